@@ -1,0 +1,3 @@
+//! The `wirecap` command.
+
+fn main() {}
