@@ -1,0 +1,112 @@
+//! Links: what holds a program on an interface, and lets go when its last descriptor is closed.
+
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+
+use super::{BpfError, Program, collect_objects};
+use crate::sys::bpf as sys;
+
+/// Where in the receive path an XDP program runs.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[repr(u32)]
+pub enum XdpMode {
+    /// In the network stack, on a socket buffer: any driver, slow.
+    Generic = 1 << 1,
+    /// In the driver, before a socket buffer exists.
+    Native = 1 << 2,
+}
+
+/// A program attached to an interface, for as long as this or a copy of its descriptor is open.
+#[derive(Debug)]
+pub struct Link {
+    fd: OwnedFd,
+}
+
+/// What the kernel says of a link that holds an XDP program.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[non_exhaustive]
+pub struct LinkInfo {
+    /// The kernel's number for it, unique until it is gone.
+    pub id: u32,
+    /// The program that it holds now.
+    pub program_id: u32,
+    /// The interface's index *in the interface's network namespace*; 0 when the interface is gone
+    /// or the link holds another kind of program.
+    pub ifindex: u32,
+}
+
+impl Link {
+    /// Attaches `program` to the interface of this index in the current network namespace.
+    ///
+    /// # Errors
+    ///
+    /// [`BpfError::InterfaceBusy`] if another program is there, or another [`BpfError`] if there is
+    /// no such interface, its driver has no native XDP, or its MTU is too long for the program.
+    pub fn attach_xdp(program: &Program, ifindex: u32, mode: XdpMode) -> Result<Self, BpfError> {
+        sys::link_create_xdp(program.as_fd(), ifindex, mode as u32)
+            .map(|fd| Self { fd })
+            .map_err(|source| BpfError::attaching(ifindex, source))
+    }
+
+    /// Opens the link that has this id; the program stays attached as long as either is open.
+    ///
+    /// # Errors
+    ///
+    /// [`BpfError`] if there is none (any more), or CAP_SYS_ADMIN is missing.
+    pub fn by_id(id: u32) -> Result<Self, BpfError> {
+        sys::link_by_id(id).map(|fd| Self { fd }).map_err(|source| BpfError::discovering("link", id, source))
+    }
+
+    /// Puts `program` in the place of the one attached, without a frame lost between.
+    ///
+    /// # Errors
+    ///
+    /// [`BpfError`] if the interface is gone or cannot take the program.
+    pub fn update(&self, program: &Program) -> Result<(), BpfError> {
+        sys::link_update(self.fd.as_fd(), program.as_fd())
+            .map_err(|source| BpfError::new("replace the attached program by", program.name(), source))
+    }
+
+    /// What the kernel says of the link.
+    ///
+    /// # Errors
+    ///
+    /// [`BpfError`] if the kernel says nothing.
+    pub fn info(&self) -> Result<LinkInfo, BpfError> {
+        Ok(LinkInfo::from_raw(&self.raw_info()?))
+    }
+
+    fn raw_info(&self) -> Result<sys::RawLinkInfo, BpfError> {
+        sys::link_info(self.fd.as_fd()).map_err(|source| BpfError::new("describe", "a link", source))
+    }
+}
+
+impl AsFd for Link {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
+    }
+}
+
+impl LinkInfo {
+    fn from_raw(raw: &sys::RawLinkInfo) -> Self {
+        let ifindex = if raw.link_type == sys::LINK_TYPE_XDP { raw.ifindex } else { 0 };
+        Self { id: raw.id, program_id: raw.program_id, ifindex }
+    }
+}
+
+/// The links, of all processes and namespaces, that hold an XDP program.
+///
+/// Interfaces of different namespaces may share an index: compare the program as well.
+///
+/// # Errors
+///
+/// [`BpfError`] if CAP_SYS_ADMIN is missing.
+pub fn links() -> Result<Vec<(Link, LinkInfo)>, BpfError> {
+    let open = |id| {
+        let link = Link::by_id(id)?;
+        let raw = link.raw_info()?;
+        Ok((link, raw))
+    };
+    let all = collect_objects("link", sys::next_link_id, open)?;
+    let xdp = all.into_iter().filter(|(_, raw)| raw.link_type == sys::LINK_TYPE_XDP);
+    Ok(xdp.map(|(link, raw)| (link, LinkInfo::from_raw(&raw))).collect())
+}

@@ -1,0 +1,3 @@
+//! System calls that no crate wraps: the only place where the engine talks to the kernel by hand.
+
+pub(crate) mod bpf;
