@@ -6,4 +6,5 @@
 pub mod bpf;
 pub mod device;
 pub mod savefile;
+mod sys;
 pub mod time;
