@@ -1,3 +1,5 @@
 //! System calls that no crate wraps: the only place where the engine talks to the kernel by hand.
 
 pub(crate) mod bpf;
+pub(crate) mod ethtool;
+pub(crate) mod netlink;

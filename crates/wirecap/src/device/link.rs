@@ -1,0 +1,125 @@
+//! Interfaces as rtnetlink tells of them.
+#![allow(dead_code)]
+
+use std::io;
+
+use super::netlink::{Attributes, Netlink, Payload, u32_at, u64_at};
+
+const HEADER_BYTES: usize = 16;
+
+/// One interface, as `RTM_NEWLINK` describes it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Link {
+    pub(super) index: u32,
+    pub(super) name: String,
+    pub(super) flags: u32,
+    pub(super) link_type: u16,
+    pub(super) mac: Option<[u8; 6]>,
+    pub(super) mtu: u32,
+    pub(super) operational_state: u8,
+    pub(super) carrier: bool,
+    /// The type of a virtual interface (`veth`, `bridge`); hardware has none.
+    pub(super) kind: Option<String>,
+    /// The interface that this one stands on, or a veth's peer, if it is in this namespace.
+    pub(super) lower: Option<u32>,
+    /// The bridge, bond or switch that this interface is a port of.
+    pub(super) controller: Option<u32>,
+    /// It has a device of some bus beneath it, or a virtual one.
+    pub(super) has_parent: bool,
+}
+
+impl Link {
+    /// Reads the payload of an `RTM_NEWLINK`.
+    pub(super) fn parse(payload: &[u8]) -> Option<Self> {
+        let (header, attributes) = Attributes::after_header::<HEADER_BYTES>(payload)?;
+        let elsewhere = attributes.bytes(libc::IFLA_LINK_NETNSID).is_some();
+        Some(Self {
+            index: u32_at(header, 4)?,
+            name: attributes.text(libc::IFLA_IFNAME)?,
+            flags: u32_at(header, 8)?,
+            link_type: u16::from_ne_bytes([header[2], header[3]]),
+            mac: attributes.bytes(libc::IFLA_ADDRESS).and_then(|bytes| bytes.try_into().ok()),
+            mtu: attributes.u32(libc::IFLA_MTU).unwrap_or(0),
+            operational_state: attributes.u8(libc::IFLA_OPERSTATE).unwrap_or(0),
+            carrier: attributes.u8(libc::IFLA_CARRIER) == Some(1),
+            kind: attributes.nested(libc::IFLA_LINKINFO).and_then(|info| info.text(libc::IFLA_INFO_KIND)),
+            lower: attributes.u32(libc::IFLA_LINK).filter(|&index| index != 0 && !elsewhere),
+            controller: attributes.u32(libc::IFLA_MASTER),
+            has_parent: attributes.bytes(libc::IFLA_PARENT_DEV_NAME).is_some(),
+        })
+    }
+
+    pub(super) fn has_flag(&self, flag: libc::c_int) -> bool {
+        self.flags & flag as u32 != 0
+    }
+
+    /// Whether the other interface stands on this one: a VLAN or a macvlan, but not a veth's peer.
+    pub(super) fn carries(&self, other: &Link) -> bool {
+        let is_pair = matches!(other.kind.as_deref(), Some("veth" | "vxcan" | "netkit"));
+        other.lower == Some(self.index) && other.index != self.index && !is_pair
+    }
+}
+
+/// The counters of an interface that have to do with frames lost on the way in (`struct rtnl_link_stats64`).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct LinkStatistics {
+    pub(super) rx_dropped: u64,
+    pub(super) rx_over_errors: u64,
+    pub(super) rx_fifo_errors: u64,
+    pub(super) rx_missed_errors: u64,
+}
+
+impl LinkStatistics {
+    /// Reads the statistics in the payload of an `RTM_NEWLINK`.
+    pub(super) fn parse(payload: &[u8]) -> Option<Self> {
+        let (_, attributes) = Attributes::after_header::<HEADER_BYTES>(payload)?;
+        let counters = attributes.bytes(libc::IFLA_STATS64)?;
+        let counter = |index: usize| u64_at(counters, 8 * index);
+        Some(Self {
+            rx_dropped: counter(6)?,
+            rx_over_errors: counter(11)?,
+            rx_fifo_errors: counter(14)?,
+            rx_missed_errors: counter(15)?,
+        })
+    }
+}
+
+/// All interfaces, in the order of their indices.
+pub(super) fn links(netlink: &mut Netlink) -> io::Result<Vec<Link>> {
+    let request = Payload::new(&[0; HEADER_BYTES]).with_u32(libc::IFLA_EXT_MASK, SKIP_STATISTICS);
+    let mut links = netlink.dump(libc::RTM_GETLINK, &request, Link::parse)?;
+    links.sort_by_key(|link| link.index);
+    Ok(links)
+}
+
+const SKIP_STATISTICS: u32 = libc::RTEXT_FILTER_SKIP_STATS as u32;
+
+/// The interface of this name or alternative name, if there is one.
+pub(super) fn link_by_name(netlink: &mut Netlink, name: &str) -> io::Result<Option<Link>> {
+    let request = Payload::new(&[0; HEADER_BYTES])
+        .with_text(libc::IFLA_IFNAME, name)
+        .with_u32(libc::IFLA_EXT_MASK, SKIP_STATISTICS);
+    found(netlink.get(libc::RTM_GETLINK, &request)).map(|payload| payload.as_deref().and_then(Link::parse))
+}
+
+/// The payload of the `RTM_NEWLINK` of the interface of this index, with or without its statistics.
+pub(super) fn link_payload(
+    netlink: &mut Netlink,
+    index: u32,
+    statistics: bool,
+) -> io::Result<Option<Vec<u8>>> {
+    let mut header = [0; HEADER_BYTES];
+    header[4..8].copy_from_slice(&index.to_ne_bytes());
+    let mask = if statistics { 0 } else { SKIP_STATISTICS };
+    let request = Payload::new(&header).with_u32(libc::IFLA_EXT_MASK, mask);
+    found(netlink.get(libc::RTM_GETLINK, &request))
+}
+
+/// "No such interface" is an answer.
+fn found<T>(result: io::Result<T>) -> io::Result<Option<T>> {
+    match result {
+        Ok(answer) => Ok(Some(answer)),
+        Err(error) if error.raw_os_error() == Some(libc::ENODEV) => Ok(None),
+        Err(error) => Err(error),
+    }
+}

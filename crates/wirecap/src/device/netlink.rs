@@ -1,0 +1,243 @@
+//! Questions to the kernel over netlink and their answers, as bytes and attributes.
+//!
+//! Attributes are looked up when they are needed: one of the hundred others that a newer kernel words in
+//! a new way must not keep us from reading an interface's name.
+#![allow(dead_code)]
+
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+
+use netlink_packet_core::{
+    DefaultNla, Emitable, ErrorBuffer, NLM_F_DUMP, NLM_F_REQUEST, NetlinkBuffer, NlasIterator,
+};
+use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, netlink};
+
+use crate::sys;
+
+const NLMSG_NOOP: u16 = libc::NLMSG_NOOP as u16;
+const NLMSG_ERROR: u16 = libc::NLMSG_ERROR as u16;
+const NLMSG_DONE: u16 = libc::NLMSG_DONE as u16;
+/// The table changed while it was dumped: entries may be missing.
+const NLM_F_DUMP_INTR: u16 = libc::NLM_F_DUMP_INTR as u16;
+const HEADER_BYTES: usize = 16;
+/// The kernel makes a dump's datagrams at most 32 KiB long, and a single answer as long as it must be.
+const RECEIVE_BYTES: usize = 1 << 17;
+/// How often an interrupted dump is taken again before the last one is believed.
+const DUMP_ATTEMPTS: usize = 5;
+
+/// A connection to the kernel in the network namespace of the thread that opened it.
+#[derive(Debug)]
+pub(super) struct Netlink {
+    socket: OwnedFd,
+    sequence: u32,
+}
+
+/// The payload of a request: a protocol's fixed header, then attributes.
+#[derive(Clone, Debug)]
+pub(super) struct Payload(Vec<u8>);
+
+impl Payload {
+    pub(super) fn new(header: &[u8]) -> Self {
+        Self(header.to_vec())
+    }
+
+    pub(super) fn with(mut self, kind: u16, value: &[u8]) -> Self {
+        let attribute = DefaultNla::new(kind, value.to_vec());
+        let start = self.0.len();
+        self.0.resize(start + attribute.buffer_len(), 0);
+        attribute.emit(&mut self.0[start..]);
+        self
+    }
+
+    pub(super) fn with_u32(self, kind: u16, value: u32) -> Self {
+        self.with(kind, &value.to_ne_bytes())
+    }
+
+    pub(super) fn with_text(self, kind: u16, value: &str) -> Self {
+        self.with(kind, &[value.as_bytes(), b"\0"].concat())
+    }
+}
+
+impl Netlink {
+    /// Opens a connection to the routing tables and interfaces.
+    pub(super) fn route() -> io::Result<Self> {
+        Self::open(None)
+    }
+
+    /// Opens a connection to the generic families.
+    pub(super) fn generic() -> io::Result<Self> {
+        Self::open(Some(netlink::GENERIC))
+    }
+
+    fn open(protocol: Option<rustix::net::Protocol>) -> io::Result<Self> {
+        let socket = rustix::net::socket_with(
+            AddressFamily::NETLINK,
+            SocketType::RAW,
+            SocketFlags::CLOEXEC,
+            protocol,
+        )?;
+        // A kernel that cannot filter sends more than was asked for; whoever asks looks again.
+        let _ = sys::netlink::set_strict_checking(socket.as_fd());
+        Ok(Self { socket, sequence: 0 })
+    }
+
+    pub(super) fn socket(&self) -> BorrowedFd<'_> {
+        self.socket.as_fd()
+    }
+
+    /// Asks for one thing and returns the payload of the answer.
+    pub(super) fn get(&mut self, kind: u16, payload: &Payload) -> io::Result<Vec<u8>> {
+        self.send(kind, NLM_F_REQUEST, payload)?;
+        let mut answer = None;
+        self.receive(|bytes| answer = Some(bytes.to_vec()))?;
+        answer.ok_or_else(|| io::ErrorKind::UnexpectedEof.into())
+    }
+
+    /// Asks for all things of a kind; returns what `read` made of each payload that it accepted.
+    pub(super) fn dump<T>(
+        &mut self,
+        kind: u16,
+        payload: &Payload,
+        mut read: impl FnMut(&[u8]) -> Option<T>,
+    ) -> io::Result<Vec<T>> {
+        let mut things = Vec::new();
+        for _ in 0..DUMP_ATTEMPTS {
+            things.clear();
+            self.send(kind, NLM_F_REQUEST | NLM_F_DUMP, payload)?;
+            let consistent = self.receive(|bytes| things.extend(read(bytes)))?;
+            if consistent {
+                break;
+            }
+        }
+        Ok(things)
+    }
+
+    fn send(&mut self, kind: u16, flags: u16, payload: &Payload) -> io::Result<()> {
+        self.sequence += 1;
+        let mut bytes = vec![0; HEADER_BYTES + payload.0.len()];
+        let mut message = NetlinkBuffer::new(&mut bytes);
+        message.set_length((HEADER_BYTES + payload.0.len()) as u32);
+        message.set_message_type(kind);
+        message.set_flags(flags);
+        message.set_sequence_number(self.sequence);
+        bytes[HEADER_BYTES..].copy_from_slice(&payload.0);
+        rustix::net::send(&self.socket, &bytes, SendFlags::empty())?;
+        Ok(())
+    }
+
+    /// Gives the payloads of the answer to the last request to `accept`, up to its end. False if the
+    /// kernel says that it changed on the way.
+    fn receive(&mut self, mut accept: impl FnMut(&[u8])) -> io::Result<bool> {
+        let mut buffer = vec![0; RECEIVE_BYTES];
+        let mut consistent = true;
+        loop {
+            let datagram = self.receive_datagram(&mut buffer)?;
+            for message in Messages(datagram).filter(|message| message.sequence_number() == self.sequence) {
+                consistent &= message.flags() & NLM_F_DUMP_INTR == 0;
+                match message.message_type() {
+                    NLMSG_NOOP => {}
+                    NLMSG_ERROR => return acknowledged(message.payload()).map(|()| consistent),
+                    // The end of a dump carries its error, if any, in the place of an error's.
+                    NLMSG_DONE => return acknowledged(message.payload()).map(|()| consistent),
+                    _ => {
+                        accept(message.payload());
+                        if message.flags() & libc::NLM_F_MULTI as u16 == 0 {
+                            return Ok(consistent);
+                        }
+                    }
+                }
+            }
+        }
+    }
+
+    fn receive_datagram<'a>(&self, buffer: &'a mut [u8]) -> io::Result<&'a [u8]> {
+        let (_, len) =
+            rustix::io::retry_on_intr(|| rustix::net::recv(&self.socket, &mut *buffer, RecvFlags::TRUNC))?;
+        buffer.get(..len).ok_or_else(|| io::ErrorKind::FileTooLarge.into())
+    }
+}
+
+/// The messages in a datagram.
+struct Messages<'a>(&'a [u8]);
+
+impl<'a> Iterator for Messages<'a> {
+    type Item = NetlinkBuffer<&'a [u8]>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        let message = NetlinkBuffer::new_checked(self.0).ok()?;
+        let end = (message.length() as usize).next_multiple_of(4).min(self.0.len());
+        self.0 = &self.0[end..];
+        Some(message)
+    }
+}
+
+/// What the number at the head of an error or of a dump's end says; no number says no error.
+fn acknowledged(payload: &[u8]) -> io::Result<()> {
+    match ErrorBuffer::new_checked(payload).ok().and_then(|error| error.code()) {
+        Some(code) => Err(io::Error::from_raw_os_error(-code.get())),
+        None => Ok(()),
+    }
+}
+
+/// The attributes of a message, found by their kinds. What is malformed ends the list.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Attributes<'a>(&'a [u8]);
+
+impl<'a> Attributes<'a> {
+    pub(super) fn new(bytes: &'a [u8]) -> Self {
+        Self(bytes)
+    }
+
+    /// Splits a payload into its fixed header of `N` bytes and the attributes after it.
+    pub(super) fn after_header<const N: usize>(payload: &'a [u8]) -> Option<(&'a [u8; N], Self)> {
+        let (header, rest) = payload.split_first_chunk()?;
+        Some((header, Self(rest)))
+    }
+
+    pub(super) fn iter(self) -> impl Iterator<Item = (u16, &'a [u8])> {
+        NlasIterator::new(self.0).map_while(Result::ok).map(|attribute| {
+            let end = attribute.length() as usize;
+            (attribute.kind(), &attribute.into_inner()[4..end])
+        })
+    }
+
+    pub(super) fn bytes(self, kind: u16) -> Option<&'a [u8]> {
+        self.iter().find(|&(found, _)| found == kind).map(|(_, value)| value)
+    }
+
+    pub(super) fn nested(self, kind: u16) -> Option<Self> {
+        self.bytes(kind).map(Self)
+    }
+
+    pub(super) fn u8(self, kind: u16) -> Option<u8> {
+        self.bytes(kind)?.first().copied()
+    }
+
+    pub(super) fn u16(self, kind: u16) -> Option<u16> {
+        Some(u16::from_ne_bytes(*self.bytes(kind)?.first_chunk()?))
+    }
+
+    pub(super) fn u32(self, kind: u16) -> Option<u32> {
+        u32_at(self.bytes(kind)?, 0)
+    }
+
+    pub(super) fn u64(self, kind: u16) -> Option<u64> {
+        u64_at(self.bytes(kind)?, 0)
+    }
+
+    pub(super) fn text(self, kind: u16) -> Option<String> {
+        let bytes = self.bytes(kind)?;
+        let end = bytes.iter().position(|&byte| byte == 0).unwrap_or(bytes.len());
+        Some(String::from_utf8_lossy(&bytes[..end]).into_owned())
+    }
+}
+
+/// The number of the kernel's that stands at `offset`.
+pub(super) fn u32_at(bytes: &[u8], offset: usize) -> Option<u32> {
+    Some(u32::from_ne_bytes(*bytes.get(offset..)?.first_chunk()?))
+}
+
+/// The number of the kernel's that stands at `offset`.
+pub(super) fn u64_at(bytes: &[u8], offset: usize) -> Option<u64> {
+    Some(u64::from_ne_bytes(*bytes.get(offset..)?.first_chunk()?))
+}

@@ -1,0 +1,256 @@
+//! The `SIOCETHTOOL` requests: what a driver says of itself. They have no counterpart that works in
+//! every driver (ethtool over netlink knows neither the driver's name nor its own statistics).
+#![allow(unsafe_code, dead_code)]
+
+use std::ffi::{c_char, c_void};
+use std::io;
+use std::mem::{offset_of, size_of};
+use std::os::fd::{AsRawFd, BorrowedFd};
+
+/// Size of an interface's name with its closing zero (`IFNAMSIZ`).
+pub(crate) const NAME_BYTES: usize = 16;
+
+const GDRVINFO: u32 = 0x03;
+const GSTRINGS: u32 = 0x1b;
+const GSTATS: u32 = 0x1d;
+const GRXRINGS: u32 = 0x2d;
+const GSSET_INFO: u32 = 0x37;
+const GFEATURES: u32 = 0x3a;
+const GCHANNELS: u32 = 0x3c;
+const GLINKSETTINGS: u32 = 0x4c;
+
+const STRING_BYTES: usize = 32;
+/// The kernel answers `GSTRINGS` and `GSTATS` with as many entries as the driver has *at that moment*,
+/// whatever room was announced. An `ethtool -L` between the question for the number and the one for the
+/// entries can raise it, so there is room for many more than any driver has. The memory is zeroed by the
+/// allocator and costs nothing until it is written.
+const ROOM_ENTRIES: usize = 1 << 17;
+/// Entries that we are ready to believe in: the other half of the room is for growth.
+const ENTRIES_MAX: usize = ROOM_ENTRIES / 2;
+
+/// A set of names that a driver keeps.
+#[derive(Clone, Copy)]
+enum StringSet {
+    Statistics = 1,
+    Features = 4,
+}
+
+/// Answer to `GDRVINFO`.
+#[repr(C)]
+struct DriverInfo {
+    command: u32,
+    driver: [u8; 32],
+    version: [u8; 32],
+    firmware_version: [u8; 32],
+    bus_info: [u8; 32],
+    rom_version: [u8; 32],
+    reserved: [u8; 12],
+    counts: [u32; 5],
+}
+const _: () = assert!(size_of::<DriverInfo>() == 196 && offset_of!(DriverInfo, bus_info) == 100);
+
+/// Answer to `GCHANNELS`.
+#[repr(C)]
+#[derive(Default)]
+struct RawChannels {
+    command: u32,
+    max: [u32; 4],
+    rx: u32,
+    tx: u32,
+    other: u32,
+    combined: u32,
+}
+const _: () = assert!(size_of::<RawChannels>() == 36 && offset_of!(RawChannels, rx) == 20);
+
+/// The queues that a driver has in use now.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Channels {
+    /// Receive queues.
+    pub(crate) rx: u32,
+    /// Transmit queues.
+    pub(crate) tx: u32,
+}
+
+/// What a driver says of itself.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Driver {
+    /// Its name, as in `ixgbe`.
+    pub(crate) name: String,
+    /// Where the device sits, as in `0000:03:00.0`; empty for software.
+    pub(crate) bus_info: String,
+}
+
+/// The ethtool requests of one interface.
+pub(crate) struct Ethtool<'a> {
+    socket: BorrowedFd<'a>,
+    name: [c_char; NAME_BYTES],
+}
+
+impl<'a> Ethtool<'a> {
+    /// For the interface `name` in the network namespace of `socket` (any socket will do).
+    ///
+    /// # Errors
+    /// `InvalidInput` for a name that no interface can have.
+    pub(crate) fn new(socket: BorrowedFd<'a>, name: &str) -> io::Result<Self> {
+        if name.len() >= NAME_BYTES || name.contains('\0') {
+            return Err(io::ErrorKind::InvalidInput.into());
+        }
+        let mut padded = [0; NAME_BYTES];
+        for (to, from) in padded.iter_mut().zip(name.bytes()) {
+            *to = from as c_char;
+        }
+        Ok(Self { socket, name: padded })
+    }
+
+    /// The driver's name and place.
+    pub(crate) fn driver(&self) -> io::Result<Driver> {
+        let mut info = DriverInfo {
+            command: GDRVINFO,
+            driver: [0; 32],
+            version: [0; 32],
+            firmware_version: [0; 32],
+            bus_info: [0; 32],
+            rom_version: [0; 32],
+            reserved: [0; 12],
+            counts: [0; 5],
+        };
+        // SAFETY: for GDRVINFO the kernel writes a `struct ethtool_drvinfo`, which `DriverInfo` mirrors.
+        unsafe { self.request((&raw mut info).cast()) }?;
+        Ok(Driver { name: text(&info.driver), bus_info: text(&info.bus_info) })
+    }
+
+    /// The number of queues in use.
+    pub(crate) fn channels(&self) -> io::Result<Channels> {
+        let mut raw = RawChannels { command: GCHANNELS, ..RawChannels::default() };
+        // SAFETY: for GCHANNELS the kernel writes a `struct ethtool_channels`, which `RawChannels` mirrors.
+        unsafe { self.request((&raw mut raw).cast()) }?;
+        Ok(Channels { rx: raw.rx + raw.combined, tx: raw.tx + raw.combined })
+    }
+
+    /// The number of receive rings that the hardware spreads flows over.
+    pub(crate) fn rx_rings(&self) -> io::Result<u32> {
+        // `struct ethtool_rxnfc`: the command, a flow type, the 64-bit answer, then rules (176 bytes).
+        let mut words = [0_u64; 32];
+        words[0] = pair(GRXRINGS, 0);
+        // SAFETY: for GRXRINGS the kernel writes at most `sizeof(struct ethtool_rxnfc)` = 192 bytes; 256 are there.
+        unsafe { self.request(words.as_mut_ptr().cast()) }?;
+        Ok(u32::try_from(words[1]).unwrap_or(u32::MAX))
+    }
+
+    /// The speed of the link in Mbit/s, if it is up and known.
+    pub(crate) fn speed_mbps(&self) -> io::Result<Option<u32>> {
+        // `struct ethtool_link_settings`: 12 words (command, speed, eight of bytes, ...), then three masks.
+        // Their length is agreed first: the kernel answers the length 0 with its own, negated.
+        const MASK_WORDS_MAX: usize = i8::MAX as usize;
+        let mut words = [0_u32; 12 + 3 * MASK_WORDS_MAX];
+        words[0] = GLINKSETTINGS;
+        // SAFETY: for GLINKSETTINGS the kernel writes the fixed 48 bytes, and three masks only if their
+        // length in byte 15 is its own, which is at most 127 words each: there is room for these.
+        unsafe { self.request(words.as_mut_ptr().cast()) }?;
+        let mask_words = mask_words(&words).unsigned_abs();
+        words = [0; 12 + 3 * MASK_WORDS_MAX];
+        words[0] = GLINKSETTINGS;
+        set_mask_words(&mut words, mask_words);
+        // SAFETY: as above.
+        unsafe { self.request(words.as_mut_ptr().cast()) }?;
+        Ok(Some(words[1]).filter(|&speed| speed != 0 && speed != u32::MAX))
+    }
+
+    /// The driver's own statistics by their names, in its order.
+    pub(crate) fn statistics(&self) -> io::Result<Vec<(String, u64)>> {
+        let names = self.strings(StringSet::Statistics)?;
+        let mut words = vec![0_u64; 1 + ROOM_ENTRIES];
+        words[0] = pair(GSTATS, names.len() as u32);
+        // SAFETY: for GSTATS the kernel writes 8 bytes and a u64 for each statistic that the driver has;
+        // see ROOM_ENTRIES for why these are not more than there is room for.
+        unsafe { self.request(words.as_mut_ptr().cast()) }?;
+        Ok(names.into_iter().zip(words.into_iter().skip(1)).collect())
+    }
+
+    /// The names of the offloads that are on now, in the kernel's words (`rx-gro`, `rx-lro`).
+    pub(crate) fn active_features(&self) -> io::Result<Vec<String>> {
+        // For each 32 features four words: those available, requested, active and never changed.
+        const ACTIVE: usize = 2;
+        let names = self.strings(StringSet::Features)?;
+        let blocks = names.len().div_ceil(32);
+        let mut words = vec![0_u32; 2 + 4 * blocks];
+        words[0] = GFEATURES;
+        words[1] = blocks as u32;
+        // SAFETY: for GFEATURES the kernel writes at most as many blocks of 16 bytes as `words[1]` says.
+        unsafe { self.request(words.as_mut_ptr().cast()) }?;
+        let is_active = |index: usize| words[2 + 4 * (index / 32) + ACTIVE] >> (index % 32) & 1 == 1;
+        Ok(names
+            .into_iter()
+            .enumerate()
+            .filter(|&(index, _)| is_active(index))
+            .map(|(_, name)| name)
+            .collect())
+    }
+
+    fn strings(&self, set: StringSet) -> io::Result<Vec<String>> {
+        let count = self.string_count(set)?;
+        let mut words = vec![0_u32; 3 + ROOM_ENTRIES * (STRING_BYTES / 4)];
+        words[..3].copy_from_slice(&[GSTRINGS, set as u32, count as u32]);
+        // SAFETY: for GSTRINGS the kernel writes 12 bytes and 32 bytes for each name that the driver has;
+        // see ROOM_ENTRIES for why these are not more than there is room for.
+        unsafe { self.request(words.as_mut_ptr().cast()) }?;
+        let names = words[3..].chunks_exact(STRING_BYTES / 4).take(count.min(words[2] as usize));
+        Ok(names
+            .map(|name| text(&name.iter().flat_map(|word| word.to_ne_bytes()).collect::<Vec<_>>()))
+            .collect())
+    }
+
+    fn string_count(&self, set: StringSet) -> io::Result<usize> {
+        // `struct ethtool_sset_info`: command, a reserved word, the mask of the sets asked for, and then one
+        // u32 for each set known. The mask comes back without the unknown ones.
+        let mut words = [0_u64; 3];
+        words[0] = pair(GSSET_INFO, 0);
+        words[1] = 1 << (set as u32);
+        // SAFETY: for GSSET_INFO the kernel writes 16 bytes and a u32 for each bit of the mask: one here.
+        unsafe { self.request(words.as_mut_ptr().cast()) }?;
+        let count = if words[1] == 0 { 0 } else { first_half(words[2]) as usize };
+        if count > ENTRIES_MAX { Err(io::ErrorKind::InvalidData.into()) } else { Ok(count) }
+    }
+
+    /// Puts a request to the driver.
+    ///
+    /// # Safety
+    /// `argument` begins with the command and is valid for all that the kernel reads and writes for it.
+    unsafe fn request(&self, argument: *mut c_void) -> io::Result<()> {
+        let mut request = libc::ifreq {
+            ifr_name: self.name,
+            ifr_ifru: libc::__c_anonymous_ifr_ifru { ifru_data: argument.cast() },
+        };
+        // SAFETY: the kernel copies the `ifreq` in and out; the caller answers for `argument`.
+        let result =
+            unsafe { libc::ioctl(self.socket.as_raw_fd(), libc::SIOCETHTOOL as _, &raw mut request) };
+        if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+    }
+}
+
+/// Two words of the kernel's in one, so that what follows is aligned to eight bytes.
+fn pair(first: u32, second: u32) -> u64 {
+    let ([a, b, c, d], [e, f, g, h]) = (first.to_ne_bytes(), second.to_ne_bytes());
+    u64::from_ne_bytes([a, b, c, d, e, f, g, h])
+}
+
+fn first_half(word: u64) -> u32 {
+    let [a, b, c, d, ..] = word.to_ne_bytes();
+    u32::from_ne_bytes([a, b, c, d])
+}
+
+// The length of the masks, a signed byte, stands at offset 15 of `struct ethtool_link_settings`:
+// command and speed, then duplex, port, phy_address, autoneg, mdio_support, eth_tp_mdix, eth_tp_mdix_ctrl.
+fn mask_words(words: &[u32]) -> i8 {
+    words[3].to_ne_bytes()[3] as i8
+}
+
+fn set_mask_words(words: &mut [u32], count: u8) {
+    words[3] = u32::from_ne_bytes([0, 0, 0, count]);
+}
+
+/// The text before the first zero.
+fn text(bytes: &[u8]) -> String {
+    let end = bytes.iter().position(|&byte| byte == 0).unwrap_or(bytes.len());
+    String::from_utf8_lossy(&bytes[..end]).into_owned()
+}
