@@ -2,9 +2,62 @@
 //!
 //! The system is that of Wu and DeMar, *WireCAP: a Novel Packet Capture Engine for Commodity NICs
 //! in High-speed Networks* (IMC 2014), rebuilt on AF_XDP and AF_PACKET.
+//!
+//! Behind every receive queue stands a pool of R chunks of M packet buffers (cells), all of them posted
+//! to the kernel, so that a burst of R x M packets is kept whatever the application is doing. Workers
+//! take filled cells as chunks, without copying them, and give them back by dropping the chunk. An
+//! exact [ledger](Ledger) says what became of every packet.
+//!
+//! ```no_run
+//! let capture = wirecap::Capture::on("eth0") // all rings; "eth0@2" for one
+//!     .chunk(256)
+//!     .pool(500) // M, R
+//!     .timestamps(true)
+//!     .open()?;
+//! std::thread::scope(|scope| {
+//!     for mut worker in capture.workers() {
+//!         scope.spawn(move || -> Result<(), wirecap::CaptureError> {
+//!             while let Some(chunk) = worker.next_chunk()? {
+//!                 for packet in &chunk {
+//!                     println!("{:?}: {} bytes", packet.timestamp(), packet.data().len());
+//!                 }
+//!             } // a chunk dropped is a chunk recycled
+//!             Ok(())
+//!         });
+//!     }
+//! });
+//! println!("{}", capture.close());
+//! # Ok::<(), wirecap::OpenError>(())
+//! ```
 
 pub mod bpf;
+mod capture;
+mod chunk;
 pub mod device;
+mod error;
+mod group;
+mod kernel_ring;
+mod ledger;
+mod limits;
+mod pool;
+mod program;
+mod recycle;
+mod refill;
+mod ring;
 pub mod savefile;
+mod stamps;
+mod sync;
 mod sys;
 pub mod time;
+mod worker;
+mod xdp;
+
+pub use capture::{Capture, CaptureBuilder, DEFAULT_CHUNK_CELLS, DEFAULT_CHUNKS, DEFAULT_SNAP_LEN};
+pub use capture::{Interface, Stopper};
+pub use chunk::{Chunk, Packet, Packets, RingName};
+pub use error::{CaptureError, OpenError};
+pub use ledger::{Account, Drops, Ledger, Mode, RingLedger, grouped};
+pub use pool::Geometry;
+pub use time::Timestamp;
+pub use worker::Worker;
+pub use xdp::Rung;

@@ -1,0 +1,255 @@
+//! Chunks and the packets in them: what a worker gets, owns, and gives back by dropping it.
+
+#![allow(unsafe_code)]
+
+use std::fmt;
+use std::ptr::NonNull;
+use std::slice;
+use std::sync::Arc;
+
+use crate::pool::Descriptor;
+use crate::recycle::CellList;
+use crate::time::Timestamp;
+
+/// A receive ring by name: receive queue `queue` of `interface`, written `eth0@2`.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct RingName {
+    /// The interface's name.
+    pub interface: String,
+    /// Its receive queue, counted from 0.
+    pub queue: u32,
+}
+
+impl fmt::Display for RingName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}@{}", self.interface, self.queue)
+    }
+}
+
+/// Where a ring stands in its capture.
+#[derive(Debug)]
+pub(crate) struct RingIdentity {
+    pub(crate) name: RingName,
+    /// The ring's place among the rings of its capture.
+    pub(crate) index: usize,
+    /// The place of the ring's interface among the interfaces of its capture.
+    pub(crate) interface_index: usize,
+    /// Bytes kept of each packet.
+    pub(crate) snap_len: u32,
+}
+
+/// Where cells live and where they go when their chunk is dropped.
+///
+/// # Safety
+///
+/// `base` must point to memory that stays mapped while the value lives, and every list of cells given
+/// to [`Chunk::new`] with this home must describe packets inside it, each preceded by the record that
+/// the chunk's [`Stamps`] says, which nobody writes to until `recycle` gets the list back.
+pub(crate) unsafe trait Home: Send + Sync + fmt::Debug {
+    /// The start of the memory that descriptors' addresses count from.
+    fn base(&self) -> NonNull<u8>;
+    /// Takes the cells back. Must not fail, block or allocate.
+    fn recycle(&self, list: Box<CellList>);
+}
+
+/// Where a chunk's packets have their times of arrival.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Stamps {
+    /// Nobody asked.
+    None,
+    /// The eight bytes before the packet hold CLOCK_TAI in nanoseconds, written by the XDP program.
+    Tai {
+        /// How far CLOCK_TAI is ahead of UTC.
+        ahead_of_utc_nanos: u64,
+    },
+    /// All of the chunk's packets count as arrived when the chunk was captured.
+    AtCapture(Timestamp),
+}
+
+impl Stamps {
+    /// Bytes needed in front of each packet.
+    pub(crate) fn record_bytes(self) -> u32 {
+        match self {
+            Self::Tai { .. } => size_of::<u64>() as u32,
+            Self::None | Self::AtCapture(_) => 0,
+        }
+    }
+}
+
+/// Up to M captured packets of one ring. Dropping a chunk recycles its cells.
+///
+/// A chunk is owned: it may be sent to another thread, and may outlive the worker and the capture it
+/// came from. While it is held, its cells are not available to the ring.
+pub struct Chunk {
+    /// None only while the chunk is being dropped.
+    list: Option<Box<CellList>>,
+    home: Arc<dyn Home>,
+    ring: Arc<RingIdentity>,
+    base: NonNull<u8>,
+    snap_len: u32,
+    stamps: Stamps,
+    sequence: u64,
+    offloaded: bool,
+}
+
+// SAFETY: `base` points into memory that `home` keeps mapped and that belongs to this chunk alone
+// (the promise of `Home`); no part is tied to a thread.
+unsafe impl Send for Chunk {}
+// SAFETY: through a shared chunk its packets can only be read.
+unsafe impl Sync for Chunk {}
+
+impl Chunk {
+    /// A chunk of the cells in `list`.
+    ///
+    /// # Safety
+    ///
+    /// The cells must have been captured from `home` and checked to lie inside its memory, with
+    /// [`Stamps::record_bytes`] in front of each.
+    pub(crate) unsafe fn new(
+        list: Box<CellList>,
+        home: Arc<dyn Home>,
+        ring: Arc<RingIdentity>,
+        stamps: Stamps,
+        sequence: u64,
+        offloaded: bool,
+    ) -> Self {
+        let (base, snap_len) = (home.base(), ring.snap_len);
+        Self { list: Some(list), home, ring, base, snap_len, stamps, sequence, offloaded }
+    }
+
+    fn cells(&self) -> &[Descriptor] {
+        self.list.as_ref().map_or(&[], |list| &list.cells)
+    }
+
+    /// How many packets are in the chunk; at least one.
+    #[expect(clippy::len_without_is_empty, reason = "no chunk is empty")]
+    pub fn len(&self) -> usize {
+        self.cells().len()
+    }
+
+    /// The packets, in the order in which the ring received them.
+    pub fn iter(&self) -> Packets<'_> {
+        Packets { cells: self.cells().iter(), chunk: self }
+    }
+
+    /// The ring the packets came from.
+    pub fn ring(&self) -> &RingName {
+        &self.ring.name
+    }
+
+    /// The ring's place in [`Capture::rings`](crate::Capture::rings).
+    pub fn ring_index(&self) -> usize {
+        self.ring.index
+    }
+
+    /// The place of the ring's interface in [`Capture::interfaces`](crate::Capture::interfaces).
+    pub fn interface_index(&self) -> usize {
+        self.ring.interface_index
+    }
+
+    /// How many chunks were captured from this ring before this one. Chunks of one ring, put in the
+    /// order of their sequence numbers, hold its packets in the order of their arrival.
+    pub fn sequence(&self) -> u64 {
+        self.sequence
+    }
+
+    /// Whether a worker got it that the ring is not the home ring of.
+    pub fn is_offloaded(&self) -> bool {
+        self.offloaded
+    }
+}
+
+impl Drop for Chunk {
+    fn drop(&mut self) {
+        if let Some(list) = self.list.take() {
+            self.home.recycle(list);
+        }
+    }
+}
+
+impl<'a> IntoIterator for &'a Chunk {
+    type Item = Packet<'a>;
+    type IntoIter = Packets<'a>;
+
+    fn into_iter(self) -> Packets<'a> {
+        self.iter()
+    }
+}
+
+impl fmt::Debug for Chunk {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Chunk")
+            .field("ring", &format_args!("{}", self.ring.name))
+            .field("sequence", &self.sequence)
+            .field("packets", &self.len())
+            .field("offloaded", &self.offloaded)
+            .finish()
+    }
+}
+
+/// The packets of a chunk, in ring order.
+#[derive(Debug, Clone)]
+pub struct Packets<'a> {
+    cells: slice::Iter<'a, Descriptor>,
+    chunk: &'a Chunk,
+}
+
+impl<'a> Iterator for Packets<'a> {
+    type Item = Packet<'a>;
+
+    #[inline]
+    fn next(&mut self) -> Option<Packet<'a>> {
+        self.cells.next().map(|cell| Packet { cell, chunk: self.chunk })
+    }
+
+    fn size_hint(&self) -> (usize, Option<usize>) {
+        self.cells.size_hint()
+    }
+}
+
+impl ExactSizeIterator for Packets<'_> {}
+
+/// One captured packet, borrowed from its chunk.
+#[derive(Debug, Clone, Copy)]
+pub struct Packet<'a> {
+    cell: &'a Descriptor,
+    chunk: &'a Chunk,
+}
+
+impl<'a> Packet<'a> {
+    fn start(&self) -> NonNull<u8> {
+        // SAFETY: the descriptor was checked against the home's memory when it was captured.
+        unsafe { self.chunk.base.add(self.cell.address as usize) }
+    }
+
+    /// The packet's bytes, from the link-layer header on, cut to the snap length.
+    #[inline]
+    pub fn data(&self) -> &'a [u8] {
+        let len = self.cell.len.min(self.chunk.snap_len) as usize;
+        // SAFETY: address and length were checked against the home's memory when the descriptor was
+        // captured, and nobody writes there until the chunk is dropped, which `'a` forbids.
+        unsafe { slice::from_raw_parts(self.start().as_ptr(), len) }
+    }
+
+    /// The packet's length on the wire, in bytes; more than [`data`](Self::data) holds when the snap
+    /// length cut it.
+    #[inline]
+    pub fn wire_len(&self) -> u32 {
+        self.cell.len
+    }
+
+    /// When the packet arrived; `None` if the capture was opened without timestamps.
+    #[inline]
+    pub fn timestamp(&self) -> Option<Timestamp> {
+        match self.chunk.stamps {
+            Stamps::None => None,
+            Stamps::AtCapture(time) => Some(time),
+            Stamps::Tai { ahead_of_utc_nanos } => {
+                // SAFETY: the room in front of the packet was checked when it was captured; it is
+                // ours as the packet is, and the program filled it before the packet was published.
+                let tai = unsafe { self.start().sub(8).cast::<u64>().read_unaligned() };
+                Some(Timestamp::from_unix_nanos(tai.saturating_sub(ahead_of_utc_nanos)))
+            }
+        }
+    }
+}

@@ -1,0 +1,219 @@
+//! Why a capture could not be opened, and why one ended early.
+
+use std::error::Error;
+use std::fmt;
+use std::io;
+
+use crate::bpf::BpfError;
+use crate::chunk::RingName;
+use crate::device::DeviceError;
+
+/// Why a capture could not be opened.
+#[derive(Debug)]
+#[non_exhaustive]
+pub enum OpenError {
+    /// The interface cannot be looked up.
+    Device(DeviceError),
+    /// The interface is there but administratively down.
+    InterfaceDown {
+        /// The interface's name.
+        interface: String,
+    },
+    /// The interface has no such receive queue.
+    NoSuchQueue {
+        /// What was asked for.
+        ring: RingName,
+        /// How many receive queues the interface has.
+        queues: u32,
+    },
+    /// A device name that is not `INTERFACE` or `INTERFACE@QUEUE`.
+    BadDeviceName {
+        /// What was given.
+        name: String,
+    },
+    /// A number that cannot be.
+    BadParameter {
+        /// Which one.
+        parameter: &'static str,
+        /// What was given.
+        value: u64,
+        /// What it may be.
+        allowed: String,
+    },
+    /// The pool needs more locked memory than the process may have.
+    PoolTooLarge {
+        /// Bytes of locked memory that all pools need together.
+        needed_bytes: u64,
+        /// `RLIMIT_MEMLOCK`, in bytes.
+        limit_bytes: u64,
+    },
+    /// The machine does not have the memory for the pools.
+    NotEnoughMemory {
+        /// Bytes that all pools need together.
+        needed_bytes: u64,
+        /// `MemAvailable`, in bytes.
+        available_bytes: u64,
+    },
+    /// The interface's frames do not fit the largest cells.
+    MtuTooLarge {
+        /// The interface's name.
+        interface: String,
+        /// Its MTU in bytes.
+        mtu: u32,
+        /// The largest MTU that can be captured.
+        max_mtu: u32,
+    },
+    /// The kernel would not load or attach the XDP program.
+    Program {
+        /// The interface's name.
+        interface: String,
+        /// What bpf(2) said.
+        source: BpfError,
+    },
+    /// The kernel would not bind a socket to this queue.
+    Bind {
+        /// The ring.
+        ring: RingName,
+        /// What the kernel said.
+        source: io::Error,
+    },
+    /// A system call failed that usually does not.
+    System {
+        /// What was being done.
+        action: String,
+        /// What the kernel said.
+        source: io::Error,
+    },
+}
+
+impl fmt::Display for OpenError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Device(_) => write!(f, "cannot look up the interface"),
+            Self::InterfaceDown { interface } => {
+                write!(f, "{interface} is down; bring it up with: ip link set {interface} up")
+            }
+            Self::NoSuchQueue { ring, queues: 1 } => {
+                write!(f, "{ring} does not exist: {} has one receive queue, 0", ring.interface)
+            }
+            Self::NoSuchQueue { ring, queues } => {
+                let (interface, last) = (&ring.interface, queues - 1);
+                write!(f, "{ring} does not exist: {interface} has receive queues 0 to {last}")
+            }
+            Self::BadDeviceName { name } => {
+                write!(f, "'{name}' is not a device; write INTERFACE or INTERFACE@QUEUE, such as eth0@2")
+            }
+            Self::BadParameter { parameter, value, allowed } => {
+                write!(f, "{parameter} cannot be {value}; it may be {allowed}")
+            }
+            Self::PoolTooLarge { needed_bytes, limit_bytes } => write!(
+                f,
+                "the pools need {needed_bytes} bytes of locked memory, the limit is {limit_bytes}; grant \
+                 CAP_IPC_LOCK, raise the limit (ulimit -l {}), or use fewer or smaller chunks (-R, -M, --buffer)",
+                needed_bytes.div_ceil(1024)
+            ),
+            Self::NotEnoughMemory { needed_bytes, available_bytes } => write!(
+                f,
+                "the pools need {needed_bytes} bytes of memory, {available_bytes} are available; use fewer \
+                 or smaller chunks (-R, -M, --buffer)"
+            ),
+            Self::MtuTooLarge { interface, mtu, max_mtu } => write!(
+                f,
+                "frames of {interface} (MTU {mtu}) do not fit a cell; lower the MTU to {max_mtu} or less: \
+                 ip link set {interface} mtu {max_mtu}"
+            ),
+            Self::Program { interface, .. } => {
+                write!(f, "cannot attach wirecap's XDP program to {interface}")
+            }
+            Self::Bind { ring, source } if source.raw_os_error() == Some(libc::EBUSY) => {
+                write!(
+                    f,
+                    "{ring} is in use by another AF_XDP socket; stop that program or name another queue"
+                )
+            }
+            Self::Bind { ring, .. } => write!(f, "cannot bind an AF_XDP socket to {ring}"),
+            Self::System { action, source } if is_permission(source) => {
+                write!(f, "cannot {action}; run as root or grant CAP_NET_RAW, CAP_NET_ADMIN and CAP_BPF")
+            }
+            Self::System { action, .. } => write!(f, "cannot {action}"),
+        }
+    }
+}
+
+fn is_permission(error: &io::Error) -> bool {
+    error.kind() == io::ErrorKind::PermissionDenied
+}
+
+impl Error for OpenError {
+    fn source(&self) -> Option<&(dyn Error + 'static)> {
+        match self {
+            Self::Device(source) => Some(source),
+            Self::Program { source, .. } => Some(source),
+            Self::Bind { source, .. } | Self::System { source, .. } => Some(source),
+            _ => None,
+        }
+    }
+}
+
+impl From<DeviceError> for OpenError {
+    fn from(error: DeviceError) -> Self {
+        Self::Device(error)
+    }
+}
+
+/// Why a running capture can deliver no more packets.
+#[derive(Debug)]
+#[non_exhaustive]
+pub enum CaptureError {
+    /// The interface was removed from the system.
+    InterfaceGone {
+        /// Its name.
+        interface: String,
+    },
+    /// The worker of a ring was dropped while the capture goes on, and in basic mode no other may
+    /// take its packets.
+    Orphaned {
+        /// The ring.
+        ring: RingName,
+    },
+    /// The kernel's side of a ring holds indices that cannot be.
+    BrokenRing {
+        /// The ring.
+        ring: RingName,
+        /// What is wrong with it.
+        detail: String,
+    },
+    /// A system call failed that usually does not.
+    System {
+        /// What was being done.
+        action: &'static str,
+        /// What the kernel said.
+        source: io::Error,
+    },
+}
+
+impl fmt::Display for CaptureError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::InterfaceGone { interface } => {
+                write!(f, "{interface} was removed from the system while it was being captured")
+            }
+            Self::Orphaned { ring } => write!(
+                f,
+                "the worker of {ring} is gone and in basic mode no other takes its packets; stop the capture \
+                 first, or use advanced mode"
+            ),
+            Self::BrokenRing { ring, detail } => write!(f, "the rx ring of {ring} is broken: {detail}"),
+            Self::System { action, .. } => write!(f, "cannot {action}"),
+        }
+    }
+}
+
+impl Error for CaptureError {
+    fn source(&self) -> Option<&(dyn Error + 'static)> {
+        match self {
+            Self::System { source, .. } => Some(source),
+            Self::InterfaceGone { .. } | Self::Orphaned { .. } | Self::BrokenRing { .. } => None,
+        }
+    }
+}

@@ -1,0 +1,192 @@
+//! Buddy groups: which worker captures from which ring, and when.
+//!
+//! The paper's capture threads push chunks to the least busy buddy (section 3.2.2). Here workers pull:
+//! one with nothing in its home rings takes a chunk from the buddy ring with the largest backlog above
+//! the threshold. In the balanced case nobody pays for offloading, and no thread of the engine's is
+//! needed. This module decides; it neither waits nor knows the kernel, so the simulator runs it as it is.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::time::Duration;
+
+use crate::chunk::Chunk;
+use crate::error::CaptureError;
+use crate::ledger::Mode;
+use crate::ring::Ring;
+
+/// The rings that one application reads, and the workers that read them.
+#[derive(Debug)]
+pub(crate) struct Group {
+    rings: Vec<Arc<dyn Ring>>,
+    mode: Mode,
+    stuck_after: Duration,
+    seats: Vec<Seat>,
+    /// How many workers are no more.
+    gone: AtomicUsize,
+    ending: AtomicBool,
+}
+
+/// What the others know of one worker.
+#[derive(Debug)]
+pub(crate) struct Seat {
+    /// Places of its home rings in the group.
+    home: Vec<usize>,
+    /// When it last asked for a chunk, in nanoseconds of the group's clock; `GONE` when it never will
+    /// again.
+    asked_at: AtomicU64,
+    /// It is about to sleep or sleeps, and may be woken.
+    asleep: AtomicBool,
+}
+
+const GONE: u64 = u64::MAX;
+
+/// What a worker got when it asked.
+#[derive(Debug)]
+pub(crate) enum Asked {
+    Chunk {
+        chunk: Chunk,
+        /// The worker to wake, since its help is wanted.
+        wake: Option<usize>,
+    },
+    /// Nothing now.
+    Nothing,
+    /// Nothing now and nothing ever again: the capture was stopped, and its rings are empty.
+    Ended,
+}
+
+impl Group {
+    /// A group of `rings`, dealt out in turn to `workers` workers.
+    pub(crate) fn new(rings: Vec<Arc<dyn Ring>>, workers: usize, mode: Mode, stuck_after: Duration) -> Self {
+        let seat = |worker| Seat {
+            home: (worker..rings.len()).step_by(workers).collect(),
+            asked_at: AtomicU64::new(0),
+            asleep: AtomicBool::new(false),
+        };
+        let seats = (0..workers).map(seat).collect();
+        Self { rings, mode, stuck_after, seats, gone: AtomicUsize::new(0), ending: AtomicBool::new(false) }
+    }
+
+    pub(crate) fn rings(&self) -> &[Arc<dyn Ring>] {
+        &self.rings
+    }
+
+    pub(crate) fn mode(&self) -> Mode {
+        self.mode
+    }
+
+    pub(crate) fn workers(&self) -> usize {
+        self.seats.len()
+    }
+
+    /// The home rings of `worker`.
+    pub(crate) fn home(&self, worker: usize) -> impl Iterator<Item = &Arc<dyn Ring>> {
+        self.seats[worker].home.iter().map(|&ring| &self.rings[ring])
+    }
+
+    /// From now on, workers end when their rings are empty.
+    pub(crate) fn end(&self) {
+        self.ending.store(true, Ordering::Release);
+    }
+
+    /// The next chunk for `worker`, at time `now` (nanoseconds of a clock that all workers share).
+    /// `turn` is where it goes on among its home rings.
+    pub(crate) fn ask(&self, worker: usize, turn: &mut usize, now: u64) -> Result<Asked, CaptureError> {
+        // Looked at first: what came in before the end is then still found below.
+        let ending = self.ending.load(Ordering::Acquire);
+        if self.mode == Mode::Basic && !ending {
+            self.check_for_orphans()?;
+        }
+        let seat = &self.seats[worker];
+        seat.asked_at.store(now, Ordering::Relaxed);
+        for _ in 0..seat.home.len() {
+            let ring = &self.rings[seat.home[*turn % seat.home.len()]];
+            *turn = (*turn + 1) % seat.home.len();
+            if let Some(chunk) = ring.capture()? {
+                let wake = self.above_threshold(ring).then(|| self.sleeping_buddy(worker)).flatten();
+                return Ok(Asked::Chunk { chunk, wake });
+            }
+        }
+        if let Some(ring) = self.busiest_buddy(worker, now, ending)
+            && let Some(chunk) = ring.offload()?
+        {
+            return Ok(Asked::Chunk { chunk, wake: None });
+        }
+        Ok(if ending && self.is_drained(worker) { Asked::Ended } else { Asked::Nothing })
+    }
+
+    /// Whether `worker` may end. With offloading the group's last chunks are everybody's business.
+    fn is_drained(&self, worker: usize) -> bool {
+        match self.mode {
+            Mode::Basic => self.home(worker).all(|ring| ring.backlog() == 0),
+            Mode::Advanced(_) => self.rings.iter().all(|ring| ring.backlog() == 0),
+        }
+    }
+
+    /// The ring with the largest backlog above the threshold, if there is one. What was
+    /// left in the rings of workers that are stuck, gone or ending is taken whatever the threshold.
+    fn busiest_buddy(&self, worker: usize, now: u64, ending: bool) -> Option<&Arc<dyn Ring>> {
+        let Mode::Advanced(threshold) = self.mode else { return None };
+        self.seats
+            .iter()
+            .enumerate()
+            .filter(|(other, _)| *other != worker)
+            .flat_map(|(_, seat)| {
+                let abandoned = ending || seat.is_away(now, self.stuck_after);
+                let above = if abandoned { 0.0 } else { threshold };
+                seat.home.iter().map(move |&ring| (&self.rings[ring], above))
+            })
+            .map(|(ring, above)| (ring, f64::from(ring.backlog()) / f64::from(ring.capacity()), above))
+            .filter(|(_, share, above)| share > above)
+            .max_by(|(_, a, _), (_, b, _)| a.total_cmp(b))
+            .map(|(ring, ..)| ring)
+    }
+
+    /// Whether `worker` would find nothing now.
+    pub(crate) fn is_quiet(&self, worker: usize, now: u64) -> bool {
+        self.home(worker).all(|ring| ring.backlog() == 0) && self.busiest_buddy(worker, now, false).is_none()
+    }
+
+    fn above_threshold(&self, ring: &Arc<dyn Ring>) -> bool {
+        let Mode::Advanced(threshold) = self.mode else { return false };
+        f64::from(ring.backlog()) > threshold * f64::from(ring.capacity())
+    }
+
+    fn sleeping_buddy(&self, worker: usize) -> Option<usize> {
+        let asleep =
+            |&other: &usize| other != worker && self.seats[other].asleep.swap(false, Ordering::SeqCst);
+        (0..self.seats.len()).find(asleep)
+    }
+
+    /// Whether `worker` would be woken if its help were wanted.
+    pub(crate) fn set_asleep(&self, worker: usize, asleep: bool) {
+        self.seats[worker].asleep.store(asleep, Ordering::SeqCst);
+    }
+
+    /// `worker` is no more: its buddies serve its rings.
+    pub(crate) fn leave(&self, worker: usize) {
+        self.seats[worker].asked_at.store(GONE, Ordering::Release);
+        self.gone.fetch_add(1, Ordering::Release);
+    }
+
+    /// In basic mode nobody else may take the packets of a worker that is gone: an error, not a ring
+    /// that silently fills up.
+    fn check_for_orphans(&self) -> Result<(), CaptureError> {
+        if self.gone.load(Ordering::Acquire) == 0 {
+            return Ok(());
+        }
+        let gone = |seat: &&Seat| seat.asked_at.load(Ordering::Acquire) == GONE;
+        match self.seats.iter().find(gone).and_then(|seat| seat.home.first()) {
+            Some(&ring) => Err(CaptureError::Orphaned { ring: self.rings[ring].identity().name.clone() }),
+            None => Ok(()),
+        }
+    }
+}
+
+impl Seat {
+    fn is_away(&self, now: u64, stuck_after: Duration) -> bool {
+        match self.asked_at.load(Ordering::Acquire) {
+            GONE => true,
+            asked_at => now.saturating_sub(asked_at) > stuck_after.as_nanos() as u64,
+        }
+    }
+}

@@ -1,0 +1,462 @@
+//! Our half of a ring that is shared with the kernel: one side produces, the other consumes.
+//!
+//! AF_XDP has four of them per queue (fill, rx, tx, completion; kernel documentation,
+//! `networking/af_xdp.rst`). Two free-running 32-bit indices say how far each side has come; slots
+//! from the consumer's index up to the producer's belong to the consumer, the others to the producer.
+//! Both halves are here because the simulated kernel uses the other one.
+
+#![allow(unsafe_code)]
+
+use std::any::Any;
+use std::fmt;
+use std::ptr::NonNull;
+use std::sync::Arc;
+
+use crate::sync::{AtomicU32, Ordering, UnsafeCell, fence};
+
+/// The other side moved its index to where it cannot be: the ring can no longer be trusted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct BrokenRing {
+    pub(crate) producer: u32,
+    pub(crate) consumer: u32,
+    pub(crate) capacity: u32,
+}
+
+impl fmt::Display for BrokenRing {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { producer, consumer, capacity } = self;
+        write!(f, "indices {producer} and {consumer} do not fit a ring of {capacity} slots")
+    }
+}
+
+/// Where the parts of one ring lie in memory, and what keeps them there.
+pub(crate) struct SharedRing<T> {
+    producer: NonNull<AtomicU32>,
+    consumer: NonNull<AtomicU32>,
+    flags: NonNull<AtomicU32>,
+    slots: NonNull<UnsafeCell<T>>,
+    capacity: u32,
+    _owner: Arc<dyn Any + Send + Sync>,
+}
+
+// SAFETY: the pointers lead to memory that `_owner` keeps alive and that no thread is tied to; the
+// indices are atomics, and the slots are only touched through `Producer` and `Consumer`, of which
+// there is one each (the promise made to `from_parts`).
+unsafe impl<T: Send> Send for SharedRing<T> {}
+// SAFETY: as above: through a shared reference only the atomics can be reached.
+unsafe impl<T: Send> Sync for SharedRing<T> {}
+
+/// `XDP_RING_NEED_WAKEUP`: the kernel sleeps until it is called.
+const NEED_WAKEUP: u32 = 1;
+
+impl<T: Copy> SharedRing<T> {
+    /// A ring whose parts lie at the given places.
+    ///
+    /// # Safety
+    ///
+    /// The places must be valid and suitably aligned for as long as `owner` lives; `capacity` slots,
+    /// a power of two, must be mapped; and at most one `Producer` and one `Consumer` may be made on
+    /// the memory in all, the kernel's own half included.
+    pub(crate) unsafe fn from_parts(
+        producer: NonNull<AtomicU32>,
+        consumer: NonNull<AtomicU32>,
+        flags: NonNull<AtomicU32>,
+        slots: NonNull<UnsafeCell<T>>,
+        capacity: u32,
+        owner: Arc<dyn Any + Send + Sync>,
+    ) -> Self {
+        assert!(capacity.is_power_of_two(), "ring capacity {capacity} is not a power of two");
+        Self { producer, consumer, flags, slots, capacity, _owner: owner }
+    }
+
+    fn producer(&self) -> &AtomicU32 {
+        // SAFETY: valid while `_owner` lives, by the promise made to `from_parts`.
+        unsafe { self.producer.as_ref() }
+    }
+
+    fn consumer(&self) -> &AtomicU32 {
+        // SAFETY: as in `producer`.
+        unsafe { self.consumer.as_ref() }
+    }
+
+    fn flags(&self) -> &AtomicU32 {
+        // SAFETY: as in `producer`.
+        unsafe { self.flags.as_ref() }
+    }
+
+    /// The run of slots from index `start`: how many of `wanted` lie before the ring wraps.
+    fn run(&self, start: u32, wanted: u32) -> (usize, usize) {
+        let first = start & (self.capacity - 1);
+        (first as usize, wanted.min(self.capacity - first) as usize)
+    }
+
+    /// Appends `count` slots from index `start` to `out`, which has room for them.
+    ///
+    /// # Safety
+    ///
+    /// The slots must belong to the caller's side.
+    #[cfg(not(loom))]
+    unsafe fn copy_out(&self, start: u32, count: u32, out: &mut Vec<T>) {
+        let (first, run) = self.run(start, count);
+        // SAFETY: `run` keeps the range inside the mapped slots; the caller owns them, so nobody
+        // writes while the slice lives. `UnsafeCell<T>` has the layout of `T`.
+        let slots = unsafe { std::slice::from_raw_parts(self.slots.as_ptr().add(first).cast::<T>(), run) };
+        out.extend_from_slice(slots);
+        if run < count as usize {
+            // SAFETY: as above; the rest starts at slot 0.
+            let rest =
+                unsafe { std::slice::from_raw_parts(self.slots.as_ptr().cast::<T>(), count as usize - run) };
+            out.extend_from_slice(rest);
+        }
+    }
+
+    /// Slot by slot, so that loom sees each access.
+    #[cfg(loom)]
+    unsafe fn copy_out(&self, start: u32, count: u32, out: &mut Vec<T>) {
+        for offset in 0..count {
+            let (slot, _) = self.run(start.wrapping_add(offset), 1);
+            // SAFETY: `run` keeps `slot` in bounds and the caller owns it.
+            out.push(unsafe { self.slots.add(slot).as_ref().with(|value| *value) });
+        }
+    }
+
+    /// Fills the slots from index `start` with `items`, each put through `convert`.
+    ///
+    /// # Safety
+    ///
+    /// The slots must belong to the caller's side, and `items` be no longer than the ring.
+    #[cfg(not(loom))]
+    unsafe fn copy_in<S>(&self, start: u32, items: &[S], convert: impl Fn(&S) -> T) {
+        let (first, run) = self.run(start, items.len() as u32);
+        let (before_wrap, after_wrap) = items.split_at(run);
+        for (slots, items) in [(first, before_wrap), (0, after_wrap)] {
+            // SAFETY: `run` keeps the range inside the mapped slots; the caller owns them.
+            let slots = unsafe {
+                std::slice::from_raw_parts_mut(self.slots.as_ptr().add(slots).cast::<T>(), items.len())
+            };
+            for (slot, item) in slots.iter_mut().zip(items) {
+                *slot = convert(item);
+            }
+        }
+    }
+
+    /// Slot by slot, so that loom sees each access.
+    #[cfg(loom)]
+    unsafe fn copy_in<S>(&self, start: u32, items: &[S], convert: impl Fn(&S) -> T) {
+        for (offset, item) in items.iter().enumerate() {
+            let (slot, _) = self.run(start.wrapping_add(offset as u32), 1);
+            // SAFETY: `run` keeps `slot` in bounds and the caller owns it.
+            unsafe { self.slots.add(slot).as_ref().with_mut(|value| *value = convert(item)) };
+        }
+    }
+}
+
+impl<T> fmt::Debug for SharedRing<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("SharedRing").field("capacity", &self.capacity).finish_non_exhaustive()
+    }
+}
+
+/// A ring in this process's own memory: for the simulated kernel and for tests.
+pub(crate) struct HeapRing<T> {
+    producer: AtomicU32,
+    consumer: AtomicU32,
+    flags: AtomicU32,
+    slots: Box<[UnsafeCell<T>]>,
+}
+
+// SAFETY: the slots are only touched through the one `Producer` and the one `Consumer` that `pair`
+// hands out.
+unsafe impl<T: Send> Sync for HeapRing<T> {}
+
+impl<T: Copy + Default + Send + 'static> HeapRing<T> {
+    /// Both halves of a new ring of `capacity` slots, a power of two.
+    pub(crate) fn pair(capacity: u32) -> (Producer<T>, Consumer<T>) {
+        let ring = Arc::new(Self {
+            producer: AtomicU32::new(0),
+            consumer: AtomicU32::new(0),
+            flags: AtomicU32::new(0),
+            slots: (0..capacity).map(|_| UnsafeCell::new(T::default())).collect(),
+        });
+        let half = || {
+            // SAFETY: the parts live inside the `Arc` that goes along as the owner, `capacity` slots
+            // were made, and this function makes exactly one half of each kind.
+            unsafe {
+                SharedRing::from_parts(
+                    NonNull::from(&ring.producer),
+                    NonNull::from(&ring.consumer),
+                    NonNull::from(&ring.flags),
+                    NonNull::new_unchecked(ring.slots.as_ptr().cast_mut()),
+                    capacity,
+                    ring.clone(),
+                )
+            }
+        };
+        (Producer::new(half()), Consumer::new(half()))
+    }
+}
+
+/// Looks at a ring's fill without taking part in it.
+#[derive(Debug, Clone)]
+pub(crate) struct Gauge<T>(Arc<SharedRing<T>>);
+
+impl<T: Copy> Gauge<T> {
+    /// How many slots are filled: a snapshot, stale the moment it is taken.
+    pub(crate) fn filled(&self) -> u32 {
+        let consumer = self.0.consumer().load(Ordering::Relaxed);
+        let filled = self.0.producer().load(Ordering::Relaxed).wrapping_sub(consumer);
+        // The consumer may have moved on between the two loads.
+        if filled > self.0.capacity { 0 } else { filled }
+    }
+}
+
+/// The half that takes slots which the other side filled.
+#[derive(Debug)]
+pub(crate) struct Consumer<T> {
+    shared: Arc<SharedRing<T>>,
+    /// Up to here slots were taken; published by `release`.
+    head: u32,
+    /// Up to here the producer was seen to have filled.
+    tail: u32,
+}
+
+impl<T: Copy> Consumer<T> {
+    pub(crate) fn new(shared: SharedRing<T>) -> Self {
+        let head = shared.consumer().load(Ordering::Relaxed);
+        Self { shared: Arc::new(shared), head, tail: head }
+    }
+
+    /// A view of the ring's fill for those who do not hold the consumer.
+    pub(crate) fn gauge(&self) -> Gauge<T> {
+        Gauge(Arc::clone(&self.shared))
+    }
+
+    /// How many filled slots there are to take.
+    ///
+    /// # Errors
+    ///
+    /// When the producer's index is further ahead than the ring is long.
+    pub(crate) fn available(&mut self) -> Result<u32, BrokenRing> {
+        // Acquire pairs with the producer's release of its index: having seen the new index, we also
+        // see the slots that were filled before it.
+        self.tail = self.shared.producer().load(Ordering::Acquire);
+        let available = self.tail.wrapping_sub(self.head);
+        if available > self.shared.capacity {
+            return Err(BrokenRing {
+                producer: self.tail,
+                consumer: self.head,
+                capacity: self.shared.capacity,
+            });
+        }
+        Ok(available)
+    }
+
+    /// Appends up to `max` filled slots to `out`; the producer gets them back by
+    /// [`release`](Self::release). Returns how many were taken.
+    ///
+    /// # Errors
+    ///
+    /// When the producer's index is further ahead than the ring is long.
+    pub(crate) fn take_into(&mut self, out: &mut Vec<T>, max: usize) -> Result<usize, BrokenRing> {
+        let mut available = self.tail.wrapping_sub(self.head);
+        if (available as usize) < max {
+            available = self.available()?;
+        }
+        let count = available.min(u32::try_from(max).unwrap_or(u32::MAX));
+        // SAFETY: `available` checked the indices: these slots are filled and ours until `release`.
+        unsafe { self.shared.copy_out(self.head, count, out) };
+        self.head = self.head.wrapping_add(count);
+        Ok(count as usize)
+    }
+
+    /// Gives the slots that were taken back to the producer.
+    pub(crate) fn release(&mut self) {
+        // Release pairs with the producer's acquire: our reads of the slots come before their reuse.
+        self.shared.consumer().store(self.head, Ordering::Release);
+    }
+}
+
+/// The half that fills slots for the other side.
+#[derive(Debug)]
+pub(crate) struct Producer<T> {
+    shared: Arc<SharedRing<T>>,
+    /// Up to here slots were filled; published by `submit`.
+    tail: u32,
+    /// Up to here the consumer was seen to have taken.
+    head: u32,
+}
+
+impl<T: Copy> Producer<T> {
+    pub(crate) fn new(shared: SharedRing<T>) -> Self {
+        let tail = shared.producer().load(Ordering::Relaxed);
+        let head = shared.consumer().load(Ordering::Relaxed);
+        Self { shared: Arc::new(shared), tail, head }
+    }
+
+    /// How many slots can be filled.
+    ///
+    /// # Errors
+    ///
+    /// When the consumer's index is ahead of what was produced.
+    pub(crate) fn free(&mut self) -> Result<u32, BrokenRing> {
+        // Acquire pairs with the consumer's release: it has done reading the slots that we now reuse.
+        self.head = self.shared.consumer().load(Ordering::Acquire);
+        let capacity = self.shared.capacity;
+        capacity.checked_sub(self.tail.wrapping_sub(self.head)).ok_or(BrokenRing {
+            producer: self.tail,
+            consumer: self.head,
+            capacity,
+        })
+    }
+
+    /// Fills slots with as many of `items` as there is room for, each put through `convert`; the
+    /// consumer sees them after [`submit`](Self::submit). Returns how many went in.
+    ///
+    /// # Errors
+    ///
+    /// When the consumer's index is ahead of what was produced.
+    pub(crate) fn push_slice<S>(
+        &mut self,
+        items: &[S],
+        convert: impl Fn(&S) -> T,
+    ) -> Result<usize, BrokenRing> {
+        let seen_free = self.shared.capacity.saturating_sub(self.tail.wrapping_sub(self.head));
+        let free = if (seen_free as usize) < items.len() { self.free()? } else { seen_free };
+        let count = items.len().min(free as usize);
+        // SAFETY: the slots from `tail` on, `free` of them, are ours to fill until `submit`.
+        unsafe { self.shared.copy_in(self.tail, &items[..count], convert) };
+        self.tail = self.tail.wrapping_add(count as u32);
+        Ok(count)
+    }
+
+    /// Shows the filled slots to the consumer.
+    pub(crate) fn submit(&mut self) {
+        // Release pairs with the consumer's acquire: the slots' contents come before the index.
+        self.shared.producer().store(self.tail, Ordering::Release);
+    }
+
+    /// Whether the kernel sleeps and must be called to look at the ring. To be asked after
+    /// [`submit`](Self::submit).
+    pub(crate) fn needs_wakeup(&self) -> bool {
+        // The kernel sets the flag, then looks at the ring once more; we publish the ring, then look
+        // at the flag. Without a full fence between our store and our load, both sides could miss
+        // each other and the ring would sleep with work in it.
+        fence(Ordering::SeqCst);
+        self.shared.flags().load(Ordering::Relaxed) & NEED_WAKEUP != 0
+    }
+
+    /// Plays the kernel that goes to sleep or wakes up.
+    #[cfg(test)]
+    pub(crate) fn shared(&self) -> &SharedRing<T> {
+        &self.shared
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    fn take(consumer: &mut Consumer<u64>, max: usize) -> Vec<u64> {
+        let mut out = Vec::new();
+        consumer.take_into(&mut out, max).unwrap();
+        out
+    }
+
+    #[test]
+    fn nothing_is_seen_before_it_is_submitted() {
+        let (mut producer, mut consumer) = HeapRing::pair(4);
+        assert_eq!(producer.push_slice(&[1u64, 2], |n| *n), Ok(2));
+        assert!(take(&mut consumer, 4).is_empty());
+        producer.submit();
+        assert_eq!(take(&mut consumer, 4), [1, 2]);
+    }
+
+    #[test]
+    fn a_full_ring_takes_no_more_until_slots_are_released() {
+        let (mut producer, mut consumer) = HeapRing::pair(4);
+        assert_eq!(producer.push_slice(&[1u64, 2, 3, 4, 5], |n| *n), Ok(4));
+        producer.submit();
+        assert_eq!(take(&mut consumer, 3), [1, 2, 3]);
+        assert_eq!(producer.push_slice(&[6u64], |n| *n), Ok(0));
+        consumer.release();
+        assert_eq!(producer.push_slice(&[6u64, 7, 8, 9], |n| *n), Ok(3));
+        producer.submit();
+        assert_eq!(take(&mut consumer, 9), [4, 6, 7, 8]);
+    }
+
+    #[test]
+    fn order_survives_many_turns_of_the_ring() {
+        let (mut producer, mut consumer) = HeapRing::pair(8);
+        let mut next = 0u64;
+        let mut seen = Vec::new();
+        while seen.len() < 1000 {
+            let batch: Vec<u64> = (next..next + 5).collect();
+            next += producer.push_slice(&batch, |n| *n).unwrap() as u64;
+            producer.submit();
+            seen.extend(take(&mut consumer, 3));
+            consumer.release();
+        }
+        assert!(seen.iter().copied().eq(0..seen.len() as u64));
+    }
+
+    #[test]
+    fn indices_wrap_around_thirty_two_bits() {
+        let (mut producer, mut consumer) = HeapRing::pair(4);
+        let start = u32::MAX - 1;
+        producer.shared().producer().store(start, Ordering::Relaxed);
+        producer.shared().consumer().store(start, Ordering::Relaxed);
+        (producer.tail, producer.head) = (start, start);
+        (consumer.tail, consumer.head) = (start, start);
+        assert_eq!(producer.push_slice(&[1u64, 2, 3, 4], |n| *n), Ok(4));
+        producer.submit();
+        assert_eq!(consumer.gauge().filled(), 4);
+        assert_eq!(take(&mut consumer, 4), [1, 2, 3, 4]);
+    }
+
+    #[test]
+    fn a_producer_that_lies_is_found_out() {
+        let (producer, mut consumer) = HeapRing::<u64>::pair(4);
+        producer.shared().producer().store(5, Ordering::Relaxed);
+        let mut out = Vec::new();
+        assert_eq!(
+            consumer.take_into(&mut out, 8),
+            Err(BrokenRing { producer: 5, consumer: 0, capacity: 4 })
+        );
+        assert!(out.is_empty());
+    }
+
+    #[test]
+    fn a_consumer_that_lies_is_found_out() {
+        let (mut producer, _consumer) = HeapRing::<u64>::pair(4);
+        producer.shared().consumer().store(1, Ordering::Relaxed);
+        assert!(producer.free().is_err());
+    }
+}
+
+#[cfg(all(test, loom))]
+mod model {
+    use super::*;
+
+    #[test]
+    fn what_is_taken_is_what_was_put_in_order() {
+        loom::model(|| {
+            let (mut producer, mut consumer) = HeapRing::pair(2);
+            let other = loom::thread::spawn(move || {
+                let mut next = 0u64;
+                while next < 3 {
+                    next += producer.push_slice(&[next], |n| *n).unwrap() as u64;
+                    producer.submit();
+                    loom::thread::yield_now();
+                }
+            });
+            let mut seen = Vec::new();
+            while seen.len() < 3 {
+                consumer.take_into(&mut seen, 2).unwrap();
+                consumer.release();
+                loom::thread::yield_now();
+            }
+            assert_eq!(seen, [0, 1, 2]);
+            other.join().unwrap();
+        });
+    }
+}

@@ -1,0 +1,294 @@
+//! The ledger: the exact account of every packet.
+//!
+//! *seen* reached the capture; *filtered* was seen and not wanted; *offered* = seen - filtered;
+//! *delivered* was handed out in a chunk; offered = delivered + dropped, and the drops are named by
+//! their reason. What nobody counts is `None` and shown as "not reported", never as 0.
+
+use std::fmt;
+use std::time::Duration;
+
+use serde::Serialize;
+
+use crate::pool::Geometry;
+
+/// How the rings of a capture share their load, written as the paper writes it.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub enum Mode {
+    /// Every worker reads its own rings: `B-(M,R)`.
+    Basic,
+    /// A ring whose backlog exceeds the threshold T, a share of its pool between 0 and 1, is also read by
+    /// idle workers of its buddy group: `A-(M,R,T)`.
+    Advanced(f64),
+}
+
+impl Mode {
+    /// The configuration's name in the paper's notation: `B-(256,500)`, `A-(256,500,60)`.
+    pub fn notation(&self, geometry: &Geometry) -> String {
+        let (m, r) = (geometry.chunk_cells, geometry.chunks);
+        match self {
+            Self::Basic => format!("B-({m},{r})"),
+            Self::Advanced(threshold) => format!("A-({m},{r},{:.0})", threshold * 100.0),
+        }
+    }
+}
+
+/// Packets that were offered and could not be delivered, by reason.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize)]
+pub struct Drops {
+    /// Every cell of the ring's pool was in use.
+    pub no_cell: u64,
+    /// The rx ring had no room.
+    pub ring_full: u64,
+    /// The device or its driver dropped them before any program saw them. Counted per interface:
+    /// `None` for a single ring, and where the driver reports nothing.
+    pub device: Option<u64>,
+    /// Anything else: still in the ring when the capture was closed, or described by the kernel in a
+    /// way that cannot be.
+    pub other: u64,
+}
+
+impl Drops {
+    /// All of them.
+    pub fn total(&self) -> u64 {
+        self.no_cell + self.ring_full + self.device.unwrap_or(0) + self.other
+    }
+}
+
+/// The numbers of one ring or of all together.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize)]
+pub struct Account {
+    /// Packets that reached the capture, wanted or not; `None` where that is not known.
+    pub seen: Option<u64>,
+    /// Packets that should have been delivered.
+    pub offered: u64,
+    /// Packets handed out in chunks.
+    pub delivered: u64,
+    /// Bytes of the packets handed out, as they were on the wire.
+    pub bytes: u64,
+    /// Packets that the filter turned away; `None` where that is not known.
+    pub filtered: Option<u64>,
+    /// Packets that were offered and not delivered.
+    pub dropped: Drops,
+    /// Chunks handed to a worker that the ring is not a home ring of.
+    pub offloaded_chunks: u64,
+}
+
+impl Account {
+    /// Fills in `offered` and `seen` from what was delivered, dropped and filtered.
+    pub(crate) fn balanced(mut self) -> Self {
+        self.offered = self.delivered + self.dropped.total();
+        self.seen = self.filtered.map(|filtered| self.offered + filtered);
+        self
+    }
+
+    fn add(&mut self, other: &Self) {
+        self.delivered += other.delivered;
+        self.bytes += other.bytes;
+        self.filtered = self.filtered.zip(other.filtered).map(|(a, b)| a + b);
+        self.dropped.no_cell += other.dropped.no_cell;
+        self.dropped.ring_full += other.dropped.ring_full;
+        self.dropped.other += other.dropped.other;
+        self.offloaded_chunks += other.offloaded_chunks;
+    }
+}
+
+/// One ring's page of the ledger.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct RingLedger {
+    /// The ring's name: `eth0@2`.
+    pub name: String,
+    /// Its numbers.
+    #[serde(flatten)]
+    pub account: Account,
+}
+
+/// The account of every packet of a capture, per ring and summed. Serialises to the JSON object that
+/// `--json` prints.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Ledger {
+    /// The engine: `xdp`.
+    pub engine: &'static str,
+    /// The configuration in the paper's notation.
+    pub mode: String,
+    /// The sums over all rings, and what was only counted per interface.
+    #[serde(flatten)]
+    pub total: Account,
+    /// From opening to now, or to the close, in seconds.
+    #[serde(rename = "duration_s", serialize_with = "as_seconds")]
+    pub duration: Duration,
+    /// The rings.
+    pub rings: Vec<RingLedger>,
+}
+
+fn as_seconds<S: serde::Serializer>(duration: &Duration, serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.serialize_f64(duration.as_secs_f64())
+}
+
+impl Ledger {
+    /// Sums up `rings`, adding `device`, the drops that are only counted per interface.
+    pub(crate) fn of(
+        engine: &'static str,
+        mode: String,
+        duration: Duration,
+        rings: Vec<RingLedger>,
+        device: Option<u64>,
+    ) -> Self {
+        let mut total = Account { filtered: Some(0), ..Account::default() };
+        rings.iter().for_each(|ring| total.add(&ring.account));
+        total.dropped.device = device;
+        Self { engine, mode, total: total.balanced(), duration, rings }
+    }
+
+    /// Whether every packet that was offered was delivered, as far as is reported.
+    pub fn is_lossless(&self) -> bool {
+        self.total.dropped.total() == 0
+    }
+
+    /// The last line of the human form: `lossless: yes` or what was lost and why.
+    pub fn verdict(&self) -> String {
+        let dropped = &self.total.dropped;
+        if self.is_lossless() {
+            return match dropped.device {
+                Some(_) => "lossless: yes".to_owned(),
+                None => "lossless: yes (the driver does not report what the device itself drops)".to_owned(),
+            };
+        }
+        let reasons = [
+            (dropped.no_cell, "no free cell"),
+            (dropped.ring_full, "ring full"),
+            (dropped.device.unwrap_or(0), "device"),
+            (dropped.other, "other"),
+        ];
+        let reasons: Vec<String> = reasons
+            .iter()
+            .filter(|(count, _)| *count > 0)
+            .map(|(count, reason)| format!("{} {reason}", grouped(*count)))
+            .collect();
+        let total = dropped.total();
+        let noun = if total == 1 { "packet" } else { "packets" };
+        format!("lossless: no ({} {noun} lost: {})", grouped(total), reasons.join(", "))
+    }
+}
+
+/// A count with its thousands apart: `10,000,000`.
+pub fn grouped(count: u64) -> String {
+    let digits = count.to_string();
+    let mut out = String::with_capacity(digits.len() + digits.len() / 3);
+    for (index, digit) in digits.chars().enumerate() {
+        if index > 0 && (digits.len() - index).is_multiple_of(3) {
+            out.push(',');
+        }
+        out.push(digit);
+    }
+    out
+}
+
+fn reported(count: Option<u64>) -> String {
+    count.map_or_else(|| "not reported".to_owned(), grouped)
+}
+
+impl fmt::Display for Ledger {
+    /// A table of the rings with their sum, and the verdict as its last line.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let seconds = self.duration.as_secs_f64();
+        writeln!(f, "{} engine, {}, {seconds:.1} s", self.engine, self.mode)?;
+        let head = [
+            "ring",
+            "offered",
+            "delivered",
+            "no cell",
+            "ring full",
+            "device",
+            "other",
+            "filtered",
+            "offloaded",
+        ];
+        let row = |name: &str, account: &Account, device: String| {
+            let drops = &account.dropped;
+            let counts = [account.offered, account.delivered, drops.no_cell, drops.ring_full].map(grouped);
+            let [offered, delivered, no_cell, ring_full] = counts;
+            let (other, offloaded) = (grouped(drops.other), grouped(account.offloaded_chunks));
+            let filtered = reported(account.filtered);
+            [name.to_owned(), offered, delivered, no_cell, ring_full, device, other, filtered, offloaded]
+        };
+        let mut rows = vec![head.map(str::to_owned)];
+        rows.extend(self.rings.iter().map(|ring| row(&ring.name, &ring.account, "-".to_owned())));
+        rows.push(row("sum", &self.total, reported(self.total.dropped.device)));
+        write_table(f, &rows)?;
+        write!(f, "{}", self.verdict())
+    }
+}
+
+/// Columns as wide as their widest entry; the first one left-aligned, the others right-aligned.
+fn write_table<const N: usize>(f: &mut fmt::Formatter<'_>, rows: &[[String; N]]) -> fmt::Result {
+    let width = |column: usize| rows.iter().map(|row| row[column].len()).max().unwrap_or(0);
+    for row in rows {
+        write!(f, "{:<width$}", row[0], width = width(0))?;
+        for (column, entry) in row.iter().enumerate().skip(1) {
+            write!(f, "  {entry:>width$}", width = width(column))?;
+        }
+        writeln!(f)?;
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn ring(name: &str, delivered: u64, no_cell: u64) -> RingLedger {
+        let dropped = Drops { no_cell, ..Drops::default() };
+        let account = Account { delivered, filtered: Some(0), dropped, ..Account::default() };
+        RingLedger { name: name.to_owned(), account: account.balanced() }
+    }
+
+    fn ledger(rings: Vec<RingLedger>, device: Option<u64>) -> Ledger {
+        Ledger::of("xdp", "B-(256,512)".to_owned(), Duration::from_millis(1500), rings, device)
+    }
+
+    #[test]
+    fn the_sum_counts_device_drops_once() {
+        let ledger = ledger(vec![ring("a@0", 10, 1), ring("a@1", 20, 0)], Some(4));
+        assert_eq!(ledger.total.delivered, 30);
+        assert_eq!(ledger.total.offered, 35);
+        assert_eq!(ledger.total.seen, Some(35));
+        assert_eq!(ledger.verdict(), "lossless: no (5 packets lost: 1 no free cell, 4 device)");
+    }
+
+    #[test]
+    fn what_is_not_reported_is_not_zero() {
+        let ledger = ledger(vec![ring("a@0", 10, 0)], None);
+        assert!(ledger.to_string().contains("not reported"));
+        assert!(ledger.verdict().starts_with("lossless: yes (the driver"));
+        let json = serde_json::to_value(&ledger).unwrap();
+        assert!(json["dropped"]["device"].is_null());
+    }
+
+    #[test]
+    fn the_json_object_has_the_documented_shape() {
+        let json = serde_json::to_value(ledger(vec![ring("a@0", 7, 0)], Some(0))).unwrap();
+        assert_eq!(json["engine"], "xdp");
+        assert_eq!(json["mode"], "B-(256,512)");
+        assert_eq!(json["duration_s"], 1.5);
+        assert_eq!(json["rings"][0]["name"], "a@0");
+        assert_eq!(json["rings"][0]["delivered"], 7);
+        for key in ["seen", "offered", "delivered", "bytes", "filtered", "dropped", "offloaded_chunks"] {
+            assert!(json.get(key).is_some(), "{key} is missing");
+        }
+    }
+
+    #[test]
+    fn the_paper_s_notation() {
+        let geometry = Geometry { chunk_cells: 256, chunks: 500, cell_bytes: 2048 };
+        assert_eq!(Mode::Basic.notation(&geometry), "B-(256,500)");
+        assert_eq!(Mode::Advanced(0.6).notation(&geometry), "A-(256,500,60)");
+    }
+
+    #[test]
+    fn thousands_are_set_apart() {
+        assert_eq!(
+            [0, 999, 1000, 1_234_567].map(grouped),
+            ["0", "999", "1,000", "1,234,567"].map(str::to_owned)
+        );
+    }
+}

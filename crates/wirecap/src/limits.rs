@@ -1,0 +1,63 @@
+//! What memory the process may have, asked before any is taken.
+
+use std::fs;
+
+use rustix::process::{Resource, getrlimit};
+use rustix::thread::{CapabilitySet, capabilities};
+
+use crate::error::OpenError;
+
+/// Refuses `needed_bytes` of locked memory that the process may not have or the machine has not got.
+///
+/// # Errors
+///
+/// [`OpenError::PoolTooLarge`] or [`OpenError::NotEnoughMemory`].
+pub(crate) fn check_memory(needed_bytes: u64) -> Result<(), OpenError> {
+    if let Some(limit_bytes) = locked_memory_limit().filter(|limit| needed_bytes > *limit) {
+        return Err(OpenError::PoolTooLarge { needed_bytes, limit_bytes });
+    }
+    let available_bytes = meminfo("MemAvailable").unwrap_or(u64::MAX);
+    if needed_bytes > available_bytes {
+        return Err(OpenError::NotEnoughMemory { needed_bytes, available_bytes });
+    }
+    Ok(())
+}
+
+/// The limit on locked memory in bytes; `None` when there is none, or it does not bind this process.
+fn locked_memory_limit() -> Option<u64> {
+    let exempt = capabilities(None).is_ok_and(|sets| sets.effective.contains(CapabilitySet::IPC_LOCK));
+    if exempt { None } else { locked_memory_rlimit() }
+}
+
+/// `RLIMIT_MEMLOCK` in bytes; `None` when it is unlimited.
+pub(crate) fn locked_memory_rlimit() -> Option<u64> {
+    getrlimit(Resource::Memlock).current
+}
+
+/// Bytes of memory in the machine.
+pub(crate) fn memory_total() -> u64 {
+    meminfo("MemTotal").unwrap_or(1 << 30)
+}
+
+/// A line of /proc/meminfo, in bytes.
+fn meminfo(key: &str) -> Option<u64> {
+    parse_meminfo(&fs::read_to_string("/proc/meminfo").ok()?, key)
+}
+
+fn parse_meminfo(text: &str, key: &str) -> Option<u64> {
+    let line = text.lines().find_map(|line| line.strip_prefix(key)?.strip_prefix(':'))?;
+    let kibibytes: u64 = line.trim().strip_suffix("kB")?.trim().parse().ok()?;
+    Some(kibibytes * 1024)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn meminfo_is_read_by_whole_names() {
+        let text = "MemTotal:       16 kB\nMemAvailable:    8 kB\n";
+        assert_eq!(parse_meminfo(text, "MemAvailable"), Some(8192));
+        assert_eq!(parse_meminfo(text, "Mem"), None);
+    }
+}

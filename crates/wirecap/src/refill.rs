@@ -1,0 +1,231 @@
+//! The way back: recycled cells are posted on the fill ring, where the kernel fills them again.
+//!
+//! Whoever drops a chunk posts its cells at once if the fill ring is free to be locked, which it
+//! nearly always is: then the cells go back while they are warm in that core's cache. Otherwise the
+//! list of cells goes into the recycle queue and the holder of the lock, or the next one to capture,
+//! posts it. Nobody ever waits to recycle.
+
+use std::fmt;
+use std::io;
+use std::os::fd::BorrowedFd;
+use std::sync::Arc;
+
+use crate::kernel_ring::{BrokenRing, Producer};
+use crate::pool::{Descriptor, Pool};
+use crate::recycle::{CellList, RecycleQueue};
+use crate::sync::{Mutex, Ordering, fence, lock, try_lock};
+
+/// The kernel behind a pair of rings: a socket, or the simulated one.
+pub(crate) trait Kernel: Send + Sync + fmt::Debug {
+    /// Makes a driver that sleeps look at the rings.
+    fn wake(&self);
+    /// What the kernel dropped, since the rings were made.
+    fn drops(&self) -> io::Result<KernelDrops>;
+    /// Readable while the rx ring has packets.
+    fn pollable(&self) -> Option<BorrowedFd<'_>>;
+    /// Whether the interface is no more, so that no packets will ever come.
+    fn is_gone(&self) -> bool;
+}
+
+/// Packets that reached a socket and were not put on its rx ring, since the socket was made.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(crate) struct KernelDrops {
+    /// For want of a free cell (`rx_dropped`; `rx_fill_ring_empty_descs` counts the same packets).
+    pub(crate) no_cell: u64,
+    /// For want of room on the rx ring (`rx_ring_full`).
+    pub(crate) ring_full: u64,
+}
+
+/// The fill ring of one queue, and the cells on their way to it.
+#[derive(Debug)]
+pub(crate) struct Refill {
+    pool: Arc<Pool>,
+    fill: Mutex<FillSide>,
+    recycled: RecycleQueue,
+}
+
+/// What the lock of the fill ring guards.
+#[derive(Debug)]
+struct FillSide {
+    /// None once the capture is closed: cells that come home later have nowhere to go.
+    port: Option<Port>,
+    /// Lists without cells, each with room for a whole chunk.
+    #[expect(clippy::vec_box, reason = "a list keeps its place in memory, which the recycle queue links")]
+    spares: Vec<Box<CellList>>,
+    /// Lists with room for a whole chunk that are in use.
+    lists_out: usize,
+    cells: CellCheck,
+}
+
+#[derive(Debug)]
+struct Port {
+    ring: Producer<u64>,
+    kernel: Arc<dyn Kernel>,
+}
+
+impl Refill {
+    /// Posts every cell of `pool`.
+    pub(crate) fn new(
+        pool: Arc<Pool>,
+        ring: Producer<u64>,
+        kernel: Arc<dyn Kernel>,
+    ) -> Result<Self, BrokenRing> {
+        let cells = CellCheck::new(&pool);
+        let side = FillSide { port: Some(Port { ring, kernel }), spares: Vec::new(), lists_out: 0, cells };
+        let refill = Self { pool, fill: Mutex::new(side), recycled: RecycleQueue::new() };
+        let mut list = CellList::with_capacity(0);
+        list.cells = refill
+            .pool
+            .cell_addresses()
+            .map(|address| Descriptor { address, ..Descriptor::default() })
+            .collect();
+        lock(&refill.fill).post(&refill.pool, &list.cells)?;
+        Ok(refill)
+    }
+
+    pub(crate) fn pool(&self) -> &Arc<Pool> {
+        &self.pool
+    }
+
+    /// Takes the cells of `list` back. Never fails, blocks or allocates.
+    pub(crate) fn recycle(&self, list: Box<CellList>) {
+        match try_lock(&self.fill) {
+            Some(mut side) => side.take_back(&self.pool, list),
+            None => self.recycled.push(list),
+        }
+        // Either we held the lock, and others may have queued lists meanwhile; or we queued ours, and
+        // the holder may have looked at the queue before. Both cases end with somebody who finds the
+        // queue empty, or the lock taken by one who will look at it after this.
+        self.flush_if_free();
+    }
+
+    /// Posts the cells that wait in the recycle queue, unless somebody else is at it.
+    pub(crate) fn flush_if_free(&self) {
+        loop {
+            // Between our push and our try at the lock, and between our unlocking and our look at the
+            // queue: with a full fence in both places, one of two racing threads sees the other.
+            fence(Ordering::SeqCst);
+            if self.recycled.is_empty() {
+                return;
+            }
+            let Some(mut side) = try_lock(&self.fill) else { return };
+            side.flush(&self.pool, &self.recycled);
+        }
+    }
+
+    /// An empty list with room for a chunk of `cells` cells, after posting what waits.
+    ///
+    /// Lists with room for a whole chunk (M) are kept and used again; there are R of them at most.
+    /// Beyond those, when many part-filled chunks are held, lists are made to measure, so that the
+    /// memory for lists stays in proportion to the pool.
+    pub(crate) fn empty_list(&self, cells: usize) -> Box<CellList> {
+        let mut side = lock(&self.fill);
+        side.flush(&self.pool, &self.recycled);
+        let geometry = self.pool.geometry();
+        let list = side.spares.pop().unwrap_or_else(|| {
+            let whole = side.lists_out < geometry.chunks as usize;
+            CellList::with_capacity(if whole { geometry.chunk_cells as usize } else { cells })
+        });
+        if list.cells.capacity() >= geometry.chunk_cells as usize {
+            side.lists_out += 1;
+            // Room for it to come home to, so that recycling allocates nothing.
+            let coming = side.lists_out;
+            side.spares.reserve(coming);
+        }
+        drop(side);
+        self.flush_if_free();
+        list
+    }
+
+    /// Notes that the kernel gave these cells to us.
+    pub(crate) fn captured(&self, cells: &[Descriptor]) {
+        if CellCheck::ENABLED {
+            lock(&self.fill).cells.captured(&self.pool, cells);
+        }
+    }
+
+    /// Lets go of the fill ring: cells that come home from now on stay out of use.
+    pub(crate) fn close(&self) {
+        lock(&self.fill).port = None;
+    }
+}
+
+impl FillSide {
+    fn flush(&mut self, pool: &Pool, recycled: &RecycleQueue) {
+        if !recycled.is_empty() {
+            recycled.take_all().for_each(|list| self.take_back(pool, list));
+        }
+    }
+
+    fn take_back(&mut self, pool: &Pool, mut list: Box<CellList>) {
+        if let Err(broken) = self.post(pool, &list.cells) {
+            // The kernel never moves its index back; whoever did can no longer be trusted with cells.
+            panic!("fill ring: {broken}");
+        }
+        let chunk_cells = pool.geometry().chunk_cells as usize;
+        if list.cells.capacity() >= chunk_cells {
+            list.cells.clear();
+            self.lists_out = self.lists_out.saturating_sub(1);
+            self.spares.push(list);
+        }
+    }
+
+    fn post(&mut self, pool: &Pool, cells: &[Descriptor]) -> Result<(), BrokenRing> {
+        self.cells.posted(pool, cells);
+        let Some(port) = &mut self.port else { return Ok(()) };
+        let posted = port.ring.push_slice(cells, |cell| pool.cell_of(cell.address))?;
+        assert!(posted == cells.len(), "the fill ring has room for every cell of its pool");
+        port.ring.submit();
+        if port.ring.needs_wakeup() {
+            port.kernel.wake();
+        }
+        Ok(())
+    }
+}
+
+/// Debug builds know for every cell whether it is posted: the kernel skips a bad address silently and
+/// delivers one that was posted twice, so only we can notice.
+#[derive(Debug)]
+struct CellCheck {
+    #[cfg(debug_assertions)]
+    posted: Vec<bool>,
+}
+
+impl CellCheck {
+    const ENABLED: bool = cfg!(debug_assertions);
+
+    #[cfg(debug_assertions)]
+    fn new(pool: &Pool) -> Self {
+        Self { posted: vec![false; pool.geometry().cells() as usize] }
+    }
+
+    #[cfg(not(debug_assertions))]
+    fn new(_pool: &Pool) -> Self {
+        Self {}
+    }
+
+    #[cfg(debug_assertions)]
+    fn posted(&mut self, pool: &Pool, cells: &[Descriptor]) {
+        self.move_cells(pool, cells, true);
+    }
+
+    #[cfg(debug_assertions)]
+    fn captured(&mut self, pool: &Pool, cells: &[Descriptor]) {
+        self.move_cells(pool, cells, false);
+    }
+
+    #[cfg(debug_assertions)]
+    fn move_cells(&mut self, pool: &Pool, cells: &[Descriptor], posted: bool) {
+        for cell in cells {
+            let index = (cell.address / u64::from(pool.geometry().cell_bytes)) as usize;
+            let was = std::mem::replace(&mut self.posted[index], posted);
+            assert!(was != posted, "cell {index} is in two places (posted: {posted})");
+        }
+    }
+
+    #[cfg(not(debug_assertions))]
+    fn posted(&mut self, _pool: &Pool, _cells: &[Descriptor]) {}
+
+    #[cfg(not(debug_assertions))]
+    fn captured(&mut self, _pool: &Pool, _cells: &[Descriptor]) {}
+}

@@ -1,0 +1,145 @@
+//! Shared memory of the process: what pools lie in.
+
+#![allow(unsafe_code)]
+
+use std::io;
+use std::os::fd::OwnedFd;
+use std::ptr::{self, NonNull};
+
+use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
+use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap, munmap};
+
+/// Bytes of a huge page on x86-64 and of the usual ones elsewhere.
+const HUGE_PAGE_BYTES: usize = 2 << 20;
+
+/// Which pages a mapping lies on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Pages {
+    /// Reserved huge pages (`vm.nr_hugepages`).
+    Huge,
+    /// Ordinary ones; transparent huge pages were asked for.
+    Ordinary,
+}
+
+/// A zeroed, page-aligned mapping that other processes may share (a memfd): a child keeps seeing what
+/// the kernel writes into it after a fork, where private memory would be copied away.
+#[derive(Debug)]
+pub(crate) struct Memory {
+    base: NonNull<u8>,
+    bytes: usize,
+    pages: Pages,
+}
+
+// SAFETY: the mapping belongs to the process, not to a thread; whoever reads or writes it through
+// `base` must own the bytes in question, which is the business of the pool's types.
+unsafe impl Send for Memory {}
+// SAFETY: as above.
+unsafe impl Sync for Memory {}
+
+impl Memory {
+    /// Maps at least `bytes`, on huge pages when enough of them are free.
+    pub(crate) fn map(bytes: usize) -> io::Result<Self> {
+        Self::map_on(Pages::Huge, bytes.next_multiple_of(HUGE_PAGE_BYTES))
+            .or_else(|_| Self::map_on(Pages::Ordinary, bytes))
+    }
+
+    fn map_on(pages: Pages, bytes: usize) -> io::Result<Self> {
+        let huge = if pages == Pages::Huge { MemfdFlags::HUGETLB } else { MemfdFlags::empty() };
+        let file: OwnedFd = memfd_create("wirecap-pool", MemfdFlags::CLOEXEC | huge)?;
+        ftruncate(&file, bytes as u64)?;
+        // SAFETY: a fresh mapping at a place of the kernel's choosing overlaps nothing.
+        let base = unsafe {
+            mmap(ptr::null_mut(), bytes, ProtFlags::READ | ProtFlags::WRITE, MapFlags::SHARED, &file, 0)
+        }?;
+        let base = NonNull::new(base.cast::<u8>()).expect("the kernel maps nothing at address 0");
+        let memory = Self { base, bytes, pages };
+        if pages == Pages::Ordinary {
+            // Only advice: shared memory gets them where the administrator allows it.
+            // SAFETY: the range is the mapping just made.
+            let _ = unsafe { madvise(base.as_ptr().cast(), bytes, Advice::LinuxHugepage) };
+        }
+        Ok(memory)
+    }
+
+    pub(crate) fn base(&self) -> NonNull<u8> {
+        self.base
+    }
+
+    pub(crate) fn bytes(&self) -> usize {
+        self.bytes
+    }
+
+    pub(crate) fn pages(&self) -> Pages {
+        self.pages
+    }
+}
+
+impl Drop for Memory {
+    fn drop(&mut self) {
+        // SAFETY: the mapping is ours, and whoever could reach into it held this value.
+        let _ = unsafe { munmap(self.base.as_ptr().cast(), self.bytes) };
+    }
+}
+
+/// A piece of a kernel object mapped into the process: the rings of a socket.
+#[derive(Debug)]
+pub(crate) struct Mapping {
+    base: NonNull<u8>,
+    bytes: usize,
+}
+
+// SAFETY: as for `Memory`.
+unsafe impl Send for Mapping {}
+// SAFETY: as for `Memory`.
+unsafe impl Sync for Mapping {}
+
+impl Mapping {
+    /// Maps `bytes` of `file` from `offset` on, present from the start.
+    pub(crate) fn of(file: impl std::os::fd::AsFd, bytes: usize, offset: u64) -> io::Result<Self> {
+        let protection = ProtFlags::READ | ProtFlags::WRITE;
+        let flags = MapFlags::SHARED | MapFlags::POPULATE;
+        // SAFETY: a fresh mapping at a place of the kernel's choosing overlaps nothing.
+        let base = unsafe { mmap(ptr::null_mut(), bytes, protection, flags, file, offset) }?;
+        let base = NonNull::new(base.cast::<u8>()).expect("the kernel maps nothing at address 0");
+        Ok(Self { base, bytes })
+    }
+
+    /// The address of the `T` at `offset`.
+    ///
+    /// # Panics
+    ///
+    /// If a `T` does not fit there.
+    pub(crate) fn at<T>(&self, offset: usize, count: usize) -> NonNull<T> {
+        let end = offset.checked_add(count * size_of::<T>());
+        assert!(end.is_some_and(|end| end <= self.bytes), "offset {offset} is outside the mapping");
+        assert!(offset.is_multiple_of(align_of::<T>()), "offset {offset} is not aligned");
+        // SAFETY: `offset` was just checked to lie inside the mapping.
+        unsafe { self.base.add(offset) }.cast()
+    }
+}
+
+impl Drop for Mapping {
+    fn drop(&mut self) {
+        // SAFETY: the mapping is ours, and whoever could reach into it held this value.
+        let _ = unsafe { munmap(self.base.as_ptr().cast(), self.bytes) };
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    #[test]
+    #[cfg_attr(miri, ignore = "miri has no memfd")]
+    fn memory_is_zeroed_and_writable() {
+        let memory = Memory::map(1 << 20).unwrap();
+        assert!(memory.bytes() >= 1 << 20);
+        // SAFETY: nobody else knows of this memory.
+        unsafe {
+            let last = memory.base().add(memory.bytes() - 1);
+            assert_eq!(last.read(), 0);
+            last.write(7);
+            assert_eq!(last.read(), 7);
+        }
+    }
+}

@@ -1,0 +1,139 @@
+//! AF_XDP sockets: the calls that make one, its rings, its counters (`networking/af_xdp.rst`).
+
+#![allow(unsafe_code)]
+
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use rustix::io::Errno;
+use rustix::net::xdp::{
+    SocketAddrXdp, SocketAddrXdpFlags, XdpRingOffset, XdpStatistics, XdpUmemReg, XdpUmemRegFlags,
+};
+use rustix::net::{AddressFamily, RecvFlags, SocketFlags, SocketType, bind, recv, socket_with, sockopt};
+
+use crate::kernel_ring::{Consumer, Producer, SharedRing};
+use crate::pool::Descriptor;
+use crate::sys::memory::{Mapping, Memory};
+
+const RX_RING: u64 = libc::XDP_PGOFF_RX_RING as u64;
+const FILL_RING: u64 = libc::XDP_UMEM_PGOFF_FILL_RING;
+
+/// The kernel keeps this much in front of every frame in a cell (`XDP_PACKET_HEADROOM`), so a frame
+/// may be as long as a cell less this.
+pub(crate) const HEADROOM_BYTES: u32 = 256;
+
+/// A queue stays busy for some milliseconds after the socket that was bound to it is closed.
+const BUSY_RETRY_TIME: Duration = Duration::from_millis(500);
+
+/// How a socket gets its packets.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum BindMode {
+    /// The device writes into the cells itself.
+    ZeroCopy,
+    /// The kernel copies from the driver's buffers into the cells.
+    Copy,
+}
+
+/// An AF_XDP socket.
+#[derive(Debug)]
+pub(crate) struct XdpSocket(OwnedFd);
+
+impl XdpSocket {
+    /// A socket without memory, rings or queue.
+    pub(crate) fn new() -> io::Result<Self> {
+        let socket = socket_with(AddressFamily::XDP, SocketType::RAW, SocketFlags::CLOEXEC, None)?;
+        Ok(Self(socket))
+    }
+
+    /// Registers `bytes` of `memory` as this socket's UMEM; the kernel pins the pages.
+    pub(crate) fn register_umem(&self, memory: &Memory, bytes: usize, cell_bytes: u32) -> io::Result<()> {
+        assert!(bytes <= memory.bytes(), "the UMEM is larger than its memory");
+        let registration = XdpUmemReg {
+            addr: memory.base().as_ptr() as u64,
+            len: bytes as u64,
+            chunk_size: cell_bytes,
+            headroom: 0,
+            flags: XdpUmemRegFlags::empty(),
+            tx_metadata_len: 0,
+        };
+        Ok(sockopt::set_xdp_umem_reg(self, registration)?)
+    }
+
+    /// Makes the rx and fill rings, each with room for `capacity` entries (a power of two), and maps
+    /// our halves of them. The kernel wants a completion ring with every UMEM; it stays minimal.
+    pub(crate) fn make_rings(&self, capacity: u32) -> io::Result<(Consumer<Descriptor>, Producer<u64>)> {
+        sockopt::set_xdp_rx_ring_size(self, capacity)?;
+        sockopt::set_xdp_umem_fill_ring_size(self, capacity)?;
+        sockopt::set_xdp_umem_completion_ring_size(self, 1)?;
+        let offsets = sockopt::xdp_mmap_offsets(self)?;
+        // SAFETY: the only consumer on this ring: `make_rings` works once per socket, since the
+        // kernel refuses to size a ring twice.
+        let rx = Consumer::new(unsafe { self.map_ring(RX_RING, &offsets.rx, capacity) }?);
+        // SAFETY: as above, for the only producer.
+        let fill = Producer::new(unsafe { self.map_ring(FILL_RING, &offsets.fr, capacity) }?);
+        Ok((rx, fill))
+    }
+
+    /// # Safety
+    ///
+    /// At most one half may be made of each ring.
+    unsafe fn map_ring<T: Copy>(
+        &self,
+        page_offset: u64,
+        offsets: &XdpRingOffset,
+        capacity: u32,
+    ) -> io::Result<SharedRing<T>> {
+        let bytes = offsets.desc as usize + capacity as usize * size_of::<T>();
+        let mapping = Arc::new(Mapping::of(self, bytes, page_offset)?);
+        let flags = offsets.flags.ok_or(Errno::OPNOTSUPP)?;
+        // SAFETY: `Mapping::at` checked each place, the kernel's ABI says what lies there, and the
+        // caller sees to it that there is one half only.
+        Ok(unsafe {
+            SharedRing::from_parts(
+                mapping.at(offsets.producer as usize, 1),
+                mapping.at(offsets.consumer as usize, 1),
+                mapping.at(flags as usize, 1),
+                mapping.at(offsets.desc as usize, capacity as usize),
+                capacity,
+                mapping.clone(),
+            )
+        })
+    }
+
+    /// Binds to receive queue `queue` of interface `ifindex`, waiting a while for a queue that is
+    /// still busy from its last user.
+    pub(crate) fn bind(&self, ifindex: u32, queue: u32, mode: BindMode) -> io::Result<()> {
+        let mode = match mode {
+            BindMode::ZeroCopy => SocketAddrXdpFlags::XDP_ZEROCOPY,
+            BindMode::Copy => SocketAddrXdpFlags::XDP_COPY,
+        };
+        let address = SocketAddrXdp::new(mode | SocketAddrXdpFlags::XDP_USE_NEED_WAKEUP, ifindex, queue);
+        let deadline = Instant::now() + BUSY_RETRY_TIME;
+        loop {
+            match bind(self, &address) {
+                Err(Errno::BUSY) if Instant::now() < deadline => thread::sleep(Duration::from_millis(5)),
+                outcome => return Ok(outcome?),
+            }
+        }
+    }
+
+    /// The socket's counters since it was made.
+    pub(crate) fn statistics(&self) -> io::Result<XdpStatistics> {
+        Ok(sockopt::xdp_statistics(self)?)
+    }
+
+    /// Makes a driver that sleeps look at the fill ring again.
+    pub(crate) fn wake(&self) {
+        // What it answers (usually EAGAIN) says nothing about the ring: the next look at it does.
+        let _ = recv(self, &mut [0u8; 0], RecvFlags::DONTWAIT);
+    }
+}
+
+impl AsFd for XdpSocket {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.0.as_fd()
+    }
+}

@@ -1,0 +1,207 @@
+//! Workers: the application's side of a capture, one per thread, and how they wait.
+//!
+//! A worker that finds nothing sleeps by time first and polls only when traffic has paused: the
+//! sender's core pays for every wake-up of a poller (a few hundred nanoseconds in the receive path),
+//! while a sleeper costs it nothing, and packets wait safely in the pool.
+
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use rustix::event::{EventfdFlags, epoll, eventfd};
+use rustix::io::Errno;
+use rustix::time::Timespec;
+
+use crate::capture::Shared;
+use crate::chunk::Chunk;
+use crate::error::CaptureError;
+use crate::group::Asked;
+
+/// The first sleep after the last packet; each that finds nothing is twice as long.
+const FIRST_SLEEP: Duration = Duration::from_micros(50);
+/// Sleeps longer than this give way to polling.
+const LONGEST_SLEEP: Duration = Duration::from_millis(1);
+/// How often a worker that polls looks at what no descriptor tells: an interface that was removed, and
+/// in advanced mode buddies that are stuck.
+const LOOK_ROUND: Duration = Duration::from_millis(250);
+
+/// One thread's handle on a capture: captures chunks from its home rings, and in advanced mode from
+/// its buddies' when they have more than they can handle.
+#[derive(Debug)]
+pub struct Worker {
+    shared: Arc<Shared>,
+    index: usize,
+    /// Where to go on among the home rings.
+    turn: usize,
+    sleep: Duration,
+    finished: bool,
+    alarm: Alarm,
+}
+
+/// What wakes a worker: an epoll instance over its rings' sockets and a bell that others ring.
+#[derive(Debug)]
+pub(crate) struct Alarm {
+    epoll: OwnedFd,
+    bell: Arc<OwnedFd>,
+}
+
+impl Alarm {
+    pub(crate) fn new() -> Result<Self, Errno> {
+        let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
+        let bell = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
+        let alarm = Self { epoll, bell: Arc::new(bell) };
+        alarm.watch(alarm.bell.as_fd())?;
+        Ok(alarm)
+    }
+
+    pub(crate) fn watch(&self, descriptor: BorrowedFd<'_>) -> Result<(), Errno> {
+        epoll::add(&self.epoll, descriptor, epoll::EventData::new_u64(0), epoll::EventFlags::IN)
+    }
+
+    pub(crate) fn bell(&self) -> Arc<OwnedFd> {
+        Arc::clone(&self.bell)
+    }
+
+    fn wait(&self, longest: Duration) -> Result<(), Errno> {
+        let mut events = [MaybeUninit::<epoll::Event>::uninit(); 1];
+        let timeout =
+            Timespec { tv_sec: longest.as_secs() as i64, tv_nsec: i64::from(longest.subsec_nanos()) };
+        match epoll::wait(&self.epoll, &mut events, Some(&timeout)) {
+            Ok(_) | Err(Errno::INTR) => {}
+            Err(errno) => return Err(errno),
+        }
+        self.silence();
+        Ok(())
+    }
+
+    /// Stops the bell; whoever rang it finds that the worker looks at its rings after this.
+    fn silence(&self) {
+        let _ = rustix::io::read(&*self.bell, &mut [0u8; 8]);
+    }
+}
+
+/// Wakes the worker whose bell it is.
+pub(crate) fn ring_bell(bell: &OwnedFd) {
+    // Full (2^64 - 2 rings unheard) is as good as rung.
+    let _ = rustix::io::write(bell, &1u64.to_ne_bytes());
+}
+
+impl Worker {
+    pub(crate) fn new(shared: Arc<Shared>, index: usize, alarm: Alarm) -> Self {
+        Self { shared, index, turn: 0, sleep: FIRST_SLEEP, finished: false, alarm }
+    }
+
+    /// The worker's number in its capture, from 0.
+    pub fn index(&self) -> usize {
+        self.index
+    }
+
+    /// The next chunk, waiting for it as long as it takes. `None` means that the capture was stopped
+    /// and everything that had arrived before has been delivered.
+    ///
+    /// # Errors
+    ///
+    /// When the interface was removed, or the kernel's side of a ring failed. What had arrived before
+    /// was delivered first.
+    pub fn next_chunk(&mut self) -> Result<Option<Chunk>, CaptureError> {
+        loop {
+            if let Some(chunk) = self.try_next_chunk()? {
+                return Ok(Some(chunk));
+            }
+            if self.finished {
+                return Ok(None);
+            }
+            self.wait(Duration::MAX)?;
+        }
+    }
+
+    /// The next chunk, waiting for it up to `longest`. `None` means that none came in that time, or
+    /// none will ever ([`is_finished`](Self::is_finished)).
+    ///
+    /// # Errors
+    ///
+    /// As [`next_chunk`](Self::next_chunk).
+    pub fn next_chunk_timeout(&mut self, longest: Duration) -> Result<Option<Chunk>, CaptureError> {
+        let deadline = Instant::now() + longest;
+        loop {
+            if let Some(chunk) = self.try_next_chunk()? {
+                return Ok(Some(chunk));
+            }
+            let left = deadline.saturating_duration_since(Instant::now());
+            if self.finished || left.is_zero() {
+                return Ok(None);
+            }
+            self.wait(left)?;
+        }
+    }
+
+    /// The next chunk if one is there. `None` means that none is, or none will ever be
+    /// ([`is_finished`](Self::is_finished)).
+    ///
+    /// # Errors
+    ///
+    /// As [`next_chunk`](Self::next_chunk).
+    pub fn try_next_chunk(&mut self) -> Result<Option<Chunk>, CaptureError> {
+        match self.shared.group.ask(self.index, &mut self.turn, self.shared.now())? {
+            Asked::Chunk { chunk, wake } => {
+                self.sleep = FIRST_SLEEP;
+                if let Some(buddy) = wake {
+                    self.shared.wake(buddy);
+                }
+                return Ok(Some(chunk));
+            }
+            Asked::Nothing => {}
+            Asked::Ended => self.finished = true,
+        }
+        Ok(None)
+    }
+
+    /// Whether the capture was stopped and all that this worker may get was delivered.
+    pub fn is_finished(&self) -> bool {
+        self.finished
+    }
+
+    /// Sleeps until there may be something to do, `longest` at most.
+    fn wait(&mut self, longest: Duration) -> Result<(), CaptureError> {
+        if self.sleep <= LONGEST_SLEEP {
+            thread::sleep(self.sleep.min(longest));
+            self.sleep *= 2;
+            return Ok(());
+        }
+        self.check_rings()?;
+        self.shared.group.set_asleep(self.index, true);
+        // Whoever wanted help before it saw us asleep did not ring: look once more, then sleep.
+        let idle = !self.shared.ending.load(Ordering::SeqCst)
+            && self.shared.group.is_quiet(self.index, self.shared.now());
+        let outcome = if idle { self.alarm.wait(longest.min(LOOK_ROUND)) } else { Ok(()) };
+        self.shared.group.set_asleep(self.index, false);
+        outcome.map_err(|errno| CaptureError::System { action: "wait for packets", source: errno.into() })
+    }
+
+    fn check_rings(&self) -> Result<(), CaptureError> {
+        match self.shared.group.home(self.index).find(|ring| ring.is_gone()) {
+            Some(ring) => {
+                Err(CaptureError::InterfaceGone { interface: ring.identity().name.interface.clone() })
+            }
+            None => Ok(()),
+        }
+    }
+}
+
+impl AsFd for Worker {
+    /// Readable when [`try_next_chunk`](Self::try_next_chunk) may find something: packets in a home
+    /// ring, a buddy that wants help, or the end of the capture.
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.alarm.epoll.as_fd()
+    }
+}
+
+impl Drop for Worker {
+    fn drop(&mut self) {
+        self.shared.group.leave(self.index);
+        self.shared.wake_all();
+    }
+}

@@ -1,0 +1,327 @@
+//! The `xdp` engine: AF_XDP sockets on the receive queues of an interface (take mode).
+
+use std::fmt;
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
+use std::thread;
+use std::time::Duration;
+
+use rustix::net::{AddressFamily, SocketFlags, SocketType, netdevice, socket_with};
+
+use crate::bpf::{BpfError, Link, Map, MapKind, Program, XdpMode};
+use crate::chunk::{RingIdentity, RingName};
+use crate::device::Device;
+use crate::error::OpenError;
+use crate::kernel_ring::{Consumer, Producer};
+use crate::limits::locked_memory_rlimit;
+use crate::pool::{Descriptor, Geometry, Pool};
+use crate::program;
+use crate::refill::{Kernel, KernelDrops};
+use crate::ring::{Ring, StampSource, UmemRing};
+use crate::stamps::{NoStamps, ProgramStamps};
+use crate::sys::promiscuous::Promiscuous;
+use crate::sys::xdp::{BindMode, HEADROOM_BYTES, XdpSocket};
+
+/// Bytes of an Ethernet header with two VLAN tags: what a frame is longer than the MTU.
+const LINK_HEADER_BYTES: u32 = 14 + 2 * 4;
+/// The cells to choose from, in bytes.
+const CELL_BYTES: [u32; 2] = [2048, 4096];
+
+/// A way in which AF_XDP receives packets, the fastest first.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Rung {
+    /// The device writes packets straight into the cells.
+    ZeroCopy,
+    /// The program runs in the driver; the kernel copies packets into the cells.
+    NativeCopy,
+    /// The program runs in the network stack, on any driver; the kernel copies packets into the cells.
+    Generic,
+}
+
+impl fmt::Display for Rung {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::ZeroCopy => "zero-copy",
+            Self::NativeCopy => "native copy",
+            Self::Generic => "generic",
+        })
+    }
+}
+
+/// How rings are to be opened.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Settings {
+    pub(crate) geometry: Geometry,
+    pub(crate) timestamps: bool,
+    pub(crate) promiscuous: bool,
+    pub(crate) snap_len: u32,
+}
+
+/// The rings of an interface, receiving.
+#[derive(Debug)]
+pub(crate) struct Opened {
+    pub(crate) rings: Vec<Arc<dyn Ring>>,
+    pub(crate) attachment: Attachment,
+    pub(crate) rung: Rung,
+    pub(crate) missed_rungs: Vec<(Rung, String)>,
+    pub(crate) huge_pages: bool,
+}
+
+/// Bytes of the cells that hold any frame of `device`.
+pub(crate) fn cell_bytes(device: &Device) -> Result<u32, OpenError> {
+    let frame_bytes = |cell_bytes: u32| cell_bytes - HEADROOM_BYTES;
+    let fits = |cell: &u32| device.mtu + LINK_HEADER_BYTES <= frame_bytes(*cell);
+    CELL_BYTES.into_iter().find(fits).ok_or_else(|| OpenError::MtuTooLarge {
+        interface: device.name.clone(),
+        mtu: device.mtu,
+        max_mtu: frame_bytes(CELL_BYTES[1]) - LINK_HEADER_BYTES,
+    })
+}
+
+/// Opens a ring on each of `queues`. Nothing on the interface is changed before all that needs no
+/// change has succeeded, and a failure undoes everything.
+pub(crate) fn open(device: &Device, queues: &[u32], settings: &Settings) -> Result<Opened, OpenError> {
+    if !device.up {
+        return Err(OpenError::InterfaceDown { interface: device.name.clone() });
+    }
+    let mut ladder = Ladder::new();
+    let pools = queues.iter().map(|_| Pool::new(settings.geometry)).collect::<Result<Vec<_>, _>>();
+    let pools = pools.map_err(|source| system("map the memory of the pools", source))?;
+    let prepared = pools.into_iter().map(Prepared::new).collect::<Result<Vec<_>, _>>()?;
+    let huge_pages = prepared.iter().all(|ring| ring.pool.on_huge_pages());
+    let attachment = Attachment::new(device, queues, settings, &mut ladder)?;
+    let inquiry = socket_with(AddressFamily::UNIX, SocketType::DGRAM, SocketFlags::CLOEXEC, None);
+    let inquiry = Arc::new(inquiry.map_err(|errno| system("open a socket", errno.into()))?);
+    let mut rings: Vec<Arc<dyn Ring>> = Vec::new();
+    for (index, (&queue, prepared)) in queues.iter().zip(prepared).enumerate() {
+        let name = RingName { interface: device.name.clone(), queue };
+        ladder.bind(&prepared.socket, device.index, &name)?;
+        attachment.set_socket(&name, &prepared.socket)?;
+        let identity = RingIdentity { name, index, interface_index: 0, snap_len: settings.snap_len };
+        rings.push(Arc::new(prepared.into_ring(identity, device.index, &inquiry, &attachment.stamps)?));
+    }
+    attachment.go(device, queues)?;
+    Ok(Opened { rings, attachment, rung: ladder.rung, missed_rungs: ladder.missed, huge_pages })
+}
+
+/// A socket with its memory and rings, not bound to a queue yet.
+struct Prepared {
+    pool: Arc<Pool>,
+    socket: XdpSocket,
+    rx: Consumer<Descriptor>,
+    fill: Producer<u64>,
+}
+
+impl Prepared {
+    fn new(pool: Pool) -> Result<Self, OpenError> {
+        let geometry = pool.geometry();
+        let socket = XdpSocket::new().map_err(|source| system("open an AF_XDP socket", source))?;
+        socket.register_umem(pool.memory(), geometry.pool_bytes(), geometry.cell_bytes).map_err(
+            |source| {
+                match (source.raw_os_error(), locked_memory_rlimit()) {
+                    // The limit counts all of the user's locked memory, also that of other processes.
+                    (Some(libc::ENOBUFS), Some(limit_bytes)) => {
+                        OpenError::PoolTooLarge { needed_bytes: geometry.pool_bytes() as u64, limit_bytes }
+                    }
+                    _ => system("register the pool with the kernel", source),
+                }
+            },
+        )?;
+        let (rx, fill) = socket
+            .make_rings(geometry.cells().next_power_of_two())
+            .map_err(|source| system("make the rings of an AF_XDP socket", source))?;
+        Ok(Self { pool: Arc::new(pool), socket, rx, fill })
+    }
+
+    fn into_ring(
+        self,
+        identity: RingIdentity,
+        ifindex: u32,
+        inquiry: &Arc<OwnedFd>,
+        stamps: &Arc<dyn StampSource>,
+    ) -> Result<UmemRing, OpenError> {
+        let kernel = SocketKernel { socket: self.socket, ifindex, inquiry: Arc::clone(inquiry) };
+        UmemRing::new(identity, self.pool, self.rx, self.fill, Arc::new(kernel), Arc::clone(stamps))
+            .map_err(|broken| system("post the cells", io::Error::other(broken.to_string())))
+    }
+}
+
+fn system(action: &str, source: io::Error) -> OpenError {
+    OpenError::System { action: action.to_owned(), source }
+}
+
+/// How far down the ladder the interface's queues had to go.
+struct Ladder {
+    rung: Rung,
+    missed: Vec<(Rung, String)>,
+}
+
+impl Ladder {
+    fn new() -> Self {
+        Self { rung: Rung::ZeroCopy, missed: Vec::new() }
+    }
+
+    fn miss(&mut self, rung: Rung, reason: String) {
+        if self.missed.iter().all(|(missed, _)| *missed != rung) {
+            self.missed.push((rung, reason));
+        }
+    }
+
+    /// Attaches `program` in the driver if that is possible, else in the network stack.
+    fn attach(&mut self, program: &Program, ifindex: u32) -> Result<Link, BpfError> {
+        match Link::attach_xdp(program, ifindex, XdpMode::Native) {
+            Err(error) if error.errno() == Some(libc::EOPNOTSUPP) => {
+                let reason = "the driver has no native XDP";
+                self.miss(Rung::ZeroCopy, reason.to_owned());
+                self.miss(Rung::NativeCopy, reason.to_owned());
+                self.rung = Rung::Generic;
+                Link::attach_xdp(program, ifindex, XdpMode::Generic)
+            }
+            outcome => outcome,
+        }
+    }
+
+    /// Binds with zero-copy if that is possible, else with a copy.
+    fn bind(&mut self, socket: &XdpSocket, ifindex: u32, ring: &RingName) -> Result<(), OpenError> {
+        let failed = |source| OpenError::Bind { ring: ring.clone(), source };
+        if self.rung == Rung::ZeroCopy {
+            match socket.bind(ifindex, ring.queue, BindMode::ZeroCopy) {
+                Ok(()) => return Ok(()),
+                Err(error) if is_refusal_of_zero_copy(&error) => {
+                    self.miss(Rung::ZeroCopy, zero_copy_reason(&error, ring));
+                    self.rung = Rung::NativeCopy;
+                }
+                Err(error) => return Err(failed(error)),
+            }
+        }
+        socket.bind(ifindex, ring.queue, BindMode::Copy).map_err(failed)
+    }
+}
+
+fn is_refusal_of_zero_copy(error: &io::Error) -> bool {
+    matches!(error.raw_os_error(), Some(libc::EOPNOTSUPP | libc::EINVAL))
+}
+
+fn zero_copy_reason(error: &io::Error, ring: &RingName) -> String {
+    match error.raw_os_error() {
+        Some(libc::EOPNOTSUPP) => "the driver has no zero-copy AF_XDP".to_owned(),
+        _ => format!("the driver refused zero-copy on {ring}: {error}"),
+    }
+}
+
+/// What a capture has put on an interface: the program, and the maps it works by. All of it is held
+/// by descriptors, so the kernel removes it whatever way the process ends.
+#[derive(Debug)]
+pub(crate) struct Attachment {
+    link: Link,
+    slots: Map,
+    sockets: Map,
+    queue_program: Program,
+    stamps: Arc<dyn StampSource>,
+    queues: Vec<u32>,
+    _promiscuous: Option<Promiscuous>,
+}
+
+impl Attachment {
+    /// Attaches the dispatcher, with every slot empty.
+    fn new(
+        device: &Device,
+        queues: &[u32],
+        settings: &Settings,
+        ladder: &mut Ladder,
+    ) -> Result<Self, OpenError> {
+        let failed = |source| OpenError::Program { interface: device.name.clone(), source };
+        let slots = Map::create(MapKind::ProgArray, "wirecap_slots", 4, device.rx_queues).map_err(failed)?;
+        let sockets = Map::create(MapKind::Xskmap, "wirecap_sockets", 4, device.rx_queues).map_err(failed)?;
+        let stamp_failed = settings
+            .timestamps
+            .then(|| Map::create(MapKind::Array, "wirecap_nostamp", 4, 1))
+            .transpose()
+            .map_err(failed)?;
+        let queue_program = program::load_queue_program(&sockets, stamp_failed.as_ref()).map_err(failed)?;
+        let stamps: Arc<dyn StampSource> = match stamp_failed {
+            Some(map) => Arc::new(ProgramStamps::new(map)),
+            None => Arc::new(NoStamps),
+        };
+        let dispatcher = program::load_dispatcher(&slots).map_err(failed)?;
+        let promiscuous = settings
+            .promiscuous
+            .then(|| Promiscuous::join(device.index))
+            .transpose()
+            .map_err(|source| system("set the interface to promiscuous mode", source))?;
+        let link = ladder.attach(&dispatcher, device.index).map_err(failed)?;
+        Ok(Self {
+            link,
+            slots,
+            sockets,
+            queue_program,
+            stamps,
+            queues: queues.to_vec(),
+            _promiscuous: promiscuous,
+        })
+    }
+
+    fn set_socket(&self, ring: &RingName, socket: &XdpSocket) -> Result<(), OpenError> {
+        self.sockets
+            .update_fd(ring.queue, socket)
+            .map_err(|source| OpenError::Program { interface: ring.interface.clone(), source })
+    }
+
+    /// Opens the slots: packets come in from now on.
+    fn go(&self, device: &Device, queues: &[u32]) -> Result<(), OpenError> {
+        let failed = |source| OpenError::Program { interface: device.name.clone(), source };
+        queues.iter().try_for_each(|&queue| self.slots.update_fd(queue, &self.queue_program)).map_err(failed)
+    }
+
+    /// Lets packets pass to the host again. When it returns, the last packet is in its ring.
+    pub(crate) fn detach(self) {
+        for &queue in &self.queues {
+            // Fails only where the slot is empty already.
+            let _ = self.slots.delete(queue);
+        }
+        drop(self.link);
+        wait_for_running_programs();
+    }
+}
+
+/// Waits until every program that runs in the receive path at this moment has ended.
+fn wait_for_running_programs() {
+    // A global membarrier waits for an RCU grace period, and packets are received inside RCU read-side
+    // sections, from the program's start until they are published on the socket's ring.
+    if rustix::thread::membarrier(rustix::thread::MembarrierCommand::Global).is_err() {
+        thread::sleep(Duration::from_millis(50));
+    }
+}
+
+/// The kernel's side of a ring on a real interface.
+#[derive(Debug)]
+struct SocketKernel {
+    socket: XdpSocket,
+    ifindex: u32,
+    /// A socket in the interface's network namespace that answers questions about it; AF_XDP sockets
+    /// do not.
+    inquiry: Arc<OwnedFd>,
+}
+
+impl Kernel for SocketKernel {
+    fn wake(&self) {
+        self.socket.wake();
+    }
+
+    fn drops(&self) -> io::Result<KernelDrops> {
+        let statistics = self.socket.statistics()?;
+        Ok(KernelDrops {
+            no_cell: statistics.rx_dropped,
+            ring_full: statistics.rx_ring_full.unwrap_or_default(),
+        })
+    }
+
+    fn pollable(&self) -> Option<BorrowedFd<'_>> {
+        Some(self.socket.as_fd())
+    }
+
+    fn is_gone(&self) -> bool {
+        netdevice::index_to_name(&*self.inquiry, self.ifindex).is_err()
+    }
+}
