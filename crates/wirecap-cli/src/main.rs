@@ -1,3 +1,42 @@
-//! The `wirecap` command.
+//! The `wirecap` command: records, counts and generates packets.
 
-fn main() {}
+mod capture;
+mod count;
+mod failure;
+mod merge;
+mod options;
+mod progress;
+mod signals;
+mod size;
+
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+
+/// Captures packets from multi-queue network interfaces without losing any, and proves it.
+#[derive(Debug, Parser)]
+#[command(name = "wirecap", version, arg_required_else_help = true)]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    Capture(capture::Arguments),
+    Count(count::Arguments),
+}
+
+fn main() -> ExitCode {
+    let outcome = match Cli::parse().command {
+        Command::Capture(arguments) => capture::run(&arguments),
+        Command::Count(arguments) => count::run(&arguments),
+    };
+    match outcome {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(failure) => {
+            eprintln!("wirecap: {failure}");
+            failure.exit_code()
+        }
+    }
+}

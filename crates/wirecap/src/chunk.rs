@@ -132,6 +132,11 @@ impl Chunk {
         Packets { cells: self.cells().iter(), chunk: self }
     }
 
+    /// The packet at `index`, counted from 0 in ring order.
+    pub fn get(&self, index: usize) -> Option<Packet<'_>> {
+        self.cells().get(index).map(|cell| Packet { cell, chunk: self })
+    }
+
     /// The ring the packets came from.
     pub fn ring(&self) -> &RingName {
         &self.ring.name
@@ -204,6 +209,11 @@ impl<'a> Iterator for Packets<'a> {
 
     fn size_hint(&self) -> (usize, Option<usize>) {
         self.cells.size_hint()
+    }
+
+    #[inline]
+    fn nth(&mut self, count: usize) -> Option<Packet<'a>> {
+        self.cells.nth(count).map(|cell| Packet { cell, chunk: self.chunk })
     }
 }
 

@@ -1,0 +1,62 @@
+# The only door: `make demo`, `make test`, `make check`, `make bench`. Each installs what it needs.
+
+SHELL := /bin/bash
+.SHELLFLAGS := -eu -o pipefail -c
+.DEFAULT_GOAL := help
+.PHONY: help build demo test check bench install deps-build deps-demo deps-test deps-bench test-model test-miri
+
+# What talks to the kernel runs as root; what compiles does not.
+SUDO := $(shell [ "$$(id -u)" = 0 ] || echo sudo -E)
+WIRECAP := target/release/wirecap
+PREFIX ?= /usr/local
+# Test programs run as root wherever `cargo test` starts them.
+export CARGO_TARGET_X86_64_UNKNOWN_LINUX_GNU_RUNNER := $(SUDO)
+export CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_RUNNER := $(SUDO)
+
+help: ## What can be made
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /make \1	/' | expand -t 16
+
+build: deps-build ## The wirecap command, in target/release
+	cargo build --release --locked -p wirecap-cli
+
+demo: build deps-demo ## Sends, captures and accounts for packets between two namespaces of its own
+	$(SUDO) $(WIRECAP) demo
+
+test: deps-test ## All tests, on real veth pairs where a kernel is needed
+	cargo test --workspace --locked
+	$(MAKE) --no-print-directory test-model test-miri
+
+test-model: deps-build # Every interleaving of the rings' and queues' atomics (loom)
+	RUSTFLAGS="--cfg loom" LOOM_MAX_PREEMPTIONS=3 \
+	  cargo test --locked -p wirecap --lib --release --target-dir target/loom -- model
+
+# Miri needs a nightly toolchain; where there is none the step says so.
+test-miri: deps-build
+	@if ! rustup toolchain list 2>/dev/null | grep -q nightly; then \
+	  echo "SKIP: Miri needs a nightly toolchain (rustup toolchain install nightly)"; \
+	  [ -z "$${WIRECAP_NO_SKIP:-}" ] || exit 1; \
+	else \
+	  rustup component add --toolchain nightly miri rust-src >/dev/null 2>&1 || true; \
+	  MIRIFLAGS=-Zmiri-disable-isolation cargo +nightly miri test --locked -p wirecap --lib --target-dir target/miri; \
+	fi
+
+check: deps-build ## Format, lints and documentation, warnings denied
+	cargo fmt --all --check
+	cargo clippy --workspace --all-targets --locked -- -D warnings
+	RUSTDOCFLAGS="-D warnings" cargo doc --workspace --no-deps --locked
+
+bench: build deps-bench ## Measures wirecap beside its rivals, as ratios
+	cargo bench --workspace --locked
+
+install: build ## Installs the wirecap command and its man pages under PREFIX
+	$(SUDO) install -Dm755 $(WIRECAP) $(DESTDIR)$(PREFIX)/bin/wirecap
+
+# Debian packages by the commands or files that tell whether they are there.
+deps-build:
+	@.ci/need cargo:rust cc:gcc
+deps-demo:
+	@.ci/need ip:iproute2
+deps-test: deps-build deps-demo
+	@.ci/need tcpdump:tcpdump tshark:tshark capinfos:wireshark-common ethtool:ethtool
+deps-bench: deps-test
+	@.ci/need netsniff-ng:netsniff-ng valgrind:valgrind

@@ -1,0 +1,298 @@
+//! `wirecap capture`: records packets to a savefile.
+
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use clap::{Args, ValueEnum};
+use wirecap::savefile::{self, FileSink, Format, LinkType, Record, Section, Sink, StreamSink, WriteError};
+use wirecap::{Capture, Chunk, Ledger, Packet, Timestamp, Worker, grouped};
+
+use crate::failure::Failure;
+use crate::merge::Merge;
+use crate::options::CaptureOptions;
+use crate::progress::Progress;
+use crate::size;
+
+/// Record packets to a file, or to a pipe with -w -
+#[derive(Debug, Args)]
+pub(crate) struct Arguments {
+    #[command(flatten)]
+    options: CaptureOptions,
+
+    /// The savefile; - is standard output
+    #[arg(short, long, value_name = "FILE")]
+    write: PathBuf,
+
+    /// The savefile's format; times are in nanoseconds in both
+    #[arg(long, value_enum, default_value_t = FileFormat::Pcapng)]
+    format: FileFormat,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum FileFormat {
+    Pcapng,
+    Pcap,
+}
+
+impl From<FileFormat> for Format {
+    fn from(format: FileFormat) -> Self {
+        match format {
+            FileFormat::Pcapng => Self::Pcapng,
+            FileFormat::Pcap => Self::Pcap,
+        }
+    }
+}
+
+/// What was written at the latest after this time can be read from the file.
+const FLUSH_INTERVAL: Duration = Duration::from_secs(1);
+/// How long to sleep while packets are held back for those of other rings.
+const MERGE_PAUSE: Duration = Duration::from_millis(1);
+/// How long to wait for packets between looks at the clock.
+const IDLE_PAUSE: Duration = Duration::from_millis(200);
+
+pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
+    if is_standard_output(&arguments.write) {
+        if arguments.options.json {
+            let message = "--json prints on standard output, which -w - uses; write to a file instead";
+            return Err(Failure::Usage(message.to_owned()));
+        }
+        let output = StreamSink::new(io::stdout(), "standard output");
+        return record(arguments, |_| Ok(output));
+    }
+    check_directory(&arguments.write)?;
+    record(arguments, |path| {
+        FileSink::create(path).map_err(|source| {
+            let message = format!("cannot write to {}: {source}", path.display());
+            Failure::Failed(message.into())
+        })
+    })
+}
+
+fn is_standard_output(path: &Path) -> bool {
+    path.as_os_str() == "-"
+}
+
+/// Notices a wrong path before the interface is touched.
+fn check_directory(path: &Path) -> Result<(), Failure> {
+    let directory = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    let problem = |text: String| Err(Failure::Failed(text.into()));
+    if path.is_dir() {
+        return problem(format!("{} is a directory; name a file in it", path.display()));
+    }
+    match fs::metadata(directory) {
+        Ok(metadata) if metadata.is_dir() => Ok(()),
+        Ok(_) => problem(format!("{} is not a directory", directory.display())),
+        Err(error) => problem(format!("cannot write to directory {}: {error}", directory.display())),
+    }
+}
+
+fn record<S: Sink>(
+    arguments: &Arguments,
+    create: impl FnOnce(&Path) -> Result<S, Failure>,
+) -> Result<(), Failure> {
+    let options = &arguments.options;
+    let capture = options.open(|builder| builder.workers(1).timestamps(true))?;
+    let sink = create(&arguments.write)?;
+    let mut recorder = Recorder::new(sink, arguments, &capture)?;
+    let mut progress = Progress::new();
+    let outcome = recorder.record(&capture, &mut progress);
+    progress.clear();
+    let interfaces = capture.interfaces().len();
+    let ledger = capture.close();
+    let outcome = outcome.and_then(|()| Ok(recorder.finish(&ledger, interfaces)?));
+    eprintln!("{}", recorder.summary(&arguments.write));
+    options.report(&ledger)?;
+    match outcome {
+        // Whoever read the pipe has seen enough: the usual end of a pipe.
+        Err(Failure::Failed(error)) if is_broken_pipe(error.as_ref()) => Ok(()),
+        outcome => outcome,
+    }
+}
+
+fn is_broken_pipe(error: &(dyn std::error::Error + 'static)) -> bool {
+    matches!(error.downcast_ref(), Some(WriteError::BrokenPipe { .. }))
+}
+
+/// Takes chunks from one worker and writes their packets to a savefile.
+struct Recorder<S: Sink> {
+    writer: savefile::Writer<S>,
+    started: Timestamp,
+    /// Packets still to be written, with -c.
+    left: u64,
+    deadline: Option<Instant>,
+    flushed: Instant,
+    /// Packets that arrived after the last one that was asked for.
+    surplus: u64,
+}
+
+impl<S: Sink> Recorder<S> {
+    fn new(sink: S, arguments: &Arguments, capture: &Capture) -> Result<Self, Failure> {
+        let options = &arguments.options;
+        let section = Section {
+            application: Some(concat!("wirecap ", env!("CARGO_PKG_VERSION")).to_owned()),
+            os: operating_system(),
+            hardware: None,
+            comment: None,
+        };
+        let mut writer = savefile::Writer::new(sink, arguments.format.into(), &section);
+        for interface in capture.interfaces() {
+            writer.add_interface(&savefile::Interface {
+                name: Some(interface.device.name.clone()),
+                hardware: interface.device.driver.clone(),
+                os: operating_system(),
+                link_type: link_type(interface.device.link_type),
+                snap_len: options.snaplen,
+                time_source: Some("XDP program, CLOCK_TAI as UTC".to_owned()),
+                ..savefile::Interface::default()
+            })?;
+        }
+        Ok(Self {
+            writer,
+            started: now(),
+            left: options.count.unwrap_or(u64::MAX),
+            deadline: options.duration.map(|duration| Instant::now() + duration),
+            flushed: Instant::now(),
+            surplus: 0,
+        })
+    }
+
+    /// Writes until the capture is stopped, by a signal, by time, or by the number of packets.
+    fn record(&mut self, capture: &Capture, progress: &mut Progress) -> Result<(), Failure> {
+        let mut worker = capture.workers().pop().expect("a new capture has its workers");
+        let rings = capture.rings().len();
+        let outcome = if rings == 1 {
+            self.record_ring(capture, &mut worker, progress)
+        } else {
+            self.record_merged(capture, &mut worker, progress)
+        };
+        capture.stop();
+        outcome
+    }
+
+    /// One ring is in order by itself: no packet is held back.
+    fn record_ring(
+        &mut self,
+        capture: &Capture,
+        worker: &mut Worker,
+        progress: &mut Progress,
+    ) -> Result<(), Failure> {
+        while !worker.is_finished() {
+            if let Some(chunk) = worker.next_chunk_timeout(IDLE_PAUSE)? {
+                for packet in &chunk {
+                    self.write(&chunk, packet)?;
+                }
+            }
+            self.housekeeping(capture, progress)?;
+        }
+        Ok(())
+    }
+
+    fn record_merged(
+        &mut self,
+        capture: &Capture,
+        worker: &mut Worker,
+        progress: &mut Progress,
+    ) -> Result<(), Failure> {
+        let rings = capture.rings().len();
+        // What is held back is missing in the pool: a quarter of it at most.
+        let mut merge = Merge::new(rings, rings * capture.geometry().cells() as usize / 4);
+        while !worker.is_finished() {
+            let before = now();
+            let empty: Vec<bool> = capture.backlogs().into_iter().map(|backlog| backlog == 0).collect();
+            let pause = if merge.is_empty() { IDLE_PAUSE } else { MERGE_PAUSE };
+            if let Some(chunk) = worker.next_chunk_timeout(pause)? {
+                merge.push(chunk);
+            }
+            empty
+                .iter()
+                .enumerate()
+                .filter(|(_, empty)| **empty)
+                .for_each(|(ring, _)| merge.found_empty(ring, before));
+            merge.emit(|chunk, packet| self.write(chunk, packet))?;
+            self.housekeeping(capture, progress)?;
+        }
+        merge.emit_all(|chunk, packet| self.write(chunk, packet))?;
+        Ok(())
+    }
+
+    fn write(&mut self, chunk: &Chunk, packet: Packet<'_>) -> Result<(), WriteError> {
+        if self.left == 0 {
+            self.surplus += 1;
+            return Ok(());
+        }
+        self.left -= 1;
+        self.writer.write(&Record {
+            interface: chunk.interface_index() as u32,
+            timestamp: packet.timestamp(),
+            queue: Some(chunk.ring().queue),
+            direction: None,
+            wire_len: packet.wire_len(),
+            data: packet.data(),
+        })
+    }
+
+    fn housekeeping(&mut self, capture: &Capture, progress: &mut Progress) -> Result<(), Failure> {
+        let now = Instant::now();
+        if self.left == 0 || self.deadline.is_some_and(|deadline| now >= deadline) {
+            capture.stop();
+        }
+        if now - self.flushed >= FLUSH_INTERVAL {
+            self.writer.flush()?;
+            self.flushed = now;
+        }
+        progress.tick(capture);
+        Ok(())
+    }
+
+    /// Writes the drop counts, and everything that is still in memory.
+    fn finish(&mut self, ledger: &Ledger, interfaces: usize) -> Result<(), WriteError> {
+        let dropped = &ledger.total.dropped;
+        // The counters of one capture are those of its only interface.
+        for interface in 0..interfaces as u32 {
+            self.writer.statistics(&savefile::Statistics {
+                interface,
+                start: Some(self.started),
+                end: Some(now()),
+                received: ledger.total.seen,
+                dropped_by_interface: dropped.device,
+                accepted_by_filter: Some(ledger.total.offered),
+                dropped_by_os: Some(dropped.no_cell + dropped.ring_full + dropped.other),
+                delivered: Some(self.writer.packets()),
+            })?;
+        }
+        self.writer.flush()
+    }
+
+    fn summary(&self, path: &Path) -> String {
+        let (packets, bytes) = (self.writer.packets(), self.writer.file_bytes());
+        let name =
+            if is_standard_output(path) { "standard output".to_owned() } else { path.display().to_string() };
+        let surplus = match self.surplus {
+            0 => String::new(),
+            surplus => format!("; {} more arrived before the capture was stopped", grouped(surplus)),
+        };
+        format!("wrote {} packets, {}, to {name}{surplus}", grouped(packets), size::human_bytes(bytes))
+    }
+}
+
+fn now() -> Timestamp {
+    let since_epoch = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    Timestamp::from_unix_nanos(since_epoch.as_nanos() as u64)
+}
+
+fn operating_system() -> Option<String> {
+    let release = fs::read_to_string("/proc/sys/kernel/osrelease").ok()?;
+    Some(format!("Linux {}", release.trim()))
+}
+
+/// What packets of an interface of this hardware type (`ARPHRD_*`) begin with.
+fn link_type(hardware_type: u16) -> LinkType {
+    const ARPHRD_ETHER: u16 = 1;
+    const ARPHRD_LOOPBACK: u16 = 772;
+    match hardware_type {
+        ARPHRD_ETHER | ARPHRD_LOOPBACK => LinkType::ETHERNET,
+        _ => LinkType::RAW,
+    }
+}

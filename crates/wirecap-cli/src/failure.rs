@@ -1,0 +1,72 @@
+//! Why a command ended without doing what it was asked to, and with which exit status.
+
+use std::error::Error;
+use std::fmt;
+use std::process::ExitCode;
+
+use wirecap::OpenError;
+
+/// What went wrong, in words for the person at the terminal.
+#[derive(Debug)]
+pub(crate) enum Failure {
+    /// The command line asked for something that cannot be: exit status 2.
+    Usage(String),
+    /// Something failed: exit status 1.
+    Failed(Box<dyn Error>),
+}
+
+impl Failure {
+    pub(crate) fn exit_code(&self) -> ExitCode {
+        match self {
+            Self::Usage(_) => ExitCode::from(2),
+            Self::Failed(_) => ExitCode::FAILURE,
+        }
+    }
+}
+
+impl fmt::Display for Failure {
+    /// The error with all its causes on one line.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Usage(message) => f.write_str(message),
+            Self::Failed(error) => {
+                write!(f, "{error}")?;
+                let mut cause = error.source();
+                while let Some(error) = cause {
+                    write!(f, ": {error}")?;
+                    cause = error.source();
+                }
+                Ok(())
+            }
+        }
+    }
+}
+
+impl From<OpenError> for Failure {
+    fn from(error: OpenError) -> Self {
+        match error {
+            OpenError::BadParameter { .. } | OpenError::BadDeviceName { .. } => {
+                Self::Usage(error.to_string())
+            }
+            error => Self::Failed(error.into()),
+        }
+    }
+}
+
+impl From<Box<dyn Error>> for Failure {
+    fn from(error: Box<dyn Error>) -> Self {
+        Self::Failed(error)
+    }
+}
+
+macro_rules! failed_from {
+    ($($error:ty),*) => {
+        $(impl From<$error> for Failure {
+            fn from(error: $error) -> Self {
+                Self::Failed(error.into())
+            }
+        })*
+    };
+}
+
+failed_from!(std::io::Error, wirecap::CaptureError, wirecap::savefile::WriteError, serde_json::Error);

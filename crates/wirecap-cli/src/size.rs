@@ -1,0 +1,92 @@
+//! Numbers with units on the command line: `512M`, `10s`.
+
+use std::time::Duration;
+
+/// Bytes with an optional unit: `65536`, `512K`, `512M`, `2G`, also written `512MiB`. Powers of 1,024.
+pub(crate) fn bytes(text: &str) -> Result<u64, String> {
+    let digits = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
+    let (number, unit) = text.split_at(digits);
+    let shift = match unit.trim_end_matches("iB").trim_end_matches(['b', 'B']).to_ascii_uppercase().as_str() {
+        "" => 0,
+        "K" => 10,
+        "M" => 20,
+        "G" => 30,
+        "T" => 40,
+        _ => return Err(format!("{unit:?} is not a unit; write K, M, G or T")),
+    };
+    let number: u64 = number.parse().map_err(|_| "it does not begin with a number".to_owned())?;
+    number.checked_mul(1 << shift).ok_or_else(|| "it is too large".to_owned())
+}
+
+/// A time with an optional unit: `10` (seconds), `10s`, `500ms`, `5m`, `1h`.
+pub(crate) fn duration(text: &str) -> Result<Duration, String> {
+    let digits = text.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(text.len());
+    let (number, unit) = text.split_at(digits);
+    let seconds = match unit {
+        "ms" => 0.001,
+        "" | "s" => 1.0,
+        "m" | "min" => 60.0,
+        "h" => 3600.0,
+        _ => return Err(format!("{unit:?} is not a unit; write ms, s, m or h")),
+    };
+    let number: f64 = number.parse().map_err(|_| "it does not begin with a number".to_owned())?;
+    Duration::try_from_secs_f64(number * seconds).map_err(|error| error.to_string())
+}
+
+/// Bytes for people: `1.0 GiB`.
+pub(crate) fn human_bytes(bytes: u64) -> String {
+    const UNITS: [&str; 5] = ["bytes", "KiB", "MiB", "GiB", "TiB"];
+    let mut value = bytes as f64;
+    let mut unit = 0;
+    while value >= 1024.0 && unit + 1 < UNITS.len() {
+        value /= 1024.0;
+        unit += 1;
+    }
+    if unit == 0 { format!("{bytes} bytes") } else { format!("{value:.1} {}", UNITS[unit]) }
+}
+
+/// A rate for people, with three significant digits: `4.32 M`, `870 k`, `12`.
+pub(crate) fn human_rate(per_second: f64) -> String {
+    match per_second {
+        rate if rate >= 1e9 => format!("{:.2} G", rate / 1e9),
+        rate if rate >= 1e6 => format!("{:.2} M", rate / 1e6),
+        rate if rate >= 1e4 => format!("{:.0} k", rate / 1e3),
+        rate => format!("{rate:.0} "),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sizes_have_binary_units() {
+        assert_eq!(bytes("65536"), Ok(65536));
+        assert_eq!(bytes("512M"), Ok(512 << 20));
+        assert_eq!(bytes("2GiB"), Ok(2 << 30));
+        assert_eq!(bytes("1kB"), Ok(1024));
+        for bad in ["", "M", "1X", "-1", "99999999999999999999", "99999999999T"] {
+            assert!(bytes(bad).is_err(), "{bad} was taken");
+        }
+    }
+
+    #[test]
+    fn times_have_units() {
+        assert_eq!(duration("10"), Ok(Duration::from_secs(10)));
+        assert_eq!(duration("1.5s"), Ok(Duration::from_millis(1500)));
+        assert_eq!(duration("250ms"), Ok(Duration::from_millis(250)));
+        assert_eq!(duration("2h"), Ok(Duration::from_secs(7200)));
+        for bad in ["", "s", "1d", "-1s"] {
+            assert!(duration(bad).is_err(), "{bad} was taken");
+        }
+    }
+
+    #[test]
+    fn people_read_rounded_numbers() {
+        assert_eq!(human_bytes(1 << 30), "1.0 GiB");
+        assert_eq!(human_bytes(100), "100 bytes");
+        assert_eq!(human_rate(4_321_000.0), "4.32 M");
+        assert_eq!(human_rate(870_000.0), "870 k");
+        assert_eq!(human_rate(12.0), "12 ");
+    }
+}
