@@ -16,7 +16,7 @@ use crate::error::OpenError;
 use crate::kernel_ring::{Consumer, Producer};
 use crate::limits::locked_memory_rlimit;
 use crate::pool::{Descriptor, Geometry, Pool};
-use crate::program;
+use crate::program::{self, Plan};
 use crate::refill::{Kernel, KernelDrops};
 use crate::ring::{Ring, StampSource, UmemRing};
 use crate::stamps::{NoStamps, ProgramStamps};
@@ -94,15 +94,30 @@ pub(crate) fn open(device: &Device, queues: &[u32], settings: &Settings) -> Resu
     let inquiry = socket_with(AddressFamily::UNIX, SocketType::DGRAM, SocketFlags::CLOEXEC, None);
     let inquiry = Arc::new(inquiry.map_err(|errno| system("open a socket", errno.into()))?);
     let mut rings: Vec<Arc<dyn Ring>> = Vec::new();
+    let mut kernels = Vec::new();
     for (index, (&queue, prepared)) in queues.iter().zip(prepared).enumerate() {
         let name = RingName { interface: device.name.clone(), queue };
         ladder.bind(&prepared.socket, device.index, &name)?;
-        attachment.set_socket(&name, &prepared.socket)?;
+        let kernel = Arc::new(SocketKernel {
+            socket: prepared.socket,
+            ifindex: device.index,
+            inquiry: Arc::clone(&inquiry),
+        });
         let identity = RingIdentity { name, index, interface_index: 0, snap_len: settings.snap_len };
-        rings.push(Arc::new(prepared.into_ring(identity, device.index, &inquiry, &attachment.stamps)?));
+        let (rx, fill, stamps) = (prepared.rx, prepared.fill, Arc::clone(&attachment.stamps));
+        let ring = UmemRing::new(identity, prepared.pool, rx, fill, kernel.clone(), stamps)
+            .map_err(|broken| system("post the cells", io::Error::other(broken.to_string())))?;
+        rings.push(Arc::new(ring));
+        kernels.push(kernel);
     }
-    attachment.go(device, queues)?;
+    for (&queue, kernel) in queues.iter().zip(&kernels) {
+        attachment.receive(queue, &kernel.socket).map_err(|source| refused(device, source))?;
+    }
     Ok(Opened { rings, attachment, rung: ladder.rung, missed_rungs: ladder.missed, huge_pages })
+}
+
+fn refused(device: &Device, source: BpfError) -> OpenError {
+    OpenError::Program { interface: device.name.clone(), source }
 }
 
 /// A socket with its memory and rings, not bound to a queue yet.
@@ -132,18 +147,6 @@ impl Prepared {
             .make_rings(geometry.cells().next_power_of_two())
             .map_err(|source| system("make the rings of an AF_XDP socket", source))?;
         Ok(Self { pool: Arc::new(pool), socket, rx, fill })
-    }
-
-    fn into_ring(
-        self,
-        identity: RingIdentity,
-        ifindex: u32,
-        inquiry: &Arc<OwnedFd>,
-        stamps: &Arc<dyn StampSource>,
-    ) -> Result<UmemRing, OpenError> {
-        let kernel = SocketKernel { socket: self.socket, ifindex, inquiry: Arc::clone(inquiry) };
-        UmemRing::new(identity, self.pool, self.rx, self.fill, Arc::new(kernel), Arc::clone(stamps))
-            .map_err(|broken| system("post the cells", io::Error::other(broken.to_string())))
     }
 }
 
@@ -210,75 +213,61 @@ fn zero_copy_reason(error: &io::Error, ring: &RingName) -> String {
     }
 }
 
-/// What a capture has put on an interface: the program, and the maps it works by. All of it is held
+/// What a capture has put on an interface: the program, and the map of its sockets. All of it is held
 /// by descriptors, so the kernel removes it whatever way the process ends.
 #[derive(Debug)]
 pub(crate) struct Attachment {
     link: Link,
-    slots: Map,
     sockets: Map,
-    queue_program: Program,
     stamps: Arc<dyn StampSource>,
     queues: Vec<u32>,
     _promiscuous: Option<Promiscuous>,
 }
 
 impl Attachment {
-    /// Attaches the dispatcher, with every slot empty.
+    /// Attaches the program, without sockets yet: everything passes.
     fn new(
         device: &Device,
         queues: &[u32],
         settings: &Settings,
         ladder: &mut Ladder,
     ) -> Result<Self, OpenError> {
-        let failed = |source| OpenError::Program { interface: device.name.clone(), source };
-        let slots = Map::create(MapKind::ProgArray, "wirecap_slots", 4, device.rx_queues).map_err(failed)?;
+        let failed = |source| refused(device, source);
         let sockets = Map::create(MapKind::Xskmap, "wirecap_sockets", 4, device.rx_queues).map_err(failed)?;
         let stamp_failed = settings
             .timestamps
             .then(|| Map::create(MapKind::Array, "wirecap_nostamp", 4, 1))
             .transpose()
             .map_err(failed)?;
-        let queue_program = program::load_queue_program(&sockets, stamp_failed.as_ref()).map_err(failed)?;
+        let program = program::load(&Plan {
+            sockets: &sockets,
+            queues: (queues.len() < device.rx_queues as usize).then_some(queues),
+            stamp_failed: stamp_failed.as_ref(),
+        })
+        .map_err(failed)?;
         let stamps: Arc<dyn StampSource> = match stamp_failed {
             Some(map) => Arc::new(ProgramStamps::new(map)),
             None => Arc::new(NoStamps),
         };
-        let dispatcher = program::load_dispatcher(&slots).map_err(failed)?;
         let promiscuous = settings
             .promiscuous
             .then(|| Promiscuous::join(device.index))
             .transpose()
             .map_err(|source| system("set the interface to promiscuous mode", source))?;
-        let link = ladder.attach(&dispatcher, device.index).map_err(failed)?;
-        Ok(Self {
-            link,
-            slots,
-            sockets,
-            queue_program,
-            stamps,
-            queues: queues.to_vec(),
-            _promiscuous: promiscuous,
-        })
+        let link = ladder.attach(&program, device.index).map_err(failed)?;
+        Ok(Self { link, sockets, stamps, queues: queues.to_vec(), _promiscuous: promiscuous })
     }
 
-    fn set_socket(&self, ring: &RingName, socket: &XdpSocket) -> Result<(), OpenError> {
-        self.sockets
-            .update_fd(ring.queue, socket)
-            .map_err(|source| OpenError::Program { interface: ring.interface.clone(), source })
-    }
-
-    /// Opens the slots: packets come in from now on.
-    fn go(&self, device: &Device, queues: &[u32]) -> Result<(), OpenError> {
-        let failed = |source| OpenError::Program { interface: device.name.clone(), source };
-        queues.iter().try_for_each(|&queue| self.slots.update_fd(queue, &self.queue_program)).map_err(failed)
+    /// From now on the packets of `queue` go to `socket`.
+    fn receive(&self, queue: u32, socket: &XdpSocket) -> Result<(), BpfError> {
+        self.sockets.update_fd(queue, socket)
     }
 
     /// Lets packets pass to the host again. When it returns, the last packet is in its ring.
     pub(crate) fn detach(self) {
         for &queue in &self.queues {
-            // Fails only where the slot is empty already.
-            let _ = self.slots.delete(queue);
+            // Fails only where the socket is gone already.
+            let _ = self.sockets.delete(queue);
         }
         drop(self.link);
         wait_for_running_programs();
