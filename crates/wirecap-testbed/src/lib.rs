@@ -1,1 +1,43 @@
-//! A test bed for capture engines: namespaces, veth pairs, an in-kernel generator, and counters that owe the engine nothing.
+//! A test bed for capture engines: namespaces, veth pairs, an in-kernel generator, and counters that
+//! owe the engine nothing.
+//!
+//! Everything lives in anonymous network namespaces: nothing touches the machine's own interfaces,
+//! any number of test beds stand side by side, and whatever way a process ends, nothing is left.
+//!
+//! ```no_run
+//! use wirecap_testbed::{Counters, Generator, Load, Namespace, Traffic, VethPair, pass_program};
+//!
+//! let (here, there) = (Namespace::new()?, Namespace::new()?);
+//! let pair = VethPair::new((&here, "a0"), (&there, "a1"), 2, 1500)?;
+//! let _receiving = pass_program(&pair.receiver)?;
+//!
+//! let mut counters = Counters::of(&pair.sender)?;
+//! let mut generator = Generator::new(&pair.sender, &Traffic::to(&pair.receiver))?;
+//! let sent = generator.send(&[Load::new(0, 1_000_000).per_second(500_000)])?;
+//! assert_eq!(sent[0].frames, counters.since_start()?.handed_over_as_xdp());
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+
+mod afxdp;
+mod counters;
+mod error;
+mod generator;
+mod interface;
+mod namespace;
+mod pace;
+mod packet;
+mod program;
+mod sys;
+mod testing;
+mod traffic;
+
+pub use afxdp::AfXdpSender;
+pub use counters::{Counters, RxQueueCounts, Snapshot, TxQueueCounts};
+pub use error::{SendError, SetupError};
+pub use generator::{Generator, Load, Run, Sent, Stopper};
+pub use interface::{Interface, VethPair, drop_program, pass_program};
+pub use namespace::Namespace;
+pub use pace::{Pacer, Rate};
+pub use packet::PacketSender;
+pub use testing::{LossLock, loss_lock, privileged};
+pub use traffic::{Sizes, Stamp, Traffic};

@@ -1,0 +1,411 @@
+//! The in-kernel generator: frames that the kernel makes and hands to the interface itself, by test
+//! runs of an XDP program whose verdicts are carried out.
+//!
+//! No system call, copy or socket buffer per frame: millions of frames per second and core. Which
+//! queue of a veth's peer receives a frame is decided by the CPU it is sent from.
+
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
+
+use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
+use wirecap::bpf::{BpfError, Link, LiveFrames, LoadOptions, Map, MapKind, Program, ProgramKind, XdpMode};
+
+use crate::pace::{Pacer, Rate, monotonic_ns, sleep_until};
+use crate::program::{self, INTERVAL_NS_MAX, state};
+use crate::{Interface, Namespace, SendError, SetupError, Stamp, Traffic};
+
+/// Frames between two flushes at top rate: fewer are slower, more overflow the veth's ring.
+const BATCH_FRAMES_MAX: u64 = 64;
+/// How long frames may be held back for a batch when they are paced.
+const BATCH_NS_MAX: u64 = 16_000;
+/// Frames per call at top rate: some milliseconds, between which a run can be stopped.
+const SLICE_FRAMES_MAX: u64 = 16_384;
+/// Length of a call when frames are paced.
+const SLICE_NS: u64 = 5_000_000;
+/// Index of the loopback interface in every namespace.
+const LOOPBACK: u32 = 1;
+
+/// What is to be sent to one queue.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Load {
+    queue: u32,
+    frames: u64,
+    rate: Rate,
+    cpu: Option<u32>,
+}
+
+impl Load {
+    /// So many frames to this receive queue, as fast as possible.
+    pub fn new(queue: u32, frames: u64) -> Self {
+        Self { queue, frames, rate: Rate::Top, cpu: None }
+    }
+
+    /// Frames to this receive queue until the run is stopped.
+    pub fn endless(queue: u32) -> Self {
+        Self::new(queue, u64::MAX)
+    }
+
+    /// The same at another rate.
+    ///
+    /// # Panics
+    ///
+    /// If the rate is zero frames per second.
+    #[must_use]
+    pub fn at(self, rate: Rate) -> Self {
+        assert!(rate != Rate::PerSecond(0), "a rate of zero never sends");
+        Self { rate, ..self }
+    }
+
+    /// The same at this many frames per second, evenly spaced.
+    #[must_use]
+    pub fn per_second(self, frames: u64) -> Self {
+        self.at(Rate::PerSecond(frames))
+    }
+
+    /// The same from this CPU. On a veth the queue is then the CPU's number modulo the queue count,
+    /// and the load's queue must be that.
+    #[must_use]
+    pub fn on_cpu(self, cpu: u32) -> Self {
+        Self { cpu: Some(cpu), ..self }
+    }
+}
+
+/// What was sent to one queue.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[non_exhaustive]
+pub struct Sent {
+    /// The receive queue.
+    pub queue: u32,
+    /// Number of frames handed to the interface; their stamps go on where the last load's ended.
+    pub frames: u64,
+    /// How long that took.
+    pub duration: Duration,
+}
+
+impl Sent {
+    /// Frames per second.
+    pub fn per_second(&self) -> f64 {
+        self.frames as f64 / self.duration.as_secs_f64()
+    }
+}
+
+/// A generator of one kind of traffic on one interface.
+#[derive(Debug)]
+pub struct Generator {
+    engine: Arc<Engine>,
+    /// The number of each queue's next frame.
+    next_sequences: Vec<u64>,
+}
+
+/// What the sending threads share.
+#[derive(Debug)]
+struct Engine {
+    interface: Interface,
+    program: Program,
+    states: Map,
+    template: Vec<u8>,
+    /// Attaching or detaching a program anywhere takes the kernel tens of milliseconds, and a test
+    /// run of a program that is attached nowhere counts as both. So it is attached where no frame
+    /// ever comes by: to the loopback interface of a namespace of its own.
+    _residence: (Link, Namespace),
+}
+
+impl Generator {
+    /// Prepares to send this traffic out of this interface.
+    ///
+    /// # Errors
+    ///
+    /// [`SetupError`] if the interface cannot carry the traffic or the privilege is missing.
+    pub fn new(interface: &Interface, traffic: &Traffic) -> Result<Self, SetupError> {
+        traffic.check(interface)?;
+        let failed = |source| SetupError::program(&interface.name, source);
+        let cpu_count = allowed_cpus().map_or(1, |cpus| cpus.last().map_or(1, |last| last + 1));
+        let states =
+            Map::create(MapKind::Array, "testbed_states", state::BYTES, cpu_count).map_err(failed)?;
+        let code = program::generate(traffic, interface.index, &states).expect("the generator's labels");
+        let program =
+            Program::load(ProgramKind::Xdp, "testbed_send", &code, LoadOptions::default()).map_err(failed)?;
+        let engine = Engine {
+            _residence: reside(&program, interface)?,
+            interface: interface.clone(),
+            program,
+            states,
+            template: template(traffic),
+        };
+        Ok(Self { engine: Arc::new(engine), next_sequences: vec![0; interface.queue_count as usize] })
+    }
+
+    /// Sends these loads, all at once, and waits until they are sent.
+    ///
+    /// # Errors
+    ///
+    /// [`SendError`] if a queue is out of reach, or the kernel refuses to go on.
+    pub fn send(&mut self, loads: &[Load]) -> Result<Vec<Sent>, SendError> {
+        self.start(loads)?.wait()
+    }
+
+    /// Starts to send these loads, each on a thread and CPU of its own.
+    ///
+    /// # Errors
+    ///
+    /// [`SendError`] if a queue is out of reach, or two loads have the same queue or CPU.
+    pub fn start(&mut self, loads: &[Load]) -> Result<Run<'_>, SendError> {
+        let cpus = loads.iter().map(|load| self.engine.cpu_for(load)).collect::<Result<Vec<_>, _>>()?;
+        all_different("CPU", cpus.iter().copied())?;
+        all_different("queue", loads.iter().map(|load| load.queue))?;
+        let stopper = Stopper(Arc::default());
+        let threads = loads.iter().zip(cpus).map(|(load, cpu)| self.spawn(load, cpu, &stopper)).collect();
+        Ok(Run { threads, stopper, generator: self })
+    }
+
+    fn spawn(&self, load: &Load, cpu: u32, stopper: &Stopper) -> JoinHandle<Result<Sent, SendError>> {
+        let first_sequence = self.next_sequences[load.queue as usize];
+        let (engine, load, stopper) = (Arc::clone(&self.engine), load.clone(), stopper.clone());
+        thread::spawn(move || {
+            let prepared = engine.interface.namespace.enter().and_then(|()| pin_to(cpu));
+            prepared.map_err(|source| SendError::Thread { source })?;
+            engine.send(&load, cpu, first_sequence, &stopper)
+        })
+    }
+}
+
+impl Engine {
+    /// The CPU to send this load from.
+    fn cpu_for(&self, load: &Load) -> Result<u32, SendError> {
+        let queue_count = self.interface.queue_count;
+        let reaches =
+            |cpu: u32| cpu % queue_count == load.queue && load.cpu.is_none_or(|wanted| wanted == cpu);
+        let cpus = allowed_cpus().map_err(|source| SendError::Thread { source })?;
+        cpus.into_iter()
+            .find(|&cpu| reaches(cpu))
+            .ok_or(SendError::OutOfReach { queue: load.queue, queue_count })
+    }
+
+    /// Sends the load from this thread, slice by slice.
+    fn send(&self, load: &Load, cpu: u32, first: u64, stopper: &Stopper) -> Result<Sent, SendError> {
+        let mut slicer = Slicer::new(load.rate);
+        let mut state = State { sequence: first, queue: load.queue, ..State::default() };
+        let started = Instant::now();
+        while state.sequence - first < load.frames && !stopper.is_stopped() {
+            let slice = slicer.next(load.frames - (state.sequence - first), &mut state);
+            state = self.run_slice(slice, cpu, &state).map_err(|source| SendError::Program { source })?;
+        }
+        let (queue, duration) = (load.queue, started.elapsed());
+        match state.not_made {
+            0 => Ok(Sent { queue, frames: state.sequence - first, duration }),
+            frames => Err(SendError::NotMade { queue, frames }),
+        }
+    }
+
+    /// Runs one slice and gives the state it leaves; a signal may have cut it short.
+    fn run_slice(&self, slice: Slice, cpu: u32, state: &State) -> Result<State, BpfError> {
+        self.states.update(cpu, &state.to_bytes())?;
+        let run = self.program.run_live(LiveFrames {
+            frame: &self.template,
+            frame_count: slice.frames as u32,
+            batch_frames: slice.batch_frames as u32,
+            ingress_ifindex: None,
+        });
+        match run {
+            Err(error) if error.errno() != Some(libc::EINTR) => Err(error),
+            _ => Ok(State::from_bytes(&self.states.lookup(cpu)?[0])),
+        }
+    }
+}
+
+/// A generator at work. Dropped, it stops and waits for its threads.
+#[derive(Debug)]
+#[must_use = "a run that is dropped stops"]
+pub struct Run<'a> {
+    threads: Vec<JoinHandle<Result<Sent, SendError>>>,
+    stopper: Stopper,
+    generator: &'a mut Generator,
+}
+
+impl Run<'_> {
+    /// A handle that stops the run, from any thread, within some milliseconds.
+    pub fn stopper(&self) -> Stopper {
+        self.stopper.clone()
+    }
+
+    /// Stops the run and tells what was sent.
+    ///
+    /// # Errors
+    ///
+    /// As [`wait`](Self::wait).
+    pub fn stop(self) -> Result<Vec<Sent>, SendError> {
+        self.stopper.stop();
+        self.wait()
+    }
+
+    /// Waits for the end of the run and tells what was sent, in the order of the loads.
+    ///
+    /// # Errors
+    ///
+    /// [`SendError`] if the kernel refused to go on.
+    pub fn wait(mut self) -> Result<Vec<Sent>, SendError> {
+        self.join()
+    }
+
+    fn join(&mut self) -> Result<Vec<Sent>, SendError> {
+        // All threads are joined before any error is looked at.
+        let joined: Vec<_> =
+            self.threads.drain(..).map(|thread| thread.join().expect("a sending thread")).collect();
+        for sent in joined.iter().flatten() {
+            self.generator.next_sequences[sent.queue as usize] += sent.frames;
+        }
+        joined.into_iter().collect()
+    }
+}
+
+impl Drop for Run<'_> {
+    fn drop(&mut self) {
+        self.stopper.stop();
+        let _abandoned = self.join();
+    }
+}
+
+/// Stops a [`Run`].
+#[derive(Clone, Debug)]
+pub struct Stopper(Arc<AtomicBool>);
+
+impl Stopper {
+    /// Stops the run within some milliseconds.
+    pub fn stop(&self) {
+        self.0.store(true, Relaxed);
+    }
+
+    fn is_stopped(&self) -> bool {
+        self.0.load(Relaxed)
+    }
+}
+
+/// How much the kernel is asked to send at once.
+struct Slice {
+    frames: u64,
+    batch_frames: u64,
+}
+
+/// Cuts a load into slices.
+enum Slicer {
+    /// At top rate.
+    Top,
+    /// The program spaces the frames of a slice.
+    InProgram { pacer: Pacer, per_second: u64 },
+    /// Each slice is one frame, spaced by this thread.
+    ByFrame { pacer: Pacer },
+}
+
+impl Slicer {
+    fn new(rate: Rate) -> Self {
+        match rate {
+            Rate::Top => Self::Top,
+            Rate::PerSecond(per_second) if NANOS / per_second.max(1) <= INTERVAL_NS_MAX => {
+                Self::InProgram { pacer: Pacer::new(per_second), per_second }
+            }
+            Rate::PerSecond(per_second) => Self::ByFrame { pacer: Pacer::new(per_second) },
+        }
+    }
+
+    /// The next slice of what remains, when it is due; sets the program's clock for it.
+    fn next(&mut self, remaining: u64, state: &mut State) -> Slice {
+        match self {
+            Self::Top => Slice { frames: remaining.min(SLICE_FRAMES_MAX), batch_frames: BATCH_FRAMES_MAX },
+            Self::InProgram { pacer, per_second } => {
+                let interval_ns = (NANOS / *per_second).max(1);
+                let frames = remaining.min(SLICE_NS / interval_ns);
+                state.due_ns = pacer.due_ns(monotonic_ns());
+                state.interval_ns = interval_ns;
+                sleep_until(state.due_ns);
+                pacer.advance(frames);
+                let batch_frames = (BATCH_NS_MAX / interval_ns).clamp(1, BATCH_FRAMES_MAX);
+                Slice { frames, batch_frames }
+            }
+            Self::ByFrame { pacer } => {
+                pacer.wait();
+                Slice { frames: 1, batch_frames: 1 }
+            }
+        }
+    }
+}
+
+const NANOS: u64 = 1_000_000_000;
+
+/// One CPU's state as user space sees it; `program::state` has its layout.
+#[derive(Clone, Copy, Default, Debug)]
+struct State {
+    sequence: u64,
+    due_ns: u64,
+    interval_ns: u64,
+    queue: u32,
+    not_made: u64,
+}
+
+impl State {
+    fn to_bytes(self) -> [u8; state::BYTES as usize] {
+        let mut bytes = [0; state::BYTES as usize];
+        let mut put = |offset: i16, value: u64| {
+            bytes[offset as usize..][..8].copy_from_slice(&value.to_ne_bytes());
+        };
+        put(state::SEQUENCE, self.sequence);
+        put(state::DUE_NS, self.due_ns);
+        put(state::INTERVAL_NS, self.interval_ns);
+        put(state::QUEUE, self.queue.into());
+        put(state::NOT_MADE, self.not_made);
+        bytes
+    }
+
+    fn from_bytes(bytes: &[u8]) -> Self {
+        let get = |offset: i16| {
+            let field = bytes[offset as usize..].first_chunk().expect("a field of the state");
+            u64::from_ne_bytes(*field)
+        };
+        Self {
+            sequence: get(state::SEQUENCE),
+            due_ns: get(state::DUE_NS),
+            interval_ns: get(state::INTERVAL_NS),
+            queue: get(state::QUEUE) as u32,
+            not_made: get(state::NOT_MADE),
+        }
+    }
+}
+
+/// A frame as long as the longest, for the program to make all others from.
+fn template(traffic: &Traffic) -> Vec<u8> {
+    let mut frame = traffic.frame(Stamp { queue: 0, sequence: 0 });
+    frame.resize(traffic.sizes.frame_bytes_max().into(), 0);
+    frame
+}
+
+/// Attaches the program where it never runs.
+fn reside(program: &Program, interface: &Interface) -> Result<(Link, Namespace), SetupError> {
+    let namespace = Namespace::new()?;
+    let link = namespace
+        .run_in(|| Link::attach_xdp(program, LOOPBACK, XdpMode::Generic))?
+        .map_err(|source| SetupError::program(&interface.name, source))?;
+    Ok((link, namespace))
+}
+
+fn all_different(what: &'static str, numbers: impl Iterator<Item = u32>) -> Result<(), SendError> {
+    let mut numbers: Vec<_> = numbers.collect();
+    numbers.sort_unstable();
+    match numbers.windows(2).find(|pair| pair[0] == pair[1]) {
+        Some(pair) => Err(SendError::Twice { what, number: pair[0] }),
+        None => Ok(()),
+    }
+}
+
+/// The CPUs that this process may use, in order.
+fn allowed_cpus() -> io::Result<Vec<u32>> {
+    let allowed = sched_getaffinity(None)?;
+    Ok((0..CpuSet::MAX_CPU).filter(|&cpu| allowed.is_set(cpu)).map(|cpu| cpu as u32).collect())
+}
+
+fn pin_to(cpu: u32) -> io::Result<()> {
+    let mut only = CpuSet::new();
+    only.set(cpu as usize);
+    Ok(sched_setaffinity(None, &only)?)
+}

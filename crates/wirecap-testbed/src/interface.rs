@@ -1,0 +1,174 @@
+//! Interfaces: the two ends of a veth pair, or one that is there already.
+
+use std::os::fd::OwnedFd;
+use std::process::Command;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use rustix::net::{AddressFamily, SocketFlags, SocketType, netdevice, socket_with};
+use wirecap::bpf::asm::{Assembler, Reg::R0};
+use wirecap::bpf::{BpfError, Link, LoadOptions, Program, ProgramKind, XDP_DROP, XDP_PASS, XdpMode};
+
+use crate::{Namespace, SetupError, sys};
+
+/// How long an interface may take from "up" to "running"; it takes milliseconds.
+const RUNNING_TIMEOUT: Duration = Duration::from_secs(2);
+
+/// A network interface and where it is.
+#[derive(Clone, Debug)]
+pub struct Interface {
+    /// The namespace it is in.
+    pub namespace: Namespace,
+    /// Its name there.
+    pub name: String,
+    /// Its index there.
+    pub index: u32,
+    /// Its Ethernet address.
+    pub mac: [u8; 6],
+    /// The longest packet it takes, in bytes, without the Ethernet header.
+    pub mtu_bytes: u32,
+    /// Number of its receive queues in use.
+    pub queue_count: u32,
+}
+
+impl Interface {
+    /// The interface of this name.
+    ///
+    /// # Errors
+    ///
+    /// [`SetupError`] if there is none in the namespace.
+    pub fn find(namespace: &Namespace, name: &str) -> Result<Self, SetupError> {
+        let failed = |source| SetupError::interface(name, "describe interface", source);
+        let socket = control_socket(namespace)?;
+        let index = netdevice::name_to_index(&socket, name).map_err(|errno| failed(errno.into()))?;
+        Ok(Self {
+            namespace: namespace.clone(),
+            name: name.to_owned(),
+            index,
+            mac: sys::mac_address(&socket, name).map_err(failed)?,
+            mtu_bytes: sys::mtu_bytes(&socket, name).map_err(failed)?,
+            queue_count: sys::queue_count(&socket, name).map_err(failed)?,
+        })
+    }
+
+    /// Gives the interface an IPv4 address: `10.0.0.1/24`. From then on the host answers on it, so
+    /// exact counts are over.
+    ///
+    /// # Errors
+    ///
+    /// [`SetupError::Command`] if it is not an address.
+    pub fn add_address(&self, address: &str) -> Result<(), SetupError> {
+        ip(&self.namespace, &["address", "add", address, "dev", &self.name])
+    }
+
+    /// The longest frame it takes, in bytes, without a VLAN tag.
+    pub fn frame_bytes_max(&self) -> usize {
+        self.mtu_bytes as usize + 14
+    }
+
+    /// Brings the interface up and waits until it carries frames, if its peer is up as well.
+    fn wait_until_running(&self) -> Result<(), SetupError> {
+        let socket = control_socket(&self.namespace)?;
+        let deadline = Instant::now() + RUNNING_TIMEOUT;
+        let failed = |source| SetupError::interface(&self.name, "bring up", source);
+        sys::settle_carrier(&socket, &self.name).map_err(failed)?;
+        while !sys::is_running(&socket, &self.name).map_err(failed)? {
+            if Instant::now() > deadline {
+                return Err(failed(std::io::ErrorKind::TimedOut.into()));
+            }
+            thread::sleep(Duration::from_millis(1));
+        }
+        Ok(())
+    }
+}
+
+/// Two interfaces joined by a cable: what one sends the other receives.
+#[derive(Clone, Debug)]
+pub struct VethPair {
+    /// The end that frames are sent on.
+    pub sender: Interface,
+    /// The end that frames arrive at.
+    pub receiver: Interface,
+}
+
+impl VethPair {
+    /// Makes a pair with `queue_count` queues each way, both ends up and silent: no address, no IPv6.
+    /// The ends may be in the same namespace; the pair goes when either namespace does.
+    ///
+    /// # Errors
+    ///
+    /// [`SetupError`] if `ip` is missing, a name is taken, or the kernel refuses a number.
+    pub fn new(
+        (sender, sender_name): (&Namespace, &str),
+        (receiver, receiver_name): (&Namespace, &str),
+        queue_count: u32,
+        mtu_bytes: u32,
+    ) -> Result<Self, SetupError> {
+        let (queues, mtu) = (queue_count.to_string(), mtu_bytes.to_string());
+        let sizes = ["mtu", &mtu, "numtxqueues", &queues, "numrxqueues", &queues];
+        let receiver_path = receiver.path().display().to_string();
+        let near = [&["link", "add", sender_name], &sizes[..], &["type", "veth"]].concat();
+        let far = [&["peer", "name", receiver_name], &sizes[..], &["netns", &receiver_path]].concat();
+        ip(sender, &[near, far].concat())?;
+        ip(sender, &["link", "set", sender_name, "up"])?;
+        ip(receiver, &["link", "set", receiver_name, "up"])?;
+        let pair = Self {
+            sender: Interface::find(sender, sender_name)?,
+            receiver: Interface::find(receiver, receiver_name)?,
+        };
+        pair.sender.wait_until_running()?;
+        pair.receiver.wait_until_running()?;
+        Ok(pair)
+    }
+}
+
+/// Holds an XDP program that passes everything on the interface: without one, a veth end loses
+/// frames of the [`Generator`](crate::Generator) uncounted before an AF_PACKET socket sees them.
+///
+/// # Errors
+///
+/// [`SetupError::Program`] if another program is there or the privilege is missing.
+pub fn pass_program(interface: &Interface) -> Result<Link, SetupError> {
+    attach_verdict(interface, "testbed_pass", XDP_PASS)
+}
+
+/// Holds an XDP program that drops everything on the interface, the cheapest receiver there is.
+///
+/// # Errors
+///
+/// As [`pass_program`].
+pub fn drop_program(interface: &Interface) -> Result<Link, SetupError> {
+    attach_verdict(interface, "testbed_drop", XDP_DROP)
+}
+
+fn attach_verdict(interface: &Interface, name: &str, verdict: i32) -> Result<Link, SetupError> {
+    let attach = || Link::attach_xdp(&verdict_program(name, verdict)?, interface.index, XdpMode::Native);
+    interface.namespace.run_in(attach)?.map_err(|source| SetupError::program(&interface.name, source))
+}
+
+fn verdict_program(name: &str, verdict: i32) -> Result<Program, BpfError> {
+    let mut asm = Assembler::new();
+    asm.mov(R0, verdict).exit();
+    let code = asm.finish().expect("no label, no error");
+    Program::load(ProgramKind::Xdp, name, &code, LoadOptions { fragments: true, device: None })
+}
+
+/// A socket by which the kernel is asked about interfaces of the namespace, from any thread.
+pub(crate) fn control_socket(namespace: &Namespace) -> Result<OwnedFd, SetupError> {
+    let open = || socket_with(AddressFamily::INET, SocketType::DGRAM, SocketFlags::CLOEXEC, None);
+    namespace
+        .run_in(open)?
+        .map_err(|errno| SetupError::Namespace { what: "open a socket in", source: errno.into() })
+}
+
+/// Runs `ip` with these arguments in the namespace.
+fn ip(namespace: &Namespace, arguments: &[&str]) -> Result<(), SetupError> {
+    let output = namespace
+        .run_in(|| Command::new("ip").args(arguments).output())?
+        .map_err(|source| SetupError::Tool { tool: "ip", source })?;
+    if output.status.success() {
+        return Ok(());
+    }
+    let message = String::from_utf8_lossy(&output.stderr).into_owned();
+    Err(SetupError::Command { command: format!("ip {}", arguments.join(" ")), message })
+}

@@ -1,0 +1,115 @@
+//! Private network namespaces that exist only as a file descriptor.
+//!
+//! A name in /run/netns would outlive a killed process. A descriptor does not: the kernel removes the
+//! namespace, and every virtual interface in it, when the last descriptor, process and socket in it
+//! are gone. So there is nothing to sweep.
+
+use std::fs::{self, File};
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::thread;
+
+use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
+
+use crate::{SetupError, sys};
+
+/// A network namespace. Clones name the same one; it ends with the last of them.
+#[derive(Clone, Debug)]
+pub struct Namespace {
+    file: Arc<File>,
+}
+
+impl Namespace {
+    /// Makes a namespace with nothing in it but a loopback interface that is down, and without IPv6,
+    /// so that nothing in it speaks unasked.
+    ///
+    /// # Errors
+    ///
+    /// [`SetupError::Namespace`] if the privilege is missing.
+    pub fn new() -> Result<Self, SetupError> {
+        on_a_thread(|| sys::unshare_network().and_then(|()| silence_ipv6()).and_then(|()| open_current()))
+            .map_err(|source| SetupError::Namespace { what: "make", source })
+    }
+
+    /// The calling thread's namespace.
+    ///
+    /// # Errors
+    ///
+    /// [`SetupError::Namespace`] if /proc is not mounted.
+    pub fn current() -> Result<Self, SetupError> {
+        open_current().map_err(|source| SetupError::Namespace { what: "open", source })
+    }
+
+    /// The namespace behind a path: `/run/netns/NAME`, `/proc/PID/ns/net` or another one's
+    /// [`path`](Self::path).
+    ///
+    /// # Errors
+    ///
+    /// [`SetupError::Namespace`] if it cannot be opened.
+    pub fn at(path: &Path) -> Result<Self, SetupError> {
+        open(path).map_err(|source| SetupError::Namespace { what: "open", source })
+    }
+
+    /// A path by which other processes reach the namespace as long as this process holds it:
+    /// `nsenter --net=PATH` puts a command into it.
+    pub fn path(&self) -> PathBuf {
+        format!("/proc/{}/fd/{}", std::process::id(), self.file.as_raw_fd()).into()
+    }
+
+    /// Runs `work` in the namespace, on a thread of its own, and waits for it. Sockets that it opens
+    /// stay in the namespace; commands that it starts run in it.
+    ///
+    /// # Errors
+    ///
+    /// [`SetupError::Namespace`] if the privilege is missing.
+    ///
+    /// # Panics
+    ///
+    /// If `work` does.
+    pub fn run_in<T: Send>(&self, work: impl FnOnce() -> T + Send) -> Result<T, SetupError> {
+        on_a_thread(|| self.enter().map(|()| work()))
+            .map_err(|source| SetupError::Namespace { what: "enter", source })
+    }
+
+    /// Moves the calling thread into the namespace for good. Meant for a thread of one's own.
+    ///
+    /// # Errors
+    ///
+    /// The kernel's answer if the privilege is missing.
+    pub fn enter(&self) -> io::Result<()> {
+        Ok(move_into_link_name_space(self.as_fd(), Some(LinkNameSpaceType::Network))?)
+    }
+}
+
+impl AsFd for Namespace {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.file.as_fd()
+    }
+}
+
+/// Runs `work` where it cannot change the caller's thread; its panic becomes the caller's.
+fn on_a_thread<T: Send>(work: impl FnOnce() -> T + Send) -> T {
+    let outcome = thread::scope(|scope| scope.spawn(work).join());
+    outcome.unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+}
+
+fn open_current() -> io::Result<Namespace> {
+    open(Path::new("/proc/thread-self/ns/net"))
+}
+
+fn open(path: &Path) -> io::Result<Namespace> {
+    Ok(Namespace { file: Arc::new(File::open(path)?) })
+}
+
+/// Turns IPv6 off for the interfaces to come: each would announce itself by multicast.
+fn silence_ipv6() -> io::Result<()> {
+    for interfaces in ["all", "default"] {
+        match fs::write(format!("/proc/sys/net/ipv6/conf/{interfaces}/disable_ipv6"), "1") {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+            written => written?,
+        }
+    }
+    Ok(())
+}

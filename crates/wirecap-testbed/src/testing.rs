@@ -1,0 +1,56 @@
+//! What tests on a shared machine agree on: who skips, and who waits.
+
+use std::env;
+use std::fs::{File, OpenOptions};
+use std::io::{self, Write};
+use std::path::Path;
+
+use rustix::fs::{FlockOperation, flock};
+use wirecap::bpf::{Map, MapKind};
+
+use crate::Namespace;
+
+/// The file that tests of loss lock, in the directory for temporary files.
+const LOCK_NAME: &str = "wirecap-testbed.lock";
+
+/// Whether this process may build a test bed: make namespaces and load programs. If not, says SKIP
+/// and why on standard error.
+///
+/// # Panics
+///
+/// If it may not and the environment has `WIRECAP_NO_SKIP=1`: in that lane a skip is a failure.
+pub fn privileged() -> bool {
+    let lacking = Namespace::new().err().map(|error| error.to_string());
+    let lacking = lacking.or_else(|| Map::create(MapKind::Array, "probe", 4, 1).err().map(|e| e.to_string()));
+    let Some(lacking) = lacking else { return true };
+    let may_skip = env::var_os("WIRECAP_NO_SKIP").is_none_or(|value| value != "1");
+    assert!(may_skip, "WIRECAP_NO_SKIP=1, but: {lacking}");
+    // Not by eprintln!, which the test harness keeps to itself when a test passes.
+    let _closed = writeln!(io::stderr(), "SKIP: {lacking}");
+    false
+}
+
+/// Held while a test counts losses or measures rates: two of those at once disturb each other.
+#[derive(Debug)]
+#[must_use = "the lock ends when this is dropped"]
+pub struct LossLock {
+    _file: File,
+}
+
+/// Waits until no other process on this machine, and no other thread of this one, holds the lock.
+/// The kernel takes it from a process that dies.
+///
+/// # Errors
+///
+/// The kernel's answer if the lock file cannot be opened.
+pub fn loss_lock() -> io::Result<LossLock> {
+    let file = open_lock_file(&env::temp_dir().join(LOCK_NAME))?;
+    flock(&file, FlockOperation::LockExclusive)?;
+    Ok(LossLock { _file: file })
+}
+
+/// Opens the file as it is, if there is one: in a sticky directory not even root may open another
+/// user's file for writing.
+fn open_lock_file(path: &Path) -> io::Result<File> {
+    File::open(path).or_else(|_| OpenOptions::new().write(true).create(true).truncate(false).open(path))
+}
