@@ -8,11 +8,17 @@
 
 use crate::time::Timestamp;
 
+mod fields;
 mod pcap;
+mod pcap_reader;
 mod pcapng;
+mod pcapng_reader;
+mod reader;
 mod sink;
+mod window;
 mod writer;
 
+pub use reader::{ReadError, Reader};
 pub use sink::{FileSink, Sink, StreamSink};
 pub use writer::{WriteError, Writer};
 

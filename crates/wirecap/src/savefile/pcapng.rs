@@ -14,6 +14,7 @@ pub(super) const BYTE_ORDER_MAGIC: u32 = 0x1a2b_3c4d;
 
 /// What an option's code means depends on its block.
 pub(super) mod option {
+    pub(in super::super) const END: u16 = 0;
     pub(in super::super) const COMMENT: u16 = 1;
 
     pub(in super::super) const SHB_HARDWARE: u16 = 2;
@@ -25,6 +26,7 @@ pub(super) mod option {
     pub(in super::super) const IF_TSRESOL: u16 = 9;
     pub(in super::super) const IF_FILTER: u16 = 11;
     pub(in super::super) const IF_OS: u16 = 12;
+    pub(in super::super) const IF_TSOFFSET: u16 = 14;
     pub(in super::super) const IF_HARDWARE: u16 = 15;
 
     pub(in super::super) const EPB_FLAGS: u16 = 2;

@@ -1,0 +1,10 @@
+//! Savefiles against other programs, other people's files, full disks, sudden death and random bytes.
+
+mod body;
+mod crash;
+mod mutated;
+mod packet;
+mod reading;
+mod roundtrip;
+mod tools;
+mod traces;

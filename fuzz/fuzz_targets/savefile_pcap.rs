@@ -1,0 +1,13 @@
+//! pcap, read. The body is in the crate's tests, which run it on the stored corpus.
+
+#![no_main]
+#![allow(dead_code)] // what only the tests use
+
+use libfuzzer_sys::fuzz_target;
+
+#[path = "../../crates/wirecap/tests/savefile/body.rs"]
+mod body;
+#[path = "../../crates/wirecap/tests/savefile/packet.rs"]
+mod packet;
+
+fuzz_target!(|bytes: &[u8]| body::read_pcap(bytes));
