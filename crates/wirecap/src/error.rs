@@ -203,7 +203,7 @@ impl fmt::Display for CaptureError {
                 "the worker of {ring} is gone and in basic mode no other takes its packets; stop the capture \
                  first, or use advanced mode"
             ),
-            Self::BrokenRing { ring, detail } => write!(f, "the rx ring of {ring} is broken: {detail}"),
+            Self::BrokenRing { ring, detail } => write!(f, "{ring} is broken: {detail}"),
             Self::System { action, .. } => write!(f, "cannot {action}"),
         }
     }

@@ -203,10 +203,12 @@ pub(crate) struct Gauge<T>(Arc<SharedRing<T>>);
 impl<T: Copy> Gauge<T> {
     /// How many slots are filled: a snapshot, stale the moment it is taken.
     pub(crate) fn filled(&self) -> u32 {
-        let consumer = self.0.consumer().load(Ordering::Relaxed);
+        // Acquire: the consumer saw the producer at least this far, so the load below is no older than
+        // that, and the difference is never negative.
+        let consumer = self.0.consumer().load(Ordering::Acquire);
         let filled = self.0.producer().load(Ordering::Relaxed).wrapping_sub(consumer);
-        // The consumer may have moved on between the two loads.
-        if filled > self.0.capacity { 0 } else { filled }
+        // Both sides may have moved on between the two loads: then the ring looks fuller than it is.
+        filled.min(self.0.capacity)
     }
 }
 
@@ -239,15 +241,13 @@ impl<T: Copy> Consumer<T> {
     pub(crate) fn available(&mut self) -> Result<u32, BrokenRing> {
         // Acquire pairs with the producer's release of its index: having seen the new index, we also
         // see the slots that were filled before it.
-        self.tail = self.shared.producer().load(Ordering::Acquire);
-        let available = self.tail.wrapping_sub(self.head);
+        let producer = self.shared.producer().load(Ordering::Acquire);
+        let available = producer.wrapping_sub(self.head);
         if available > self.shared.capacity {
-            return Err(BrokenRing {
-                producer: self.tail,
-                consumer: self.head,
-                capacity: self.shared.capacity,
-            });
+            return Err(BrokenRing { producer, consumer: self.head, capacity: self.shared.capacity });
         }
+        // Kept only now: `take_into` trusts it.
+        self.tail = producer;
         Ok(available)
     }
 
@@ -422,6 +422,8 @@ mod tests {
             consumer.take_into(&mut out, 8),
             Err(BrokenRing { producer: 5, consumer: 0, capacity: 4 })
         );
+        // Nor is the lie believed the second time.
+        assert!(consumer.take_into(&mut out, 5).is_err());
         assert!(out.is_empty());
     }
 

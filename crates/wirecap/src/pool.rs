@@ -82,6 +82,11 @@ impl Pool {
         address & !u64::from(self.geometry.cell_bytes - 1)
     }
 
+    /// The number of the cell that `address` lies in.
+    pub(crate) fn index_of(&self, address: u64) -> usize {
+        (address / u64::from(self.geometry.cell_bytes)) as usize
+    }
+
     /// Whether `address` lies in one of the pool's cells.
     pub(crate) fn contains(&self, address: u64) -> bool {
         address < self.geometry.pool_bytes() as u64

@@ -47,8 +47,10 @@ pub(crate) struct Refill {
 /// What the lock of the fill ring guards.
 #[derive(Debug)]
 struct FillSide {
-    /// None once the capture is closed: cells that come home later have nowhere to go.
+    /// None once the capture is closed or the ring broke: cells that come home later have nowhere to go.
     port: Option<Port>,
+    /// How the ring broke.
+    broken: Option<BrokenRing>,
     /// Lists without cells, each with room for a whole chunk.
     #[expect(clippy::vec_box, reason = "a list keeps its place in memory, which the recycle queue links")]
     spares: Vec<Box<CellList>>,
@@ -71,7 +73,8 @@ impl Refill {
         kernel: Arc<dyn Kernel>,
     ) -> Result<Self, BrokenRing> {
         let cells = CellCheck::new(&pool);
-        let side = FillSide { port: Some(Port { ring, kernel }), spares: Vec::new(), lists_out: 0, cells };
+        let port = Some(Port { ring, kernel });
+        let side = FillSide { port, broken: None, spares: Vec::new(), lists_out: 0, cells };
         let refill = Self { pool, fill: Mutex::new(side), recycled: RecycleQueue::new() };
         let mut list = CellList::with_capacity(0);
         list.cells = refill
@@ -79,7 +82,12 @@ impl Refill {
             .cell_addresses()
             .map(|address| Descriptor { address, ..Descriptor::default() })
             .collect();
-        lock(&refill.fill).post(&refill.pool, &list.cells)?;
+        let mut side = lock(&refill.fill);
+        side.post(&refill.pool, &list.cells);
+        if let Some(broken) = side.broken {
+            return Err(broken);
+        }
+        drop(side);
         Ok(refill)
     }
 
@@ -118,9 +126,16 @@ impl Refill {
     /// Lists with room for a whole chunk (M) are kept and used again; there are R of them at most.
     /// Beyond those, when many part-filled chunks are held, lists are made to measure, so that the
     /// memory for lists stays in proportion to the pool.
-    pub(crate) fn empty_list(&self, cells: usize) -> Box<CellList> {
+    ///
+    /// # Errors
+    ///
+    /// When the fill ring broke: whoever holds cells must not be bothered with it, so it is told here.
+    pub(crate) fn empty_list(&self, cells: usize) -> Result<Box<CellList>, BrokenRing> {
         let mut side = lock(&self.fill);
         side.flush(&self.pool, &self.recycled);
+        if let Some(broken) = side.broken {
+            return Err(broken);
+        }
         let geometry = self.pool.geometry();
         let list = side.spares.pop().unwrap_or_else(|| {
             let whole = side.lists_out < geometry.chunks as usize;
@@ -134,14 +149,21 @@ impl Refill {
         }
         drop(side);
         self.flush_if_free();
-        list
+        Ok(list)
     }
 
-    /// Notes that the kernel gave these cells to us.
-    pub(crate) fn captured(&self, cells: &[Descriptor]) {
-        if CellCheck::ENABLED {
-            lock(&self.fill).cells.captured(&self.pool, cells);
+    /// Notes that the kernel gave these cells to us. Debug builds remove those that it never had to
+    /// give; returns how many.
+    pub(crate) fn captured(&self, list: &mut CellList) -> u64 {
+        if !CellCheck::ENABLED {
+            return 0;
         }
+        let before = list.cells.len();
+        let mut side = lock(&self.fill);
+        list.cells.retain(|cell| side.cells.capture(&self.pool, cell));
+        drop(side);
+        self.flush_if_free();
+        (before - list.cells.len()) as u64
     }
 
     /// Lets go of the fill ring: cells that come home from now on stay out of use.
@@ -158,10 +180,7 @@ impl FillSide {
     }
 
     fn take_back(&mut self, pool: &Pool, mut list: Box<CellList>) {
-        if let Err(broken) = self.post(pool, &list.cells) {
-            // The kernel never moves its index back; whoever did can no longer be trusted with cells.
-            panic!("fill ring: {broken}");
-        }
+        self.post(pool, &list.cells);
         let chunk_cells = pool.geometry().chunk_cells as usize;
         if list.cells.capacity() >= chunk_cells {
             list.cells.clear();
@@ -170,14 +189,24 @@ impl FillSide {
         }
     }
 
+    fn post(&mut self, pool: &Pool, cells: &[Descriptor]) {
+        self.cells.post(pool, cells);
+        let Some(port) = &mut self.port else { return };
+        match port.post(pool, cells) {
+            Ok(()) => {}
+            // The kernel never moves its index back; one that did is trusted with no more cells.
+            Err(broken) => (self.port, self.broken) = (None, Some(broken)),
+        }
+    }
+}
+
+impl Port {
     fn post(&mut self, pool: &Pool, cells: &[Descriptor]) -> Result<(), BrokenRing> {
-        self.cells.posted(pool, cells);
-        let Some(port) = &mut self.port else { return Ok(()) };
-        let posted = port.ring.push_slice(cells, |cell| pool.cell_of(cell.address))?;
-        assert!(posted == cells.len(), "the fill ring has room for every cell of its pool");
-        port.ring.submit();
-        if port.ring.needs_wakeup() {
-            port.kernel.wake();
+        // There is room for every cell of the pool: what does not fit was given to us twice.
+        self.ring.push_slice(cells, |cell| pool.cell_of(cell.address))?;
+        self.ring.submit();
+        if self.ring.needs_wakeup() {
+            self.kernel.wake();
         }
         Ok(())
     }
@@ -205,27 +234,24 @@ impl CellCheck {
     }
 
     #[cfg(debug_assertions)]
-    fn posted(&mut self, pool: &Pool, cells: &[Descriptor]) {
-        self.move_cells(pool, cells, true);
-    }
-
-    #[cfg(debug_assertions)]
-    fn captured(&mut self, pool: &Pool, cells: &[Descriptor]) {
-        self.move_cells(pool, cells, false);
-    }
-
-    #[cfg(debug_assertions)]
-    fn move_cells(&mut self, pool: &Pool, cells: &[Descriptor], posted: bool) {
+    fn post(&mut self, pool: &Pool, cells: &[Descriptor]) {
         for cell in cells {
-            let index = (cell.address / u64::from(pool.geometry().cell_bytes)) as usize;
-            let was = std::mem::replace(&mut self.posted[index], posted);
-            assert!(was != posted, "cell {index} is in two places (posted: {posted})");
+            let index = pool.index_of(cell.address);
+            assert!(!std::mem::replace(&mut self.posted[index], true), "cell {index} is posted twice");
         }
     }
 
-    #[cfg(not(debug_assertions))]
-    fn posted(&mut self, _pool: &Pool, _cells: &[Descriptor]) {}
+    /// Whether the cell was posted, which it is no longer.
+    #[cfg(debug_assertions)]
+    fn capture(&mut self, pool: &Pool, cell: &Descriptor) -> bool {
+        std::mem::replace(&mut self.posted[pool.index_of(cell.address)], false)
+    }
 
     #[cfg(not(debug_assertions))]
-    fn captured(&mut self, _pool: &Pool, _cells: &[Descriptor]) {}
+    fn post(&mut self, _pool: &Pool, _cells: &[Descriptor]) {}
+
+    #[cfg(not(debug_assertions))]
+    fn capture(&mut self, _pool: &Pool, _cell: &Descriptor) -> bool {
+        true
+    }
 }

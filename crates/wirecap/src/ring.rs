@@ -131,17 +131,19 @@ impl UmemRing {
             return Ok(None);
         }
         let count = waiting.min(self.pool().geometry().chunk_cells) as usize;
-        let mut list = self.refill.empty_list(count);
+        let mut list = self.refill.empty_list(count).map_err(|broken| self.broken_fill(&broken))?;
         let stamps = self.stamps.stamps();
         open.ring.take_into(&mut list.cells, count).map_err(|broken| self.broken(&broken))?;
         open.ring.release();
-        side.bytes += self.check(&mut list, stamps, &mut side.other)?;
-        self.refill.captured(&list.cells);
-        if list.cells.is_empty() {
+        let checked = self.check(&mut list, stamps, &mut side.other);
+        side.other += self.refill.captured(&mut list);
+        if checked.is_err() || list.cells.is_empty() {
+            side.other += list.cells.len() as u64;
             drop(side);
             self.refill.recycle(list);
-            return Ok(None);
+            return checked.map(|_| None);
         }
+        side.bytes += checked?;
         side.delivered += list.cells.len() as u64;
         let sequence = side.next_sequence;
         side.next_sequence += 1;
@@ -168,15 +170,28 @@ impl UmemRing {
         if all_good {
             return Ok(bytes);
         }
-        if let Some(stray) = list.cells.iter().find(|cell| !pool.contains(cell.address)) {
-            return Err(self.broken(&format_args!("a packet at {:#x}, outside the pool", stray.address)));
+        let mut bad: Vec<Descriptor> = list.cells.extract_if(.., |cell| !pool.holds(cell, room)).collect();
+        *other += bad.len() as u64;
+        let stray = bad.extract_if(.., |cell| !pool.contains(cell.address)).last();
+        self.post_again(bad)?;
+        match stray {
+            Some(stray) => {
+                Err(self.broken(&format_args!("a packet at {:#x}, outside the pool", stray.address)))
+            }
+            None => Ok(list.cells.iter().map(|cell| u64::from(cell.len)).sum()),
         }
-        let mut bad = CellList::with_capacity(list.cells.len());
-        bad.cells = list.cells.extract_if(.., |cell| !pool.holds(cell, room)).collect();
-        *other += bad.cells.len() as u64;
-        self.refill.captured(&bad.cells);
-        self.refill.recycle(bad);
-        Ok(list.cells.iter().map(|cell| u64::from(cell.len)).sum())
+    }
+
+    fn post_again(&self, cells: Vec<Descriptor>) -> Result<(), CaptureError> {
+        let mut list = self.refill.empty_list(cells.len()).map_err(|broken| self.broken_fill(&broken))?;
+        list.cells.extend(cells);
+        self.refill.captured(&mut list);
+        self.refill.recycle(list);
+        Ok(())
+    }
+
+    fn broken_fill(&self, broken: &BrokenRing) -> CaptureError {
+        self.broken(&format_args!("fill ring: {broken}"))
     }
 
     fn broken(&self, detail: &dyn fmt::Display) -> CaptureError {
