@@ -10,7 +10,7 @@
 use std::any::Any;
 use std::fmt;
 use std::ptr::NonNull;
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 
 use crate::sync::{AtomicU32, Ordering, UnsafeCell, fence};
 
@@ -196,19 +196,21 @@ impl<T: Copy + Default + Send + 'static> HeapRing<T> {
     }
 }
 
-/// Looks at a ring's fill without taking part in it.
+/// Looks at a ring's fill without taking part in it, and without keeping it: a mapped ring keeps its
+/// socket open.
 #[derive(Debug, Clone)]
-pub(crate) struct Gauge<T>(Arc<SharedRing<T>>);
+pub(crate) struct Gauge<T>(Weak<SharedRing<T>>);
 
 impl<T: Copy> Gauge<T> {
-    /// How many slots are filled: a snapshot, stale the moment it is taken.
+    /// How many slots are filled: a snapshot, stale the moment it is taken; 0 when the ring is gone.
     pub(crate) fn filled(&self) -> u32 {
+        let Some(ring) = self.0.upgrade() else { return 0 };
         // Acquire: the consumer saw the producer at least this far, so the load below is no older than
         // that, and the difference is never negative.
-        let consumer = self.0.consumer().load(Ordering::Acquire);
-        let filled = self.0.producer().load(Ordering::Relaxed).wrapping_sub(consumer);
+        let consumer = ring.consumer().load(Ordering::Acquire);
+        let filled = ring.producer().load(Ordering::Relaxed).wrapping_sub(consumer);
         // Both sides may have moved on between the two loads: then the ring looks fuller than it is.
-        filled.min(self.0.capacity)
+        filled.min(ring.capacity)
     }
 }
 
@@ -230,7 +232,7 @@ impl<T: Copy> Consumer<T> {
 
     /// A view of the ring's fill for those who do not hold the consumer.
     pub(crate) fn gauge(&self) -> Gauge<T> {
-        Gauge(Arc::clone(&self.shared))
+        Gauge(Arc::downgrade(&self.shared))
     }
 
     /// How many filled slots there are to take.
