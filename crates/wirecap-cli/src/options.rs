@@ -12,9 +12,9 @@ use crate::size;
 /// Options of all commands that capture.
 #[derive(Debug, Clone, Args)]
 pub(crate) struct CaptureOptions {
-    /// Interface to capture from, or one receive queue of it: eth0, eth0@2
-    #[arg(short, long, value_name = "DEV[@QUEUE]")]
-    pub(crate) interface: String,
+    /// Interface to capture from, or receive queues of it: eth0, eth0@2, eth0@0-3; may be repeated
+    #[arg(short, long = "interface", value_name = "DEV[@QUEUES]", required = true)]
+    interfaces: Vec<String>,
 
     /// M: cells per chunk, the most packets handed over at once
     #[arg(short = 'M', long = "chunk", value_name = "CELLS", default_value_t = wirecap::DEFAULT_CHUNK_CELLS)]
@@ -60,7 +60,10 @@ pub(crate) struct CaptureOptions {
 impl CaptureOptions {
     /// The capture these options describe.
     fn builder(&self) -> CaptureBuilder {
-        let builder = Capture::on(&self.interface)
+        let (first, others) = self.interfaces.split_first().expect("clap requires one");
+        let builder = others
+            .iter()
+            .fold(Capture::on(first), CaptureBuilder::and)
             .chunk(self.chunk)
             .promiscuous(!self.no_promiscuous_mode)
             .snap_len(self.snaplen);

@@ -12,6 +12,7 @@ use crate::group::Group;
 use crate::ledger::{Ledger, Mode, RingLedger};
 use crate::limits;
 use crate::pool::Geometry;
+use crate::source::Source;
 use crate::sync::{Mutex, lock};
 use crate::worker::{Alarm, Worker, ring_bell};
 use crate::xdp::{self, Attachment, Rung};
@@ -32,7 +33,7 @@ pub const DEFAULT_SNAP_LEN: u32 = 262_144;
 /// What a capture is to be: made by [`Capture::on`], completed by [`open`](Self::open).
 #[derive(Debug, Clone)]
 pub struct CaptureBuilder {
-    device: String,
+    sources: Vec<String>,
     chunk_cells: u32,
     chunks: Option<u32>,
     buffer_bytes: Option<u64>,
@@ -45,6 +46,12 @@ pub struct CaptureBuilder {
 }
 
 impl CaptureBuilder {
+    /// Also captures from `device`, named as for [`Capture::on`].
+    pub fn and(mut self, device: impl Into<String>) -> Self {
+        self.sources.push(device.into());
+        self
+    }
+
     /// M: cells per chunk, the most packets handed out at once. Default 256.
     pub fn chunk(mut self, cells: u32) -> Self {
         self.chunk_cells = cells;
@@ -116,33 +123,61 @@ impl CaptureBuilder {
     /// Everything that can be known to be wrong is reported before anything is changed.
     pub fn open(self) -> Result<Capture, OpenError> {
         self.check_numbers()?;
-        let (name, queue) = parse_device_name(&self.device)?;
-        let device = Device::find(name)?;
-        let queues = chosen_queues(&device, queue)?;
-        let geometry = self.geometry(&device, queues.len())?;
-        limits::check_memory(geometry.pool_bytes() as u64 * queues.len() as u64)?;
-        let opened = xdp::open(
-            &device,
-            &queues,
-            &xdp::Settings {
+        let targets = self.targets()?;
+        let ring_count = targets.iter().map(|target| target.queues.len()).sum();
+        let geometry = self.geometry(&targets, ring_count)?;
+        limits::check_memory(geometry.pool_bytes() as u64 * ring_count as u64)?;
+        let mut rings = Vec::new();
+        let mut interfaces = Vec::new();
+        let mut attached = Vec::new();
+        for (interface_index, target) in targets.into_iter().enumerate() {
+            let settings = xdp::Settings {
                 geometry,
                 timestamps: self.timestamps,
                 promiscuous: self.promiscuous,
                 snap_len: self.snap_len,
-            },
-        )?;
-        let base_drops = device.counters().ok().and_then(|counters| counters.dropped);
-        let interface = Interface {
-            rung: opened.rung,
-            missed_rungs: opened.missed_rungs,
-            huge_pages: opened.huge_pages,
-            queues,
-            device,
-            snap_len: self.snap_len,
-        };
-        let workers = self.workers.unwrap_or(opened.rings.len()).clamp(1, opened.rings.len());
-        let group = Group::new(opened.rings, workers, self.mode, self.stuck_after);
-        Capture::start(group, interface, opened.attachment, base_drops, geometry)
+                interface_index,
+                first_ring_index: rings.len(),
+            };
+            let base_drops = target.device.counters().ok().and_then(|counters| counters.dropped);
+            let opened = xdp::open(&target.device, &target.queues, &settings)?;
+            rings.extend(opened.rings);
+            attached.push(Attached {
+                device: target.device.clone(),
+                base_drops,
+                attachment: Some(opened.attachment),
+            });
+            interfaces.push(Interface {
+                rung: opened.rung,
+                missed_rungs: opened.missed_rungs,
+                huge_pages: opened.huge_pages,
+                queues: target.queues,
+                device: target.device,
+                snap_len: self.snap_len,
+            });
+        }
+        let workers = self.workers.unwrap_or(rings.len()).clamp(1, rings.len());
+        let group = Group::new(rings, workers, self.mode, self.stuck_after);
+        Capture::start(group, interfaces, attached, geometry)
+    }
+
+    /// The interfaces and queues that are meant, each interface once.
+    fn targets(&self) -> Result<Vec<Target>, OpenError> {
+        let mut targets: Vec<Target> = Vec::new();
+        for name in &self.sources {
+            let source: Source = name.parse()?;
+            let device = Device::find(&source.interface)?;
+            let queues = source.queues_of(&device)?;
+            match targets.iter_mut().find(|target| target.device.index == device.index) {
+                Some(target) => {
+                    target.queues.extend(queues);
+                    target.queues.sort_unstable();
+                    target.queues.dedup();
+                }
+                None => targets.push(Target { device, queues }),
+            }
+        }
+        Ok(targets)
     }
 
     fn check_numbers(&self) -> Result<(), OpenError> {
@@ -175,8 +210,12 @@ impl CaptureBuilder {
         Ok(())
     }
 
-    fn geometry(&self, device: &Device, rings: usize) -> Result<Geometry, OpenError> {
-        let cell_bytes = xdp::cell_bytes(device)?;
+    /// The same for all rings: cells large enough for the interface with the longest frames.
+    fn geometry(&self, targets: &[Target], rings: usize) -> Result<Geometry, OpenError> {
+        let mut cell_bytes = 0;
+        for target in targets {
+            cell_bytes = cell_bytes.max(xdp::cell_bytes(&target.device)?);
+        }
         let chunk_bytes = u64::from(self.chunk_cells) * u64::from(cell_bytes);
         let fitting = |bytes: u64| bytes / rings as u64 / chunk_bytes;
         let chunks = match (self.chunks, self.buffer_bytes) {
@@ -195,25 +234,11 @@ impl CaptureBuilder {
     }
 }
 
-/// `eth0` or `eth0@2`.
-fn parse_device_name(name: &str) -> Result<(&str, Option<u32>), OpenError> {
-    let bad = || OpenError::BadDeviceName { name: name.to_owned() };
-    match name.split_once('@') {
-        None if name.is_empty() => Err(bad()),
-        None => Ok((name, None)),
-        Some((interface, queue)) => Ok((interface, Some(queue.parse().map_err(|_| bad())?))),
-    }
-}
-
-fn chosen_queues(device: &Device, queue: Option<u32>) -> Result<Vec<u32>, OpenError> {
-    match queue {
-        None => Ok((0..device.rx_queues).collect()),
-        Some(queue) if queue < device.rx_queues => Ok(vec![queue]),
-        Some(queue) => Err(OpenError::NoSuchQueue {
-            ring: RingName { interface: device.name.clone(), queue },
-            queues: device.rx_queues,
-        }),
-    }
+/// What a capture is to receive from one interface.
+#[derive(Debug)]
+struct Target {
+    device: Device,
+    queues: Vec<u32>,
 }
 
 /// An interface of a capture.
@@ -250,18 +275,38 @@ pub(crate) struct Shared {
     pub(crate) ending: AtomicBool,
     bells: Vec<Arc<OwnedFd>>,
     started: Instant,
-    /// The device's drop counter when the capture began.
-    base_drops: Option<u64>,
-    device: Device,
     running: Mutex<Running>,
 }
 
 #[derive(Debug)]
 struct Running {
+    interfaces: Vec<Attached>,
+    /// How long the capture ran and what the devices dropped meanwhile, once it was stopped.
+    end: Option<(Duration, Option<u64>)>,
+}
+
+/// An interface that packets come from.
+#[derive(Debug)]
+struct Attached {
+    device: Device,
+    /// Its drop counter when the capture began; `None` if it reports none.
+    base_drops: Option<u64>,
     /// None once the capture was stopped.
     attachment: Option<Attachment>,
-    /// How long the capture ran and what the device dropped meanwhile, once it was stopped.
-    end: Option<(Duration, Option<u64>)>,
+}
+
+impl Attached {
+    fn device_drops(&self) -> Option<u64> {
+        let now = self.device.counters().ok()?.dropped?;
+        Some(now.saturating_sub(self.base_drops?))
+    }
+}
+
+impl Running {
+    /// What the devices dropped, as far as they report it; `None` if none of them does.
+    fn device_drops(&self) -> Option<u64> {
+        self.interfaces.iter().filter_map(Attached::device_drops).reduce(|a, b| a + b)
+    }
 }
 
 impl Shared {
@@ -282,17 +327,15 @@ impl Shared {
         self.bells.iter().for_each(|bell| ring_bell(bell));
     }
 
-    fn device_drops(&self) -> Option<u64> {
-        let now = self.device.counters().ok()?.dropped?;
-        Some(now.saturating_sub(self.base_drops?))
-    }
-
     fn stop(&self) {
         let mut running = lock(&self.running);
-        let Some(attachment) = running.attachment.take() else { return };
-        let device_drops = self.device_drops();
-        attachment.detach();
+        if running.end.is_some() {
+            return;
+        }
+        let device_drops = running.device_drops();
         running.end = Some((self.started.elapsed(), device_drops));
+        let attachments = running.interfaces.iter_mut().filter_map(|interface| interface.attachment.take());
+        attachments.for_each(Attachment::detach);
         drop(running);
         self.ending.store(true, Ordering::SeqCst);
         self.group.end();
@@ -312,11 +355,11 @@ impl Stopper {
 }
 
 impl Capture {
-    /// A capture on `device`: an interface (`eth0`: all its receive queues) or one receive queue of it
-    /// (`eth0@2`).
+    /// A capture on `device`: an interface (`eth0`: all its receive queues) or receive queues of it
+    /// (`eth0@2`, `eth0@0-3`, `eth0@0,2`).
     pub fn on(device: impl Into<String>) -> CaptureBuilder {
         CaptureBuilder {
-            device: device.into(),
+            sources: vec![device.into()],
             chunk_cells: DEFAULT_CHUNK_CELLS,
             chunks: None,
             buffer_bytes: None,
@@ -331,9 +374,8 @@ impl Capture {
 
     fn start(
         group: Group,
-        interface: Interface,
-        attachment: Attachment,
-        base_drops: Option<u64>,
+        interfaces: Vec<Interface>,
+        attached: Vec<Attached>,
         geometry: Geometry,
     ) -> Result<Self, OpenError> {
         let failed = |errno: rustix::io::Errno| OpenError::System {
@@ -356,13 +398,11 @@ impl Capture {
             group,
             ending: AtomicBool::new(false),
             started: Instant::now(),
-            base_drops,
-            device: interface.device.clone(),
-            running: Mutex::new(Running { attachment: Some(attachment), end: None }),
+            running: Mutex::new(Running { interfaces: attached, end: None }),
         });
         let worker = |(index, alarm)| Worker::new(Arc::clone(&shared), index, alarm);
         let workers = Mutex::new(alarms.into_iter().enumerate().map(worker).collect());
-        Ok(Self { shared, interfaces: vec![interface], rings, workers, geometry })
+        Ok(Self { shared, interfaces, rings, workers, geometry })
     }
 
     /// The workers, each for one thread. They are handed out once; a second call gives none.
@@ -413,9 +453,10 @@ impl Capture {
             account: ring.account(),
         };
         let rings = self.shared.group.rings().iter().map(page).collect();
-        let end = lock(&self.shared.running).end;
+        let running = lock(&self.shared.running);
         let (duration, device) =
-            end.unwrap_or_else(|| (self.shared.started.elapsed(), self.shared.device_drops()));
+            running.end.unwrap_or_else(|| (self.shared.started.elapsed(), running.device_drops()));
+        drop(running);
         Ledger::of("xdp", self.mode(), duration, rings, device)
     }
 
@@ -441,15 +482,6 @@ impl Drop for Capture {
 #[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;
-
-    #[test]
-    fn device_names_may_name_a_queue() {
-        assert_eq!(parse_device_name("eth0").unwrap(), ("eth0", None));
-        assert_eq!(parse_device_name("eth0@2").unwrap(), ("eth0", Some(2)));
-        for bad in ["", "eth0@", "eth0@x", "eth0@-1"] {
-            assert!(parse_device_name(bad).is_err(), "{bad} was taken");
-        }
-    }
 
     #[test]
     fn numbers_that_cannot_be_are_refused_before_anything_else() {

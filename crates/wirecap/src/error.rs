@@ -26,7 +26,7 @@ pub enum OpenError {
         /// How many receive queues the interface has.
         queues: u32,
     },
-    /// A device name that is not `INTERFACE` or `INTERFACE@QUEUE`.
+    /// A device name that is not `INTERFACE` or `INTERFACE@QUEUES`.
     BadDeviceName {
         /// What was given.
         name: String,
@@ -101,7 +101,11 @@ impl fmt::Display for OpenError {
                 write!(f, "{ring} does not exist: {interface} has receive queues 0 to {last}")
             }
             Self::BadDeviceName { name } => {
-                write!(f, "'{name}' is not a device; write INTERFACE or INTERFACE@QUEUE, such as eth0@2")
+                write!(
+                    f,
+                    "'{name}' is not a device; write INTERFACE or INTERFACE@QUEUES, such as eth0@2, eth0@0-3 or \
+                     eth0@0,2"
+                )
             }
             Self::BadParameter { parameter, value, allowed } => {
                 write!(f, "{parameter} cannot be {value}; it may be {allowed}")

@@ -45,6 +45,7 @@ mod recycle;
 mod refill;
 mod ring;
 pub mod savefile;
+mod source;
 mod stamps;
 mod sync;
 mod sys;

@@ -56,6 +56,10 @@ pub(crate) struct Settings {
     pub(crate) timestamps: bool,
     pub(crate) promiscuous: bool,
     pub(crate) snap_len: u32,
+    /// The interface's place in the capture.
+    pub(crate) interface_index: usize,
+    /// The place of the interface's first ring in the capture.
+    pub(crate) first_ring_index: usize,
 }
 
 /// The rings of an interface, receiving.
@@ -103,7 +107,12 @@ pub(crate) fn open(device: &Device, queues: &[u32], settings: &Settings) -> Resu
             ifindex: device.index,
             inquiry: Arc::clone(&inquiry),
         });
-        let identity = RingIdentity { name, index, interface_index: 0, snap_len: settings.snap_len };
+        let identity = RingIdentity {
+            name,
+            index: settings.first_ring_index + index,
+            interface_index: settings.interface_index,
+            snap_len: settings.snap_len,
+        };
         let (rx, fill, stamps) = (prepared.rx, prepared.fill, Arc::clone(&attachment.stamps));
         let ring = UmemRing::new(identity, prepared.pool, rx, fill, kernel.clone(), stamps)
             .map_err(|broken| system("post the cells", io::Error::other(broken.to_string())))?;

@@ -272,6 +272,31 @@ fn one_worker_serves_several_rings_and_loses_nothing() {
 }
 
 #[test]
+fn several_interfaces_are_one_capture() {
+    if !privileged() {
+        return;
+    }
+    let (first, second) = (Bed::new(1), Namespace::new().unwrap());
+    let other = VethPair::new((&second, "b0"), (&first.receiver, "b1"), 2, 3000).unwrap();
+    let capture = first.open(small().and("b1@1").workers(1));
+    assert_eq!(capture.geometry().cell_bytes, 4096, "the cells hold the longest frames of all interfaces");
+    let mut worker = capture.workers().pop().unwrap();
+    first.generator().send(&[Load::new(0, 100)]).unwrap();
+    let mut sender = AfXdpSender::on(&other.sender, 1).unwrap();
+    (0..50).for_each(|_| sender.send(&[7; 100]).unwrap());
+    sender.flush().unwrap();
+    take(&mut worker, 150, |chunk| {
+        let interface = &capture.interfaces()[chunk.interface_index()].device.name;
+        assert_eq!(&chunk.ring().interface, interface);
+        assert_eq!(chunk.ring(), &capture.rings()[chunk.ring_index()]);
+    });
+    let ledger = first.close(capture);
+    balanced(&ledger, 150);
+    let rings: Vec<_> = ledger.rings.iter().map(|ring| (&*ring.name, ring.account.delivered)).collect();
+    assert_eq!(rings, [("a1@0", 100), ("b1@1", 50)]);
+}
+
+#[test]
 fn a_capture_of_one_queue_leaves_the_others_to_the_host() {
     if !privileged() {
         return;

@@ -1,0 +1,92 @@
+//! What a capture reads: interfaces, or receive queues of them by name (virtual capture devices, as
+//! Fusco and Deri have them: `eth1@2`).
+
+use std::str::FromStr;
+
+use crate::chunk::RingName;
+use crate::device::Device;
+use crate::error::OpenError;
+
+/// An interface and the receive queues to capture: `eth0` (all), `eth0@2`, `eth0@0-3`, `eth0@0,2`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Source {
+    pub(crate) interface: String,
+    /// In ascending order, each once; `None` for all.
+    queues: Option<Vec<u32>>,
+}
+
+/// No driver has more; it keeps `eth0@0-4294967295` from filling the memory.
+const QUEUE_COUNT_MAX: u32 = 4096;
+
+impl FromStr for Source {
+    type Err = OpenError;
+
+    fn from_str(name: &str) -> Result<Self, OpenError> {
+        let bad = || OpenError::BadDeviceName { name: name.to_owned() };
+        let (interface, queues) = match name.split_once('@') {
+            None => (name, None),
+            Some((interface, queues)) => (interface, Some(parse_queues(queues).ok_or_else(bad)?)),
+        };
+        if interface.is_empty() {
+            return Err(bad());
+        }
+        Ok(Self { interface: interface.to_owned(), queues })
+    }
+}
+
+/// `2`, `0-3`, `0,2`, `0-1,4`.
+fn parse_queues(list: &str) -> Option<Vec<u32>> {
+    let mut queues = Vec::new();
+    for part in list.split(',') {
+        let (first, last) = part.split_once('-').unwrap_or((part, part));
+        let (first, last): (u32, u32) = (first.parse().ok()?, last.parse().ok()?);
+        if first > last || last >= QUEUE_COUNT_MAX {
+            return None;
+        }
+        queues.extend(first..=last);
+    }
+    queues.sort_unstable();
+    queues.dedup();
+    Some(queues)
+}
+
+impl Source {
+    /// The queues of `device` that are meant.
+    ///
+    /// # Errors
+    ///
+    /// [`OpenError::NoSuchQueue`] for one that it has not got.
+    pub(crate) fn queues_of(&self, device: &Device) -> Result<Vec<u32>, OpenError> {
+        let Some(queues) = &self.queues else { return Ok((0..device.rx_queues).collect()) };
+        match queues.iter().find(|queue| **queue >= device.rx_queues) {
+            None => Ok(queues.clone()),
+            Some(&queue) => Err(OpenError::NoSuchQueue {
+                ring: RingName { interface: device.name.clone(), queue },
+                queues: device.rx_queues,
+            }),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_source_may_name_queues() {
+        let queues = |name: &str| name.parse::<Source>().unwrap().queues;
+        assert_eq!(queues("eth0"), None);
+        assert_eq!(queues("eth0@2"), Some(vec![2]));
+        assert_eq!(queues("eth0@0-3"), Some(vec![0, 1, 2, 3]));
+        assert_eq!(queues("eth0@2,0,2"), Some(vec![0, 2]));
+        assert_eq!(queues("eth0@4,0-1"), Some(vec![0, 1, 4]));
+    }
+
+    #[test]
+    fn names_that_mean_nothing_are_refused() {
+        for bad in ["", "@0", "eth0@", "eth0@x", "eth0@-1", "eth0@3-1", "eth0@0,", "eth0@0-4294967295"] {
+            let error = bad.parse::<Source>().unwrap_err();
+            assert!(matches!(error, OpenError::BadDeviceName { .. }), "{bad} was taken");
+        }
+    }
+}
