@@ -7,7 +7,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use clap::{Args, ValueEnum};
 use wirecap::savefile::{self, FileSink, Format, LinkType, Record, Section, Sink, StreamSink, WriteError};
-use wirecap::{Capture, Chunk, Ledger, Packet, Timestamp, Worker, grouped};
+use wirecap::{Account, Capture, Chunk, Ledger, Packet, Timestamp, Worker, grouped};
 
 use crate::failure::Failure;
 use crate::merge::Merge;
@@ -99,10 +99,13 @@ fn record<S: Sink>(
     let mut progress = Progress::new();
     let outcome = recorder.record(&capture, &mut progress);
     progress.clear();
-    let interfaces = capture.interfaces().len();
+    let interfaces: Vec<usize> =
+        capture.interfaces().iter().map(|interface| interface.queues.len()).collect();
     let ledger = capture.close();
-    let outcome = outcome.and_then(|()| Ok(recorder.finish(&ledger, interfaces)?));
-    eprintln!("{}", recorder.summary(&arguments.write));
+    let outcome = outcome.and_then(|()| Ok(recorder.finish(&ledger, &interfaces)?));
+    if outcome.is_ok() {
+        eprintln!("{}", recorder.summary(&arguments.write));
+    }
     options.report(&ledger)?;
     match outcome {
         // Whoever read the pipe has seen enough: the usual end of a pipe.
@@ -123,7 +126,7 @@ struct Recorder<S: Sink> {
     left: u64,
     deadline: Option<Instant>,
     flushed: Instant,
-    /// Packets that arrived after the last one that was asked for.
+    /// Packets that arrived after the last one that was asked for, or that could be written.
     surplus: u64,
 }
 
@@ -168,6 +171,11 @@ impl<S: Sink> Recorder<S> {
             self.record_merged(capture, &mut worker, progress)
         };
         capture.stop();
+        // After a failure of the file, what has arrived meanwhile is taken out, so that the ledger does
+        // not blame the engine for it.
+        while let Ok(Some(chunk)) = worker.next_chunk() {
+            self.surplus += chunk.len() as u64;
+        }
         outcome
     }
 
@@ -246,20 +254,21 @@ impl<S: Sink> Recorder<S> {
         Ok(())
     }
 
-    /// Writes the drop counts, and everything that is still in memory.
-    fn finish(&mut self, ledger: &Ledger, interfaces: usize) -> Result<(), WriteError> {
-        let dropped = &ledger.total.dropped;
-        // The counters of one capture are those of its only interface.
-        for interface in 0..interfaces as u32 {
+    /// Writes each interface's counts, and everything that is still in memory.
+    fn finish(&mut self, ledger: &Ledger, interfaces: &[usize]) -> Result<(), WriteError> {
+        let mut rings = ledger.rings.iter();
+        for (interface, &ring_count) in interfaces.iter().enumerate() {
+            let own: Vec<_> = rings.by_ref().take(ring_count).map(|ring| &ring.account).collect();
+            let sum = |count: fn(&Account) -> u64| own.iter().copied().map(count).sum();
             self.writer.statistics(&savefile::Statistics {
-                interface,
+                interface: interface as u32,
                 start: Some(self.started),
                 end: Some(now()),
-                received: ledger.total.seen,
-                dropped_by_interface: dropped.device,
-                accepted_by_filter: Some(ledger.total.offered),
-                dropped_by_os: Some(dropped.no_cell + dropped.ring_full + dropped.other),
-                delivered: Some(self.writer.packets()),
+                received: own.iter().map(|account| account.seen).sum(),
+                dropped_by_interface: ledger.device_drops[interface],
+                accepted_by_filter: Some(sum(|account| account.offered)),
+                dropped_by_os: Some(sum(|account| account.dropped.total())),
+                delivered: Some(sum(|account| account.delivered)),
             })?;
         }
         self.writer.flush()

@@ -282,7 +282,7 @@ pub(crate) struct Shared {
 struct Running {
     interfaces: Vec<Attached>,
     /// How long the capture ran and what the devices dropped meanwhile, once it was stopped.
-    end: Option<(Duration, Option<u64>)>,
+    end: Option<(Duration, Vec<Option<u64>>)>,
 }
 
 /// An interface that packets come from.
@@ -303,9 +303,8 @@ impl Attached {
 }
 
 impl Running {
-    /// What the devices dropped, as far as they report it; `None` if none of them does.
-    fn device_drops(&self) -> Option<u64> {
-        self.interfaces.iter().filter_map(Attached::device_drops).reduce(|a, b| a + b)
+    fn device_drops(&self) -> Vec<Option<u64>> {
+        self.interfaces.iter().map(Attached::device_drops).collect()
     }
 }
 
@@ -455,7 +454,7 @@ impl Capture {
         let rings = self.shared.group.rings().iter().map(page).collect();
         let running = lock(&self.shared.running);
         let (duration, device) =
-            running.end.unwrap_or_else(|| (self.shared.started.elapsed(), running.device_drops()));
+            running.end.clone().unwrap_or_else(|| (self.shared.started.elapsed(), running.device_drops()));
         drop(running);
         Ledger::of("xdp", self.mode(), duration, rings, device)
     }

@@ -118,6 +118,10 @@ pub struct Ledger {
     pub duration: Duration,
     /// The rings.
     pub rings: Vec<RingLedger>,
+    /// What each interface's device dropped, in the order of
+    /// [`Capture::interfaces`](crate::Capture::interfaces); `None` where it reports nothing.
+    #[serde(skip)]
+    pub device_drops: Vec<Option<u64>>,
 }
 
 fn as_seconds<S: serde::Serializer>(duration: &Duration, serializer: S) -> Result<S::Ok, S::Error> {
@@ -125,18 +129,18 @@ fn as_seconds<S: serde::Serializer>(duration: &Duration, serializer: S) -> Resul
 }
 
 impl Ledger {
-    /// Sums up `rings`, adding `device`, the drops that are only counted per interface.
+    /// Sums up `rings`, adding what the devices dropped, as far as they report it.
     pub(crate) fn of(
         engine: &'static str,
         mode: String,
         duration: Duration,
         rings: Vec<RingLedger>,
-        device: Option<u64>,
+        device_drops: Vec<Option<u64>>,
     ) -> Self {
         let mut total = Account { filtered: Some(0), ..Account::default() };
         rings.iter().for_each(|ring| total.add(&ring.account));
-        total.dropped.device = device;
-        Self { engine, mode, total: total.balanced(), duration, rings }
+        total.dropped.device = device_drops.iter().copied().flatten().reduce(|a, b| a + b);
+        Self { engine, mode, total: total.balanced(), duration, rings, device_drops }
     }
 
     /// Whether every packet that was offered was delivered, as far as is reported.
@@ -243,7 +247,7 @@ mod tests {
     }
 
     fn ledger(rings: Vec<RingLedger>, device: Option<u64>) -> Ledger {
-        Ledger::of("xdp", "B-(256,512)".to_owned(), Duration::from_millis(1500), rings, device)
+        Ledger::of("xdp", "B-(256,512)".to_owned(), Duration::from_millis(1500), rings, vec![device])
     }
 
     #[test]

@@ -1,0 +1,312 @@
+//! `wirecap capture` and `wirecap count` on real veth pairs, their files read by tcpdump and tshark.
+
+mod common;
+
+use std::fs;
+use std::path::Path;
+use std::process::Command;
+use std::thread;
+use std::time::Duration;
+
+use common::{Bed, WIRECAP, tcpdump, tshark};
+use rustix::process::Signal;
+use tempfile::TempDir;
+use wirecap_testbed::{AfXdpSender, Load, Stamp, loss_lock, pass_program, privileged};
+
+/// A pool that holds all that the tests send, so that nothing depends on the machine's speed.
+const DEEP: [&str; 4] = ["-M", "64", "-R", "512"];
+
+fn savefile(directory: &TempDir, name: &str) -> String {
+    directory.path().join(name).display().to_string()
+}
+
+fn capture<'a>(device: &'a str, file: &'a str, more: &[&'a str]) -> Vec<&'a str> {
+    [&["capture", "-i", device, "-w", file], &DEEP[..], more].concat()
+}
+
+#[test]
+fn a_recorded_file_is_what_the_sender_sent() {
+    if !privileged() {
+        return;
+    }
+    let bed = Bed::new(1);
+    let directory = TempDir::new().unwrap();
+    for format in ["pcapng", "pcap"] {
+        let file = savefile(&directory, format);
+        let running = bed.capture(&capture("a1", &file, &["--format", format, "--json"]));
+        bed.generator().send(&[Load::new(0, 5000)]).unwrap();
+        let finished = running.interrupt();
+        finished.assert_success();
+        assert!(finished.stderr.contains("wrote 5,000 packets"), "{}", finished.stderr);
+        assert!(finished.stderr.trim_end().ends_with("lossless: yes"), "{}", finished.stderr);
+        let ledger = finished.ledger();
+        assert_eq!(ledger["delivered"], 5000, "{ledger}");
+        assert_eq!(ledger["offered"], 5000, "{ledger}");
+        let (lines, whole) = tcpdump(Path::new(&file), &[]);
+        assert!(whole && lines.len() == 5000, "{} packets", lines.len());
+        let packets = tshark(Path::new(&file), &["frame.time_epoch", "frame.len", "data.data"]);
+        let mut last = String::new();
+        for (sequence, packet) in packets.iter().enumerate() {
+            let stamp = Stamp { queue: 0, sequence: sequence as u64 };
+            let payload: String =
+                bed.traffic().frame(stamp)[42..].iter().map(|byte| format!("{byte:02x}")).collect();
+            assert_eq!((&*packet[1], &*packet[2]), ("60", &*payload));
+            assert!(packet[0] >= last, "packet {sequence} is earlier than its predecessor");
+            last.clone_from(&packet[0]);
+        }
+        assert_eq!(packets.len(), 5000);
+    }
+}
+
+#[test]
+fn rings_are_merged_in_time_order_with_their_queues() {
+    if !privileged() {
+        return;
+    }
+    let bed = Bed::new(4);
+    let directory = TempDir::new().unwrap();
+    let file = savefile(&directory, "merged");
+    let running = bed.capture(&capture("a1", &file, &["--json"]));
+    let traffic = bed.traffic();
+    thread::scope(|scope| {
+        for queue in 0..4u16 {
+            let (pair, traffic) = (&bed.pair, &traffic);
+            scope.spawn(move || {
+                let mut sender = AfXdpSender::on(&pair.sender, queue.into()).unwrap();
+                for sequence in 0..2000 {
+                    sender.send(&traffic.frame(Stamp { queue, sequence })).unwrap();
+                }
+                sender.flush().unwrap();
+            });
+        }
+    });
+    let finished = running.interrupt();
+    finished.assert_success();
+    assert_eq!(finished.ledger()["delivered"], 8000);
+    let packets = tshark(Path::new(&file), &["frame.time_epoch", "frame.packet_id", "frame.interface_queue"]);
+    assert_eq!(packets.len(), 8000);
+    let disordered = packets.windows(2).filter(|pair| pair[0][0] > pair[1][0]).count();
+    assert_eq!(disordered, 0, "packets out of their order in time");
+    for queue in ["0", "1", "2", "3"] {
+        assert_eq!(packets.iter().filter(|packet| packet[2] == queue).count(), 2000, "queue {queue}");
+    }
+}
+
+#[test]
+fn a_number_of_packets_ends_the_capture() {
+    if !privileged() {
+        return;
+    }
+    let bed = Bed::new(1);
+    let directory = TempDir::new().unwrap();
+    let file = savefile(&directory, "limited");
+    let running = bed.capture(&capture("a1", &file, &["-c", "123", "--json"]));
+    bed.generator().send(&[Load::new(0, 1000)]).unwrap();
+    let finished = running.finish();
+    finished.assert_success();
+    assert!(finished.stderr.contains("wrote 123 packets"), "{}", finished.stderr);
+    assert_eq!(tcpdump(Path::new(&file), &[]).0.len(), 123);
+    let ledger = finished.ledger();
+    assert_eq!(ledger["offered"], ledger["delivered"], "{ledger}");
+}
+
+#[test]
+fn a_duration_ends_the_capture() {
+    if !privileged() {
+        return;
+    }
+    let bed = Bed::new(1);
+    let directory = TempDir::new().unwrap();
+    let file = savefile(&directory, "timed");
+    let finished = bed.capture(&capture("a1", &file, &["--duration", "300ms"])).finish();
+    finished.assert_success();
+    assert!(tcpdump(Path::new(&file), &[]).1, "an empty capture is a valid file");
+    let finished = bed.capture(&["count", "-i", "a1", "-R", "16", "--duration", "300ms"]).finish();
+    finished.assert_success();
+}
+
+#[test]
+fn a_pipe_gets_the_packets_and_may_be_closed() {
+    if !privileged() {
+        return;
+    }
+    let bed = Bed::new(1);
+    let read_all = format!("{WIRECAP} capture -i a1 -M 64 -R 512 -c 500 -w - | tcpdump -n -r - 2>/dev/null");
+    let mut running = bed.start(Command::new("sh").args(["-c", &read_all]));
+    running.wait_for("capturing");
+    bed.generator().send(&[Load::new(0, 500)]).unwrap();
+    let finished = running.finish();
+    assert_eq!(String::from_utf8_lossy(&finished.stdout).lines().count(), 500, "{}", finished.stderr);
+
+    let read_some = format!(
+        "{{ {WIRECAP} capture -i a1 -M 64 -R 512 --duration 20s -w -; echo status $? >&2; }} | head -c 24 >/dev/null"
+    );
+    let mut running = bed.start(Command::new("sh").args(["-c", &read_some]));
+    running.wait_for("capturing");
+    bed.generator().send(&[Load::new(0, 5000).per_second(2500)]).unwrap();
+    let finished = running.finish();
+    assert!(finished.stderr.contains("status 0"), "{}", finished.stderr);
+    assert!(finished.stderr.contains("lossless: yes"), "{}", finished.stderr);
+}
+
+#[test]
+fn a_full_disk_ends_the_capture_with_an_error_and_a_whole_file() {
+    if !privileged() {
+        return;
+    }
+    let bed = Bed::new(1);
+    let directory = TempDir::new().unwrap();
+    // The mount is private to the shell and goes with it, so the file is copied out of it first.
+    let (disk, kept) = (savefile(&directory, "disk"), savefile(&directory, "kept"));
+    let script = format!(
+        "mkdir {disk} && mount -t tmpfs -o size=1M full {disk} && \
+         {WIRECAP} capture -i a1 -M 64 -R 512 -w {disk}/file; echo status $? >&2; cp {disk}/file {kept}"
+    );
+    let mut running = bed.start(Command::new("unshare").args(["-m", "sh", "-c", &script]));
+    running.wait_for("capturing");
+    bed.generator().send(&[Load::new(0, 20_000)]).unwrap();
+    let finished = running.finish();
+    let (lines, whole) = tcpdump(Path::new(&kept), &[]);
+    assert!(finished.stderr.contains("status 1"), "{}", finished.stderr);
+    assert!(finished.stderr.contains("No space left on device"), "{}", finished.stderr);
+    assert!(
+        finished.stderr.contains(&format!("{} packets are safely in it", lines.len())),
+        "{}",
+        finished.stderr
+    );
+    assert!(whole && !lines.is_empty());
+}
+
+#[test]
+fn a_killed_capture_leaves_nothing_behind_but_a_file_that_reads_to_its_last_packet() {
+    if !privileged() {
+        return;
+    }
+    let _lock = loss_lock().unwrap();
+    let bed = Bed::new(1);
+    let directory = TempDir::new().unwrap();
+    let mut generator = bed.generator();
+    let run = generator.start(&[Load::endless(0).per_second(300_000)]).unwrap();
+    for moment in 0..10u64 {
+        let file = savefile(&directory, &format!("killed{moment}"));
+        let running = bed.capture(&capture("a1", &file, &[]));
+        // Moments that differ from run to run, within half a second.
+        let pause = u64::from(std::process::id()) * 7919 + moment * 104_729;
+        thread::sleep(Duration::from_millis(pause % 500));
+        running.signal(Signal::KILL);
+        running.finish();
+        // No program is left: another one can be attached at once.
+        drop(bed.receiver.run_in(|| pass_program(&bed.pair.receiver)).unwrap().unwrap());
+        if fs::metadata(&file).is_ok_and(|metadata| metadata.len() > 0) {
+            let (lines, whole) = tcpdump(Path::new(&file), &[]);
+            assert!(whole, "{file} is torn after {} packets", lines.len());
+        }
+    }
+    run.stop().unwrap();
+    let running = bed.capture(&["count", "-i", "a1", "-M", "64", "-R", "512", "--json"]);
+    bed.generator().send(&[Load::new(0, 1000)]).unwrap();
+    assert_eq!(running.interrupt().ledger()["delivered"], 1000);
+}
+
+#[test]
+fn an_interface_that_is_removed_ends_the_capture_with_its_ledger_and_the_reason() {
+    if !privileged() {
+        return;
+    }
+    let bed = Bed::new(1);
+    let directory = TempDir::new().unwrap();
+    let file = savefile(&directory, "removed");
+    let running = bed.capture(&capture("a1", &file, &["--json"]));
+    bed.generator().send(&[Load::new(0, 700)]).unwrap();
+    let removal = bed.sender.run_in(|| Command::new("ip").args(["link", "delete", "a0"]).status());
+    assert!(removal.unwrap().unwrap().success());
+    let finished = running.finish();
+    finished.assert_refused(1, &["a1 was removed"]);
+    assert_eq!(finished.ledger()["delivered"], 700);
+    assert_eq!(tcpdump(Path::new(&file), &[]).0.len(), 700);
+}
+
+#[test]
+fn count_counts_per_ring() {
+    if !privileged() {
+        return;
+    }
+    let bed = Bed::new(2);
+    let running = bed.capture(&["count", "-i", "a1", "-M", "64", "-R", "512", "--json"]);
+    bed.generator().send(&[Load::new(0, 3000), Load::new(1, 1000)]).unwrap();
+    let finished = running.interrupt();
+    finished.assert_success();
+    let ledger = finished.ledger();
+    assert_eq!(ledger["delivered"], 4000, "{ledger}");
+    assert_eq!(ledger["bytes"], 240_000, "{ledger}");
+    assert_eq!(ledger["rings"][0]["delivered"], 3000, "{ledger}");
+    assert_eq!(ledger["rings"][1]["delivered"], 1000, "{ledger}");
+}
+
+#[test]
+fn wrong_usage_is_named_with_exit_status_2() {
+    if !privileged() {
+        return;
+    }
+    let bed = Bed::new(1);
+    let cases: [(&[&str], &str); 8] = [
+        (&["count", "-i", "a1", "-M", "0"], "M (cells per chunk)"),
+        (&["count", "-i", "a1", "-R", "0"], "R (chunks per pool)"),
+        (&["count", "-i", "a1", "-R", "4000000000"], "R x M"),
+        (&["count", "-i", "a1", "-T", "250"], "T (threshold"),
+        (&["count", "-i", "a1@x"], "a1@x"),
+        (&["count", "-i", "a1", "--buffer", "12parsecs"], "unit"),
+        (&["count", "-i", "a1", "-c", "0"], "0"),
+        (&["capture", "-i", "a1", "-w", "-", "--json"], "--json"),
+    ];
+    for (arguments, words) in cases {
+        bed.run(Command::new(WIRECAP).args(arguments)).assert_refused(2, &[words]);
+    }
+}
+
+#[test]
+fn what_cannot_be_done_is_named_with_exit_status_1() {
+    if !privileged() {
+        return;
+    }
+    let bed = Bed::new(1);
+    let directory = TempDir::new().unwrap();
+    let file = savefile(&directory, "none");
+    let cases: [(&[&str], &[&str]); 5] = [
+        (&["capture", "-i", "nonesuch", "-w", &file], &["nonesuch", "a1"]),
+        (&["capture", "-i", "a1@4", "-w", &file], &["a1@4", "one receive queue"]),
+        (&["capture", "-i", "a1", "-w", "/nonesuch/file"], &["/nonesuch"]),
+        (&["capture", "-i", "a1", "-w", "/proc/nonesuch"], &["/proc/nonesuch"]),
+        (&["capture", "-i", "a1", "-M", "65536", "-R", "1024", "-w", &file], &["memory", "-R"]),
+    ];
+    for (arguments, words) in cases {
+        bed.run(Command::new(WIRECAP).args(arguments)).assert_refused(1, words);
+        assert!(!Path::new(&file).exists(), "a capture that failed left a file");
+    }
+    drop(bed.receiver.run_in(|| pass_program(&bed.pair.receiver)).unwrap().unwrap());
+}
+
+#[test]
+fn missing_privileges_are_named() {
+    if !privileged() {
+        return;
+    }
+    let bed = Bed::new(1);
+    let nobody = ["--reuid=65534", "--regid=65534", "--clear-groups"];
+    // A copy where nobody may read it.
+    let directory = TempDir::new_in("/tmp").unwrap();
+    let program = directory.path().join("wirecap");
+    fs::copy(WIRECAP, &program).unwrap();
+    let readable = std::os::unix::fs::PermissionsExt::from_mode(0o755);
+    fs::set_permissions(directory.path(), readable).unwrap();
+    let setpriv = |more: &[&str], arguments: &[&str]| {
+        bed.run(Command::new("setpriv").args(nobody).args(more).arg(&program).args(arguments))
+    };
+    setpriv(&[], &["count", "-i", "a1", "-R", "4"]).assert_refused(1, &["CAP_NET_RAW", "root"]);
+    let capabilities = ["--inh-caps=+net_raw,+net_admin,+bpf", "--ambient-caps=+net_raw,+net_admin,+bpf"];
+    setpriv(&capabilities, &["count", "-i", "a1"])
+        .assert_refused(1, &["locked memory", "CAP_IPC_LOCK", "ulimit"]);
+    // What fits the limit works without being root.
+    let finished = setpriv(&capabilities, &["count", "-i", "a1", "-R", "4", "--duration", "200ms"]);
+    finished.assert_success();
+}
