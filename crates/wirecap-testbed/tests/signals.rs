@@ -1,0 +1,32 @@
+//! The generator under signals. Alone in its process, which is stopped and continued.
+
+use std::process::Command;
+
+use wirecap_testbed::{Counters, Generator, Load, Namespace, Traffic, VethPair, drop_program, privileged};
+
+/// Stops and continues the parent process, which interrupts its system calls.
+const DISTURB: &str = "for i in 1 2 3 4 5 6 7 8 9 10; do
+    kill -STOP $PPID; sleep 0.01; kill -CONT $PPID; sleep 0.01
+done";
+
+#[test]
+fn a_run_that_signals_interrupt_sends_every_frame_once() {
+    if !privileged() {
+        return;
+    }
+    let namespace = Namespace::new().expect("a namespace");
+    let mut disturbance = Command::new("sh").args(["-c", DISTURB]).spawn().expect("a shell");
+    let pair = VethPair::new((&namespace, "a0"), (&namespace, "a1"), 1, 1500).expect("a pair");
+    let _dropping = drop_program(&pair.receiver).expect("a program");
+    let mut counters = Counters::of(&pair.sender).expect("counters");
+    for (load, frames) in
+        [(Load::new(0, 100_000).per_second(500_000), 100_000), (Load::new(0, 1_000_000), 1_000_000)]
+    {
+        counters.restart().expect("counters");
+        let mut generator = Generator::new(&pair.sender, &Traffic::to(&pair.receiver)).expect("a generator");
+        let sent = generator.send(&[load]).expect("sent");
+        assert_eq!(sent[0].frames, frames);
+        assert_eq!(counters.since_start().expect("counters").handed_over_as_xdp(), frames);
+    }
+    assert!(disturbance.wait().expect("waited for").success());
+}
