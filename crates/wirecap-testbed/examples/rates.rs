@@ -1,11 +1,14 @@
-//! What the in-kernel generator reaches on this machine, into a receiver that drops everything.
+//! What the senders reach on this machine, into a receiver that drops everything.
 //!
 //! Run it alone: `cargo run --release -p wirecap-testbed --example rates`
 
 use std::error::Error;
 
+use std::time::Instant;
+
 use wirecap_testbed::{
-    Counters, Generator, Load, Namespace, Sizes, Traffic, VethPair, drop_program, loss_lock,
+    AfXdpSender, Counters, Generator, Load, Namespace, Sizes, Stamp, Traffic, VethPair, drop_program,
+    loss_lock,
 };
 
 const FRAMES: u64 = 2_000_000;
@@ -34,6 +37,18 @@ fn main() -> Result<(), Box<dyn Error>> {
         run(&[Load::new(0, FRAMES / 2).per_second(1_000_000)])?;
         run(&[Load::new(0, FRAMES / 20).per_second(100_000)])?;
         run(&[Load::new(0, FRAMES / 200).per_second(10_000)])?;
+        println!("  {:.0} frames per second through AF_XDP", af_xdp_rate(&pair, &traffic)?);
     }
     Ok(())
+}
+
+fn af_xdp_rate(pair: &VethPair, traffic: &Traffic) -> Result<f64, Box<dyn Error>> {
+    let mut sender = AfXdpSender::on(&pair.sender, 1)?;
+    let frame = traffic.frame(Stamp { queue: 1, sequence: 0 });
+    let started = Instant::now();
+    for _ in 0..FRAMES {
+        sender.send(&frame)?;
+    }
+    sender.flush()?;
+    Ok(FRAMES as f64 / started.elapsed().as_secs_f64())
 }

@@ -54,7 +54,9 @@ impl AfXdpSender {
         if frame.is_empty() || frame.len() > self.interface.frame_bytes_max() + 4 {
             return Err(self.socket_error(frame.len(), Errno::MSGSIZE));
         }
-        self.flush_until(|socket| socket.has_room_for(frame.len()), frame.len())?;
+        if !self.socket.has_room_for(frame.len()) {
+            self.flush_until(|socket| socket.has_room_for(frame.len()), frame.len())?;
+        }
         self.socket.push(frame);
         self.sent += 1;
         if self.socket.unpublished() >= CELLS_PER_KICK { self.kick(frame.len()) } else { Ok(()) }

@@ -409,3 +409,77 @@ fn pin_to(cpu: u32) -> io::Result<()> {
     only.set(cpu as usize);
     Ok(sched_setaffinity(None, &only)?)
 }
+
+#[cfg(test)]
+mod tests {
+    use wirecap::bpf::XDP_REDIRECT;
+
+    use super::*;
+    use crate::{Sizes, VethPair, privileged};
+
+    /// Makes the frame of this stamp in the kernel, on a template that other frames were made from.
+    fn frame_of_kernel(engine: &Engine, stamp: Stamp, worn_template: &[u8]) -> Vec<u8> {
+        let state = State { sequence: stamp.sequence, queue: stamp.queue.into(), ..State::default() };
+        // Whichever CPU this thread runs on finds its state.
+        for cpu in allowed_cpus().expect("this thread's CPUs") {
+            engine.states.update(cpu, &state.to_bytes()).expect("an update");
+        }
+        let run = engine.program.test_run(worn_template, 1).expect("a test run");
+        assert_eq!(run.verdict, XDP_REDIRECT as u32);
+        run.frame
+    }
+
+    #[test]
+    fn the_kernel_makes_the_frames_that_user_space_makes() {
+        if !privileged() {
+            return;
+        }
+        let namespace = Namespace::new().expect("a namespace");
+        let pair = VethPair::new((&namespace, "a0"), (&namespace, "a1"), 1, 1500).expect("a pair");
+        let plain = Traffic::to(&pair.receiver);
+        let kinds = [
+            plain.clone(),
+            Traffic { sizes: Sizes::imix(), flows: 7, ..plain.clone() },
+            Traffic { sizes: Sizes::mix(&[(61, 3), (1514, 2), (999, 9)]), flows: 40_000, ..plain.clone() },
+            Traffic { source: [255, 255, 255, 250].into(), flows: 1 << 24, source_port: 0xc000, ..plain },
+        ];
+        for traffic in kinds {
+            let generator = Generator::new(&pair.sender, &traffic).expect("a generator");
+            let mut worn_template = template(&traffic);
+            for sequence in (0..50).chain([16_383, 16_384, 39_999, 40_000, 1 << 33, u64::MAX / 3]) {
+                let stamp = Stamp { queue: (sequence % 5) as u16, sequence };
+                let frame = frame_of_kernel(&generator.engine, stamp, &worn_template);
+                assert_eq!(frame, traffic.frame(stamp), "{stamp:?} of {traffic:?}");
+                assert_eq!(Stamp::of(&frame), Some(stamp));
+                worn_template[..frame.len()].copy_from_slice(&frame);
+            }
+        }
+    }
+
+    #[test]
+    fn traffic_that_cannot_be_sent_is_refused_with_its_limits() {
+        if !privileged() {
+            return;
+        }
+        let namespace = Namespace::new().expect("a namespace");
+        let pair = VethPair::new((&namespace, "a0"), (&namespace, "a1"), 1, 1500).expect("a pair");
+        let plain = Traffic::to(&pair.receiver);
+        let refused = |traffic| Generator::new(&pair.sender, &traffic).expect_err("a refusal").to_string();
+        assert_eq!(
+            refused(Traffic { sizes: Sizes::mix(&[(60, 1), (1515, 1)]), ..plain.clone() }),
+            "the frame length in bytes is 1515, but must lie between 60 and 1514"
+        );
+        assert_eq!(
+            refused(Traffic { sizes: Sizes::fixed(59), ..plain.clone() }),
+            "the frame length in bytes is 59, but must lie between 60 and 1514"
+        );
+        assert_eq!(
+            refused(Traffic { flows: 0, ..plain.clone() }),
+            "the number of flows is 0, but must lie between 1 and 16777216"
+        );
+        assert_eq!(
+            refused(Traffic { source_port: 49_153, ..plain }),
+            "the first source port is 49153, but must lie between 0 and 49152"
+        );
+    }
+}

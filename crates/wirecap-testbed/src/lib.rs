@@ -38,6 +38,6 @@ pub use generator::{Generator, Load, Run, Sent, Stopper};
 pub use interface::{Interface, VethPair, drop_program, pass_program};
 pub use namespace::Namespace;
 pub use pace::{Pacer, Rate};
-pub use packet::PacketSender;
+pub use packet::{PacketReceiver, PacketSender};
 pub use testing::{LossLock, loss_lock, privileged};
 pub use traffic::{Sizes, Stamp, Traffic};

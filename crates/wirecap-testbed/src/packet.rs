@@ -1,9 +1,11 @@
-//! A sender on AF_PACKET: any bytes, one system call per frame, through the stack's own queues.
+//! Sender and receiver on AF_PACKET: any bytes, one system call per frame, through the host's stack.
 
 use std::io;
 use std::os::fd::OwnedFd;
+use std::time::Duration;
 
-use rustix::net::{SendFlags, send};
+use rustix::io::Errno;
+use rustix::net::{RecvFlags, SendFlags, recv, send, sockopt};
 
 use crate::{Interface, SendError, SetupError, sys};
 
@@ -24,7 +26,7 @@ impl PacketSender {
     pub fn on(interface: &Interface) -> Result<Self, SetupError> {
         let socket = interface
             .namespace
-            .run_in(|| sys::packet_socket(interface.index))?
+            .run_in(|| sys::sending_packet_socket(interface.index))?
             .map_err(|source| SetupError::interface(&interface.name, "open a packet socket on", source))?;
         Ok(Self { interface: interface.name.clone(), socket, sent: 0 })
     }
@@ -52,5 +54,57 @@ impl PacketSender {
     /// Number of frames that the kernel has taken.
     pub fn sent(&self) -> u64 {
         self.sent
+    }
+}
+
+/// Room for frames not received yet; each takes a page and more.
+const RECEIVE_BUFFER_BYTES: usize = 64 << 20;
+/// The longest frame that a packet socket delivers.
+const FRAME_BYTES_MAX: usize = 1 << 16;
+
+/// Receives the frames that an interface hands to its host's stack: the judge of what came through.
+///
+/// A VLAN tag is missing from them: the stack has taken it off before.
+#[derive(Debug)]
+pub struct PacketReceiver {
+    interface: String,
+    socket: OwnedFd,
+    frame: Vec<u8>,
+}
+
+impl PacketReceiver {
+    /// Opens a socket that receives from now on.
+    ///
+    /// # Errors
+    ///
+    /// [`SetupError`] if the privilege is missing.
+    pub fn on(interface: &Interface) -> Result<Self, SetupError> {
+        let open = || -> io::Result<_> {
+            let socket = sys::receiving_packet_socket(interface.index)?;
+            sockopt::set_socket_recv_buffer_size_force(&socket, RECEIVE_BUFFER_BYTES)?;
+            Ok(socket)
+        };
+        let socket = interface
+            .namespace
+            .run_in(open)?
+            .map_err(|source| SetupError::interface(&interface.name, "open a packet socket on", source))?;
+        Ok(Self { interface: interface.name.clone(), socket, frame: vec![0; FRAME_BYTES_MAX] })
+    }
+
+    /// The next frame, Ethernet header included, or none if none comes in this time.
+    ///
+    /// # Errors
+    ///
+    /// [`SetupError`] if the interface is down or gone.
+    pub fn receive(&mut self, timeout: Duration) -> Result<Option<&[u8]>, SetupError> {
+        // The kernel takes a timeout of zero as none.
+        let timeout = Some(timeout.max(Duration::from_micros(1)));
+        let received = sockopt::set_socket_timeout(&self.socket, sockopt::Timeout::Recv, timeout)
+            .and_then(|()| recv(&self.socket, &mut self.frame, RecvFlags::empty()));
+        match received {
+            Ok((frame_bytes, _)) => Ok(Some(&self.frame[..frame_bytes])),
+            Err(Errno::AGAIN) => Ok(None),
+            Err(errno) => Err(SetupError::interface(&self.interface, "receive from", errno)),
+        }
     }
 }

@@ -192,11 +192,26 @@ fn statistic_table(
 }
 
 /// A packet socket that sends on the interface and receives nothing.
-pub(crate) fn packet_socket(ifindex: u32) -> io::Result<OwnedFd> {
+pub(crate) fn sending_packet_socket(ifindex: u32) -> io::Result<OwnedFd> {
+    packet_socket(ifindex, 0)
+}
+
+/// A packet socket that gets whatever the interface receives, and not what is sent on it.
+pub(crate) fn receiving_packet_socket(ifindex: u32) -> io::Result<OwnedFd> {
+    let socket = packet_socket(ifindex, libc::ETH_P_ALL as u16)?;
+    let (on, bytes) = (1_i32, size_of::<i32>() as libc::socklen_t);
+    let (level, option) = (libc::SOL_PACKET, libc::PACKET_IGNORE_OUTGOING);
+    // SAFETY: `on` is valid for `bytes` bytes.
+    let result =
+        unsafe { libc::setsockopt(socket.as_raw_fd(), level, option, (&raw const on).cast(), bytes) };
+    if result < 0 { Err(io::Error::last_os_error()) } else { Ok(socket) }
+}
+
+fn packet_socket(ifindex: u32, protocol: u16) -> io::Result<OwnedFd> {
     let socket = socket_with(AddressFamily::PACKET, SocketType::RAW, SocketFlags::CLOEXEC, None)?;
     let address = libc::sockaddr_ll {
         sll_family: libc::AF_PACKET as u16,
-        sll_protocol: 0, // none: nothing is received
+        sll_protocol: protocol.to_be(),
         sll_ifindex: ifindex as i32,
         sll_hatype: 0,
         sll_pkttype: 0,

@@ -1,35 +1,18 @@
 //! The kernel's opinion of what `wirecap::bpf` assembles, loads and attaches.
 //!
-//! Nothing here touches an interface: programs run by `BPF_PROG_TEST_RUN`. Attaching is tested by
-//! the test bed, which has interfaces of its own.
+//! Programs run by `BPF_PROG_TEST_RUN`, or on the interfaces of a test bed.
 
 use std::error::Error;
 use std::fs::File;
-use std::io::{self, Write};
 
 use wirecap::bpf::asm::{Alu, Assembler, Condition::*, Helper, Insn, Reg::*, Size::*};
 use wirecap::bpf::{
-    BpfError, LiveFrames, LoadOptions, Map, MapKind, Program, ProgramKind, XDP_DROP, XDP_PASS, links,
-    programs_named, xdp_md,
+    BpfError, Link, LiveFrames, LoadOptions, Map, MapKind, Program, ProgramKind, XDP_DROP, XDP_PASS, XdpMode,
+    links, programs_named, xdp_md,
 };
+use wirecap_testbed::{Counters, Generator, Load, Namespace, Traffic, VethPair, privileged};
 
 const FRAME: [u8; 60] = [0x5a; 60];
-
-/// Whether this process may use bpf(2). If not the test is over, and has failed if it must not skip.
-fn privileged() -> bool {
-    match Map::create(MapKind::Array, "probe", 4, 1) {
-        Err(error @ BpfError::NotPermitted { .. }) => {
-            assert!(std::env::var_os("WIRECAP_NO_SKIP").is_none(), "{error}");
-            // Not by println!, which the test harness keeps to itself when a test passes.
-            writeln!(io::stderr(), "SKIP: {error}").expect("standard error is open");
-            false
-        }
-        probe => {
-            probe.expect("a map of four bytes");
-            true
-        }
-    }
-}
 
 fn program(write: impl FnOnce(&mut Assembler)) -> Vec<Insn> {
     let mut asm = Assembler::new();
@@ -252,4 +235,56 @@ fn what_the_kernel_refuses_is_named_with_its_reason() {
     assert_eq!(error.to_string(), "cannot update map sockets");
     assert!(error.source().expect("a cause").to_string().contains("non-socket"));
     assert_eq!(Map::by_id(u32::MAX - 1).unwrap_err().errno(), Some(libc::ENOENT));
+}
+
+#[test]
+fn a_link_holds_its_program_and_can_exchange_it() {
+    if !privileged() {
+        return;
+    }
+    let namespace = Namespace::new().expect("a namespace");
+    let pair = VethPair::new((&namespace, "a0"), (&namespace, "a1"), 1, 1500).expect("a pair");
+    let mut counters = Counters::of(&pair.receiver).expect("counters");
+    let mut generator = Generator::new(&pair.sender, &Traffic::to(&pair.receiver)).expect("a generator");
+    let drop_all = load("drop_all", |asm| _ = asm.mov(R0, XDP_DROP).exit());
+    let pass_all = load("pass_all", |asm| _ = asm.mov(R0, XDP_PASS).exit());
+    let attach = |program| {
+        let attach = || Link::attach_xdp(program, pair.receiver.index, XdpMode::Native);
+        namespace.run_in(attach).expect("in the namespace")
+    };
+    let link = attach(&drop_all).expect("attached");
+    let busy = attach(&pass_all).expect_err("one program at a time");
+    assert!(matches!(busy, BpfError::InterfaceBusy { .. }), "{busy}");
+
+    generator.send(&[Load::new(0, 100)]).expect("sent");
+    link.update(&pass_all).expect("exchanged");
+    generator.send(&[Load::new(0, 10)]).expect("sent");
+    let counts = counters.since_start().expect("counters").rx_queues[0];
+    assert_eq!((counts.xdp_drops, counts.passed()), (100, 10));
+
+    let info = link.info().expect("its description");
+    assert_eq!(info.program_id, pass_all.info().expect("its description").id);
+    assert_eq!(info.ifindex, pair.receiver.index);
+    let same = Link::by_id(info.id).expect("the same link");
+    assert!(links().expect("a search").iter().any(|(_, found)| *found == info));
+    drop(link);
+    assert!(attach(&drop_all).is_err(), "the second descriptor holds it still");
+    drop(same);
+    assert!(attach(&drop_all).is_ok());
+}
+
+#[test]
+fn an_interface_that_cannot_take_the_program_is_an_error() {
+    if !privileged() {
+        return;
+    }
+    let program = load("nowhere", |asm| _ = asm.mov(R0, XDP_PASS).exit());
+    let namespace = Namespace::new().expect("a namespace");
+    let attach = |ifindex, mode| namespace.run_in(|| Link::attach_xdp(&program, ifindex, mode));
+    let missing = attach(999_999, XdpMode::Native).expect("in the namespace").expect_err("no such interface");
+    assert_eq!(missing.to_string(), "cannot attach an XDP program to interface 999999");
+    // The loopback's driver has no XDP of its own; the stack has it for every interface.
+    let driverless = attach(1, XdpMode::Native).expect("in the namespace").expect_err("no native XDP");
+    assert_eq!(driverless.errno(), Some(libc::EOPNOTSUPP));
+    attach(1, XdpMode::Generic).expect("in the namespace").expect("generic XDP");
 }

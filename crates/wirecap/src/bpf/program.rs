@@ -1,7 +1,6 @@
 //! Programs: loading them, asking about them, running them on test frames.
 
 use std::ffi::CStr;
-use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use super::asm::{Insn, to_bytes};
@@ -114,8 +113,8 @@ impl Program {
         };
         // Most programs load: they are not made to pay for a log.
         sys::program_load(&source, &mut [])
+            .or_else(|_| load_with_log(name, &source))
             .map(|fd| Self { name: name.to_owned(), fd })
-            .map_err(|error| load_error(name, &source, error))
     }
 
     /// Opens the program that has this id.
@@ -222,16 +221,17 @@ pub fn programs_named(name: &str) -> Result<Vec<Program>, BpfError> {
     Ok(programs)
 }
 
-/// Loads the program a second time for the verifier's log, if it was the verifier that refused it.
-fn load_error(name: &str, source: &ProgramSource<'_>, error: io::Error) -> BpfError {
+/// Loads a program that was refused once more, to have the verifier's reason if it was the verifier.
+fn load_with_log(name: &str, source: &ProgramSource<'_>) -> Result<OwnedFd, BpfError> {
     let mut log = vec![0; LOG_BYTES];
-    let _fails_again = sys::program_load(source, &mut log);
-    let log: Vec<u8> = log.into_iter().take_while(|&byte| byte != 0).collect();
-    if log.is_empty() {
-        return BpfError::new("load program", name, error);
-    }
-    let log = String::from_utf8_lossy(&log).into_owned();
-    BpfError::Rejected { program: name.to_owned(), log, source: error }
+    sys::program_load(source, &mut log).map_err(|error| {
+        let log: Vec<u8> = log.into_iter().take_while(|&byte| byte != 0).collect();
+        if log.is_empty() {
+            return BpfError::new("load program", name, error);
+        }
+        let log = String::from_utf8_lossy(&log).into_owned();
+        BpfError::Rejected { program: name.to_owned(), log, source: error }
+    })
 }
 
 /// A `struct xdp_md` for a frame of this length that came in by this interface, queue 0.

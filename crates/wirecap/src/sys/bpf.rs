@@ -288,8 +288,21 @@ pub(crate) struct ProgramSource<'a> {
     pub(crate) expected_attach_type: u32,
 }
 
+/// The verifier gives up with EAGAIN when a signal comes; a program is tried so often.
+const LOAD_TRIES: u32 = 10;
+
 /// Loads a program. The verifier writes its log into `log` unless that is empty.
 pub(crate) fn program_load(source: &ProgramSource<'_>, log: &mut [u8]) -> io::Result<OwnedFd> {
+    for _ in 1..LOAD_TRIES {
+        match try_program_load(source, log) {
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+            loaded => return loaded,
+        }
+    }
+    try_program_load(source, log)
+}
+
+fn try_program_load(source: &ProgramSource<'_>, log: &mut [u8]) -> io::Result<OwnedFd> {
     let mut attribute = ProgramLoad {
         program_type: source.program_type,
         instruction_count: (source.code.len() / 8) as u32,
