@@ -45,6 +45,7 @@ mod recycle;
 mod refill;
 mod ring;
 pub mod savefile;
+pub mod sim;
 mod stamps;
 mod sync;
 mod sys;
