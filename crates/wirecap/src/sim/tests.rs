@@ -8,8 +8,8 @@ use super::*;
 use crate::time::Timestamp;
 
 /// As many runs under Miri as fit into a minute.
-const RUNS: u64 = if cfg!(miri) { 12 } else { 3000 };
-const STEPS: u64 = if cfg!(miri) { 60 } else { 300 };
+const RUNS: u64 = if cfg!(miri) { 6 } else { 3000 };
+const STEPS: u64 = if cfg!(miri) { 50 } else { 300 };
 
 /// Runs `run` for many seeds, or for the one in WIRECAP_SEED; a panic names its seed.
 fn for_each_seed(runs: u64, run: impl Fn(Random)) {
@@ -404,16 +404,17 @@ fn next_chunk(worker: &mut SimWorker) -> Chunk {
 fn a_cell_given_twice_is_counted_or_delivered_twice_and_breaks_nothing() {
     let capture = SimCapture::new(&SimSettings::default());
     let kernel = capture.kernel(0);
+    let mut worker = capture.worker(0);
     kernel.receive_badly(Fault::RepeatedCell);
     kernel.receive(&packet(7, 8), Timestamp::default());
-    drop(next_chunk(&mut capture.worker(0)));
+    drop(next_chunk(&mut worker));
     let account = capture.ledger(Duration::ZERO).total;
     // Release builds have no bitmap of cells: there a kernel in disorder is believed.
     let refused = u64::from(cfg!(debug_assertions));
     assert_eq!((account.delivered, account.dropped.other), (3 - refused, refused));
-    for number in 0..1000 {
+    for number in 0..600 {
         kernel.receive(&packet(number, 8), Timestamp::default());
-        drop(next_chunk(&mut capture.worker(0)));
+        drop(next_chunk(&mut worker));
     }
     assert_eq!(kernel.free_cells() + 1, 256, "the cell was taken out of use");
 }
@@ -475,7 +476,7 @@ fn in_basic_mode_a_worker_that_is_gone_is_an_error_for_the_others() {
 /// Kernels, workers and those who drop chunks, each a thread of its own.
 #[test]
 fn cells_and_packets_are_conserved_between_threads() {
-    const PACKETS: u64 = if cfg!(miri) { 40 } else { 3000 };
+    const PACKETS: u64 = if cfg!(miri) { 24 } else { 3000 };
     for_each_seed(RUNS / 60 + 3, |mut random| {
         let settings = settings(&mut random);
         let capture = SimCapture::new(&settings);
