@@ -121,6 +121,12 @@ impl Chunk {
         self.list.as_ref().map_or(&[], |list| &list.cells)
     }
 
+    /// Lets a test play an engine that loses or doubles cells.
+    #[cfg(test)]
+    pub(crate) fn tamper(&mut self, tamper: impl FnOnce(&mut Vec<Descriptor>)) {
+        tamper(&mut self.list.as_mut().expect("a chunk has its list until it is dropped").cells);
+    }
+
     /// How many packets are in the chunk; at least one.
     #[expect(clippy::len_without_is_empty, reason = "no chunk is empty")]
     pub fn len(&self) -> usize {

@@ -93,7 +93,7 @@ impl Group {
     pub(crate) fn ask(&self, worker: usize, turn: &mut usize, now: u64) -> Result<Asked, CaptureError> {
         // Looked at first: what came in before the end is then still found below.
         let ending = self.ending.load(Ordering::Acquire);
-        if self.mode == Mode::Basic && !ending {
+        if self.mode == Mode::Basic {
             self.check_for_orphans()?;
         }
         let seat = &self.seats[worker];
@@ -171,7 +171,8 @@ impl Group {
     /// In basic mode nobody else may take the packets of a worker that is gone: an error, not a ring
     /// that silently fills up.
     fn check_for_orphans(&self) -> Result<(), CaptureError> {
-        if self.gone.load(Ordering::Acquire) == 0 {
+        // In this order: a worker that left because of the end is not missed.
+        if self.gone.load(Ordering::Acquire) == 0 || self.ending.load(Ordering::Acquire) {
             return Ok(());
         }
         let gone = |seat: &&Seat| seat.asked_at.load(Ordering::Acquire) == GONE;

@@ -170,11 +170,11 @@ pub(crate) struct HeapRing<T> {
 unsafe impl<T: Send> Sync for HeapRing<T> {}
 
 impl<T: Copy + Default + Send + 'static> HeapRing<T> {
-    /// Both halves of a new ring of `capacity` slots, a power of two.
-    pub(crate) fn pair(capacity: u32) -> (Producer<T>, Consumer<T>) {
+    /// Both halves of a new ring of `capacity` slots, a power of two, whose indices begin at `start`.
+    pub(crate) fn pair(capacity: u32, start: u32) -> (Producer<T>, Consumer<T>) {
         let ring = Arc::new(Self {
-            producer: AtomicU32::new(0),
-            consumer: AtomicU32::new(0),
+            producer: AtomicU32::new(start),
+            consumer: AtomicU32::new(start),
             flags: AtomicU32::new(0),
             slots: (0..capacity).map(|_| UnsafeCell::new(T::default())).collect(),
         });
@@ -276,6 +276,21 @@ impl<T: Copy> Consumer<T> {
         // Release pairs with the producer's acquire: our reads of the slots come before their reuse.
         self.shared.consumer().store(self.head, Ordering::Release);
     }
+
+    /// Plays the kernel that goes to sleep or wakes up: whether the producer must call it. To be
+    /// followed by another look at the ring before it sleeps.
+    pub(crate) fn set_needs_wakeup(&self, needed: bool) {
+        self.shared.flags().store(if needed { NEED_WAKEUP } else { 0 }, Ordering::Relaxed);
+        // The other half of the fence in `Producer::needs_wakeup`.
+        fence(Ordering::SeqCst);
+    }
+
+    /// Claims to have taken more slots than there are, as a kernel in disorder might;
+    /// [`release`](Self::release) tells the truth again.
+    pub(crate) fn break_index(&self) {
+        let beyond = self.head.wrapping_add(self.shared.capacity + 1);
+        self.shared.consumer().store(beyond, Ordering::Release);
+    }
 }
 
 /// The half that fills slots for the other side.
@@ -347,10 +362,11 @@ impl<T: Copy> Producer<T> {
         self.shared.flags().load(Ordering::Relaxed) & NEED_WAKEUP != 0
     }
 
-    /// Plays the kernel that goes to sleep or wakes up.
-    #[cfg(test)]
-    pub(crate) fn shared(&self) -> &SharedRing<T> {
-        &self.shared
+    /// Claims to have filled more slots than there are, as a kernel in disorder might;
+    /// [`submit`](Self::submit) tells the truth again.
+    pub(crate) fn break_index(&self) {
+        let beyond = self.tail.wrapping_add(self.shared.capacity + 1);
+        self.shared.producer().store(beyond, Ordering::Release);
     }
 }
 
@@ -366,7 +382,7 @@ mod tests {
 
     #[test]
     fn nothing_is_seen_before_it_is_submitted() {
-        let (mut producer, mut consumer) = HeapRing::pair(4);
+        let (mut producer, mut consumer) = HeapRing::pair(4, 0);
         assert_eq!(producer.push_slice(&[1u64, 2], |n| *n), Ok(2));
         assert!(take(&mut consumer, 4).is_empty());
         producer.submit();
@@ -375,7 +391,7 @@ mod tests {
 
     #[test]
     fn a_full_ring_takes_no_more_until_slots_are_released() {
-        let (mut producer, mut consumer) = HeapRing::pair(4);
+        let (mut producer, mut consumer) = HeapRing::pair(4, 0);
         assert_eq!(producer.push_slice(&[1u64, 2, 3, 4, 5], |n| *n), Ok(4));
         producer.submit();
         assert_eq!(take(&mut consumer, 3), [1, 2, 3]);
@@ -388,7 +404,7 @@ mod tests {
 
     #[test]
     fn order_survives_many_turns_of_the_ring() {
-        let (mut producer, mut consumer) = HeapRing::pair(8);
+        let (mut producer, mut consumer) = HeapRing::pair(8, 0);
         let mut next = 0u64;
         let mut seen = Vec::new();
         while seen.len() < 1000 {
@@ -403,12 +419,7 @@ mod tests {
 
     #[test]
     fn indices_wrap_around_thirty_two_bits() {
-        let (mut producer, mut consumer) = HeapRing::pair(4);
-        let start = u32::MAX - 1;
-        producer.shared().producer().store(start, Ordering::Relaxed);
-        producer.shared().consumer().store(start, Ordering::Relaxed);
-        (producer.tail, producer.head) = (start, start);
-        (consumer.tail, consumer.head) = (start, start);
+        let (mut producer, mut consumer) = HeapRing::pair(4, u32::MAX - 1);
         assert_eq!(producer.push_slice(&[1u64, 2, 3, 4], |n| *n), Ok(4));
         producer.submit();
         assert_eq!(consumer.gauge().filled(), 4);
@@ -417,8 +428,8 @@ mod tests {
 
     #[test]
     fn a_producer_that_lies_is_found_out() {
-        let (producer, mut consumer) = HeapRing::<u64>::pair(4);
-        producer.shared().producer().store(5, Ordering::Relaxed);
+        let (producer, mut consumer) = HeapRing::<u64>::pair(4, 0);
+        producer.break_index();
         let mut out = Vec::new();
         assert_eq!(
             consumer.take_into(&mut out, 8),
@@ -431,8 +442,8 @@ mod tests {
 
     #[test]
     fn a_consumer_that_lies_is_found_out() {
-        let (mut producer, _consumer) = HeapRing::<u64>::pair(4);
-        producer.shared().consumer().store(1, Ordering::Relaxed);
+        let (mut producer, consumer) = HeapRing::<u64>::pair(4, 0);
+        consumer.break_index();
         assert!(producer.free().is_err());
     }
 }
@@ -444,7 +455,8 @@ mod model {
     #[test]
     fn what_is_taken_is_what_was_put_in_order() {
         loom::model(|| {
-            let (mut producer, mut consumer) = HeapRing::pair(2);
+            // So that the indices wrap on the way.
+            let (mut producer, mut consumer) = HeapRing::pair(2, u32::MAX - 1);
             let other = loom::thread::spawn(move || {
                 let mut next = 0u64;
                 while next < 3 {

@@ -45,6 +45,7 @@ mod recycle;
 mod refill;
 mod ring;
 pub mod savefile;
+pub mod sim;
 mod source;
 mod stamps;
 mod sync;

@@ -59,6 +59,12 @@ impl Pool {
         Ok(Self { memory: Memory::map(geometry.pool_bytes())?, geometry })
     }
 
+    /// Takes the cells from the heap: for a kernel that is simulated.
+    pub(crate) fn on_heap(geometry: Geometry) -> Self {
+        assert!(geometry.cell_bytes.is_power_of_two(), "cells are found by masking addresses");
+        Self { memory: Memory::on_heap(geometry.pool_bytes()), geometry }
+    }
+
     pub(crate) fn geometry(&self) -> Geometry {
         self.geometry
     }

@@ -166,6 +166,24 @@ impl Refill {
         (before - list.cells.len()) as u64
     }
 
+    /// Plays another thread that holds the fill ring's lock while `act` runs.
+    #[cfg(test)]
+    pub(crate) fn while_locked(&self, act: impl FnOnce()) {
+        let side = lock(&self.fill);
+        act();
+        drop(side);
+        self.flush_if_free();
+    }
+
+    /// How many cells wait in the recycle queue. Only for a moment when nobody else recycles.
+    #[cfg(test)]
+    pub(crate) fn queued_cells(&self) -> usize {
+        let lists: Vec<_> = self.recycled.take_all().collect();
+        let cells = lists.iter().map(|list| list.cells.len()).sum();
+        lists.into_iter().rev().for_each(|list| self.recycled.push(list));
+        cells
+    }
+
     /// Lets go of the fill ring: cells that come home from now on stay out of use.
     pub(crate) fn close(&self) {
         lock(&self.fill).port = None;

@@ -118,6 +118,11 @@ impl UmemRing {
         self.refill.pool()
     }
 
+    #[cfg(test)]
+    pub(crate) fn refill(&self) -> &Refill {
+        &self.refill
+    }
+
     fn capture_from(
         &self,
         mut side: MutexGuard<'_, RxSide>,

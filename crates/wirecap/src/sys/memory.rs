@@ -2,6 +2,7 @@
 
 #![allow(unsafe_code)]
 
+use std::alloc::{Layout, alloc_zeroed, dealloc, handle_alloc_error};
 use std::io;
 use std::os::fd::OwnedFd;
 use std::ptr::{self, NonNull};
@@ -19,6 +20,8 @@ pub(crate) enum Pages {
     Huge,
     /// Ordinary ones; transparent huge pages were asked for.
     Ordinary,
+    /// The process's heap, which no kernel writes to: what the simulated one needs.
+    Heap,
 }
 
 /// A zeroed, page-aligned mapping that other processes may share (a memfd): a child keeps seeing what
@@ -61,6 +64,19 @@ impl Memory {
         Ok(memory)
     }
 
+    /// Takes `bytes` of the heap.
+    pub(crate) fn on_heap(bytes: usize) -> Self {
+        let layout = Self::heap_layout(bytes);
+        // SAFETY: the layout is never of size 0.
+        let base = unsafe { alloc_zeroed(layout) };
+        let Some(base) = NonNull::new(base) else { handle_alloc_error(layout) };
+        Self { base, bytes, pages: Pages::Heap }
+    }
+
+    fn heap_layout(bytes: usize) -> Layout {
+        Layout::from_size_align(bytes.max(1), align_of::<u64>()).expect("pools fit the address space")
+    }
+
     pub(crate) fn base(&self) -> NonNull<u8> {
         self.base
     }
@@ -76,6 +92,11 @@ impl Memory {
 
 impl Drop for Memory {
     fn drop(&mut self) {
+        if self.pages == Pages::Heap {
+            // SAFETY: allocated with this layout, and whoever could reach into it held this value.
+            unsafe { dealloc(self.base.as_ptr(), Self::heap_layout(self.bytes)) };
+            return;
+        }
         // SAFETY: the mapping is ours, and whoever could reach into it held this value.
         let _ = unsafe { munmap(self.base.as_ptr().cast(), self.bytes) };
     }
@@ -129,10 +150,7 @@ impl Drop for Mapping {
 mod tests {
     use super::*;
 
-    #[test]
-    #[cfg_attr(miri, ignore = "miri has no memfd")]
-    fn memory_is_zeroed_and_writable() {
-        let memory = Memory::map(1 << 20).unwrap();
+    fn assert_zeroed_and_writable(memory: &Memory) {
         assert!(memory.bytes() >= 1 << 20);
         // SAFETY: nobody else knows of this memory.
         unsafe {
@@ -141,5 +159,16 @@ mod tests {
             last.write(7);
             assert_eq!(last.read(), 7);
         }
+    }
+
+    #[test]
+    #[cfg_attr(miri, ignore = "miri has no memfd")]
+    fn mapped_memory_is_zeroed_and_writable() {
+        assert_zeroed_and_writable(&Memory::map(1 << 20).unwrap());
+    }
+
+    #[test]
+    fn heap_memory_is_zeroed_and_writable() {
+        assert_zeroed_and_writable(&Memory::on_heap(1 << 20));
     }
 }

@@ -1,0 +1,219 @@
+//! The `sim` engine: real pools, rings, chunks and buddy groups over a kernel that is played.
+//!
+//! A [`SimKernel`] holds the kernel's half of one ring's fill and rx rings: it takes cells from the
+//! fill ring, writes packets into them and publishes their descriptors, as a driver with an AF_XDP
+//! socket does. It can also be slow, asleep or wrong. On the other half runs the very code that runs on
+//! a real interface. Nothing here reads a clock or a source of chance: time is what the caller says, and
+//! [`Random`] gives the same numbers for the same seed, so that every run can be played again.
+
+mod kernel;
+mod random;
+#[cfg(all(test, not(loom)))]
+mod tests;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+pub use kernel::{Fate, Fault, SimKernel, Violation};
+pub use random::Random;
+
+use crate::chunk::{Chunk, RingIdentity, RingName, Stamps};
+use crate::error::CaptureError;
+use crate::group::{Asked, Group};
+use crate::ledger::{Ledger, Mode, RingLedger};
+use crate::pool::{Geometry, Pool};
+use crate::ring::{Ring, StampSource, UmemRing};
+
+/// What is to be simulated.
+#[derive(Debug, Clone, PartialEq)]
+pub struct SimSettings {
+    /// How many receive rings there are.
+    pub rings: usize,
+    /// How many workers share them; no more than rings.
+    pub workers: usize,
+    /// The sizes of each ring's pool. A cell must be larger than [`HEADROOM_BYTES`].
+    pub geometry: Geometry,
+    /// Whether and how workers help each other.
+    pub mode: Mode,
+    /// How long a worker may be away until its buddies take everything from its rings.
+    pub stuck_after: Duration,
+    /// N: how many free cells a driver takes from the fill ring ahead of the packets.
+    pub descriptors: u32,
+    /// Slots of the rx ring, a power of two; `None` makes room for all cells, as the other engines do.
+    pub rx_slots: Option<u32>,
+    /// Whether a driver that finds no free cells sleeps until it is called.
+    pub drivers_sleep: bool,
+    /// Where the rings' 32-bit indices begin.
+    pub first_index: u32,
+}
+
+impl Default for SimSettings {
+    /// One ring with one worker and a pool of 16 chunks of 16 cells of 128 bytes, in basic mode.
+    fn default() -> Self {
+        Self {
+            rings: 1,
+            workers: 1,
+            geometry: Geometry { chunk_cells: 16, chunks: 16, cell_bytes: 128 },
+            mode: Mode::Basic,
+            stuck_after: Duration::from_secs(1),
+            descriptors: 64,
+            rx_slots: None,
+            drivers_sleep: false,
+            first_index: 0,
+        }
+    }
+}
+
+/// Bytes in front of every simulated packet: its time of arrival.
+pub const HEADROOM_BYTES: u32 = 8;
+
+/// Times as a [`SimKernel`] writes them.
+#[derive(Debug)]
+struct SimStamps;
+
+impl StampSource for SimStamps {
+    fn stamps(&self) -> Stamps {
+        Stamps::Tai { ahead_of_utc_nanos: 0 }
+    }
+}
+
+/// A capture whose kernel is simulated.
+#[derive(Debug, Clone)]
+pub struct SimCapture {
+    group: Arc<Group>,
+    rings: Vec<Arc<UmemRing>>,
+    kernels: Vec<Arc<SimKernel>>,
+    geometry: Geometry,
+}
+
+/// One worker of a [`SimCapture`]. It does not wait: what it does when there is nothing to do is the
+/// caller's decision. A worker that is dropped is gone.
+#[derive(Debug)]
+pub struct SimWorker {
+    group: Arc<Group>,
+    index: usize,
+    turn: usize,
+}
+
+/// What a worker got when it asked for a chunk.
+#[derive(Debug)]
+pub enum Answer {
+    /// A chunk.
+    Chunk {
+        /// The chunk.
+        chunk: Chunk,
+        /// The worker that is to be woken, because its help is wanted.
+        wake: Option<usize>,
+    },
+    /// Nothing now.
+    Nothing,
+    /// Nothing, now and for ever: the capture has ended and its rings are empty.
+    Ended,
+}
+
+impl SimCapture {
+    /// Opens the rings and posts all their cells.
+    ///
+    /// # Panics
+    ///
+    /// If the settings make no sense: no rings, no workers or more of them than rings, no cells, cells
+    /// that are no power of two or not larger than the headroom.
+    pub fn new(settings: &SimSettings) -> Self {
+        assert!((1..=settings.rings).contains(&settings.workers), "1 to {} workers", settings.rings);
+        assert!(settings.geometry.cells() > 0, "no cells");
+        assert!(settings.geometry.cell_bytes > HEADROOM_BYTES, "cells of {HEADROOM_BYTES} bytes or less");
+        let (rings, kernels): (Vec<_>, Vec<_>) =
+            (0..settings.rings).map(|index| open_ring(index, settings)).unzip();
+        let members = rings.iter().cloned().map(|ring: Arc<UmemRing>| -> Arc<dyn Ring> { ring }).collect();
+        let group = Group::new(members, settings.workers, settings.mode, settings.stuck_after);
+        Self { group: Arc::new(group), rings, kernels, geometry: settings.geometry }
+    }
+
+    /// The worker of number `index`.
+    pub fn worker(&self, index: usize) -> SimWorker {
+        assert!(index < self.group.workers(), "there are {} workers", self.group.workers());
+        SimWorker { group: Arc::clone(&self.group), index, turn: 0 }
+    }
+
+    /// The kernel's half of ring `ring`.
+    pub fn kernel(&self, ring: usize) -> &Arc<SimKernel> {
+        &self.kernels[ring]
+    }
+
+    /// How many packets wait in ring `ring`.
+    pub fn backlog(&self, ring: usize) -> u32 {
+        self.rings[ring].backlog()
+    }
+
+    /// From now on workers end when the rings are empty.
+    pub fn end(&self) {
+        self.group.end();
+    }
+
+    /// Closes the rings: what is left in them counts as dropped. Chunks that are held stay valid.
+    pub fn close(&self) {
+        self.rings.iter().for_each(|ring| ring.close());
+    }
+
+    /// The account so far, for a run that has taken `duration`.
+    pub fn ledger(&self, duration: Duration) -> Ledger {
+        let page = |ring: &Arc<UmemRing>| RingLedger {
+            name: ring.identity().name.to_string(),
+            account: ring.account(),
+        };
+        let rings = self.rings.iter().map(page).collect();
+        Ledger::of("sim", self.group.mode().notation(&self.geometry), duration, rings, vec![Some(0)])
+    }
+}
+
+impl SimWorker {
+    /// The worker's number.
+    pub fn index(&self) -> usize {
+        self.index
+    }
+
+    /// Asks for the next chunk at time `now` of the clock that all workers share.
+    ///
+    /// # Errors
+    ///
+    /// When a ring broke, or its worker is gone and in basic mode nobody else may serve it.
+    pub fn ask(&mut self, now: Duration) -> Result<Answer, CaptureError> {
+        Ok(match self.group.ask(self.index, &mut self.turn, now.as_nanos() as u64)? {
+            Asked::Chunk { chunk, wake } => Answer::Chunk { chunk, wake },
+            Asked::Nothing => Answer::Nothing,
+            Asked::Ended => Answer::Ended,
+        })
+    }
+
+    /// Says that the worker is about to sleep and may be woken. Whether it may: not if meanwhile there
+    /// is something to do.
+    pub fn fall_asleep(&mut self, now: Duration) -> bool {
+        self.group.set_asleep(self.index, true);
+        let quiet = self.group.is_quiet(self.index, now.as_nanos() as u64);
+        if !quiet {
+            self.wake_up();
+        }
+        quiet
+    }
+
+    /// Says that the worker sleeps no more.
+    pub fn wake_up(&mut self) {
+        self.group.set_asleep(self.index, false);
+    }
+}
+
+impl Drop for SimWorker {
+    fn drop(&mut self) {
+        self.group.leave(self.index);
+    }
+}
+
+fn open_ring(index: usize, settings: &SimSettings) -> (Arc<UmemRing>, Arc<SimKernel>) {
+    let pool = Arc::new(Pool::on_heap(settings.geometry));
+    let name = RingName { interface: "sim0".to_owned(), queue: index as u32 };
+    let identity = RingIdentity { name, index, interface_index: 0, snap_len: settings.geometry.cell_bytes };
+    let (kernel, rx, fill) = SimKernel::new(Arc::clone(&pool), settings);
+    let kernel = Arc::new(kernel);
+    let ring = UmemRing::new(identity, pool, rx, fill, kernel.clone(), Arc::new(SimStamps));
+    (Arc::new(ring.expect("a new ring is not broken")), kernel)
+}

@@ -1,0 +1,539 @@
+//! Random schedules of everything that can happen to a capture, in one thread and in many.
+
+use std::collections::VecDeque;
+use std::sync::mpsc;
+use std::thread;
+
+use super::*;
+use crate::time::Timestamp;
+
+/// As many runs under Miri as fit into a minute.
+const RUNS: u64 = if cfg!(miri) { 6 } else { 3000 };
+const STEPS: u64 = if cfg!(miri) { 50 } else { 300 };
+
+/// Runs `run` for many seeds, or for the one in WIRECAP_SEED; a panic names its seed.
+fn for_each_seed(runs: u64, run: impl Fn(Random)) {
+    let chosen = std::env::var("WIRECAP_SEED").ok().map(|seed| seed.parse().expect("a number"));
+    for seed in chosen.map_or(0..runs, |seed| seed..seed + 1) {
+        let _replay = Replay(seed);
+        run(Random::new(seed));
+    }
+}
+
+struct Replay(u64);
+
+impl Drop for Replay {
+    fn drop(&mut self) {
+        if thread::panicking() {
+            eprintln!("to replay: WIRECAP_SEED={}", self.0);
+        }
+    }
+}
+
+/// The packet of number `number`: the number, then bytes made of it.
+fn packet(number: u64, len: usize) -> Vec<u8> {
+    let mut data = number.to_ne_bytes().to_vec();
+    data.resize(len.max(8), number as u8);
+    data
+}
+
+/// The number of a packet whose bytes are as [`packet`] made them.
+fn number_of(data: &[u8]) -> u64 {
+    let (number, rest) = data.split_first_chunk().expect("every packet has its number");
+    let number = u64::from_ne_bytes(*number);
+    assert!(rest.iter().all(|byte| *byte == number as u8), "packet {number} was overwritten");
+    number
+}
+
+fn settings(random: &mut Random) -> SimSettings {
+    let rings = random.between(1, 4) as usize;
+    let geometry = Geometry {
+        chunk_cells: random.between(1, 6) as u32,
+        chunks: random.between(1, 6) as u32,
+        cell_bytes: 64,
+    };
+    let small = (geometry.cells() / 2).next_power_of_two();
+    SimSettings {
+        rings,
+        workers: random.between(1, rings as u64) as usize,
+        geometry,
+        mode: if random.once_in(2) { Mode::Basic } else { Mode::Advanced(random.unit()) },
+        stuck_after: Duration::from_nanos(random.between(1, 100)),
+        descriptors: random.between(1, 8) as u32,
+        rx_slots: random.once_in(4).then_some(small),
+        drivers_sleep: random.once_in(2),
+        first_index: if random.once_in(2) { 0 } else { u32::MAX - random.below(100) as u32 },
+    }
+}
+
+/// What a descriptor on an rx ring must come out as.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Expected {
+    Packet(u64),
+    /// Not a packet: counted, not delivered.
+    Refused,
+    /// The end of the chunk that it is in.
+    Stray,
+}
+
+/// What the test knows of one ring.
+#[derive(Default)]
+struct Model {
+    waiting: VecDeque<Expected>,
+    offered: u64,
+    delivered: u64,
+    next_sequence: u64,
+    /// The rx ring's index cannot be, until the next packet.
+    rx_broken: bool,
+    /// The fill ring's index could not be, and the engine may have seen it.
+    fill_broken: bool,
+}
+
+struct Schedule {
+    random: Random,
+    settings: SimSettings,
+    capture: SimCapture,
+    workers: Vec<SimWorker>,
+    /// When each worker last asked; `None` when it is gone.
+    asked_at: Vec<Option<Duration>>,
+    held: Vec<Chunk>,
+    models: Vec<Model>,
+    now: Duration,
+    next_number: u64,
+    faulty: bool,
+    /// What a broken engine does to a chunk that comes home.
+    sabotage: fn(&mut Chunk),
+}
+
+impl Schedule {
+    fn new(mut random: Random, faulty: bool) -> Self {
+        let settings = settings(&mut random);
+        let capture = SimCapture::new(&settings);
+        Self {
+            workers: (0..settings.workers).map(|index| capture.worker(index)).collect(),
+            asked_at: vec![Some(Duration::ZERO); settings.workers],
+            models: (0..settings.rings).map(|_| Model::default()).collect(),
+            held: Vec::new(),
+            now: Duration::ZERO,
+            next_number: 0,
+            random,
+            settings,
+            capture,
+            faulty,
+            sabotage: |_| (),
+        }
+    }
+
+    fn run(mut self) {
+        for _ in 0..STEPS {
+            self.step();
+            self.check_cells();
+        }
+        self.capture.end();
+        while !self.workers.is_empty() {
+            self.ask(true);
+            self.check_cells();
+        }
+        self.finish();
+    }
+
+    fn step(&mut self) {
+        self.now += Duration::from_nanos(self.random.below(20));
+        let ring = self.random.below(self.settings.rings as u64) as usize;
+        let kernel = Arc::clone(self.capture.kernel(ring));
+        match self.random.below(16) {
+            0..5 => self.receive(ring),
+            5..10 => self.ask(false),
+            10..12 => self.drop_chunk(),
+            12 => self.drop_while_locked(ring),
+            13 => kernel.look(),
+            14 => kernel.set_stalled(self.random.once_in(3)),
+            _ if self.faulty => self.inject(ring),
+            _ => self.lose_a_worker(),
+        }
+    }
+
+    fn receive(&mut self, ring: usize) {
+        for _ in 0..self.random.between(1, 8) {
+            let number = self.next_number;
+            self.next_number += 1;
+            let len = self.random.between(8, 64 - u64::from(HEADROOM_BYTES)) as usize;
+            let time = Timestamp::from_unix_nanos(number);
+            let fate = self.capture.kernel(ring).receive(&packet(number, len), time);
+            self.models[ring].offer(fate, Expected::Packet(number));
+        }
+    }
+
+    fn inject(&mut self, ring: usize) {
+        let (model, kernel) = (&mut self.models[ring], self.capture.kernel(ring));
+        match self.random.below(8) {
+            0 => {
+                kernel.break_rx_index();
+                model.rx_broken = true;
+            }
+            1 if self.random.once_in(20) => {
+                kernel.break_fill_index();
+                model.fill_broken = true;
+            }
+            2 => model.offer(kernel.receive_badly(Fault::StrayAddress), Expected::Stray),
+            _ => model.offer(kernel.receive_badly(Fault::BadLength), Expected::Refused),
+        }
+    }
+
+    /// In basic mode this ends the capture for all, so it has a test of its own.
+    fn lose_a_worker(&mut self) {
+        if self.settings.mode != Mode::Basic && self.workers.len() > 1 && self.random.once_in(10) {
+            let worker = self.random.take(&mut self.workers).expect("there are several");
+            self.asked_at[worker.index()] = None;
+        }
+    }
+
+    fn drop_chunk(&mut self) {
+        if let Some(mut chunk) = self.random.take(&mut self.held) {
+            (self.sabotage)(&mut chunk);
+        }
+    }
+
+    /// Chunks come home while another thread has the fill ring's lock.
+    fn drop_while_locked(&mut self, ring: usize) {
+        let refill = self.capture.rings[ring].refill();
+        let (held, random) = (&mut self.held, &mut self.random);
+        refill.while_locked(|| {
+            let mut queued = 0;
+            for _ in 0..random.below(4) {
+                let Some(chunk) = random.take(held) else { break };
+                queued += if chunk.ring_index() == ring { chunk.len() } else { 0 };
+            }
+            assert_eq!(refill.queued_cells(), queued);
+        });
+    }
+
+    fn ask(&mut self, ending: bool) {
+        let turn = self.random.below(self.workers.len() as u64) as usize;
+        let backlogs: Vec<u32> = (0..self.settings.rings).map(|ring| self.capture.backlog(ring)).collect();
+        let index = self.workers[turn].index();
+        let answer = self.workers[turn].ask(self.now);
+        match answer {
+            Ok(Answer::Chunk { chunk, wake }) => {
+                assert_ne!(wake, Some(index), "a worker is to wake itself");
+                self.check_offloading(&chunk, index, &backlogs, ending);
+                self.check_chunk(&chunk);
+                self.held.push(chunk);
+            }
+            Ok(Answer::Nothing) => {}
+            Ok(Answer::Ended) => {
+                assert!(ending, "ended by nobody");
+                self.workers.swap_remove(turn);
+            }
+            Err(error) => {
+                if self.check_error(&error) && ending {
+                    // Nothing more can be got out of it.
+                    self.workers.swap_remove(turn);
+                }
+            }
+        }
+        if let Some(asked_at) = &mut self.asked_at[index] {
+            *asked_at = self.now;
+        }
+    }
+
+    fn home_of(&self, ring: usize) -> usize {
+        ring % self.settings.workers
+    }
+
+    /// A chunk goes to a buddy only above T, or when the home worker is away.
+    fn check_offloading(&self, chunk: &Chunk, worker: usize, backlogs: &[u32], ending: bool) {
+        let ring = chunk.ring_index();
+        assert_eq!(chunk.is_offloaded(), self.home_of(ring) != worker);
+        if !chunk.is_offloaded() {
+            return;
+        }
+        let Mode::Advanced(threshold) = self.settings.mode else { panic!("offloaded in basic mode") };
+        let cells = f64::from(self.settings.geometry.cells());
+        let above = f64::from(backlogs[ring]) > threshold * cells;
+        let away =
+            self.asked_at[self.home_of(ring)].is_none_or(|at| self.now - at > self.settings.stuck_after);
+        assert!(above || away || ending, "offloaded at a backlog of {}", backlogs[ring]);
+    }
+
+    /// The chunk holds exactly the packets that waited longest in its ring.
+    fn check_chunk(&mut self, chunk: &Chunk) {
+        let model = &mut self.models[chunk.ring_index()];
+        assert_eq!(chunk.sequence(), model.next_sequence);
+        model.next_sequence += 1;
+        model.delivered += chunk.len() as u64;
+        for packet in chunk {
+            let number = number_of(packet.data());
+            while model.waiting.front() == Some(&Expected::Refused) {
+                model.waiting.pop_front();
+            }
+            assert_eq!(model.waiting.pop_front(), Some(Expected::Packet(number)));
+            assert_eq!(packet.timestamp(), Some(Timestamp::from_unix_nanos(number)));
+        }
+        // What came last in the chunk and was refused has left the ring as well.
+        let left = self.capture.backlog(chunk.ring_index()) as usize;
+        while !model.rx_broken && model.waiting.len() > left {
+            assert_eq!(model.waiting.pop_front(), Some(Expected::Refused));
+        }
+    }
+
+    /// An error names the ring and comes from a fault. Whether it will come again.
+    fn check_error(&mut self, error: &CaptureError) -> bool {
+        let CaptureError::BrokenRing { ring, .. } = error else { panic!("{error}") };
+        let ring = ring.queue as usize;
+        let model = &mut self.models[ring];
+        if model.rx_broken {
+            return true;
+        }
+        let left = self.capture.backlog(ring) as usize;
+        let mut lost = model.waiting.drain(..model.waiting.len() - left);
+        assert!(model.fill_broken || lost.any(|entry| entry == Expected::Stray), "{error}");
+        model.fill_broken
+    }
+
+    /// Every cell is in exactly one place, and the kernel found nothing wrong.
+    fn check_cells(&mut self) {
+        for (ring, model) in self.models.iter_mut().enumerate() {
+            let kernel = self.capture.kernel(ring);
+            assert_eq!(kernel.violations(), []);
+            if model.is_broken() {
+                continue;
+            }
+            let left = self.capture.backlog(ring) as usize;
+            // A chunk of refused packets alone is nothing that a worker sees.
+            while model.waiting.len() > left {
+                assert_eq!(model.waiting.pop_front(), Some(Expected::Refused));
+            }
+            assert_eq!(model.waiting.len(), left);
+            let strays = model.waiting.iter().filter(|entry| **entry == Expected::Stray).count();
+            let held: usize =
+                self.held.iter().filter(|chunk| chunk.ring_index() == ring).map(Chunk::len).sum();
+            let queued = self.capture.rings[ring].refill().queued_cells();
+            let known = kernel.free_cells() + left - strays + held + queued + kernel.lost_cells();
+            assert_eq!(known, self.settings.geometry.cells() as usize, "cells of ring {ring}");
+        }
+    }
+
+    /// Chunks outlive the capture, every cell comes home, and the books balance.
+    fn finish(mut self) {
+        let capture = self.capture.clone();
+        let close_first = self.random.once_in(2);
+        if close_first {
+            capture.close();
+        }
+        self.held.iter().flatten().for_each(|packet| _ = number_of(packet.data()));
+        self.held.clear();
+        for (ring, model) in self.models.iter_mut().enumerate() {
+            capture.kernel(ring).set_stalled(false);
+            // Not so behind another ring that broke: its worker may have ended by that error.
+            if !close_first && !model.is_broken() && (model.waiting.is_empty() || !self.faulty) {
+                model.check_that_all_came_home(capture.kernel(ring), self.settings.geometry);
+            }
+        }
+        capture.close();
+        let ledger = capture.ledger(self.now);
+        for (model, ring) in self.models.iter().zip(&ledger.rings) {
+            let account = &ring.account;
+            assert_eq!(account.delivered, model.delivered);
+            if model.rx_broken {
+                // What waited behind an index that cannot be is not known.
+                assert!(account.offered <= model.offered);
+            } else {
+                assert_eq!(account.offered, model.offered);
+            }
+        }
+    }
+}
+
+impl Model {
+    fn is_broken(&self) -> bool {
+        self.rx_broken || self.fill_broken
+    }
+
+    /// The kernel has all cells that are left, and a driver that slept was called.
+    fn check_that_all_came_home(&mut self, kernel: &SimKernel, geometry: Geometry) {
+        let left = geometry.cells() as usize - kernel.lost_cells();
+        assert_eq!(kernel.free_cells(), left);
+        let fate = kernel.receive(&packet(0, 8), Timestamp::default());
+        assert_eq!(fate, if left > 0 { Fate::Received } else { Fate::NoCell });
+        self.offer(fate, Expected::Packet(0));
+    }
+
+    fn offer(&mut self, fate: Fate, entry: Expected) {
+        self.offered += 1;
+        if fate == Fate::Received {
+            self.waiting.push_back(entry);
+            self.rx_broken = false;
+        }
+    }
+}
+
+#[test]
+fn cells_and_packets_are_conserved_whatever_happens() {
+    for_each_seed(RUNS, |random| Schedule::new(random, false).run());
+}
+
+#[test]
+fn a_kernel_that_lies_gets_an_error_or_a_count() {
+    for_each_seed(RUNS, |random| Schedule::new(random, true).run());
+}
+
+#[test]
+#[should_panic(expected = "cells of ring")]
+fn an_engine_that_forgets_a_cell_is_caught() {
+    let forget: fn(&mut Chunk) = |chunk| chunk.tamper(|cells| _ = cells.pop());
+    Schedule { sabotage: forget, ..Schedule::new(Random::new(1), false) }.run();
+}
+
+#[test]
+#[cfg_attr(debug_assertions, should_panic(expected = "is posted twice"))]
+#[cfg_attr(not(debug_assertions), should_panic(expected = "cells of ring"))]
+fn an_engine_that_posts_a_cell_twice_is_caught() {
+    let double: fn(&mut Chunk) = |chunk| chunk.tamper(|cells| cells.push(cells[0]));
+    Schedule { sabotage: double, ..Schedule::new(Random::new(1), false) }.run();
+}
+
+fn next_chunk(worker: &mut SimWorker) -> Chunk {
+    match worker.ask(Duration::ZERO) {
+        Ok(Answer::Chunk { chunk, .. }) => chunk,
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn a_cell_given_twice_is_counted_or_delivered_twice_and_breaks_nothing() {
+    let capture = SimCapture::new(&SimSettings::default());
+    let kernel = capture.kernel(0);
+    let mut worker = capture.worker(0);
+    kernel.receive_badly(Fault::RepeatedCell);
+    kernel.receive(&packet(7, 8), Timestamp::default());
+    drop(next_chunk(&mut worker));
+    let account = capture.ledger(Duration::ZERO).total;
+    // Release builds have no bitmap of cells: there a kernel in disorder is believed.
+    let refused = u64::from(cfg!(debug_assertions));
+    assert_eq!((account.delivered, account.dropped.other), (3 - refused, refused));
+    for number in 0..600 {
+        kernel.receive(&packet(number, 8), Timestamp::default());
+        drop(next_chunk(&mut worker));
+    }
+    assert_eq!(kernel.free_cells() + 1, 256, "the cell was taken out of use");
+}
+
+#[test]
+fn a_sleeping_driver_is_called_when_cells_come_home() {
+    let settings = SimSettings { drivers_sleep: true, ..SimSettings::default() };
+    let capture = SimCapture::new(&settings);
+    let (kernel, mut worker) = (capture.kernel(0), capture.worker(0));
+    for number in 0..257 {
+        let expected = if number < 256 { Fate::Received } else { Fate::NoCell };
+        assert_eq!(kernel.receive(&packet(number, 8), Timestamp::default()), expected);
+    }
+    assert_eq!(kernel.calls(), 0);
+    drop(next_chunk(&mut worker));
+    assert_eq!(kernel.calls(), 1);
+    assert_eq!(kernel.receive(&packet(257, 8), Timestamp::default()), Fate::Received);
+    drop(next_chunk(&mut worker));
+    assert_eq!(kernel.calls(), 1, "it is awake");
+}
+
+#[test]
+fn a_driver_that_stalls_drops_when_its_descriptors_are_used_up() {
+    let capture = SimCapture::new(&SimSettings::default());
+    let kernel = capture.kernel(0);
+    kernel.look();
+    kernel.set_stalled(true);
+    for number in 0..70 {
+        let expected = if number < 64 { Fate::Received } else { Fate::NoCell };
+        assert_eq!(kernel.receive(&packet(number, 8), Timestamp::default()), expected);
+    }
+    capture.close();
+    let account = capture.ledger(Duration::ZERO).total;
+    assert_eq!((account.offered, account.dropped.no_cell, account.dropped.other), (70, 6, 64));
+}
+
+#[test]
+fn a_full_rx_ring_is_told_from_a_lack_of_cells() {
+    let capture = SimCapture::new(&SimSettings { rx_slots: Some(4), ..SimSettings::default() });
+    for number in 0..6 {
+        capture.kernel(0).receive(&packet(number, 8), Timestamp::default());
+    }
+    let dropped = capture.ledger(Duration::ZERO).total.dropped;
+    assert_eq!((dropped.ring_full, dropped.no_cell), (2, 0));
+}
+
+#[test]
+fn in_basic_mode_a_worker_that_is_gone_is_an_error_for_the_others() {
+    let settings = SimSettings { rings: 2, workers: 2, ..SimSettings::default() };
+    let capture = SimCapture::new(&settings);
+    let (gone, mut left) = (capture.worker(0), capture.worker(1));
+    drop(gone);
+    let error = left.ask(Duration::ZERO).unwrap_err();
+    assert!(error.to_string().contains("sim0@0"), "{error}");
+    capture.end();
+    assert!(matches!(left.ask(Duration::ZERO), Ok(Answer::Ended)));
+}
+
+/// Kernels, workers and those who drop chunks, each a thread of its own.
+#[test]
+fn cells_and_packets_are_conserved_between_threads() {
+    const PACKETS: u64 = if cfg!(miri) { 24 } else { 3000 };
+    for_each_seed(RUNS / 60 + 3, |mut random| {
+        let settings = settings(&mut random);
+        let capture = SimCapture::new(&settings);
+        let (sender, receiver) = mpsc::channel::<Chunk>();
+        let delivered: u64 = thread::scope(|scope| {
+            let dropper = scope.spawn(move || receiver.iter().for_each(drop));
+            let workers: Vec<_> = (0..settings.workers)
+                .map(|index| (capture.worker(index), sender.clone(), Random::new(random.bits())))
+                .map(|(worker, sender, random)| scope.spawn(move || work(worker, &sender, random)))
+                .collect();
+            drop(sender);
+            let kernel = |ring| Arc::clone(capture.kernel(ring));
+            let kernels: Vec<_> = (0..settings.rings)
+                .map(kernel)
+                .map(|kernel| scope.spawn(move || offer(&kernel, PACKETS)))
+                .collect();
+            kernels.into_iter().for_each(|kernel| kernel.join().unwrap());
+            capture.end();
+            let delivered = workers.into_iter().map(|worker| worker.join().unwrap()).sum();
+            dropper.join().unwrap();
+            delivered
+        });
+        for ring in 0..settings.rings {
+            assert_eq!(capture.kernel(ring).violations(), []);
+            assert_eq!(capture.kernel(ring).free_cells(), settings.geometry.cells() as usize);
+        }
+        let account = capture.ledger(Duration::ZERO).total;
+        assert_eq!(account.offered, PACKETS * settings.rings as u64);
+        assert_eq!(account.delivered, delivered);
+        assert_eq!(account.dropped.other, 0);
+    });
+}
+
+fn offer(kernel: &SimKernel, packets: u64) {
+    for number in 0..packets {
+        kernel.receive(&packet(number, 24), Timestamp::default());
+        if number % 8 == 0 {
+            thread::yield_now();
+        }
+    }
+}
+
+/// Takes chunks to the end, checks them, and drops some itself. How many packets they had.
+fn work(mut worker: SimWorker, dropper: &mpsc::Sender<Chunk>, mut random: Random) -> u64 {
+    let mut delivered = 0;
+    loop {
+        match worker.ask(Duration::ZERO).unwrap() {
+            Answer::Chunk { chunk, .. } => {
+                let numbers: Vec<u64> = chunk.iter().map(|packet| number_of(packet.data())).collect();
+                assert!(numbers.is_sorted_by(|a, b| a < b), "{numbers:?}");
+                delivered += chunk.len() as u64;
+                if random.once_in(2) {
+                    dropper.send(chunk).unwrap();
+                }
+            }
+            Answer::Nothing => thread::yield_now(),
+            Answer::Ended => return delivered,
+        }
+    }
+}
