@@ -1,18 +1,22 @@
-//! What it costs to write a packet to a savefile, in ns per packet and GB/s.
+//! What it costs to write a packet to a savefile, and to read one, in ns per packet and GB/s.
 //!
-//! `cargo bench -p wirecap --bench savefile` runs all of it; `... -- pcapng 60 1000000` runs one case once,
-//! for callgrind. The sink counts bytes and throws them away: what is measured is the writer, not the disk.
-//! The baseline is what a writer cannot do without: one copy of the data into a buffer.
+//! `cargo bench -p wirecap --bench savefile` runs all of it. For callgrind, `... -- pcapng 60 1000000` writes
+//! one million packets of 60 bytes, and `... -- read pcapng 60 1000000` reads them.
+//!
+//! The sink counts bytes and throws them away, and the files are in memory: what is measured is wirecap, not
+//! the disk. The baseline is what a writer cannot do without: one copy of the data into a buffer.
 
 use std::env;
 use std::hint::black_box;
-use std::io;
+use std::io::{self, Cursor};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use wirecap::savefile::{Format, Interface, Record, Section, Sink, Writer};
+use wirecap::savefile::{Format, Interface, Reader, Record, Section, Sink, StreamSink, Writer};
 use wirecap::time::Timestamp;
 
 const PACKETS: u64 = 2_000_000;
+const FILE_PACKETS: u64 = 20_000;
 const ROUNDS: usize = 7;
 const LENGTHS: [usize; 3] = [60, 512, 1500];
 /// The packets are read from a buffer of this size, as from the cells of a chunk.
@@ -76,6 +80,31 @@ fn copy_packets(source: &[u8], len: usize, count: u64) -> u64 {
     count * len as u64
 }
 
+/// A file of [`FILE_PACKETS`] in memory.
+fn file_of(format: Format, source: &[u8], len: usize) -> Arc<[u8]> {
+    let mut writer = Writer::new(StreamSink::new(Vec::new(), "memory"), format, &Section::default());
+    let interface = writer.add_interface(&Interface::default()).expect("memory takes everything");
+    for (_, data) in packets(source, len, FILE_PACKETS) {
+        let record = Record { interface, queue: Some(3), wire_len: len as u32, data, ..Record::default() };
+        writer.write(&record).expect("memory takes everything");
+    }
+    writer.finish().expect("memory takes everything").into_inner().into()
+}
+
+/// Reads the file as often as it takes for `count` packets.
+fn read_packets(file: &Arc<[u8]>, count: u64) -> u64 {
+    let mut read = 0;
+    for _ in 0..count / FILE_PACKETS {
+        let mut reader = Reader::new(Cursor::new(Arc::clone(file))).expect("it is our own file");
+        while let Some(record) = reader.next_record().expect("it is our own file") {
+            black_box(record);
+            read += 1;
+        }
+    }
+    assert_eq!(read, count, "the reader lost packets");
+    file.len() as u64 * (count / FILE_PACKETS)
+}
+
 fn report(name: &str, len: usize, run: impl Fn() -> u64) {
     let mut times: Vec<(Duration, u64)> = (0..ROUNDS)
         .map(|_| {
@@ -98,10 +127,13 @@ fn report(name: &str, len: usize, run: impl Fn() -> u64) {
 fn main() {
     let source = vec![0x5a; SOURCE_BYTES];
     let arguments: Vec<String> = env::args().skip(1).filter(|argument| argument != "--bench").collect();
-    if let [format, len, count] = arguments.as_slice() {
+    if let [task @ .., format, len, count] = arguments.as_slice() {
         let format = if format == "pcap" { Format::Pcap } else { Format::Pcapng };
         let [len, count] = [len, count].map(|number| number.parse().expect("a number"));
-        write_packets(format, &source, len, count as u64, Some(3));
+        match task {
+            [] => write_packets(format, &source, len, count as u64, Some(3)),
+            _ => read_packets(&file_of(format, &source, len), count as u64),
+        };
         return;
     }
     for len in LENGTHS {
@@ -109,5 +141,9 @@ fn main() {
         report("pcap", len, || write_packets(Format::Pcap, &source, len, PACKETS, None));
         report("pcapng", len, || write_packets(Format::Pcapng, &source, len, PACKETS, None));
         report("pcapng, queue", len, || write_packets(Format::Pcapng, &source, len, PACKETS, Some(3)));
+        for (name, format) in [("read pcap", Format::Pcap), ("read pcapng", Format::Pcapng)] {
+            let file = file_of(format, &source, len);
+            report(name, len, || read_packets(&file, PACKETS));
+        }
     }
 }

@@ -1,5 +1,6 @@
 //! The numbers of a header or block in turn, in the byte order of whoever wrote it.
 
+use std::array;
 use std::mem;
 use std::ops::Range;
 
@@ -57,6 +58,7 @@ impl<'a> Fields<'a> {
     }
 
     /// Goes past `len` bytes, and says where in the whole they are.
+    #[inline]
     pub(super) fn place(&mut self, len: usize) -> Option<Range<usize>> {
         let end = self.at.checked_add(len).filter(|end| *end <= self.bytes.len())?;
         Some(mem::replace(&mut self.at, end)..end)
@@ -92,6 +94,14 @@ impl<'a> Fields<'a> {
         self.array().map(|bytes| self.order.u64(bytes))
     }
 
+    /// The next `N` words, with one look at whether they are there.
+    #[inline]
+    pub(super) fn words<const N: usize>(&mut self) -> Option<[u32; N]> {
+        let (words, _) = self.bytes(N * size_of::<u32>())?.as_chunks();
+        Some(array::from_fn(|index| self.order.u32(words[index])))
+    }
+
+    #[inline]
     fn array<const N: usize>(&mut self) -> Option<[u8; N]> {
         let bytes = self.bytes.get(self.at..)?.first_chunk()?;
         self.at += N;

@@ -60,9 +60,8 @@ impl PcapReader {
     #[inline]
     pub(super) fn step(&mut self, window: &mut Window) -> Result<Step, ReadError> {
         let Some(header) = window.need(self.header_len, "packet header")? else { return Ok(Step::End) };
-        let mut fields = Fields::new(header, 0, self.order);
-        let mut word = || fields.u32().expect("a packet header has 16 bytes or more");
-        let [seconds, fraction, first, second] = [word(), word(), word(), word()];
+        let words = Fields::new(header, 0, self.order).words();
+        let [seconds, fraction, first, second] = words.expect("a packet header has 16 bytes or more");
         let (captured_len, wire_len) = self.lengths.in_order(first, second);
         if captured_len > self.data_bytes_max {
             return Err(ReadError::Malformed {

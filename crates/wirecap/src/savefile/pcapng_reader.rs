@@ -1,7 +1,5 @@
 //! pcapng, read: sections of either byte order, interfaces, packets of all three kinds and statistics.
 
-use std::ops::Range;
-
 use super::fields::{ByteOrder, Fields};
 use super::pcapng::{
     BYTE_ORDER_MAGIC, ENHANCED_PACKET, FILTER_IS_TEXT, INTERFACE_DESCRIPTION, INTERFACE_STATISTICS,
@@ -43,17 +41,9 @@ impl Default for PcapngReader {
 /// What is wrong with a block.
 type Problem = String;
 
-/// What a packet's block says of it, before its interface has been looked up.
-struct BlockPacket {
-    /// Counted in its section.
-    interface: u32,
-    ticks: Option<u64>,
-    wire_len: u32,
-    /// The place of the data in the block.
-    data: Range<usize>,
-    queue: Option<u32>,
-    direction: Option<Direction>,
-}
+/// What a packet's block says of it: a packet whose interface is counted in its section and whose data have
+/// their place in the block, and its time in the interface's ticks.
+type BlockPacket = (Packet, Option<u64>);
 
 impl PcapngReader {
     /// Whether a file that begins with `magic` is pcapng.
@@ -80,10 +70,10 @@ impl PcapngReader {
                 return Ok(Step::Other);
             }
         };
-        let packet = packet.ok_or_else(|| too_short(block_type)).map_err(malformed)?;
-        let mut packet = self.packet(packet, contents).map_err(malformed)?;
-        let place = window.consume(block_len);
-        packet.data = place.start + packet.data.start..place.start + packet.data.end;
+        let (mut packet, ticks) = packet.ok_or_else(|| malformed(too_short(block_type)))?;
+        self.complete(&mut packet, ticks, contents).map_err(malformed)?;
+        let block_start = window.consume(block_len).start;
+        packet.data = block_start + packet.data.start..block_start + packet.data.end;
         Ok(Step::Packet(packet))
     }
 
@@ -96,7 +86,7 @@ impl PcapngReader {
                 .ok_or("the section header has no byte-order magic")?;
         }
         let mut fields = Fields::new(head, 0, self.order);
-        let (block_type, block_len) = fields.u32().zip(fields.u32()).expect("a block's head has 12 bytes");
+        let [block_type, block_len] = fields.words().expect("a block's head has 12 bytes");
         if block_len % 4 != 0 || !(BLOCK_HEAD as u32..=BLOCK_BYTES_MAX).contains(&block_len) {
             return Err(format!(
                 "a block of type {block_type:#x} says it has {block_len} bytes, \
@@ -144,24 +134,17 @@ impl PcapngReader {
         Ok(())
     }
 
-    /// The record of a packet, with its data's place in the block.
-    fn packet(&self, packet: BlockPacket, contents: &Contents) -> Result<Packet, Problem> {
+    /// Gives a packet its interface among those of the file, and its time.
+    #[inline]
+    fn complete(&self, packet: &mut Packet, ticks: Option<u64>, contents: &Contents) -> Result<(), Problem> {
         let index = self.interface_index(packet.interface, contents)?;
-        let bytes_max = data_bytes_max(contents.interfaces[index].link_type);
-        if packet.data.len() > bytes_max as usize {
-            return Err(format!(
-                "a packet has {} bytes, more than the {bytes_max} of any",
-                packet.data.len()
-            ));
+        let (len, len_max) = (packet.data.len(), data_bytes_max(contents.interfaces[index].link_type));
+        if len > len_max as usize {
+            return Err(format!("a packet has {len} bytes, more than the {len_max} of any"));
         }
-        Ok(Packet {
-            interface: index as u32,
-            timestamp: packet.ticks.and_then(|ticks| self.clocks[index].timestamp(ticks)),
-            queue: packet.queue,
-            direction: packet.direction,
-            wire_len: packet.wire_len,
-            data: packet.data,
-        })
+        packet.interface = index as u32;
+        packet.timestamp = ticks.and_then(|ticks| self.clocks[index].timestamp(ticks));
+        Ok(())
     }
 
     /// Finds an interface of the section among those of the file.
@@ -216,8 +199,11 @@ fn too_short(block_type: u32) -> Problem {
 
 /// A time as all blocks have it: two words, the upper one first.
 fn ticks(fields: &mut Fields<'_>) -> Option<u64> {
-    let (high, low) = (fields.u32()?, fields.u32()?);
-    Some(u64::from(high) << 32 | u64::from(low))
+    fields.words().map(ticks_of_words)
+}
+
+fn ticks_of_words([high, low]: [u32; 2]) -> u64 {
+    u64::from(high) << 32 | u64::from(low)
 }
 
 fn enhanced_packet(mut body: Fields<'_>) -> Option<BlockPacket> {
@@ -229,23 +215,23 @@ fn obsolete_packet(mut body: Fields<'_>) -> Option<BlockPacket> {
     let interface = body.u16()?;
     let _dropped_before = body.u16()?;
     // The options have the same numbers, but there is none for a queue.
-    timed_packet(interface.into(), body).map(|packet| BlockPacket { queue: None, ..packet })
+    timed_packet(interface.into(), body).map(|(packet, ticks)| (Packet { queue: None, ..packet }, ticks))
 }
 
 /// What enhanced and obsolete packets have in common.
 #[inline]
 fn timed_packet(interface: u32, mut body: Fields<'_>) -> Option<BlockPacket> {
-    let ticks = Some(ticks(&mut body)?);
-    let (captured_len, wire_len) = (body.u32()? as usize, body.u32()?);
-    let place = body.place(padded(captured_len))?;
-    let data = place.start..place.start + captured_len;
+    let [high, low, captured_len, wire_len] = body.words()?;
+    let place = body.place(padded(captured_len as usize))?;
+    let data = place.start..place.start + captured_len as usize;
     let (mut queue, mut direction) = (None, None);
     for_each_option(body, |code, mut value| match code {
         option::EPB_FLAGS => direction = value.u32().and_then(flags_direction),
         option::EPB_QUEUE => queue = value.u32(),
         _ => {}
     })?;
-    Some(BlockPacket { interface, ticks, wire_len, data, queue, direction })
+    let packet = Packet { interface, timestamp: None, queue, direction, wire_len, data };
+    Some((packet, Some(ticks_of_words([high, low]))))
 }
 
 /// The block has no captured length: what there is of the packet follows from the interface's `snap_len`.
@@ -254,7 +240,8 @@ fn simple_packet(mut body: Fields<'_>, interfaces: &[Interface]) -> Option<Block
     let snap_len = interfaces.first().map_or(0, |interface| interface.snap_len);
     let captured_len = if snap_len == 0 { wire_len } else { wire_len.min(snap_len) };
     let data = body.place(captured_len as usize)?;
-    Some(BlockPacket { interface: 0, ticks: None, wire_len, data, queue: None, direction: None })
+    let packet = Packet { interface: 0, timestamp: None, queue: None, direction: None, wire_len, data };
+    Some((packet, None))
 }
 
 fn flags_direction(flags: u32) -> Option<Direction> {
@@ -374,6 +361,7 @@ impl Unit {
 
 impl Clock {
     /// `None` for times before 1970 or after 2554, which a [`Timestamp`] does not have.
+    #[inline]
     fn timestamp(&self, ticks: u64) -> Option<Timestamp> {
         let nanos = self.unit.nanos(ticks).cast_signed() + i128::from(self.offset_s) * 1_000_000_000;
         u64::try_from(nanos).ok().map(Timestamp::from_unix_nanos)

@@ -87,7 +87,9 @@ impl Sink for FileSink {
     }
 }
 
-/// Anything that can be written to: standard output, a pipe, a compressor.
+/// Anything that can be written to: a pipe, a compressor, standard output.
+///
+/// Standard output is best opened as a [`File`] of its own: [`io::Stdout`] looks for ends of lines.
 #[derive(Debug)]
 pub struct StreamSink<W> {
     stream: W,

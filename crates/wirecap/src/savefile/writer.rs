@@ -545,6 +545,20 @@ mod tests {
     }
 
     #[test]
+    fn a_real_pipe_breaks_when_its_reader_closes_it() {
+        let (mut reader, pipe) = io::pipe().expect("the system has pipes");
+        let mut writer = begin(crate::savefile::StreamSink::new(pipe, "a pipe"), Format::Pcap);
+        write_one(&mut writer, 0).expect("it goes into the buffer");
+        writer.flush().expect("the pipe has room");
+        let mut file = whole_file(Format::Pcap, 1);
+        io::Read::read_exact(&mut reader, &mut file).expect("it is all in the pipe");
+        assert_eq!(file, whole_file(Format::Pcap, 1));
+        drop(reader);
+        let (error, _) = write_until_refused(&mut writer);
+        assert_eq!(error.to_string(), "the pipe's reader has gone after 1 packets");
+    }
+
+    #[test]
     fn a_packet_longer_than_the_buffer_is_written() {
         let data = vec![7; PACKET_BYTES_MAX as usize];
         let mut sink = Tight { gulp: 1 << 20, ..Tight::with_room(1 << 20) };

@@ -38,21 +38,21 @@ fn read_to_the_end(mut reader: Reader) -> (Vec<Packet>, Option<String>) {
     (packets, end)
 }
 
-/// Reads bytes as they are, and as a file that begins as pcap does.
+/// Reads bytes as a file that begins as pcap does.
 pub(crate) fn read_pcap(bytes: &[u8]) {
     let magics = [0xa1b2_c3d4_u32, 0xa1b2_3c4d, 0xa1b2_cd34];
     let Some(choice) = bytes.first().copied().map(usize::from) else { return };
     let magic = magics[choice / 2 % magics.len()];
     let mut file = bytes.to_vec();
     put(&mut file, 0, if choice % 2 == 0 { magic.to_le_bytes() } else { magic.to_be_bytes() });
-    read_plain(bytes);
     read_plain(&file);
 }
 
-/// Reads bytes as they are, and as a file that begins as pcapng does and whose blocks end as they begin.
+/// Reads bytes as a file that begins as pcapng does, and again with blocks that end as they begin.
 pub(crate) fn read_pcapng(bytes: &[u8]) {
     let mut file = bytes.to_vec();
     put(&mut file, 0, 0x0a0d_0d0a_u32.to_le_bytes());
+    read_plain(&file);
     let mut at = 0;
     while let Some(len) = file.get(at + 4..at + 8) {
         let len: [u8; 4] = len.try_into().expect("four bytes");
@@ -64,7 +64,6 @@ pub(crate) fn read_pcapng(bytes: &[u8]) {
         put(&mut file, end - 4, len);
         at = end;
     }
-    read_plain(bytes);
     read_plain(&file);
 }
 
