@@ -1,7 +1,8 @@
 //! `wirecap capture`: records packets to a savefile.
 
-use std::fs;
+use std::fs::{self, File};
 use std::io;
+use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
@@ -58,7 +59,9 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
             let message = "--json prints on standard output, which -w - uses; write to a file instead";
             return Err(Failure::Usage(message.to_owned()));
         }
-        let output = StreamSink::new(io::stdout(), "standard output");
+        // The bare descriptor: the standard library's own buffering would cut the blocks at line ends.
+        let output =
+            StreamSink::new(File::from(io::stdout().as_fd().try_clone_to_owned()?), "standard output");
         return record(arguments, |_| Ok(output));
     }
     check_directory(&arguments.write)?;

@@ -1,0 +1,270 @@
+//! Buddy groups on real veth pairs: workers that wait a fixed time per packet stand for slow cores, so
+//! that two cores can play many.
+
+use std::sync::Mutex;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use wirecap::{Capture, CaptureBuilder, Chunk, Ledger};
+use wirecap_testbed::{
+    AfXdpSender, Generator, Load, Namespace, Pacer, Stamp, Traffic, VethPair, loss_lock, privileged,
+};
+
+/// What a worker needs for one packet: it can do 10,000 a second.
+const COST: Duration = Duration::from_micros(100);
+const WORKER_RATE: f64 = 10_000.0;
+/// How long the load lasts.
+const SECONDS: f64 = 3.0;
+
+struct Bed {
+    _sender: Namespace,
+    receiver: Namespace,
+    pair: VethPair,
+}
+
+impl Bed {
+    fn new(queue_count: u32) -> Self {
+        let (sender, receiver) = (Namespace::new().unwrap(), Namespace::new().unwrap());
+        let pair = VethPair::new((&sender, "a0"), (&receiver, "a1"), queue_count, 1500).unwrap();
+        Self { _sender: sender, receiver, pair }
+    }
+
+    fn open(&self, builder: CaptureBuilder) -> Capture {
+        self.receiver.run_in(|| builder.open()).unwrap().unwrap()
+    }
+
+    /// Captures with a waiting worker per ring while `send` sends, until everything that was kept has
+    /// been processed. `see` gets every chunk with the number of its worker.
+    fn process(
+        &self,
+        builder: CaptureBuilder,
+        see: impl Fn(usize, &Chunk) + Sync,
+        send: impl FnOnce(&Self) -> u64,
+    ) -> (u64, Ledger) {
+        let capture = self.open(builder);
+        let sent = thread::scope(|scope| {
+            for mut worker in capture.workers() {
+                let see = &see;
+                scope.spawn(move || {
+                    while let Some(chunk) = worker.next_chunk().unwrap() {
+                        see(worker.index(), &chunk);
+                        thread::sleep(COST * chunk.len() as u32);
+                    }
+                });
+            }
+            let sent = send(self);
+            // From another thread, in the interface's namespace.
+            self.receiver.run_in(|| capture.stop()).unwrap();
+            sent
+        });
+        let ledger = self.receiver.run_in(|| capture.close()).unwrap();
+        assert_eq!(ledger.total.offered, sent, "{ledger}");
+        assert_eq!(ledger.total.offered, ledger.total.delivered + ledger.total.dropped.total(), "{ledger}");
+        (sent, ledger)
+    }
+
+    /// Sends to each queue at its share of what one worker can do.
+    fn load(&self, shares: &[f64]) -> u64 {
+        let traffic = Traffic::to(&self.pair.receiver);
+        thread::scope(|scope| {
+            let send = |(queue, &share): (usize, &f64)| {
+                let traffic = &traffic;
+                scope.spawn(move || self.send(traffic, queue as u16, (share * WORKER_RATE) as u64))
+            };
+            let senders: Vec<_> = shares.iter().enumerate().map(send).collect();
+            senders.into_iter().map(|sender| sender.join().unwrap()).sum()
+        })
+    }
+
+    fn send(&self, traffic: &Traffic, queue: u16, per_second: u64) -> u64 {
+        let frames = (per_second as f64 * SECONDS) as u64;
+        let mut sender = AfXdpSender::on(&self.pair.sender, queue.into()).unwrap();
+        let mut pacer = Pacer::new(per_second.div_ceil(10));
+        for sequence in 0..frames {
+            if sequence % 10 == 0 {
+                sender.flush().unwrap();
+                pacer.wait();
+            }
+            sender.send(&traffic.frame(Stamp { queue, sequence })).unwrap();
+        }
+        sender.flush().unwrap();
+        frames
+    }
+}
+
+/// 4,096 packets per ring.
+fn rings() -> CaptureBuilder {
+    Capture::on("a1").chunk(64).pool(64)
+}
+
+#[test]
+fn two_queues_basic_mode_loses_what_arithmetic_says_and_advanced_mode_nothing() {
+    if !privileged() {
+        return;
+    }
+    let _lock = loss_lock().unwrap();
+    let bed = Bed::new(2);
+    let (sent, basic) = bed.process(rings(), |_, _| {}, |bed| bed.load(&[1.6, 0.2]));
+    // The worker keeps up with 1.0 of 1.6 and the pool takes up 4,096; a waiting worker oversleeps, so
+    // that it does somewhat less.
+    let surplus = 0.6 * WORKER_RATE * SECONDS - 4096.0;
+    let lost = basic.total.dropped.no_cell as f64;
+    assert!(
+        lost > 0.9 * surplus && lost < 2.0 * surplus,
+        "{lost} lost of {sent}, {surplus} expected: {basic}"
+    );
+    assert_eq!(basic.total.offloaded_chunks, 0);
+
+    let (_, advanced) = bed.process(rings().advanced(0.6), |_, _| {}, |bed| bed.load(&[1.6, 0.2]));
+    assert!(advanced.is_lossless(), "{advanced}");
+    assert!(advanced.rings[0].account.offloaded_chunks > 0, "{advanced}");
+    assert_eq!(advanced.rings[1].account.offloaded_chunks, 0, "{advanced}");
+}
+
+#[test]
+fn six_queues_with_one_at_twice_its_worker_s_rate_lose_nothing_in_advanced_mode() {
+    if !privileged() {
+        return;
+    }
+    let _lock = loss_lock().unwrap();
+    let bed = Bed::new(6);
+    let shares = [2.0, 0.3, 0.3, 0.2, 0.2, 0.1];
+    let (_, basic) = bed.process(rings(), |_, _| {}, |bed| bed.load(&shares));
+    assert!(basic.rings[0].account.dropped.no_cell > 0, "{basic}");
+    let (_, advanced) = bed.process(rings().advanced(0.6), |_, _| {}, |bed| bed.load(&shares));
+    assert!(advanced.is_lossless(), "{advanced}");
+}
+
+#[test]
+fn a_burst_below_the_threshold_stays_with_its_own_worker() {
+    if !privileged() {
+        return;
+    }
+    let bed = Bed::new(2);
+    let seen = Mutex::new(Vec::new());
+    let see = |worker, chunk: &Chunk| seen.lock().unwrap().push((worker, chunk.ring_index(), chunk.len()));
+    // 60 % of 4,096 is 2,457.
+    let (_, ledger) = bed.process(rings().advanced(0.6), see, |bed| {
+        let mut generator = Generator::new(&bed.pair.sender, &Traffic::to(&bed.pair.receiver)).unwrap();
+        let sent = generator.send(&[Load::new(0, 2000)]).unwrap()[0].frames;
+        // Until its own worker has done it all: at the end of a capture buddies help whatever T is.
+        thread::sleep(COST * 2000 + Duration::from_millis(300));
+        sent
+    });
+    assert!(ledger.is_lossless() && ledger.total.offloaded_chunks == 0, "{ledger}");
+    let seen = seen.into_inner().unwrap();
+    assert!(seen.iter().all(|(worker, ring, _)| (*worker, *ring) == (0, 0)), "{seen:?}");
+}
+
+#[test]
+fn a_stuck_worker_s_ring_is_drained_to_the_threshold_at_once_and_wholly_later() {
+    if !privileged() {
+        return;
+    }
+    let bed = Bed::new(2);
+    let capture = bed.open(rings().advanced(0.5).stuck_after(Duration::from_millis(500)));
+    let mut workers = capture.workers();
+    let mut helper = workers.pop().unwrap();
+    let mut stuck = workers.pop().unwrap();
+    let mut generator = Generator::new(&bed.pair.sender, &Traffic::to(&bed.pair.receiver)).unwrap();
+    // The ring's own worker takes one chunk and is not heard of again.
+    generator.send(&[Load::new(0, 64)]).unwrap();
+    let held = stuck.next_chunk_timeout(Duration::from_secs(5)).unwrap().unwrap();
+    generator.send(&[Load::new(0, 3000)]).unwrap();
+    let begin = Instant::now();
+    let (mut taken, mut at_once) = (0, None);
+    while taken < 3064 - held.len() && begin.elapsed() < Duration::from_secs(20) {
+        match helper.next_chunk_timeout(Duration::from_millis(20)).unwrap() {
+            Some(chunk) => {
+                assert!(chunk.is_offloaded() && chunk.ring_index() == 0);
+                taken += chunk.len();
+            }
+            // The first pause: down to half of 4,096 (a chunk may reach below it).
+            None => {
+                at_once.get_or_insert(capture.backlogs()[0]);
+            }
+        }
+    }
+    let left = at_once.expect("the ring was drained without regard to the threshold");
+    assert!((2048 - 64..=2048).contains(&left), "{left} packets were left at first");
+    assert_eq!(taken, 3064 - held.len(), "the stuck worker's ring was not drained wholly");
+    drop((held, stuck, helper));
+    let ledger = bed.receiver.run_in(|| capture.close()).unwrap();
+    assert!(ledger.is_lossless() && ledger.total.delivered == 3064, "{ledger}");
+}
+
+#[test]
+fn the_rings_of_a_worker_that_panicked_or_returned_go_to_its_buddies() {
+    if !privileged() {
+        return;
+    }
+    let bed = Bed::new(2);
+    let capture = bed.open(rings().advanced(0.9));
+    let mut workers = capture.workers();
+    let mut survivor = workers.pop().unwrap();
+    let doomed = workers.pop().unwrap();
+    let panicked = thread::spawn(move || {
+        let _worker = doomed;
+        panic!("as planned");
+    });
+    assert!(panicked.join().is_err());
+    let mut generator = Generator::new(&bed.pair.sender, &Traffic::to(&bed.pair.receiver)).unwrap();
+    generator.send(&[Load::new(0, 100)]).unwrap();
+    let mut taken = 0;
+    while taken < 100 {
+        let chunk =
+            survivor.next_chunk_timeout(Duration::from_secs(5)).unwrap().expect("nobody took the rings");
+        taken += chunk.len();
+    }
+    let ledger = bed.receiver.run_in(|| capture.close()).unwrap();
+    assert!(ledger.is_lossless() && ledger.total.delivered == 100, "{ledger}");
+}
+
+#[test]
+fn two_groups_in_one_process_do_not_see_each_other() {
+    if !privileged() {
+        return;
+    }
+    let (busy, idle) = (Bed::new(1), Bed::new(1));
+    let first = busy.open(rings().advanced(0.1));
+    let second = idle.open(rings().advanced(0.1));
+    let mut stranger = second.workers().pop().unwrap();
+    let mut generator = Generator::new(&busy.pair.sender, &Traffic::to(&busy.pair.receiver)).unwrap();
+    generator.send(&[Load::new(0, 4000)]).unwrap();
+    assert!(stranger.next_chunk_timeout(Duration::from_millis(300)).unwrap().is_none());
+    assert_eq!(first.backlogs(), [4000]);
+    drop(first);
+    let ledger = idle.receiver.run_in(|| second.close()).unwrap();
+    assert_eq!(ledger.total.offered, 0);
+}
+
+#[test]
+fn a_descriptor_tells_a_poller_that_its_buddy_calls_for_help() {
+    if !privileged() {
+        return;
+    }
+    use rustix::event::{PollFd, PollFlags, poll};
+    use rustix::time::Timespec;
+    let bed = Bed::new(2);
+    let capture = bed.open(rings().advanced(0.1));
+    let mut workers = capture.workers();
+    let mut helper = workers.pop().unwrap();
+    let mut owner = workers.pop().unwrap();
+    let wait = |helper: &wirecap::Worker, millis: i64| {
+        let timeout = Timespec { tv_sec: 0, tv_nsec: millis * 1_000_000 };
+        poll(&mut [PollFd::new(helper, PollFlags::IN)], Some(&timeout)).unwrap()
+    };
+    assert_eq!(wait(&helper, 0), 0);
+    assert!(helper.try_next_chunk().unwrap().is_none());
+    let mut generator = Generator::new(&bed.pair.sender, &Traffic::to(&bed.pair.receiver)).unwrap();
+    generator.send(&[Load::new(0, 4000)]).unwrap();
+    assert_eq!(wait(&helper, 50), 0, "nobody has called yet");
+    let own = owner.next_chunk().unwrap().unwrap();
+    assert_eq!(wait(&helper, 900), 1, "the owner called");
+    let helped = helper.try_next_chunk().unwrap().unwrap();
+    assert!(helped.is_offloaded());
+    assert_eq!((own.sequence(), helped.sequence()), (0, 1));
+    // Down to the threshold there is more to do; then the descriptor is quiet again.
+    while helper.try_next_chunk().unwrap().is_some() {}
+    assert_eq!(wait(&helper, 50), 0);
+}
