@@ -16,6 +16,8 @@ use crate::{Interface, SendError, SetupError};
 const CELLS_PER_KICK: usize = 64;
 /// How long the kernel may hold all cells before the interface is given up.
 const STALL_TIMEOUT: Duration = Duration::from_secs(2);
+/// How long a queue may stay busy.
+const BUSY_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// Sends frames of any content and length on a queue of an interface. Frames sent on queue k of a
 /// veth arrive on queue k of its peer, in order.
@@ -112,9 +114,9 @@ impl AfXdpSender {
     }
 }
 
-/// A queue stays busy for some milliseconds after its last socket was closed.
+/// A queue stays busy after its last socket was closed: for some milliseconds, on a busy machine longer.
 fn retry_while_busy<T>(open: impl Fn() -> io::Result<T>) -> io::Result<T> {
-    let deadline = Instant::now() + Duration::from_millis(200);
+    let deadline = Instant::now() + BUSY_TIMEOUT;
     loop {
         match open() {
             Err(error) if error.kind() == io::ErrorKind::ResourceBusy && Instant::now() < deadline => {

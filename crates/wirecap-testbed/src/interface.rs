@@ -66,11 +66,11 @@ impl Interface {
         self.mtu_bytes as usize + 14
     }
 
-    /// Brings the interface up and waits until it carries frames, if its peer is up as well.
+    /// Waits until the interface, which is up as its peer is, carries frames.
     fn wait_until_running(&self) -> Result<(), SetupError> {
         let socket = control_socket(&self.namespace)?;
         let deadline = Instant::now() + RUNNING_TIMEOUT;
-        let failed = |source| SetupError::interface(&self.name, "bring up", source);
+        let failed = |source| SetupError::interface(&self.name, "wait for the carrier of", source);
         sys::settle_carrier(&socket, &self.name).map_err(failed)?;
         while !sys::is_running(&socket, &self.name).map_err(failed)? {
             if Instant::now() > deadline {

@@ -6,6 +6,7 @@ use std::io::{self, Write};
 use std::path::Path;
 
 use rustix::fs::{FlockOperation, flock};
+use rustix::io::retry_on_intr;
 use wirecap::bpf::{Map, MapKind};
 
 use crate::Namespace;
@@ -25,8 +26,9 @@ pub fn privileged() -> bool {
     let Some(lacking) = lacking else { return true };
     let may_skip = env::var_os("WIRECAP_NO_SKIP").is_none_or(|value| value != "1");
     assert!(may_skip, "WIRECAP_NO_SKIP=1, but: {lacking}");
-    // Not by eprintln!, which the test harness keeps to itself when a test passes.
-    let _closed = writeln!(io::stderr(), "SKIP: {lacking}");
+    // Not by eprintln!, which the test harness keeps to itself when a test passes; and in one piece,
+    // since tests run side by side.
+    let _closed = io::stderr().write_all(format!("SKIP: {lacking}\n").as_bytes());
     false
 }
 
@@ -45,7 +47,7 @@ pub struct LossLock {
 /// The kernel's answer if the lock file cannot be opened.
 pub fn loss_lock() -> io::Result<LossLock> {
     let file = open_lock_file(&env::temp_dir().join(LOCK_NAME))?;
-    flock(&file, FlockOperation::LockExclusive)?;
+    retry_on_intr(|| flock(&file, FlockOperation::LockExclusive))?;
     Ok(LossLock { _file: file })
 }
 

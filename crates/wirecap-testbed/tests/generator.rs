@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use wirecap::bpf::Link;
 use wirecap_testbed::{
     Counters, Generator, Load, Namespace, PacketReceiver, SendError, Sent, Sizes, Snapshot, Stamp, Traffic,
-    VethPair, drop_program, pass_program, privileged,
+    VethPair, drop_program, loss_lock, pass_program, privileged,
 };
 
 /// Two namespaces, a pair between them, and counters at both ends.
@@ -128,15 +128,19 @@ fn a_run_stops_within_fifty_milliseconds_and_still_balances() {
     if !privileged() {
         return;
     }
+    let _alone = loss_lock().expect("the lock");
     for load in [Load::endless(0), Load::endless(0).per_second(100_000), Load::endless(0).per_second(100)] {
         // Other work on the machine may delay the sending thread, but not every time.
-        let quickest = (0..3).map(|_| time_to_stop(&load)).min().expect("three");
-        assert!(quickest < Duration::from_millis(50), "{quickest:?} for {load:?}");
+        let stops_in_time = (0..10).any(|_| {
+            let (sent, time_to_stop) = run_for_100_ms(&load);
+            sent.frames > 5 && time_to_stop < Duration::from_millis(50)
+        });
+        assert!(stops_in_time, "{load:?}");
     }
 }
 
-/// How long a run of the load takes to stop after 100 ms.
-fn time_to_stop(load: &Load) -> Duration {
+/// What a run sends in 100 ms, and how long it takes to stop then.
+fn run_for_100_ms(load: &Load) -> (Sent, Duration) {
     let mut bed = Bed::dropping(1);
     let mut generator = bed.generator(|_| ());
     let run = generator.start(std::slice::from_ref(load)).expect("a run");
@@ -148,9 +152,8 @@ fn time_to_stop(load: &Load) -> Duration {
     });
     let sent = run.wait().expect("sent");
     let time_to_stop = stopping.join().expect("the stopping thread").elapsed();
-    assert!(sent[0].frames > 5, "{sent:?}");
     bed.balanced(&sent);
-    time_to_stop
+    (sent[0], time_to_stop)
 }
 
 #[test]

@@ -5,6 +5,7 @@
 use std::env;
 use std::fs;
 use std::io::{BufRead, BufReader};
+use std::net::UdpSocket;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -117,6 +118,28 @@ fn the_callers_thread_stays_where_it_is() {
     assert_eq!(namespace_of_thread(), before);
     let by_path = Namespace::at(&namespace.path()).expect("the same");
     assert_eq!(by_path.run_in(namespace_of_thread).expect("in the namespace"), inside);
+}
+
+#[test]
+fn hosts_with_addresses_talk_to_each_other() {
+    if !privileged() {
+        return;
+    }
+    let (here, there) = (Namespace::new().expect("a namespace"), Namespace::new().expect("a namespace"));
+    let pair = VethPair::new((&here, "a0"), (&there, "a1"), 1, 1500).expect("a pair");
+    pair.sender.add_address("10.0.0.1/24").expect("an address");
+    pair.receiver.add_address("10.0.0.2/24").expect("an address");
+    let socket_at = |namespace: &Namespace, address| {
+        namespace.run_in(|| UdpSocket::bind((address, 4242))).expect("in the namespace").expect("a socket")
+    };
+    let (near, far) = (socket_at(&here, "10.0.0.1"), socket_at(&there, "10.0.0.2"));
+    near.send_to(b"hello", ("10.0.0.2", 4242)).expect("sent");
+    far.set_read_timeout(Some(Duration::from_secs(5))).expect("a timeout");
+    let mut buffer = [0; 16];
+    let (bytes, from) = far.recv_from(&mut buffer).expect("received");
+    assert_eq!((&buffer[..bytes], from), (&b"hello"[..], ([10, 0, 0, 1], 4242).into()));
+    let error = pair.sender.add_address("10.0.0.1/240").expect_err("not an address");
+    assert!(error.to_string().contains("10.0.0.1/240"), "{error}");
 }
 
 #[test]
