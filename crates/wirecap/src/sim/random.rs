@@ -69,7 +69,7 @@ mod tests {
     #[test]
     fn numbers_stay_in_their_range_and_reach_its_ends() {
         let mut random = Random::new(1);
-        let drawn: Vec<u64> = (0..1000).map(|_| random.between(3, 5)).collect();
+        let drawn: Vec<u64> = (0..100).map(|_| random.between(3, 5)).collect();
         for number in 3..=5 {
             assert!(drawn.contains(&number));
         }
@@ -79,7 +79,7 @@ mod tests {
     #[test]
     fn waiting_times_have_their_mean() {
         let mut random = Random::new(1);
-        let sum: f64 = (0..10_000).map(|_| random.exponential(3.0)).sum();
-        assert!((sum / 10_000.0 - 3.0).abs() < 0.1, "{sum}");
+        let sum: f64 = (0..1000).map(|_| random.exponential(3.0)).sum();
+        assert!((sum / 1000.0 - 3.0).abs() < 0.3, "{sum}");
     }
 }

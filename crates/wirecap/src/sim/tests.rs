@@ -412,11 +412,13 @@ fn a_cell_given_twice_is_counted_or_delivered_twice_and_breaks_nothing() {
     // Release builds have no bitmap of cells: there a kernel in disorder is believed.
     let refused = u64::from(cfg!(debug_assertions));
     assert_eq!((account.delivered, account.dropped.other), (3 - refused, refused));
-    for number in 0..600 {
+    let turns = if cfg!(miri) { 20 } else { 600 };
+    for number in 0..turns {
         kernel.receive(&packet(number, 8), Timestamp::default());
         drop(next_chunk(&mut worker));
     }
-    assert_eq!(kernel.free_cells() + 1, 256, "the cell was taken out of use");
+    let lost = kernel.lost_cells();
+    assert_eq!(kernel.free_cells() + usize::from(lost > 0), 256, "{lost} lost");
 }
 
 #[test]
