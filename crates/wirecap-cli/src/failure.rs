@@ -12,7 +12,7 @@ pub(crate) enum Failure {
     /// The command line asked for something that cannot be: exit status 2.
     Usage(String),
     /// Something failed: exit status 1.
-    Failed(Box<dyn Error>),
+    Failed(Box<dyn Error + Send + Sync>),
 }
 
 impl Failure {
@@ -53,8 +53,8 @@ impl From<OpenError> for Failure {
     }
 }
 
-impl From<Box<dyn Error>> for Failure {
-    fn from(error: Box<dyn Error>) -> Self {
+impl From<Box<dyn Error + Send + Sync>> for Failure {
+    fn from(error: Box<dyn Error + Send + Sync>) -> Self {
         Self::Failed(error)
     }
 }
@@ -69,4 +69,11 @@ macro_rules! failed_from {
     };
 }
 
-failed_from!(std::io::Error, wirecap::CaptureError, wirecap::savefile::WriteError, serde_json::Error);
+failed_from!(
+    std::io::Error,
+    wirecap::CaptureError,
+    wirecap::savefile::WriteError,
+    wirecap_testbed::SendError,
+    wirecap_testbed::SetupError,
+    serde_json::Error
+);

@@ -2,10 +2,12 @@
 
 mod capture;
 mod count;
+mod demo;
 mod failure;
 mod merge;
 mod options;
 mod progress;
+mod screen;
 mod signals;
 mod size;
 
@@ -25,12 +27,14 @@ struct Cli {
 enum Command {
     Capture(capture::Arguments),
     Count(count::Arguments),
+    Demo(demo::Arguments),
 }
 
 fn main() -> ExitCode {
     let outcome = match Cli::parse().command {
         Command::Capture(arguments) => capture::run(&arguments),
         Command::Count(arguments) => count::run(&arguments),
+        Command::Demo(arguments) => demo::run(&arguments),
     };
     match outcome {
         Ok(()) => ExitCode::SUCCESS,

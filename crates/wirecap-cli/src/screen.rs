@@ -1,0 +1,115 @@
+//! What a terminal shows better than a file: a block of lines that redraws itself, emphasis, bars.
+
+use std::env;
+use std::io::{self, IsTerminal, Write};
+
+/// A stream that may be a terminal.
+#[derive(Debug)]
+pub(crate) struct Screen<W: Write> {
+    stream: W,
+    is_terminal: bool,
+    has_colours: bool,
+    has_blocks: bool,
+    drawn_lines: usize,
+}
+
+impl<W: Write + IsTerminal> Screen<W> {
+    pub(crate) fn on(stream: W) -> Self {
+        let is_terminal = stream.is_terminal();
+        let has_colours = is_terminal && env::var_os("NO_COLOR").is_none_or(|value| value.is_empty());
+        Self { stream, is_terminal, has_colours, has_blocks: has_utf8(), drawn_lines: 0 }
+    }
+}
+
+impl<W: Write> Screen<W> {
+    pub(crate) fn is_terminal(&self) -> bool {
+        self.is_terminal
+    }
+
+    /// Writes a line to stay.
+    pub(crate) fn line(&mut self, line: &str) -> io::Result<()> {
+        writeln!(self.stream, "{line}")
+    }
+
+    /// Writes lines, on a terminal in the place of those that were last drawn. They must not be longer
+    /// than it is wide.
+    pub(crate) fn redraw(&mut self, lines: &[String]) -> io::Result<()> {
+        self.erase()?;
+        lines.iter().try_for_each(|line| self.line(line))?;
+        self.drawn_lines = if self.is_terminal { lines.len() } else { 0 };
+        self.stream.flush()
+    }
+
+    /// Takes away what was last drawn.
+    fn erase(&mut self) -> io::Result<()> {
+        match std::mem::take(&mut self.drawn_lines) {
+            0 => Ok(()),
+            lines => write!(self.stream, "\x1b[{lines}A\x1b[J"),
+        }
+    }
+
+    /// Lets what was last drawn stay.
+    pub(crate) fn keep(&mut self) {
+        self.drawn_lines = 0;
+    }
+
+    pub(crate) fn bold(&self, text: &str) -> String {
+        self.in_style(text, "1")
+    }
+
+    /// `yes` in green or `no` in red.
+    pub(crate) fn yes_or_no(&self, yes: bool) -> String {
+        if yes { self.in_style("yes", "1;32") } else { self.in_style("no", "1;31") }
+    }
+
+    fn in_style(&self, text: &str, style: &str) -> String {
+        if self.has_colours { format!("\x1b[{style}m{text}\x1b[0m") } else { text.to_owned() }
+    }
+
+    /// A bar whose length is `share` of `width` columns, filled up to them.
+    pub(crate) fn bar(&self, share: f64, width: usize) -> String {
+        let filled = (share.clamp(0.0, 1.0) * width as f64).round() as usize;
+        let (full, empty) = if self.has_blocks { ("█", "░") } else { ("#", ".") };
+        let (full, empty) = (full.repeat(filled), empty.repeat(width - filled));
+        format!("{}{empty}", self.in_style(&full, "36"))
+    }
+}
+
+/// Whether the terminal's user reads UTF-8, by the variables that decide it.
+fn has_utf8() -> bool {
+    let set = |name| env::var(name).ok().filter(|value: &String| !value.is_empty());
+    let locale = set("LC_ALL").or_else(|| set("LC_CTYPE")).or_else(|| set("LANG"));
+    locale.is_some_and(|locale| locale.to_ascii_lowercase().replace('-', "").contains("utf8"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn screen() -> Screen<Vec<u8>> {
+        Screen {
+            stream: Vec::new(),
+            is_terminal: true,
+            has_colours: false,
+            has_blocks: false,
+            drawn_lines: 0,
+        }
+    }
+
+    #[test]
+    fn a_drawing_takes_the_place_of_the_last_one() {
+        let mut screen = screen();
+        screen.redraw(&["a".to_owned(), "b".to_owned()]).unwrap();
+        screen.redraw(&["c".to_owned()]).unwrap();
+        screen.keep();
+        screen.redraw(&["d".to_owned()]).unwrap();
+        assert_eq!(String::from_utf8(screen.stream).unwrap(), "a\nb\n\x1b[2A\x1b[Jc\nd\n");
+    }
+
+    #[test]
+    fn a_bar_is_as_wide_as_asked_whatever_its_share() {
+        let screen = screen();
+        assert_eq!([0.0, 0.5, 1.0, 7.0].map(|share| screen.bar(share, 4)), ["....", "##..", "####", "####"]);
+        assert_eq!(screen.bar(f64::NAN, 2), "..");
+    }
+}
