@@ -50,6 +50,7 @@ bench: build deps-bench ## Measures wirecap beside its rivals, as ratios
 
 install: build ## Installs the wirecap command and its man pages under PREFIX
 	$(SUDO) install -Dm755 $(WIRECAP) $(DESTDIR)$(PREFIX)/bin/wirecap
+	$(SUDO) $(WIRECAP) man-pages $(DESTDIR)$(PREFIX)/share/man/man1
 
 # Debian packages by the commands or files that tell whether they are there.
 deps-build:

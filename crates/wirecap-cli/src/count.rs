@@ -1,6 +1,6 @@
 //! `wirecap count`: packets and bytes per ring, live.
 
-use std::io::{self, IsTerminal};
+use std::io;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -10,6 +10,7 @@ use wirecap::{Capture, CaptureError, Worker, grouped};
 
 use crate::failure::Failure;
 use crate::options::CaptureOptions;
+use crate::screen::Screen;
 use crate::size;
 
 /// Count packets and bytes per ring, live
@@ -89,63 +90,101 @@ fn total(tallies: &[Tally]) -> u64 {
 /// interval elsewhere.
 fn show(arguments: &Arguments, capture: &Capture, tallies: &[Tally], running: &AtomicBool) {
     let started = Instant::now();
-    let terminal = io::stderr().is_terminal();
+    let deadline = arguments.options.duration.map(|duration| started + duration);
+    let mut screen = Screen::on(io::stderr());
     let mut last: Vec<(u64, u64)> = vec![(0, 0); tallies.len()];
-    let mut last_time = started;
-    let mut drawn_lines = 0;
+    let mut shown = started;
     while running.load(Ordering::Acquire) {
-        let wake = arguments.options.duration.map_or(arguments.interval, |duration| {
-            arguments.interval.min(duration.saturating_sub(started.elapsed()))
-        });
-        thread::park_timeout(wake);
-        if arguments.options.duration.is_some_and(|duration| started.elapsed() >= duration) {
+        let next = shown + arguments.interval;
+        let wake = deadline.map_or(next, |deadline| deadline.min(next));
+        thread::park_timeout(wake.saturating_duration_since(Instant::now()));
+        let now = Instant::now();
+        if deadline.is_some_and(|deadline| now >= deadline) {
             capture.stop();
+            return;
         }
-        if last_time.elapsed() < arguments.interval || !running.load(Ordering::Acquire) {
+        if now < next || !running.load(Ordering::Acquire) {
             continue;
         }
-        let seconds = last_time.elapsed().as_secs_f64();
-        last_time = Instant::now();
         let counts: Vec<(u64, u64)> = tallies.iter().map(Tally::read).collect();
-        let lines = rates(capture, &counts, &last, seconds);
-        if terminal {
-            if drawn_lines > 0 {
-                eprint!("\x1b[{drawn_lines}A\x1b[J");
-            }
-            lines.iter().for_each(|line| eprintln!("{line}"));
-            drawn_lines = lines.len();
-        } else {
-            eprintln!(
-                "{:.0} s: {}",
-                started.elapsed().as_secs_f64(),
-                lines.last().map_or("", String::as_str)
-            );
-        }
-        last = counts;
-    }
-    if terminal && drawn_lines > 0 {
-        eprint!("\x1b[{drawn_lines}A\x1b[J");
+        let (rings, sum) = rates(capture, &counts, &last, (now - shown).as_secs_f64());
+        let lines =
+            if screen.is_terminal() { table(capture, &rings, &sum) } else { vec![line(now - started, &sum)] };
+        // A terminal that went away is no reason to stop counting.
+        let _ = screen.redraw(&lines);
+        (last, shown) = (counts, now);
     }
 }
 
-/// A line per ring and one for the sum, with a heading.
-fn rates(capture: &Capture, counts: &[(u64, u64)], last: &[(u64, u64)], seconds: f64) -> Vec<String> {
-    let dropped = capture.ledger().total.dropped.total();
-    let backlogs = capture.backlogs();
-    let line = |name: &str, packets: u64, rate: f64, bits: f64, waiting: u64| {
-        let (rate, bits) = (size::human_rate(rate), size::human_rate(bits));
-        let (packets, waiting) = (grouped(packets), grouped(waiting));
-        format!("{name:<16} {packets:>16} packets {rate:>8}packets/s {bits:>8}bit/s {waiting:>9} waiting")
-    };
-    let mut lines = Vec::new();
-    let mut sum = (0, 0.0, 0.0, 0);
-    for (index, ring) in capture.rings().iter().enumerate() {
-        let rate = (counts[index].0 - last[index].0) as f64 / seconds;
-        let bits = (counts[index].1 - last[index].1) as f64 * 8.0 / seconds;
-        let waiting = u64::from(backlogs[index]);
-        lines.push(line(&ring.to_string(), counts[index].0, rate, bits, waiting));
-        sum = (sum.0 + counts[index].0, sum.1 + rate, sum.2 + bits, sum.3 + waiting);
+/// What happened on a ring, or on all of them, since the last look.
+#[derive(Debug, Default, Clone, Copy)]
+struct Rates {
+    packets: u64,
+    packets_per_second: f64,
+    bits_per_second: f64,
+    waiting: u64,
+    lost: u64,
+}
+
+impl Rates {
+    fn plus(self, other: Self) -> Self {
+        Self {
+            packets: self.packets + other.packets,
+            packets_per_second: self.packets_per_second + other.packets_per_second,
+            bits_per_second: self.bits_per_second + other.bits_per_second,
+            waiting: self.waiting + other.waiting,
+            lost: self.lost + other.lost,
+        }
     }
-    lines.push(format!("{}, {} lost", line("sum", sum.0, sum.1, sum.2, sum.3), grouped(dropped)));
-    lines
+
+    /// A row of the table, of at most 79 columns.
+    fn row(&self, name: &str) -> String {
+        format!(
+            "{name:<14} {:>15} {:>10} {:>10} {:>12} {:>12}",
+            grouped(self.packets),
+            size::human_rate(self.packets_per_second),
+            size::human_rate(self.bits_per_second),
+            grouped(self.waiting),
+            grouped(self.lost),
+        )
+    }
+}
+
+/// The rates of each ring, and of all together.
+fn rates(capture: &Capture, counts: &[(u64, u64)], last: &[(u64, u64)], seconds: f64) -> (Vec<Rates>, Rates) {
+    let ledger = capture.ledger();
+    let backlogs = capture.backlogs();
+    let ring = |index: usize| Rates {
+        packets: counts[index].0,
+        packets_per_second: (counts[index].0 - last[index].0) as f64 / seconds,
+        bits_per_second: (counts[index].1 - last[index].1) as f64 * 8.0 / seconds,
+        waiting: backlogs[index].into(),
+        lost: ledger.rings[index].account.dropped.total(),
+    };
+    let rings: Vec<Rates> = (0..counts.len()).map(ring).collect();
+    let mut sum = rings.iter().copied().fold(Rates::default(), Rates::plus);
+    // With what the devices dropped, which no ring knows.
+    sum.lost = ledger.total.dropped.total();
+    (rings, sum)
+}
+
+fn table(capture: &Capture, rings: &[Rates], sum: &Rates) -> Vec<String> {
+    let head = format!(
+        "{:<14} {:>15} {:>10} {:>10} {:>12} {:>12}",
+        "ring", "packets", "packets/s", "bit/s", "waiting", "lost"
+    );
+    let rows = capture.rings().iter().zip(rings).map(|(name, rates)| rates.row(&name.to_string()));
+    [head].into_iter().chain(rows).chain([sum.row("sum")]).collect()
+}
+
+fn line(elapsed: Duration, sum: &Rates) -> String {
+    format!(
+        "{:.0} s: {} packets, {}packets/s, {}bit/s, {} waiting, {} lost",
+        elapsed.as_secs_f64(),
+        grouped(sum.packets),
+        size::human_rate(sum.packets_per_second),
+        size::human_rate(sum.bits_per_second),
+        grouped(sum.waiting),
+        grouped(sum.lost),
+    )
 }

@@ -4,8 +4,10 @@ mod capture;
 mod count;
 mod demo;
 mod failure;
+mod man;
 mod merge;
 mod options;
+mod profile;
 mod progress;
 mod screen;
 mod signals;
@@ -13,7 +15,7 @@ mod size;
 
 use std::process::ExitCode;
 
-use clap::{Parser, Subcommand};
+use clap::{CommandFactory, Parser, Subcommand};
 
 /// Captures packets from multi-queue network interfaces without losing any, and proves it.
 #[derive(Debug, Parser)]
@@ -27,14 +29,19 @@ struct Cli {
 enum Command {
     Capture(capture::Arguments),
     Count(count::Arguments),
+    Profile(profile::Arguments),
     Demo(demo::Arguments),
+    #[command(hide = true)]
+    ManPages(man::Arguments),
 }
 
 fn main() -> ExitCode {
     let outcome = match Cli::parse().command {
         Command::Capture(arguments) => capture::run(&arguments),
         Command::Count(arguments) => count::run(&arguments),
+        Command::Profile(arguments) => profile::run(&arguments),
         Command::Demo(arguments) => demo::run(&arguments),
+        Command::ManPages(arguments) => man::run(&arguments, Cli::command()),
     };
     match outcome {
         Ok(()) => ExitCode::SUCCESS,

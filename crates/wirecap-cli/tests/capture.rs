@@ -310,3 +310,28 @@ fn missing_privileges_are_named() {
     let finished = setpriv(&capabilities, &["count", "-i", "a1", "-R", "4", "--duration", "200ms"]);
     finished.assert_success();
 }
+
+#[test]
+fn profile_counts_each_packet_in_the_bin_of_its_time() {
+    if !privileged() {
+        return;
+    }
+    let bed = Bed::new(2);
+    let directory = TempDir::new().unwrap();
+    let picture = savefile(&directory, "profile.svg");
+    let arguments = ["profile", "-i", "a1", "-M", "64", "-R", "512", "--csv", "-", "--svg", &picture];
+    let running = bed.capture(&arguments);
+    bed.generator().send(&[Load::new(0, 3000).per_second(20_000), Load::new(1, 1000)]).unwrap();
+    let finished = running.interrupt();
+    finished.assert_success();
+    let csv = String::from_utf8(finished.stdout.clone()).unwrap();
+    let mut lines = csv.lines();
+    assert_eq!(lines.next(), Some("seconds,a1@0,a1@1"));
+    let rows: Vec<Vec<u64>> =
+        lines.map(|line| line.split(',').skip(1).map(|count| count.parse().unwrap()).collect()).collect();
+    let sum = |ring: usize| rows.iter().map(|row| row[ring]).sum::<u64>();
+    assert_eq!((sum(0), sum(1)), (3000, 1000));
+    assert!(rows.len() >= 10, "3,000 packets at 20,000 a second are in {} bins of 10 ms", rows.len());
+    assert!(finished.stderr.contains("3,000 packets"), "{}", finished.stderr);
+    assert!(fs::read_to_string(picture).unwrap().contains("<svg"));
+}

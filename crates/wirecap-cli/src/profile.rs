@@ -1,0 +1,286 @@
+//! `wirecap profile`: packets per ring over time (the paper's queue_profiler and its Figure 3), which
+//! shows what a NIC's hash does: long-term imbalance between queues, and bursts within one.
+
+use std::fs::File;
+use std::io::{self, BufWriter, Write};
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use clap::Args;
+use plotters::prelude::*;
+use wirecap::{Capture, CaptureError, Chunk, RingName, grouped};
+
+use crate::failure::Failure;
+use crate::options::CaptureOptions;
+use crate::progress::Progress;
+use crate::size;
+
+/// Show how many packets each ring receives over time, as CSV and as a picture
+#[derive(Debug, Args)]
+pub(crate) struct Arguments {
+    #[command(flatten)]
+    options: CaptureOptions,
+
+    /// Length of a bin: packets are counted per ring and bin
+    #[arg(long, value_name = "TIME", value_parser = size::duration, default_value = "10ms")]
+    bin: Duration,
+
+    /// Write the counts as CSV: a line per bin, a column per ring; - is standard output
+    #[arg(long, value_name = "FILE")]
+    csv: Option<PathBuf>,
+
+    /// Draw the counts as an SVG picture
+    #[arg(long, value_name = "FILE")]
+    svg: Option<PathBuf>,
+}
+
+const PATIENCE: Duration = Duration::from_millis(200);
+/// Columns of the chart on the terminal.
+const CHART_COLUMNS: usize = 64;
+
+pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
+    if arguments.bin.as_nanos() == 0 {
+        return Err(Failure::Usage("a bin must last longer than nothing (--bin)".to_owned()));
+    }
+    let capture = arguments.options.open(|builder| builder.workers(1).timestamps(true))?;
+    // Before the capture has cost any time: a wrong path is found at once.
+    let csv = arguments.csv.as_deref().map(create).transpose()?;
+    let svg = arguments.svg.as_deref().map(|path| create(path).map(|_| path)).transpose()?;
+    let mut profile = Profile::new(capture.rings(), arguments.bin);
+    let outcome = collect(&capture, &arguments.options, &mut profile);
+    let ledger = capture.close();
+    eprintln!("{}", profile.chart());
+    if let Some(csv) = csv {
+        profile.write_csv(csv)?;
+    }
+    if let Some(path) = svg {
+        profile.draw(path)?;
+        eprintln!("drew {}", path.display());
+    }
+    arguments.options.report(&ledger)?;
+    Ok(outcome?)
+}
+
+fn create(path: &Path) -> Result<Box<dyn Write>, Failure> {
+    if path.as_os_str() == "-" {
+        return Ok(Box::new(io::stdout()));
+    }
+    match File::create(path) {
+        Ok(file) => Ok(Box::new(BufWriter::new(file))),
+        Err(error) => Err(Failure::Failed(format!("cannot write to {}: {error}", path.display()).into())),
+    }
+}
+
+fn collect(capture: &Capture, options: &CaptureOptions, profile: &mut Profile) -> Result<(), CaptureError> {
+    let mut worker = capture.workers().pop().expect("a new capture has its workers");
+    let mut progress = Progress::new();
+    let deadline = options.duration.map(|duration| Instant::now() + duration);
+    while !worker.is_finished() {
+        if let Some(chunk) = worker.next_chunk_timeout(PATIENCE)? {
+            profile.add(&chunk);
+        }
+        let enough = options.count.is_some_and(|count| profile.packets >= count);
+        if enough || deadline.is_some_and(|deadline| Instant::now() >= deadline) {
+            capture.stop();
+        }
+        progress.tick(capture);
+    }
+    Ok(())
+}
+
+/// Packets per ring and bin of time.
+#[derive(Debug)]
+struct Profile {
+    rings: Vec<String>,
+    bin_nanos: u64,
+    /// The number of the first bin, counted from the epoch.
+    first_bin: Option<u64>,
+    /// By ring, then by bin from the first one on.
+    counts: Vec<Vec<u32>>,
+    packets: u64,
+}
+
+impl Profile {
+    fn new(rings: &[RingName], bin: Duration) -> Self {
+        Self {
+            rings: rings.iter().map(ToString::to_string).collect(),
+            bin_nanos: bin.as_nanos() as u64,
+            first_bin: None,
+            counts: vec![Vec::new(); rings.len()],
+            packets: 0,
+        }
+    }
+
+    fn add(&mut self, chunk: &Chunk) {
+        self.packets += chunk.len() as u64;
+        for packet in chunk {
+            let time = packet.timestamp().unwrap_or_default().unix_nanos();
+            self.count(chunk.ring_index(), time);
+        }
+    }
+
+    /// Counts a packet. Rings are not merged, so one may begin before the others: then all of them
+    /// begin earlier.
+    fn count(&mut self, ring: usize, time_nanos: u64) {
+        let bin = time_nanos / self.bin_nanos;
+        let first = *self.first_bin.get_or_insert(bin);
+        if bin < first {
+            let missing = (first - bin) as usize;
+            self.counts.iter_mut().for_each(|counts| drop(counts.splice(0..0, vec![0; missing])));
+            self.first_bin = Some(bin);
+        }
+        let index = (bin - first.min(bin)) as usize;
+        let counts = &mut self.counts[ring];
+        if index >= counts.len() {
+            counts.resize(index + 1, 0);
+        }
+        counts[index] += 1;
+    }
+
+    fn bins(&self) -> usize {
+        self.counts.iter().map(Vec::len).max().unwrap_or(0)
+    }
+
+    fn seconds(&self, bins: usize) -> f64 {
+        bins as f64 * self.bin_nanos as f64 / 1e9
+    }
+
+    fn write_csv(&self, mut out: impl Write) -> io::Result<()> {
+        writeln!(out, "seconds,{}", self.rings.join(","))?;
+        for bin in 0..self.bins() {
+            write!(out, "{:.6}", self.seconds(bin))?;
+            for counts in &self.counts {
+                write!(out, ",{}", counts.get(bin).copied().unwrap_or(0))?;
+            }
+            writeln!(out)?;
+        }
+        out.flush()
+    }
+
+    /// A row per ring for the terminal: its packets, its mean and highest rate, and how they went.
+    fn chart(&self) -> String {
+        let bins = self.bins();
+        if bins == 0 {
+            return "no packets came".to_owned();
+        }
+        let columns = CHART_COLUMNS.min(bins);
+        let peaks: Vec<Vec<u32>> = self.counts.iter().map(|counts| peaks(counts, bins, columns)).collect();
+        let highest = peaks.iter().flatten().copied().max().unwrap_or(0).max(1);
+        let name_width = self.rings.iter().map(String::len).max().unwrap_or(0);
+        let seconds = self.seconds(bins);
+        let mut text = format!(
+            "{seconds:.2} s in bins of {} ms; the highest has {} packets\n",
+            self.bin_nanos as f64 / 1e6,
+            grouped(highest.into())
+        );
+        for ((name, counts), peaks) in self.rings.iter().zip(&self.counts).zip(&peaks) {
+            let total: u64 = counts.iter().map(|&count| u64::from(count)).sum();
+            let bars: String = peaks.iter().map(|&peak| level(peak, highest)).collect();
+            let most = counts.iter().copied().max().unwrap_or(0);
+            text += &format!(
+                "{name:<name_width$} {bars} {:>12} packets, {}/s, at most {} a bin\n",
+                grouped(total),
+                size::human_rate(total as f64 / seconds),
+                grouped(most.into()),
+            );
+        }
+        text.pop();
+        text
+    }
+
+    /// A panel per ring, all with the same axes, as in the paper's Figure 3.
+    fn draw(&self, path: &Path) -> Result<(), Failure> {
+        let height = 60 + 160 * self.rings.len() as u32;
+        let picture = SVGBackend::new(path, (900, height)).into_drawing_area();
+        self.draw_on(&picture)
+            .map_err(|error| Failure::Failed(format!("cannot draw {}: {error}", path.display()).into()))
+    }
+
+    fn draw_on(&self, picture: &DrawingArea<SVGBackend<'_>, plotters::coord::Shift>) -> DrawingOutcome {
+        picture.fill(&WHITE)?;
+        let title = format!("packets per {} ms, by receive queue", self.bin_nanos as f64 / 1e6);
+        let picture = picture.titled(&title, ("sans-serif", 20))?;
+        let highest = self.counts.iter().flatten().copied().max().unwrap_or(0).max(1);
+        let seconds = self.seconds(self.bins().max(1));
+        for ((panel, name), counts) in
+            picture.split_evenly((self.rings.len(), 1)).iter().zip(&self.rings).zip(&self.counts)
+        {
+            let mut chart = ChartBuilder::on(panel)
+                .margin(8)
+                .set_label_area_size(LabelAreaPosition::Left, 60)
+                .set_label_area_size(LabelAreaPosition::Bottom, 30)
+                .build_cartesian_2d(0.0..seconds, 0..highest)?;
+            chart.configure_mesh().disable_x_mesh().x_desc("s").y_desc(name).y_labels(4).draw()?;
+            let bar = |(bin, &count): (usize, &u32)| {
+                Rectangle::new([(self.seconds(bin), 0), (self.seconds(bin + 1), count)], BLUE.filled())
+            };
+            chart.draw_series(counts.iter().enumerate().filter(|(_, count)| **count > 0).map(bar))?;
+        }
+        picture.present()?;
+        Ok(())
+    }
+}
+
+type DrawingOutcome = Result<(), Box<dyn std::error::Error>>;
+
+/// The highest count in each of `columns` equal parts of `bins` bins.
+fn peaks(counts: &[u32], bins: usize, columns: usize) -> Vec<u32> {
+    let part = |column: usize| (column * bins / columns)..((column + 1) * bins / columns);
+    let highest = |column| part(column).filter_map(|bin| counts.get(bin)).copied().max().unwrap_or(0);
+    (0..columns).map(highest).collect()
+}
+
+/// A bar of eight heights; nothing only for nothing.
+fn level(count: u32, highest: u32) -> char {
+    const LEVELS: [char; 8] = ['▁', '▂', '▃', '▄', '▅', '▆', '▇', '█'];
+    if count == 0 {
+        return ' ';
+    }
+    LEVELS[((u64::from(count) * 8).div_ceil(u64::from(highest)) as usize).clamp(1, 8) - 1]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn profile() -> Profile {
+        let ring = |queue| RingName { interface: "eth0".to_owned(), queue };
+        let mut profile = Profile::new(&[ring(0), ring(1)], Duration::from_millis(10));
+        let second = 1_000_000_000;
+        for millis in [0, 9, 10, 35] {
+            profile.count(0, second + millis * 1_000_000);
+        }
+        // Before the first ring's first packet.
+        profile.count(1, second - 15_000_000);
+        profile
+    }
+
+    #[test]
+    fn packets_fall_into_the_bins_of_their_times() {
+        let mut csv = Vec::new();
+        profile().write_csv(&mut csv).unwrap();
+        let lines: Vec<String> = String::from_utf8(csv).unwrap().lines().map(str::to_owned).collect();
+        let expected = ["seconds,eth0@0,eth0@1", "0.000000,0,1", "0.010000,0,0", "0.020000,2,0"];
+        assert_eq!(lines[..4], expected);
+        assert_eq!(lines[4..], ["0.030000,1,0", "0.040000,0,0", "0.050000,1,0"]);
+    }
+
+    #[test]
+    fn the_chart_has_a_row_per_ring() {
+        let chart = profile().chart();
+        let rows: Vec<&str> = chart.lines().collect();
+        assert_eq!(rows.len(), 3);
+        assert!(rows[1].starts_with("eth0@0   █▄ ▄ "), "{}", rows[1]);
+        assert!(rows[2].starts_with("eth0@1 ▄     "), "{}", rows[2]);
+    }
+
+    #[test]
+    fn many_bins_are_shown_by_the_highest_of_each_column() {
+        assert_eq!(peaks(&[1, 9, 2, 3, 4, 5], 8, 4), [9, 3, 5, 0]);
+    }
+
+    #[test]
+    fn nothing_came_is_said() {
+        assert_eq!(Profile::new(&[], Duration::from_millis(10)).chart(), "no packets came");
+    }
+}
