@@ -6,13 +6,13 @@
 //! needed. This module decides; it neither waits nor knows the kernel, so the simulator runs it as it is.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use crate::chunk::Chunk;
 use crate::error::CaptureError;
 use crate::ledger::Mode;
 use crate::ring::Ring;
+use crate::sync::{AtomicBool, AtomicU64, AtomicUsize, Ordering, fence};
 
 /// The rings that one application reads, and the workers that read them.
 #[derive(Debug)]
@@ -152,14 +152,20 @@ impl Group {
     }
 
     fn sleeping_buddy(&self, worker: usize) -> Option<usize> {
+        // We saw a backlog, and look for sleepers; a sleeper says so, and looks for a backlog. With a
+        // full fence between the two in both places, one of us sees the other.
+        fence(Ordering::SeqCst);
         let asleep =
-            |&other: &usize| other != worker && self.seats[other].asleep.swap(false, Ordering::SeqCst);
+            |&other: &usize| other != worker && self.seats[other].asleep.swap(false, Ordering::Relaxed);
         (0..self.seats.len()).find(asleep)
     }
 
-    /// Whether `worker` would be woken if its help were wanted.
+    /// Whether `worker` would be woken if its help were wanted. Before it sleeps it must ask once more
+    /// whether all [is quiet](Self::is_quiet): who wanted help before did not see it asleep.
     pub(crate) fn set_asleep(&self, worker: usize, asleep: bool) {
-        self.seats[worker].asleep.store(asleep, Ordering::SeqCst);
+        self.seats[worker].asleep.store(asleep, Ordering::Relaxed);
+        // The other half of the fence in `sleeping_buddy`.
+        fence(Ordering::SeqCst);
     }
 
     /// `worker` is no more: its buddies serve its rings.
@@ -189,5 +195,93 @@ impl Seat {
             GONE => true,
             asked_at => now.saturating_sub(asked_at) > stuck_after.as_nanos() as u64,
         }
+    }
+}
+
+#[cfg(all(test, loom))]
+mod model {
+    use std::os::fd::BorrowedFd;
+
+    use loom::thread;
+
+    use super::*;
+    use crate::chunk::{RingIdentity, RingName};
+    use crate::ledger::Account;
+    use crate::sync::{AtomicU32, model};
+
+    /// A ring that is only a count of the packets that wait in it.
+    #[derive(Debug)]
+    struct Count {
+        identity: Arc<RingIdentity>,
+        waiting: AtomicU32,
+    }
+
+    impl Ring for Count {
+        fn identity(&self) -> &Arc<RingIdentity> {
+            &self.identity
+        }
+
+        fn capacity(&self) -> u32 {
+            4
+        }
+
+        fn backlog(&self) -> u32 {
+            self.waiting.load(Ordering::Relaxed)
+        }
+
+        fn capture(&self) -> Result<Option<Chunk>, CaptureError> {
+            if self.waiting.load(Ordering::Relaxed) == 0 {
+                return Ok(None);
+            }
+            self.waiting.fetch_sub(1, Ordering::Relaxed);
+            Ok(Some(Chunk::hollow(&self.identity)))
+        }
+
+        fn offload(&self) -> Result<Option<Chunk>, CaptureError> {
+            self.capture()
+        }
+
+        fn watch(&self, _watch: &mut dyn FnMut(BorrowedFd<'_>)) {}
+
+        fn is_gone(&self) -> bool {
+            false
+        }
+
+        fn account(&self) -> Account {
+            Account::default()
+        }
+
+        fn close(&self) {}
+    }
+
+    fn ring(index: usize) -> Arc<Count> {
+        let name = RingName { interface: "model".to_owned(), queue: index as u32 };
+        let identity = RingIdentity { name, index, interface_index: 0, snap_len: 0 };
+        Arc::new(Count { identity: Arc::new(identity), waiting: AtomicU32::new(0) })
+    }
+
+    /// The kernel fills a ring, its worker sees it above T, and a buddy goes to sleep: the buddy
+    /// either sees the backlog before it sleeps, or it is woken.
+    #[test]
+    fn no_wake_up_is_lost() {
+        model(|| {
+            let busy = ring(0);
+            let rings: Vec<Arc<dyn Ring>> = vec![busy.clone(), ring(1)];
+            let group = Arc::new(Group::new(rings, 2, Mode::Advanced(0.5), Duration::from_secs(1)));
+            let kernel = thread::spawn(move || busy.waiting.store(4, Ordering::Release));
+            let worker = thread::spawn({
+                let group = Arc::clone(&group);
+                move || match group.ask(0, &mut 0, 0).unwrap() {
+                    Asked::Chunk { wake, .. } => Some(wake),
+                    _ => None,
+                }
+            });
+            group.set_asleep(1, true);
+            let sleeps = group.is_quiet(1, 0);
+            kernel.join().unwrap();
+            if let Some(wake) = worker.join().unwrap() {
+                assert!(!sleeps || wake == Some(1), "sleeps beside a ring above T");
+            }
+        });
     }
 }

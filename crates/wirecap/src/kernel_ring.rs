@@ -450,29 +450,61 @@ mod tests {
 
 #[cfg(all(test, loom))]
 mod model {
-    use super::*;
+    use loom::thread;
 
+    use super::*;
+    use crate::sync::model;
+
+    const ITEMS: [u64; 5] = [0, 1, 2, 3, 4];
+
+    /// Puts all items in, as many at a time as there is room for.
+    fn produce(mut producer: Producer<u64>) {
+        let mut left = &ITEMS[..];
+        while !left.is_empty() {
+            let pushed = producer.push_slice(left, |item| *item).unwrap();
+            producer.submit();
+            left = &left[pushed..];
+            thread::yield_now();
+        }
+    }
+
+    /// The indices wrap on the way, and so do the slots.
     #[test]
     fn what_is_taken_is_what_was_put_in_order() {
-        loom::model(|| {
-            // So that the indices wrap on the way.
-            let (mut producer, mut consumer) = HeapRing::pair(2, u32::MAX - 1);
-            let other = loom::thread::spawn(move || {
-                let mut next = 0u64;
-                while next < 3 {
-                    next += producer.push_slice(&[next], |n| *n).unwrap() as u64;
-                    producer.submit();
-                    loom::thread::yield_now();
-                }
-            });
+        model(|| {
+            let (producer, mut consumer) = HeapRing::pair(2, u32::MAX - 1);
+            let other = thread::spawn(move || produce(producer));
             let mut seen = Vec::new();
-            while seen.len() < 3 {
+            while seen.len() < ITEMS.len() {
                 consumer.take_into(&mut seen, 2).unwrap();
                 consumer.release();
-                loom::thread::yield_now();
+                thread::yield_now();
             }
-            assert_eq!(seen, [0, 1, 2]);
+            assert_eq!(seen, ITEMS);
             other.join().unwrap();
+        });
+    }
+
+    /// A gauge may be late, but never takes an empty ring for a full one.
+    #[test]
+    fn a_gauge_shows_no_more_than_was_put_in() {
+        model(|| {
+            let (mut producer, mut consumer) = HeapRing::pair(4, u32::MAX);
+            let gauge = consumer.gauge();
+            let taker = thread::spawn(move || {
+                let mut seen = Vec::new();
+                consumer.take_into(&mut seen, 2).unwrap();
+                consumer.release();
+                seen.len() as u32
+            });
+            let putter = thread::spawn(move || {
+                producer.push_slice(&ITEMS[..2], |item| *item).unwrap();
+                producer.submit();
+            });
+            assert!(gauge.filled() <= 2);
+            putter.join().unwrap();
+            let taken = taker.join().unwrap();
+            assert_eq!(gauge.filled() + taken, 2);
         });
     }
 }

@@ -157,3 +157,33 @@ mod tests {
         taken.next();
     }
 }
+
+#[cfg(all(test, loom))]
+mod model {
+    use std::sync::Arc;
+
+    use loom::thread;
+
+    use super::*;
+    use crate::sync::model;
+
+    #[test]
+    fn every_list_comes_back_once() {
+        model(|| {
+            let queue = Arc::new(RecycleQueue::new());
+            let pushers = [1u64, 2].map(|address| {
+                let queue = Arc::clone(&queue);
+                thread::spawn(move || {
+                    let mut list = CellList::with_capacity(1);
+                    list.cells.push(Descriptor { address, ..Descriptor::default() });
+                    queue.push(list);
+                })
+            });
+            let mut seen: Vec<u64> = queue.take_all().map(|list| list.cells[0].address).collect();
+            pushers.into_iter().for_each(|pusher| pusher.join().unwrap());
+            seen.extend(queue.take_all().map(|list| list.cells[0].address));
+            seen.sort_unstable();
+            assert_eq!(seen, [1, 2]);
+        });
+    }
+}

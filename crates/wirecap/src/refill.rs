@@ -167,7 +167,7 @@ impl Refill {
     }
 
     /// Plays another thread that holds the fill ring's lock while `act` runs.
-    #[cfg(test)]
+    #[cfg(all(test, not(loom)))]
     pub(crate) fn while_locked(&self, act: impl FnOnce()) {
         let side = lock(&self.fill);
         act();
@@ -176,7 +176,7 @@ impl Refill {
     }
 
     /// How many cells wait in the recycle queue. Only for a moment when nobody else recycles.
-    #[cfg(test)]
+    #[cfg(all(test, not(loom)))]
     pub(crate) fn queued_cells(&self) -> usize {
         let lists: Vec<_> = self.recycled.take_all().collect();
         let cells = lists.iter().map(|list| list.cells.len()).sum();
@@ -271,5 +271,97 @@ impl CellCheck {
     #[cfg(not(debug_assertions))]
     fn capture(&mut self, _pool: &Pool, _cell: &Descriptor) -> bool {
         true
+    }
+}
+
+#[cfg(all(test, loom))]
+#[expect(clippy::vec_box, reason = "chunks hold boxed lists")]
+mod model {
+    use loom::thread;
+
+    use super::*;
+    use crate::kernel_ring::{Consumer, HeapRing};
+    use crate::pool::Geometry;
+    use crate::sync::model;
+
+    #[derive(Debug)]
+    struct AwakeKernel;
+
+    impl Kernel for AwakeKernel {
+        fn wake(&self) {
+            panic!("the driver does not sleep");
+        }
+
+        fn drops(&self) -> io::Result<KernelDrops> {
+            Ok(KernelDrops::default())
+        }
+
+        fn pollable(&self) -> Option<BorrowedFd<'_>> {
+            None
+        }
+
+        fn is_gone(&self) -> bool {
+            false
+        }
+    }
+
+    /// A pool of `cells` chunks of one cell each, its kernel's half of the fill ring, and all the
+    /// cells, captured.
+    fn all_captured(cells: u32) -> (Arc<Refill>, Consumer<u64>, Vec<Box<CellList>>) {
+        let pool = Arc::new(Pool::on_heap(Geometry { chunk_cells: 1, chunks: cells, cell_bytes: 64 }));
+        let (producer, mut kernel) = HeapRing::pair(cells.next_power_of_two(), 0);
+        let refill = Refill::new(pool, producer, Arc::new(AwakeKernel)).unwrap();
+        let lists = posted(&mut kernel).into_iter().map(|address| {
+            let mut list = refill.empty_list(1).unwrap();
+            list.cells.push(Descriptor { address, ..Descriptor::default() });
+            refill.captured(&mut list);
+            list
+        });
+        let lists = lists.collect();
+        (Arc::new(refill), kernel, lists)
+    }
+
+    fn posted(kernel: &mut Consumer<u64>) -> Vec<u64> {
+        let mut addresses = Vec::new();
+        kernel.take_into(&mut addresses, usize::MAX).unwrap();
+        kernel.release();
+        addresses.sort_unstable();
+        addresses
+    }
+
+    fn recycle_in_threads(refill: &Arc<Refill>, lists: Vec<Box<CellList>>) -> Vec<thread::JoinHandle<()>> {
+        let recycle = |list| {
+            let refill = Arc::clone(refill);
+            thread::spawn(move || refill.recycle(list))
+        };
+        lists.into_iter().map(recycle).collect()
+    }
+
+    /// Two threads drop chunks while a third captures: when all are done, every cell is posted, once.
+    #[test]
+    fn no_cell_is_left_behind_or_posted_twice() {
+        model(|| {
+            let (refill, mut kernel, lists) = all_captured(2);
+            let droppers = recycle_in_threads(&refill, lists);
+            let list = refill.empty_list(1).unwrap();
+            droppers.into_iter().for_each(|dropper| dropper.join().unwrap());
+            assert!(refill.recycled.is_empty(), "cells wait for somebody to post them");
+            assert_eq!(posted(&mut kernel), [0, 64]);
+            drop(list);
+        });
+    }
+
+    /// Three droppers alone: there need not be anybody who captures.
+    #[test]
+    fn the_last_dropper_posts_what_is_left() {
+        model(|| {
+            let (refill, mut kernel, mut lists) = all_captured(3);
+            let mine = lists.pop().unwrap();
+            let droppers = recycle_in_threads(&refill, lists);
+            refill.recycle(mine);
+            droppers.into_iter().for_each(|dropper| dropper.join().unwrap());
+            assert!(refill.recycled.is_empty(), "cells wait for somebody to post them");
+            assert_eq!(posted(&mut kernel), [0, 64, 128]);
+        });
     }
 }

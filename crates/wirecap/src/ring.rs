@@ -118,7 +118,7 @@ impl UmemRing {
         self.refill.pool()
     }
 
-    #[cfg(test)]
+    #[cfg(all(test, not(loom)))]
     pub(crate) fn refill(&self) -> &Refill {
         &self.refill
     }

@@ -7,6 +7,8 @@
 //! [`Random`] gives the same numbers for the same seed, so that every run can be played again.
 
 mod kernel;
+#[cfg(all(test, loom))]
+mod model;
 mod random;
 #[cfg(all(test, not(loom)))]
 mod tests;

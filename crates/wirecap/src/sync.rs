@@ -6,7 +6,7 @@ pub(crate) use loom::{
     cell::UnsafeCell,
     sync::{
         Mutex, MutexGuard,
-        atomic::{AtomicPtr, AtomicU32, Ordering, fence},
+        atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering, fence},
     },
 };
 
@@ -15,7 +15,7 @@ pub(crate) use std::{
     cell::UnsafeCell,
     sync::{
         Mutex, MutexGuard,
-        atomic::{AtomicPtr, AtomicU32, Ordering, fence},
+        atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering, fence},
     },
 };
 
@@ -36,4 +36,13 @@ pub(crate) fn try_lock<T>(mutex: &Mutex<T>) -> Option<MutexGuard<'_, T>> {
         Err(TryLockError::Poisoned(poisoned)) => Some(poisoned.into_inner()),
         Err(TryLockError::WouldBlock) => None,
     }
+}
+
+/// Tries every schedule of `run`'s threads in which threads are interrupted up to three times, or
+/// LOOM_MAX_PREEMPTIONS times.
+#[cfg(all(test, loom))]
+pub(crate) fn model(run: impl Fn() + Send + Sync + 'static) {
+    let mut builder = loom::model::Builder::new();
+    builder.preemption_bound = builder.preemption_bound.or(Some(3));
+    builder.check(run);
 }
