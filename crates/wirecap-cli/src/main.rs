@@ -4,6 +4,7 @@ mod capture;
 mod count;
 mod demo;
 mod failure;
+mod generate;
 mod merge;
 mod options;
 mod progress;
@@ -27,6 +28,7 @@ struct Cli {
 enum Command {
     Capture(capture::Arguments),
     Count(count::Arguments),
+    Generate(generate::Arguments),
     Demo(demo::Arguments),
 }
 
@@ -34,6 +36,7 @@ fn main() -> ExitCode {
     let outcome = match Cli::parse().command {
         Command::Capture(arguments) => capture::run(&arguments),
         Command::Count(arguments) => count::run(&arguments),
+        Command::Generate(arguments) => generate::run(&arguments),
         Command::Demo(arguments) => demo::run(&arguments),
     };
     match outcome {
