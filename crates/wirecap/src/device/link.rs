@@ -1,9 +1,10 @@
 //! Interfaces as rtnetlink tells of them.
-#![allow(dead_code)]
 
 use std::io;
 
+use super::Mac;
 use super::netlink::{Attributes, Netlink, Payload, u32_at, u64_at};
+use super::xdp::{self, AttachedXdp};
 
 const HEADER_BYTES: usize = 16;
 
@@ -14,7 +15,7 @@ pub(super) struct Link {
     pub(super) name: String,
     pub(super) flags: u32,
     pub(super) link_type: u16,
-    pub(super) mac: Option<[u8; 6]>,
+    pub(super) mac: Option<Mac>,
     pub(super) mtu: u32,
     pub(super) operational_state: u8,
     pub(super) carrier: bool,
@@ -24,6 +25,7 @@ pub(super) struct Link {
     pub(super) lower: Option<u32>,
     /// The bridge, bond or switch that this interface is a port of.
     pub(super) controller: Option<u32>,
+    pub(super) attached_xdp: Vec<AttachedXdp>,
     /// It has a device of some bus beneath it, or a virtual one.
     pub(super) has_parent: bool,
 }
@@ -38,13 +40,14 @@ impl Link {
             name: attributes.text(libc::IFLA_IFNAME)?,
             flags: u32_at(header, 8)?,
             link_type: u16::from_ne_bytes([header[2], header[3]]),
-            mac: attributes.bytes(libc::IFLA_ADDRESS).and_then(|bytes| bytes.try_into().ok()),
+            mac: attributes.bytes(libc::IFLA_ADDRESS).and_then(Mac::from_bytes),
             mtu: attributes.u32(libc::IFLA_MTU).unwrap_or(0),
             operational_state: attributes.u8(libc::IFLA_OPERSTATE).unwrap_or(0),
             carrier: attributes.u8(libc::IFLA_CARRIER) == Some(1),
             kind: attributes.nested(libc::IFLA_LINKINFO).and_then(|info| info.text(libc::IFLA_INFO_KIND)),
             lower: attributes.u32(libc::IFLA_LINK).filter(|&index| index != 0 && !elsewhere),
             controller: attributes.u32(libc::IFLA_MASTER),
+            attached_xdp: attributes.nested(libc::IFLA_XDP).map(xdp::attached).unwrap_or_default(),
             has_parent: attributes.bytes(libc::IFLA_PARENT_DEV_NAME).is_some(),
         })
     }
@@ -87,7 +90,7 @@ impl LinkStatistics {
 /// All interfaces, in the order of their indices.
 pub(super) fn links(netlink: &mut Netlink) -> io::Result<Vec<Link>> {
     let request = Payload::new(&[0; HEADER_BYTES]).with_u32(libc::IFLA_EXT_MASK, SKIP_STATISTICS);
-    let mut links = netlink.dump(libc::RTM_GETLINK, &request, Link::parse)?;
+    let mut links = netlink.list(libc::RTM_GETLINK, &request, Link::parse)?;
     links.sort_by_key(|link| link.index);
     Ok(links)
 }
@@ -121,5 +124,27 @@ fn found<T>(result: io::Result<T>) -> io::Result<Option<T>> {
         Ok(answer) => Ok(Some(answer)),
         Err(error) if error.raw_os_error() == Some(libc::ENODEV) => Ok(None),
         Err(error) => Err(error),
+    }
+}
+
+/// The further hardware addresses that an Ethernet interface receives for, beside its own and multicast.
+pub(super) fn other_macs(netlink: &mut Netlink, link: &Link) -> io::Result<Vec<Mac>> {
+    const NEIGHBOUR_HEADER_BYTES: usize = 12;
+    const NTF_SELF: u8 = 2;
+    if link.link_type != libc::ARPHRD_ETHER {
+        return Ok(Vec::new());
+    }
+    let mut header = [0; NEIGHBOUR_HEADER_BYTES];
+    header[0] = libc::AF_BRIDGE as u8;
+    let request = Payload::new(&header).with_u32(libc::NDA_IFINDEX, link.index);
+    let other_mac = |payload: &[u8]| {
+        let (header, attributes) = Attributes::after_header::<NEIGHBOUR_HEADER_BYTES>(payload)?;
+        let is_own_table = u32_at(header, 4) == Some(link.index) && header[10] & NTF_SELF != 0;
+        let mac = attributes.bytes(libc::NDA_LLADDR).and_then(Mac::from_bytes)?;
+        (is_own_table && !mac.is_multicast() && Some(mac) != link.mac).then_some(mac)
+    };
+    match netlink.list(libc::RTM_GETNEIGH, &request, other_mac) {
+        Err(error) if error.raw_os_error() == Some(libc::EOPNOTSUPP) => Ok(Vec::new()),
+        macs => macs,
     }
 }

@@ -2,9 +2,9 @@
 //!
 //! Attributes are looked up when they are needed: one of the hundred others that a newer kernel words in
 //! a new way must not keep us from reading an interface's name.
-#![allow(dead_code)]
 
 use std::io;
+use std::ops::ControlFlow;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use netlink_packet_core::{
@@ -89,27 +89,44 @@ impl Netlink {
     pub(super) fn get(&mut self, kind: u16, payload: &Payload) -> io::Result<Vec<u8>> {
         self.send(kind, NLM_F_REQUEST, payload)?;
         let mut answer = None;
-        self.receive(|bytes| answer = Some(bytes.to_vec()))?;
+        self.receive(|bytes| {
+            answer = Some(bytes.to_vec());
+            ControlFlow::Break(())
+        })?;
         answer.ok_or_else(|| io::ErrorKind::UnexpectedEof.into())
     }
 
-    /// Asks for all things of a kind; returns what `read` made of each payload that it accepted.
-    pub(super) fn dump<T>(
+    /// Asks for all things of a kind; `add` puts the payload of each into the collection, as far as it
+    /// belongs there.
+    pub(super) fn dump<C: Default>(
         &mut self,
         kind: u16,
         payload: &Payload,
-        mut read: impl FnMut(&[u8]) -> Option<T>,
-    ) -> io::Result<Vec<T>> {
-        let mut things = Vec::new();
-        for _ in 0..DUMP_ATTEMPTS {
-            things.clear();
+        mut add: impl FnMut(&mut C, &[u8]),
+    ) -> io::Result<C> {
+        let mut attempt = 0;
+        loop {
+            attempt += 1;
+            let mut things = C::default();
             self.send(kind, NLM_F_REQUEST | NLM_F_DUMP, payload)?;
-            let consistent = self.receive(|bytes| things.extend(read(bytes)))?;
-            if consistent {
-                break;
+            let consistent = self.receive(|bytes| {
+                add(&mut things, bytes);
+                ControlFlow::Continue(())
+            })?;
+            if consistent || attempt == DUMP_ATTEMPTS {
+                return Ok(things);
             }
         }
-        Ok(things)
+    }
+
+    /// Asks for all things of a kind; returns what `parse` made of each payload that it knows.
+    pub(super) fn list<T>(
+        &mut self,
+        kind: u16,
+        payload: &Payload,
+        parse: impl Fn(&[u8]) -> Option<T>,
+    ) -> io::Result<Vec<T>> {
+        self.dump(kind, payload, |list: &mut Vec<T>, bytes| list.extend(parse(bytes)))
     }
 
     fn send(&mut self, kind: u16, flags: u16, payload: &Payload) -> io::Result<()> {
@@ -125,26 +142,17 @@ impl Netlink {
         Ok(())
     }
 
-    /// Gives the payloads of the answer to the last request to `accept`, up to its end. False if the
-    /// kernel says that it changed on the way.
-    fn receive(&mut self, mut accept: impl FnMut(&[u8])) -> io::Result<bool> {
+    /// Gives the payloads of the answer to the last request to `accept`, until it has enough or they end.
+    /// False if the kernel says that they changed on the way.
+    fn receive(&mut self, mut accept: impl FnMut(&[u8]) -> ControlFlow<()>) -> io::Result<bool> {
         let mut buffer = vec![0; RECEIVE_BYTES];
         let mut consistent = true;
         loop {
             let datagram = self.receive_datagram(&mut buffer)?;
             for message in Messages(datagram).filter(|message| message.sequence_number() == self.sequence) {
                 consistent &= message.flags() & NLM_F_DUMP_INTR == 0;
-                match message.message_type() {
-                    NLMSG_NOOP => {}
-                    NLMSG_ERROR => return acknowledged(message.payload()).map(|()| consistent),
-                    // The end of a dump carries its error, if any, in the place of an error's.
-                    NLMSG_DONE => return acknowledged(message.payload()).map(|()| consistent),
-                    _ => {
-                        accept(message.payload());
-                        if message.flags() & libc::NLM_F_MULTI as u16 == 0 {
-                            return Ok(consistent);
-                        }
-                    }
+                if read_message(&message, &mut accept)?.is_break() {
+                    return Ok(consistent);
                 }
             }
         }
@@ -171,6 +179,20 @@ impl<'a> Iterator for Messages<'a> {
     }
 }
 
+/// Gives the payload to `accept` if it is one. Breaks off at the end of the answer, which for a list is a
+/// message of its own: whether messages are marked as parts of one (`NLM_F_MULTI`) differs by family.
+fn read_message(
+    message: &NetlinkBuffer<&[u8]>,
+    accept: &mut impl FnMut(&[u8]) -> ControlFlow<()>,
+) -> io::Result<ControlFlow<()>> {
+    match message.message_type() {
+        NLMSG_NOOP => Ok(ControlFlow::Continue(())),
+        // The end of a list begins like an error, and is one if the list broke off.
+        NLMSG_ERROR | NLMSG_DONE => acknowledged(message.payload()).map(ControlFlow::Break),
+        _ => Ok(accept(message.payload())),
+    }
+}
+
 /// What the number at the head of an error or of a dump's end says; no number says no error.
 fn acknowledged(payload: &[u8]) -> io::Result<()> {
     match ErrorBuffer::new_checked(payload).ok().and_then(|error| error.code()) {
@@ -184,10 +206,6 @@ fn acknowledged(payload: &[u8]) -> io::Result<()> {
 pub(super) struct Attributes<'a>(&'a [u8]);
 
 impl<'a> Attributes<'a> {
-    pub(super) fn new(bytes: &'a [u8]) -> Self {
-        Self(bytes)
-    }
-
     /// Splits a payload into its fixed header of `N` bytes and the attributes after it.
     pub(super) fn after_header<const N: usize>(payload: &'a [u8]) -> Option<(&'a [u8; N], Self)> {
         let (header, rest) = payload.split_first_chunk()?;
