@@ -82,6 +82,7 @@ macro_rules! failed_from {
 failed_from!(
     std::io::Error,
     wirecap::CaptureError,
+    wirecap::device::DeviceError,
     wirecap::savefile::WriteError,
     wirecap_testbed::SendError,
     serde_json::Error

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use clap::{ArgGroup, Args, ValueEnum};
 use serde_json::json;
-use wirecap::device::Device;
+use wirecap::device::{Device, XdpFeatures};
 use wirecap::{OpenError, grouped};
 use wirecap_testbed::{
     AfXdpSender, Counters, Generator, Interface, Load, Namespace, Rate, Run, SendError, SetupError, Sizes,
@@ -75,7 +75,7 @@ pub(crate) struct Arguments {
 /// Who makes the frames and hands them to the interface.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 enum Via {
-    /// kernel if it reaches the queues, else xdp
+    /// kernel if it reaches the queues and the interface takes its frames, else xdp
     Auto,
     /// Inside the kernel, by test runs of an XDP program: the fastest; on a veth, CPU n sends to queue n
     /// modulo the number of queues, and the peer must have an XDP program or GRO
@@ -124,10 +124,10 @@ trait Running {
 const GLANCE: Duration = Duration::from_millis(20);
 /// How long an interface's counters may take to show what was sent.
 const COUNTERS_DELAY: Duration = Duration::from_millis(500);
-const ARPHRD_ETHER: u16 = 1;
 
 pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
-    let interface = interface(&arguments.interface)?;
+    let device = find(&arguments.interface)?;
+    let interface = Interface::find(&Namespace::current()?, &device.name)?;
     let shares = shares(arguments, &interface)?;
     let traffic = Traffic {
         sizes: arguments.size.clone(),
@@ -139,7 +139,11 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
     traffic.check(&interface)?;
     let mut counters = Counters::of(&interface)?;
     let interruption = Interruption::watch()?;
-    let (via, sent) = send(arguments, &interface, &traffic, &shares, &interruption)?;
+    let via = match arguments.via {
+        Via::Auto if !takes_xdp_frames(&device) => Via::Xdp,
+        via => via,
+    };
+    let (via, sent) = send(via, arguments.duration, &interface, &traffic, &shares, &interruption)?;
     let report = Report {
         interface: &interface.name,
         via,
@@ -156,9 +160,9 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
 }
 
 /// Looks the interface up, and refuses one on which nothing is to be sent.
-fn interface(name: &str) -> Result<Interface, Failure> {
+fn find(name: &str) -> Result<Device, Failure> {
     let device = Device::find(name).map_err(OpenError::from)?;
-    if device.link_type != ARPHRD_ETHER {
+    if !device.is_ethernet() {
         let link_type = device.link_type;
         let message = format!("{name} is not an Ethernet interface (its type is {link_type}); name another");
         return Err(Failure::Failed(message.into()));
@@ -166,7 +170,13 @@ fn interface(name: &str) -> Result<Interface, Failure> {
     if !device.up {
         return Err(OpenError::InterfaceDown { interface: device.name }.into());
     }
-    Ok(Interface::find(&Namespace::current()?, &device.name)?)
+    Ok(device)
+}
+
+/// Whether the interface says that it takes frames made inside the kernel: a veth only does while its
+/// peer has an XDP program or GRO, and loses them without a trace otherwise. Older kernels do not tell.
+fn takes_xdp_frames(device: &Device) -> bool {
+    device.xdp.is_none_or(|support| support.features.contains(XdpFeatures::NDO_XMIT))
 }
 
 /// Divides frames and rate among the queues.
@@ -200,16 +210,17 @@ fn shares(arguments: &Arguments, interface: &Interface) -> Result<Vec<Share>, Fa
 
 /// Sends all shares at once, and says which way was taken.
 fn send(
-    arguments: &Arguments,
+    via: Via,
+    duration: Option<Duration>,
     interface: &Interface,
     traffic: &Traffic,
     shares: &[Share],
     interruption: &Interruption,
 ) -> Result<(Via, Vec<SentOnQueue>), Failure> {
-    let watch = Watch { duration: arguments.duration, interruption };
-    if arguments.via != Via::Xdp {
+    let watch = Watch { duration, interruption };
+    if via != Via::Xdp {
         let mut generator = Generator::new(interface, traffic)?;
-        if arguments.via == Via::Kernel || shares.iter().all(|share| generator.reaches(share.queue)) {
+        if via == Via::Kernel || shares.iter().all(|share| generator.reaches(share.queue)) {
             let loads: Vec<Load> =
                 shares.iter().map(|share| Load::new(share.queue, share.frames).at(share.rate)).collect();
             return Ok((Via::Kernel, watch.to_the_end(generator.start(&loads)?)?));

@@ -3,6 +3,7 @@
 mod capture;
 mod count;
 mod demo;
+mod devices;
 mod failure;
 mod generate;
 mod merge;
@@ -28,6 +29,7 @@ struct Cli {
 enum Command {
     Capture(capture::Arguments),
     Count(count::Arguments),
+    Devices(devices::Arguments),
     Generate(generate::Arguments),
     Demo(demo::Arguments),
 }
@@ -36,6 +38,7 @@ fn main() -> ExitCode {
     let outcome = match Cli::parse().command {
         Command::Capture(arguments) => capture::run(&arguments),
         Command::Count(arguments) => count::run(&arguments),
+        Command::Devices(arguments) => devices::run(&arguments),
         Command::Generate(arguments) => generate::run(&arguments),
         Command::Demo(arguments) => demo::run(&arguments),
     };
