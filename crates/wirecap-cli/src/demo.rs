@@ -125,8 +125,11 @@ impl Stage {
             let delivered = now.total.delivered - before.total.delivered;
             let lost = now.total.dropped.no_cell - before.total.dropped.no_cell;
             as_foretold &= lost == arrived.saturating_sub(POOL_PACKETS);
-            let (delivered, lost) = (grouped(delivered), grouped(lost));
-            self.more(&format!("Awake again, it gets {delivered} packets; {lost} were lost: no free cell."))?;
+            let losses = match lost {
+                0 => "none was lost".to_owned(),
+                lost => format!("{} were lost: there was no free cell", grouped(lost)),
+            };
+            self.more(&format!("Awake again, it gets {} packets; {losses}.", grouped(delivered)))?;
         }
         self.balance(&capture.close())?;
         self.claim("exactly the packets beyond R x M were lost", as_foretold)

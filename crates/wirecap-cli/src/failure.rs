@@ -5,6 +5,7 @@ use std::fmt;
 use std::process::ExitCode;
 
 use wirecap::OpenError;
+use wirecap_testbed::SetupError;
 
 /// What went wrong, in words for the person at the terminal.
 #[derive(Debug)]
@@ -53,6 +54,15 @@ impl From<OpenError> for Failure {
     }
 }
 
+impl From<SetupError> for Failure {
+    fn from(error: SetupError) -> Self {
+        match error {
+            SetupError::Traffic { .. } => Self::Usage(error.to_string()),
+            error => Self::Failed(error.into()),
+        }
+    }
+}
+
 impl From<Box<dyn Error + Send + Sync>> for Failure {
     fn from(error: Box<dyn Error + Send + Sync>) -> Self {
         Self::Failed(error)
@@ -72,8 +82,8 @@ macro_rules! failed_from {
 failed_from!(
     std::io::Error,
     wirecap::CaptureError,
+    wirecap::device::DeviceError,
     wirecap::savefile::WriteError,
     wirecap_testbed::SendError,
-    wirecap_testbed::SetupError,
     serde_json::Error
 );

@@ -3,7 +3,9 @@
 mod capture;
 mod count;
 mod demo;
+mod devices;
 mod failure;
+mod generate;
 mod man;
 mod merge;
 mod options;
@@ -30,6 +32,8 @@ enum Command {
     Capture(capture::Arguments),
     Count(count::Arguments),
     Profile(profile::Arguments),
+    Devices(devices::Arguments),
+    Generate(generate::Arguments),
     Demo(demo::Arguments),
     #[command(hide = true)]
     ManPages(man::Arguments),
@@ -40,6 +44,8 @@ fn main() -> ExitCode {
         Command::Capture(arguments) => capture::run(&arguments),
         Command::Count(arguments) => count::run(&arguments),
         Command::Profile(arguments) => profile::run(&arguments),
+        Command::Devices(arguments) => devices::run(&arguments),
+        Command::Generate(arguments) => generate::run(&arguments),
         Command::Demo(arguments) => demo::run(&arguments),
         Command::ManPages(arguments) => man::run(&arguments, Cli::command()),
     };

@@ -1,4 +1,4 @@
-//! The live line of a long capture, on a terminal only.
+//! The live line of a long command, on a terminal only.
 
 use std::io::{self, IsTerminal, Write};
 use std::time::{Duration, Instant};
@@ -9,54 +9,88 @@ use crate::size;
 
 const INTERVAL: Duration = Duration::from_secs(1);
 
-/// Shows how a capture gets on, once a second, if standard error is a terminal.
+/// A line on standard error that replaces itself once a second, if that is a terminal.
 #[derive(Debug)]
-pub(crate) struct Progress {
-    shown: bool,
-    started: Instant,
-    last: Instant,
-    last_delivered: u64,
+struct LiveLine {
     visible: bool,
+    shown: bool,
+    last: Instant,
 }
 
-impl Progress {
-    pub(crate) fn new() -> Self {
-        let now = Instant::now();
-        let visible = io::stderr().is_terminal();
-        Self { shown: false, started: now, last: now, last_delivered: 0, visible }
+impl LiveLine {
+    fn new() -> Self {
+        Self { visible: io::stderr().is_terminal(), shown: false, last: Instant::now() }
     }
 
-    /// Shows the line if it is time.
-    pub(crate) fn tick(&mut self, capture: &Capture) {
-        let now = Instant::now();
-        if !self.visible || now - self.last < INTERVAL {
-            return;
-        }
-        let total = capture.ledger().total;
-        let rate = (total.delivered - self.last_delivered) as f64 / (now - self.last).as_secs_f64();
-        let waiting: u64 = capture.backlogs().into_iter().map(u64::from).sum();
-        eprint!(
-            "\r\x1b[K{:.0} s: {} packets, {}packets/s, {} waiting, {} lost",
-            (now - self.started).as_secs_f64(),
-            grouped(total.delivered),
-            size::human_rate(rate),
-            grouped(waiting),
-            grouped(total.dropped.total()),
-        );
+    /// How long ago the line was shown, if it is time to show it again.
+    fn is_due(&self) -> Option<Duration> {
+        let age = self.last.elapsed();
+        (self.visible && age >= INTERVAL).then_some(age)
+    }
+
+    fn show(&mut self, text: &str) {
+        eprint!("\r\x1b[K{text}");
         let _ = io::stderr().flush();
-        (self.shown, self.last, self.last_delivered) = (true, now, total.delivered);
+        (self.shown, self.last) = (true, Instant::now());
     }
 
-    /// Removes the line.
-    pub(crate) fn clear(&mut self) {
+    fn clear(&mut self) {
         if std::mem::take(&mut self.shown) {
             eprint!("\r\x1b[K");
         }
     }
 }
 
-impl Drop for Progress {
+impl Drop for LiveLine {
     fn drop(&mut self) {
         self.clear();
+    }
+}
+
+/// Shows how a count of packets grows.
+#[derive(Debug)]
+pub(crate) struct Progress {
+    line: LiveLine,
+    started: Instant,
+    last_packets: u64,
+}
+
+impl Progress {
+    pub(crate) fn new() -> Self {
+        Self { line: LiveLine::new(), started: Instant::now(), last_packets: 0 }
+    }
+
+    /// Shows how a capture gets on if it is time.
+    pub(crate) fn tick(&mut self, capture: &Capture) {
+        let counts = || {
+            let total = capture.ledger().total;
+            let waiting: u64 = capture.backlogs().into_iter().map(u64::from).sum();
+            let lost = total.dropped.total();
+            (total.delivered, format!(", {} waiting, {} lost", grouped(waiting), grouped(lost)))
+        };
+        self.show("packets", counts);
+    }
+
+    /// Shows how many frames were sent if it is time.
+    pub(crate) fn tick_sent(&mut self, frames: u64) {
+        self.show("frames", || (frames, String::new()));
+    }
+
+    fn show(&mut self, unit: &str, counts: impl FnOnce() -> (u64, String)) {
+        let Some(age) = self.line.is_due() else { return };
+        let (packets, rest) = counts();
+        let rate = (packets - self.last_packets) as f64 / age.as_secs_f64();
+        self.line.show(&format!(
+            "{:.0} s: {} {unit}, {}{unit}/s{rest}",
+            self.started.elapsed().as_secs_f64(),
+            grouped(packets),
+            size::human_rate(rate),
+        ));
+        self.last_packets = packets;
+    }
+
+    /// Removes the line.
+    pub(crate) fn clear(&mut self) {
+        self.line.clear();
     }
 }

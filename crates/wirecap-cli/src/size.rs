@@ -33,6 +33,26 @@ pub(crate) fn duration(text: &str) -> Result<Duration, String> {
     Duration::try_from_secs_f64(number * seconds).map_err(|error| error.to_string())
 }
 
+/// A number per second with an optional unit: `500`, `10k`, `1.5M`. Powers of 1,000; at least 1.
+pub(crate) fn rate(text: &str) -> Result<u64, String> {
+    let digits = text.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(text.len());
+    let (number, unit) = text.split_at(digits);
+    let factor = match unit.to_ascii_uppercase().as_str() {
+        "" => 1.0,
+        "K" => 1e3,
+        "M" => 1e6,
+        "G" => 1e9,
+        _ => return Err(format!("{unit:?} is not a unit; write k, M or G")),
+    };
+    let number: f64 = number.parse().map_err(|_| "it does not begin with a number".to_owned())?;
+    let per_second = (number * factor).round();
+    if (1.0..=1e12).contains(&per_second) {
+        Ok(per_second as u64)
+    } else {
+        Err("it must lie between 1 and 1000G".to_owned())
+    }
+}
+
 /// Bytes for people: `1.0 GiB`.
 pub(crate) fn human_bytes(bytes: u64) -> String {
     const UNITS: [&str; 5] = ["bytes", "KiB", "MiB", "GiB", "TiB"];
@@ -78,6 +98,17 @@ mod tests {
         assert_eq!(duration("2h"), Ok(Duration::from_secs(7200)));
         for bad in ["", "s", "1d", "-1s"] {
             assert!(duration(bad).is_err(), "{bad} was taken");
+        }
+    }
+
+    #[test]
+    fn rates_have_decimal_units() {
+        assert_eq!(rate("500"), Ok(500));
+        assert_eq!(rate("10k"), Ok(10_000));
+        assert_eq!(rate("1.5M"), Ok(1_500_000));
+        assert_eq!(rate("14.88M"), Ok(14_880_000));
+        for bad in ["", "0", "0.1", "-1", "k", "1X", "1e3", "2000G"] {
+            assert!(rate(bad).is_err(), "{bad} was taken");
         }
     }
 

@@ -6,7 +6,7 @@
 
 use std::io;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
@@ -15,6 +15,7 @@ use wirecap::bpf::{BpfError, Link, LiveFrames, LoadOptions, Map, MapKind, Progra
 
 use crate::pace::{Pacer, Rate, monotonic_ns, sleep_until};
 use crate::program::{self, INTERVAL_NS_MAX, state};
+use crate::traffic::GENERATED_BYTES_MAX;
 use crate::{Interface, Namespace, SendError, SetupError, Stamp, Traffic};
 
 /// Frames between two flushes at top rate: fewer are slower, more overflow the veth's ring.
@@ -120,7 +121,7 @@ impl Generator {
     ///
     /// [`SetupError`] if the interface cannot carry the traffic or the privilege is missing.
     pub fn new(interface: &Interface, traffic: &Traffic) -> Result<Self, SetupError> {
-        traffic.check(interface)?;
+        traffic.check_up_to(interface.frame_bytes_max().min(GENERATED_BYTES_MAX))?;
         let failed = |source| SetupError::program(&interface.name, source);
         let cpu_count = allowed_cpus().map_or(1, |cpus| cpus.last().map_or(1, |last| last + 1));
         let states =
@@ -136,6 +137,11 @@ impl Generator {
             template: template(traffic),
         };
         Ok(Self { engine: Arc::new(engine), next_sequences: vec![0; interface.queue_count as usize] })
+    }
+
+    /// Whether some CPU that this process may use sends to this queue.
+    pub fn reaches(&self, queue: u32) -> bool {
+        self.engine.cpu_for(&Load::new(queue, 0)).is_ok()
     }
 
     /// Sends these loads, all at once, and waits until they are sent.
@@ -191,7 +197,9 @@ impl Engine {
         let started = Instant::now();
         while state.sequence - first < load.frames && !stopper.is_stopped() {
             let slice = slicer.next(load.frames - (state.sequence - first), &mut state);
+            let before = state.sequence;
             state = self.run_slice(slice, cpu, &state).map_err(|source| SendError::Program { source })?;
+            stopper.0.frames.fetch_add(state.sequence - before, Relaxed);
         }
         let (queue, duration) = (load.queue, started.elapsed());
         match state.not_made {
@@ -229,6 +237,16 @@ impl Run<'_> {
     /// A handle that stops the run, from any thread, within some milliseconds.
     pub fn stopper(&self) -> Stopper {
         self.stopper.clone()
+    }
+
+    /// Number of frames sent so far, on all queues.
+    pub fn frames(&self) -> u64 {
+        self.stopper.0.frames.load(Relaxed)
+    }
+
+    /// Whether [`wait`](Self::wait) has nothing to wait for.
+    pub fn is_finished(&self) -> bool {
+        self.threads.iter().all(JoinHandle::is_finished)
     }
 
     /// Stops the run and tells what was sent.
@@ -270,16 +288,23 @@ impl Drop for Run<'_> {
 
 /// Stops a [`Run`].
 #[derive(Clone, Debug)]
-pub struct Stopper(Arc<AtomicBool>);
+pub struct Stopper(Arc<Shared>);
+
+/// What a run's threads share with its owner.
+#[derive(Default, Debug)]
+struct Shared {
+    stopped: AtomicBool,
+    frames: AtomicU64,
+}
 
 impl Stopper {
     /// Stops the run within some milliseconds.
     pub fn stop(&self) {
-        self.0.store(true, Relaxed);
+        self.0.stopped.store(true, Relaxed);
     }
 
     fn is_stopped(&self) -> bool {
-        self.0.load(Relaxed)
+        self.0.stopped.load(Relaxed)
     }
 }
 

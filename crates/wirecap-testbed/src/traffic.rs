@@ -15,7 +15,7 @@ pub(crate) const MAGIC: u32 = u32::from_be_bytes(*b"wcap");
 /// The shortest frame that Ethernet knows, without its checksum.
 const FRAME_BYTES_MIN: usize = 60;
 /// The longest frame that the in-kernel generator can make: it has one page for frame and overhead.
-const FRAME_BYTES_MAX: usize = 3408;
+pub(crate) const GENERATED_BYTES_MAX: usize = 3408;
 /// Flows that differ in the source port only; the next ones have the next source address.
 pub(crate) const PORTS_PER_ADDRESS: u32 = 1 << 14;
 const TTL: u8 = 64;
@@ -116,10 +116,18 @@ impl Traffic {
         word_sum(&header)
     }
 
-    /// Checks that the interface can carry such frames and the generator make them.
-    pub(crate) fn check(&self, interface: &Interface) -> Result<(), SetupError> {
-        let longest = interface.frame_bytes_max().min(FRAME_BYTES_MAX) as u64;
-        let (min, max) = (FRAME_BYTES_MIN as u64, longest);
+    /// Checks that there can be such frames and the interface can carry them.
+    ///
+    /// # Errors
+    ///
+    /// [`SetupError::Traffic`] with the value that cannot be.
+    pub fn check(&self, interface: &Interface) -> Result<(), SetupError> {
+        self.check_up_to(interface.frame_bytes_max())
+    }
+
+    /// Checks that there can be such frames of up to `frame_bytes_max` bytes.
+    pub(crate) fn check_up_to(&self, frame_bytes_max: usize) -> Result<(), SetupError> {
+        let (min, max) = (FRAME_BYTES_MIN as u64, frame_bytes_max as u64);
         for &(frame_bytes, weight) in &self.sizes.shares {
             in_range("the frame length in bytes", frame_bytes.into(), min, max)?;
             in_range("a frame length's weight", weight.into(), 1, 1 << 20)?;

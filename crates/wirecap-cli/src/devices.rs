@@ -1,0 +1,132 @@
+//! `wirecap devices`: what can be captured, and how `--engine auto` would do it.
+
+use clap::Args;
+use serde_json::json;
+use wirecap::device::{self, Device, Engine};
+
+use crate::failure::Failure;
+
+/// List the interfaces, with their queues and the engine that auto takes, and why
+#[derive(Debug, Args)]
+pub(crate) struct Arguments {
+    /// Print the list as a JSON array
+    #[arg(long)]
+    json: bool,
+}
+
+pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
+    let devices = device::devices()?;
+    if arguments.json {
+        println!("{}", serde_json::Value::from_iter(devices.iter().map(in_json)));
+    } else {
+        print!("{}", table(&devices));
+    }
+    Ok(())
+}
+
+const HEADING: [&str; 7] = ["name", "state", "driver", "rx queues", "MTU", "speed", "addresses"];
+
+/// A row per interface, below it what the engine would be.
+fn table(devices: &[Device]) -> String {
+    let rows: Vec<[String; 7]> = devices.iter().map(row).collect();
+    let width = |column: usize| {
+        let entries = rows.iter().map(|row| row[column].len());
+        entries.chain([HEADING[column].len()]).max().unwrap_or(0)
+    };
+    let widths: [usize; 7] = std::array::from_fn(width);
+    let mut text = line(&HEADING.map(str::to_owned), &widths);
+    for (device, row) in devices.iter().zip(&rows) {
+        let choice = device.choose_engine();
+        text += &line(row, &widths);
+        text += &format!("  auto takes {}: {}\n", choice.engine, choice.why);
+        for program in &device.attached_xdp {
+            text += &format!("  XDP program {} is attached ({})\n", program.program_id, program.mode);
+        }
+    }
+    text
+}
+
+fn row(device: &Device) -> [String; 7] {
+    [
+        device.name.clone(),
+        state(device).to_owned(),
+        device.driver.clone().unwrap_or_else(|| "-".to_owned()),
+        device.rx_queues.to_string(),
+        device.mtu.to_string(),
+        real_speed(device).map_or_else(|| "-".to_owned(), speed),
+        addresses(device).join(" "),
+    ]
+}
+
+/// Numbers to the right, words to the left.
+fn line(row: &[String; 7], widths: &[usize; 7]) -> String {
+    let [name, state, driver, queues, mtu, speed, addresses] = row;
+    let [name_width, state_width, driver_width, queues_width, mtu_width, speed_width, _] = widths;
+    let line = format!(
+        "{name:<name_width$}  {state:<state_width$}  {driver:<driver_width$}  {queues:>queues_width$}  \
+         {mtu:>mtu_width$}  {speed:>speed_width$}  {addresses}"
+    );
+    line.trim_end().to_owned() + "\n"
+}
+
+fn state(device: &Device) -> &'static str {
+    match device {
+        Device { up: false, .. } => "down",
+        Device { carrier: false, .. } => "no carrier",
+        _ => "up",
+    }
+}
+
+/// The speed of the link, in Mbit/s, where it means something: virtual interfaces invent one.
+fn real_speed(device: &Device) -> Option<u32> {
+    device.speed_mbps.filter(|_| device.kind.is_none())
+}
+
+fn speed(mbps: u32) -> String {
+    match mbps {
+        0..1000 => format!("{mbps} Mbit/s"),
+        _ => format!("{} Gbit/s", f64::from(mbps) / 1000.0),
+    }
+}
+
+fn addresses(device: &Device) -> Vec<String> {
+    device.addresses.iter().map(ToString::to_string).collect()
+}
+
+fn in_json(device: &Device) -> serde_json::Value {
+    let choice = device.choose_engine();
+    let (engine, rung) = match choice.engine {
+        Engine::Xdp(rung) => ("xdp", rung.map(|rung| rung.to_string())),
+        Engine::Packet => ("packet", None),
+    };
+    let program = |program: &device::AttachedXdp| json!({ "program_id": program.program_id, "mode": program.mode.to_string() });
+    json!({
+        "name": device.name,
+        "index": device.index,
+        "state": state(device),
+        "driver": device.driver,
+        "kind": device.kind,
+        "mac": device.mac.map(|mac| mac.to_string()),
+        "rx_queues": device.rx_queues,
+        "mtu": device.mtu,
+        "speed_mbps": real_speed(device),
+        "addresses": addresses(device),
+        "attached_xdp": device.attached_xdp.iter().map(program).collect::<Vec<_>>(),
+        "engine": engine,
+        "rung": rung,
+        "why": choice.why,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn speeds_have_the_unit_that_suits_them() {
+        assert_eq!(
+            [100, 1000, 2500, 10_000].map(speed),
+            ["100 Mbit/s", "1 Gbit/s", "2.5 Gbit/s", "10 Gbit/s"]
+        );
+    }
+}
