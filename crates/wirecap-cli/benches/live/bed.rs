@@ -1,0 +1,274 @@
+//! Where the measurements take place: a veth pair of one queue, a sender on the first CPU, a receiver
+//! that is a process of its own on the last.
+
+use std::error::Error;
+use std::ffi::OsString;
+use std::fs;
+use std::io::{BufRead, BufReader, Read};
+use std::process::{Child, Command, Stdio};
+use std::sync::mpsc::{self, RecvTimeoutError};
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
+
+use rustix::process::{Pid, Signal, kill_process};
+use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
+use wirecap_testbed::{Generator, Load, Namespace, Sent, Sizes, Traffic, VethPair};
+
+pub(crate) type Outcome<T> = Result<T, Box<dyn Error + Send + Sync>>;
+
+/// How long a receiver may take to open or to end.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// A veth pair: `a0` sends, `a1` receives.
+pub(crate) struct Bed {
+    pub(crate) pair: VethPair,
+    _sender: Namespace,
+    receiver: Namespace,
+}
+
+impl Bed {
+    pub(crate) fn new() -> Outcome<Self> {
+        let (sender, receiver) = (Namespace::new()?, Namespace::new()?);
+        let pair = VethPair::new((&sender, "a0"), (&receiver, "a1"), 1, 1500)?;
+        Ok(Self { pair, _sender: sender, receiver })
+    }
+
+    pub(crate) fn generator(&self, frame_bytes: u16) -> Outcome<Generator> {
+        let traffic = Traffic { sizes: Sizes::fixed(frame_bytes), ..Traffic::to(&self.pair.receiver) };
+        Ok(Generator::new(&self.pair.sender, &traffic)?)
+    }
+
+    /// Starts a command where the receiving end is, and waits until a line that it writes has `ready`
+    /// in it.
+    pub(crate) fn receive(&self, command: &CommandLine, ready: &str) -> Outcome<Receiver> {
+        let child = self.receiver.run_in(|| -> Outcome<_> {
+            pin_to_last_cpu()?;
+            Ok(command.to_command().spawn().map_err(|error| format!("{command}: {error}"))?)
+        })??;
+        Receiver::watch(child, command, ready)
+    }
+}
+
+/// Sends so many frames at so many per second; 0 is as fast as possible.
+pub(crate) fn send(generator: &mut Generator, frames: u64, per_second: u64) -> Outcome<Sent> {
+    let load = Load::new(0, frames).on_cpu(first_cpu()?);
+    let load = if per_second == 0 { load } else { load.per_second(per_second) };
+    Ok(generator.send(&[load])?[0])
+}
+
+pub(crate) fn allowed_cpus() -> Outcome<Vec<usize>> {
+    let allowed = sched_getaffinity(None)?;
+    Ok((0..CpuSet::MAX_CPU).filter(|&cpu| allowed.is_set(cpu)).collect())
+}
+
+pub(crate) fn first_cpu() -> Outcome<u32> {
+    Ok(allowed_cpus()?[0] as u32)
+}
+
+fn pin_to_last_cpu() -> Outcome<()> {
+    let mut only = CpuSet::new();
+    only.set(*allowed_cpus()?.last().ok_or("no CPU")?);
+    Ok(sched_setaffinity(None, &only)?)
+}
+
+/// A program and its arguments.
+#[derive(Debug, Clone)]
+pub(crate) struct CommandLine {
+    program: OsString,
+    arguments: Vec<OsString>,
+}
+
+impl CommandLine {
+    pub(crate) fn new(program: impl Into<OsString>) -> Self {
+        Self { program: program.into(), arguments: Vec::new() }
+    }
+
+    /// The wirecap command.
+    pub(crate) fn wirecap() -> Self {
+        Self::new(env!("CARGO_BIN_EXE_wirecap"))
+    }
+
+    /// This very program.
+    pub(crate) fn this() -> Outcome<Self> {
+        Ok(Self::new(std::env::current_exe()?))
+    }
+
+    /// With these arguments, divided by spaces, as well.
+    pub(crate) fn with(mut self, arguments: &str) -> Self {
+        self.arguments.extend(arguments.split_whitespace().map(OsString::from));
+        self
+    }
+
+    /// The same run by another program: callgrind.
+    pub(crate) fn under(self, program: Self) -> Self {
+        let mut outer = program;
+        outer.arguments.push(self.program);
+        outer.arguments.extend(self.arguments);
+        outer
+    }
+
+    /// Whether the program can be found.
+    pub(crate) fn is_installed(&self) -> bool {
+        let path = std::env::var_os("PATH").unwrap_or_default();
+        std::env::split_paths(&path).any(|directory| directory.join(&self.program).is_file())
+    }
+
+    fn to_command(&self) -> Command {
+        let mut command = Command::new(&self.program);
+        command.args(&self.arguments).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        command
+    }
+}
+
+impl std::fmt::Display for CommandLine {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{}", self.program.display())?;
+        self.arguments.iter().try_for_each(|argument| write!(f, " {}", argument.display()))
+    }
+}
+
+/// A process that ends with this at the latest.
+struct Process(Child);
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        // Fails where it has ended.
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// A process that receives. Dropped, it is killed.
+pub(crate) struct Receiver {
+    child: Process,
+    command: String,
+    output: JoinHandle<String>,
+    log: mpsc::Receiver<String>,
+    started: Instant,
+}
+
+/// Processor time of all threads of a process so far.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct CpuTime {
+    /// On a processor.
+    pub(crate) ran: Duration,
+    /// Ready to run and waiting for a processor that somebody else had.
+    pub(crate) waited: Duration,
+}
+
+impl Receiver {
+    fn watch(mut child: Child, command: &CommandLine, ready: &str) -> Outcome<Self> {
+        let (stdout, stderr) = (child.stdout.take().ok_or("piped")?, child.stderr.take().ok_or("piped")?);
+        let (sender, log) = mpsc::channel();
+        let also = sender.clone();
+        thread::spawn(move || lines(stderr, |line| drop(sender.send(line))));
+        let output = thread::spawn(move || {
+            let mut text = String::new();
+            lines(stdout, |line| {
+                text += &line;
+                text.push('\n');
+                let _ = also.send(line);
+            });
+            text
+        });
+        let receiver = Self {
+            child: Process(child),
+            command: command.to_string(),
+            output,
+            log,
+            started: Instant::now(),
+        };
+        let mut said = Vec::new();
+        loop {
+            match receiver.log.recv_timeout(PATIENCE) {
+                Ok(line) if line.contains(ready) => return Ok(receiver),
+                Ok(line) => said.push(line),
+                Err(RecvTimeoutError::Timeout | RecvTimeoutError::Disconnected) => {
+                    return Err(format!("{command} did not say {ready:?} but {said:?}").into());
+                }
+            }
+        }
+    }
+
+    pub(crate) fn id(&self) -> u32 {
+        self.child.0.id()
+    }
+
+    pub(crate) fn cpu_time(&self) -> Outcome<CpuTime> {
+        let mut sum = CpuTime::default();
+        for task in fs::read_dir(format!("/proc/{}/task", self.id()))? {
+            let Ok(text) = fs::read_to_string(task?.path().join("schedstat")) else { continue };
+            let mut nanos = text.split_whitespace().map_while(|field| field.parse().ok());
+            sum.ran += Duration::from_nanos(nanos.next().unwrap_or(0));
+            sum.waited += Duration::from_nanos(nanos.next().unwrap_or(0));
+        }
+        Ok(sum)
+    }
+
+    /// Waits until the process does nothing any more, for `calm` at a stretch.
+    pub(crate) fn settle(&self, calm: Duration) -> Outcome<()> {
+        const STEP: Duration = Duration::from_millis(50);
+        let mut last = self.cpu_time()?.ran;
+        let mut calm_since = Instant::now();
+        while calm_since.elapsed() < calm && self.started.elapsed() < PATIENCE {
+            thread::sleep(STEP);
+            let ran = self.cpu_time()?.ran;
+            if ran - last > STEP / 20 {
+                calm_since = Instant::now();
+            }
+            last = ran;
+        }
+        Ok(())
+    }
+
+    /// Interrupts the process, as Ctrl-C does, and gives what it wrote.
+    pub(crate) fn stop(self) -> Outcome<Finished> {
+        let pid = Pid::from_raw(self.child.0.id() as i32).ok_or("a process has a number")?;
+        let _ = kill_process(pid, Signal::INT);
+        self.wait()
+    }
+
+    /// Waits for the end of the process and gives what it wrote.
+    pub(crate) fn wait(mut self) -> Outcome<Finished> {
+        let deadline = Instant::now() + PATIENCE;
+        let status = loop {
+            match self.child.0.try_wait()? {
+                Some(status) => break status,
+                None if Instant::now() > deadline => {
+                    return Err(format!("{} did not end", self.command).into());
+                }
+                None => thread::sleep(Duration::from_millis(5)),
+            }
+        };
+        let errors: Vec<String> = self.log.iter().collect();
+        let output = self.output.join().map_err(|_| "reading the output")?;
+        if !status.success() {
+            return Err(format!("{} ended with {status}: {errors:?}", self.command).into());
+        }
+        Ok(Finished { output, errors: errors.join("\n") })
+    }
+}
+
+fn lines(source: impl Read, mut each: impl FnMut(String)) {
+    // Not everybody writes UTF-8 or ends a progress line.
+    for line in BufReader::new(source).split(b'\n').map_while(Result::ok) {
+        each(String::from_utf8_lossy(&line).into_owned());
+    }
+}
+
+/// What a process left behind.
+#[derive(Debug)]
+pub(crate) struct Finished {
+    /// All of its standard output.
+    pub(crate) output: String,
+    /// What it wrote on standard output and standard error since it was ready.
+    pub(crate) errors: String,
+}
+
+impl Finished {
+    /// A number of the ledger that `--json` prints: `delivered`, `/dropped/no_cell`.
+    pub(crate) fn ledger(&self, pointer: &str) -> Outcome<u64> {
+        let json: serde_json::Value = serde_json::from_str(&self.output)?;
+        Ok(json.pointer(pointer).and_then(serde_json::Value::as_u64).ok_or_else(|| pointer.to_owned())?)
+    }
+}

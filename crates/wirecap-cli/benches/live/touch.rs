@@ -1,0 +1,55 @@
+//! The baseline's work done with the library: a loop over chunks that touches each packet's header.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::Duration;
+
+use clap::Args;
+use wirecap::{Capture, Chunk};
+
+use crate::bed::Outcome;
+
+#[derive(Debug, Args)]
+pub(crate) struct Arguments {
+    /// Interface to capture from
+    #[arg(short, long)]
+    interface: String,
+    /// Chunks of 256 cells
+    #[arg(short = 'R', long, default_value_t = 512)]
+    chunks: u32,
+    /// End after this many packets
+    #[arg(short, long, default_value_t = u64::MAX)]
+    count: u64,
+}
+
+pub(crate) fn run(arguments: &Arguments) -> Outcome<()> {
+    let capture = Capture::on(&arguments.interface).pool(arguments.chunks).workers(1).open()?;
+    let stopped = Arc::new(AtomicBool::new(false));
+    signal_hook::flag::register(signal_hook::consts::SIGINT, Arc::clone(&stopped))?;
+    let stopper = capture.stopper();
+    thread::spawn(move || {
+        while !stopped.load(Ordering::Relaxed) {
+            thread::sleep(Duration::from_millis(20));
+        }
+        stopper.stop();
+    });
+    eprintln!("capturing {}", arguments.interface);
+    let mut worker = capture.workers().pop().ok_or("a new capture has its worker")?;
+    let (mut packets, mut ipv4) = (0, 0);
+    while let Some(chunk) = worker.next_chunk()? {
+        ipv4 += count_ipv4(&chunk);
+        packets += chunk.len() as u64;
+        if packets >= arguments.count {
+            break;
+        }
+    }
+    let ledger = capture.close();
+    assert!(ipv4 <= ledger.total.delivered, "more headers than packets");
+    println!("{}", serde_json::to_string(&ledger)?);
+    Ok(())
+}
+
+fn count_ipv4(chunk: &Chunk) -> u64 {
+    chunk.iter().filter(|packet| packet.data().get(12..14) == Some(&[8, 0])).count() as u64
+}
