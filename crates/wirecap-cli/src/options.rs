@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use clap::Args;
-use wirecap::{Capture, CaptureBuilder, Interface, Ledger, grouped};
+use wirecap::{Capture, CaptureBuilder, Interface, Ledger, Pin, grouped};
 
 use crate::failure::Failure;
 use crate::signals::stop_on_signals;
@@ -36,6 +36,14 @@ pub(crate) struct CaptureOptions {
     #[arg(long)]
     basic: bool,
 
+    /// Advanced mode: buddies take everything from the rings of a worker that was away for so long
+    #[arg(long, value_name = "TIME", value_parser = size::duration, default_value = "1s")]
+    stuck_after: Duration,
+
+    /// Where workers run: auto (near the CPU that receives their queue), off, or a list of CPUs: 0,2-3
+    #[arg(long, value_name = "auto|off|CPUS", value_parser = parse_pin, default_value = "off")]
+    pin: Pin,
+
     /// Do not put the interface into promiscuous mode
     #[arg(short = 'p', long)]
     no_promiscuous_mode: bool,
@@ -66,7 +74,9 @@ impl CaptureOptions {
             .fold(Capture::on(first), CaptureBuilder::and)
             .chunk(self.chunk)
             .promiscuous(!self.no_promiscuous_mode)
-            .snap_len(self.snaplen);
+            .snap_len(self.snaplen)
+            .stuck_after(self.stuck_after)
+            .pin(self.pin.clone());
         let builder = match self.threshold {
             Some(percent) => builder.advanced(percent / 100.0),
             None => builder.basic(),
@@ -87,6 +97,11 @@ impl CaptureOptions {
         let capture = adjust(self.builder()).open()?;
         stop_on_signals(capture.stopper())?;
         capture.interfaces().iter().for_each(|interface| eprintln!("{}", opened(&capture, interface)));
+        if self.pin != Pin::Off {
+            capture.placements().iter().enumerate().for_each(|(worker, placement)| {
+                eprintln!("  worker {worker} {placement}");
+            });
+        }
         Ok(capture)
     }
 
@@ -98,6 +113,27 @@ impl CaptureOptions {
         }
         Ok(())
     }
+}
+
+/// `auto`, `off`, or CPUs such as `0,2-3`.
+fn parse_pin(text: &str) -> Result<Pin, String> {
+    match text {
+        "auto" => Ok(Pin::Auto),
+        "off" => Ok(Pin::Off),
+        list => {
+            cpu_list(list).map(Pin::List).ok_or_else(|| "write auto, off, or CPUs such as 0,2-3".to_owned())
+        }
+    }
+}
+
+fn cpu_list(text: &str) -> Option<Vec<u32>> {
+    let mut cpus = Vec::new();
+    for part in text.split(',') {
+        let (first, last) = part.split_once('-').unwrap_or((part, part));
+        let (first, last): (u32, u32) = (first.parse().ok()?, last.parse().ok()?);
+        cpus.extend((first..=last).take(8192));
+    }
+    (!cpus.is_empty()).then_some(cpus)
 }
 
 /// `capturing eth0: 4 rings, xdp engine (native copy), B-(256,512), 1.0 GiB of cells`, and below it a

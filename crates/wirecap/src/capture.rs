@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
+use crate::affinity::{Machine, Pin, Placement, may_run_on};
 use crate::chunk::RingName;
 use crate::device::Device;
 use crate::error::OpenError;
@@ -43,6 +44,7 @@ pub struct CaptureBuilder {
     timestamps: bool,
     promiscuous: bool,
     snap_len: u32,
+    pin: Pin,
 }
 
 impl CaptureBuilder {
@@ -116,6 +118,12 @@ impl CaptureBuilder {
         self
     }
 
+    /// Where the workers run. Default: wherever the scheduler puts them.
+    pub fn pin(mut self, pin: Pin) -> Self {
+        self.pin = pin;
+        self
+    }
+
     /// Opens the capture: from now on packets are kept, also before a worker asks for them.
     ///
     /// # Errors
@@ -158,7 +166,7 @@ impl CaptureBuilder {
         }
         let workers = self.workers.unwrap_or(rings.len()).clamp(1, rings.len());
         let group = Group::new(rings, workers, self.mode, self.stuck_after);
-        Capture::start(group, interfaces, attached, geometry)
+        Capture::start(group, interfaces, attached, geometry, &self.pin)
     }
 
     /// The interfaces and queues that are meant, each interface once.
@@ -203,6 +211,15 @@ impl CaptureBuilder {
         }
         if self.workers == Some(0) {
             return bad("the number of workers", 0, "1 or more");
+        }
+        if let Pin::List(cpus) = &self.pin
+            && let Some(&cpu) = cpus.iter().find(|cpu| !may_run_on(**cpu))
+        {
+            return bad(
+                "the CPU of a worker",
+                cpu.into(),
+                "one that this process may run on (see taskset -p)",
+            );
         }
         if self.snap_len == 0 {
             return bad("the snap length", 0, "1 byte or more");
@@ -265,6 +282,7 @@ pub struct Capture {
     interfaces: Vec<Interface>,
     rings: Vec<RingName>,
     workers: Mutex<Vec<Worker>>,
+    placements: Vec<Placement>,
     geometry: Geometry,
 }
 
@@ -368,6 +386,7 @@ impl Capture {
             timestamps: false,
             promiscuous: true,
             snap_len: DEFAULT_SNAP_LEN,
+            pin: Pin::Off,
         }
     }
 
@@ -376,6 +395,7 @@ impl Capture {
         interfaces: Vec<Interface>,
         attached: Vec<Attached>,
         geometry: Geometry,
+        pin: &Pin,
     ) -> Result<Self, OpenError> {
         let failed = |errno: rustix::io::Errno| OpenError::System {
             action: "make an epoll instance".to_owned(),
@@ -399,9 +419,12 @@ impl Capture {
             started: Instant::now(),
             running: Mutex::new(Running { interfaces: attached, end: None }),
         });
-        let worker = |(index, alarm)| Worker::new(Arc::clone(&shared), index, alarm);
-        let workers = Mutex::new(alarms.into_iter().enumerate().map(worker).collect());
-        Ok(Self { shared, interfaces, rings, workers, geometry })
+        let placements = Machine::this().place(pin, &shared.group.first_rings());
+        let worker = |(index, (alarm, placement)): (usize, (Alarm, &Placement))| {
+            Worker::new(Arc::clone(&shared), index, alarm, placement.clone())
+        };
+        let workers = Mutex::new(alarms.into_iter().zip(&placements).enumerate().map(worker).collect());
+        Ok(Self { shared, interfaces, rings, workers, placements, geometry })
     }
 
     /// The workers, each for one thread. They are handed out once; a second call gives none.
@@ -417,6 +440,11 @@ impl Capture {
     /// The interfaces, in the order of [`Chunk::interface_index`](crate::Chunk::interface_index).
     pub fn interfaces(&self) -> &[Interface] {
         &self.interfaces
+    }
+
+    /// Where the workers run, and why.
+    pub fn placements(&self) -> &[Placement] {
+        &self.placements
     }
 
     /// The sizes of each ring's pool.

@@ -8,7 +8,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::chunk::Chunk;
+use crate::chunk::{Chunk, RingName};
 use crate::error::CaptureError;
 use crate::ledger::Mode;
 use crate::ring::Ring;
@@ -81,6 +81,12 @@ impl Group {
     /// The home rings of `worker`.
     pub(crate) fn home(&self, worker: usize) -> impl Iterator<Item = &Arc<dyn Ring>> {
         self.seats[worker].home.iter().map(|&ring| &self.rings[ring])
+    }
+
+    /// The first home ring of each worker.
+    pub(crate) fn first_rings(&self) -> Vec<RingName> {
+        let first = |worker| self.home(worker).next().map(|ring| ring.identity().name.clone());
+        (0..self.workers()).filter_map(first).collect()
     }
 
     /// From now on, workers end when their rings are empty.

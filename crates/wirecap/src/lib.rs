@@ -30,6 +30,7 @@
 //! # Ok::<(), wirecap::OpenError>(())
 //! ```
 
+mod affinity;
 pub mod bpf;
 mod capture;
 mod chunk;
@@ -55,6 +56,7 @@ pub mod time;
 mod worker;
 mod xdp;
 
+pub use affinity::{Pin, Placement};
 pub use capture::{Capture, CaptureBuilder, DEFAULT_CHUNK_CELLS, DEFAULT_CHUNKS, DEFAULT_SNAP_LEN};
 pub use capture::{Interface, Stopper};
 pub use chunk::{Chunk, Packet, Packets, RingName};

@@ -16,6 +16,7 @@ use rustix::event::{EventfdFlags, epoll, eventfd};
 use rustix::io::Errno;
 use rustix::time::Timespec;
 
+use crate::affinity::{Placement, bind_thread};
 use crate::capture::Shared;
 use crate::chunk::Chunk;
 use crate::error::CaptureError;
@@ -44,6 +45,9 @@ pub struct Worker {
     sleep: Duration,
     finished: bool,
     alarm: Alarm,
+    placement: Placement,
+    /// The thread is where `placement` says.
+    placed: bool,
     /// Somebody waits on our descriptor instead of in our functions.
     polled_outside: Cell<bool>,
 }
@@ -97,7 +101,7 @@ pub(crate) fn ring_bell(bell: &OwnedFd) {
 }
 
 impl Worker {
-    pub(crate) fn new(shared: Arc<Shared>, index: usize, alarm: Alarm) -> Self {
+    pub(crate) fn new(shared: Arc<Shared>, index: usize, alarm: Alarm, placement: Placement) -> Self {
         Self {
             shared,
             index,
@@ -105,6 +109,8 @@ impl Worker {
             sleep: FIRST_SLEEP,
             finished: false,
             alarm,
+            placed: placement.cpu.is_none(),
+            placement,
             polled_outside: Cell::new(false),
         }
     }
@@ -112,6 +118,11 @@ impl Worker {
     /// The worker's number in its capture, from 0.
     pub fn index(&self) -> usize {
         self.index
+    }
+
+    /// Where the worker runs, and why. The thread that first asks for a chunk is put there.
+    pub fn placement(&self) -> &Placement {
+        &self.placement
     }
 
     /// The next chunk, waiting for it as long as it takes. `None` means that the capture was stopped
@@ -176,6 +187,9 @@ impl Worker {
     }
 
     fn ask(&mut self) -> Result<Option<Chunk>, CaptureError> {
+        if !self.placed {
+            self.take_place()?;
+        }
         match self.shared.group.ask(self.index, &mut self.turn, self.shared.now())? {
             Asked::Chunk { chunk, wake } => {
                 self.sleep = FIRST_SLEEP;
@@ -188,6 +202,13 @@ impl Worker {
             Asked::Ended => self.finished = true,
         }
         Ok(None)
+    }
+
+    #[cold]
+    fn take_place(&mut self) -> Result<(), CaptureError> {
+        self.placed = true;
+        let failed = |source| CaptureError::System { action: "bind a worker to its CPU", source };
+        self.placement.cpu.map_or(Ok(()), bind_thread).map_err(failed)
     }
 
     /// Whether the capture was stopped and all that this worker may get was delivered.

@@ -268,3 +268,35 @@ fn a_descriptor_tells_a_poller_that_its_buddy_calls_for_help() {
     while helper.try_next_chunk().unwrap().is_some() {}
     assert_eq!(wait(&helper, 50), 0);
 }
+
+#[test]
+fn workers_run_on_the_cpus_that_they_were_given() {
+    if !privileged() {
+        return;
+    }
+    let bed = Bed::new(2);
+    let capture = bed.open(rings().pin(wirecap::Pin::List(vec![1, 0])));
+    let seen: Vec<String> = thread::scope(|scope| {
+        let run = |mut worker: wirecap::Worker| {
+            scope.spawn(move || {
+                assert!(worker.try_next_chunk().unwrap().is_none());
+                let status = std::fs::read_to_string("/proc/thread-self/status").unwrap();
+                let line = status.lines().find_map(|line| line.strip_prefix("Cpus_allowed_list:"));
+                (line.unwrap().trim().to_owned(), worker)
+            })
+        };
+        let threads: Vec<_> = capture.workers().into_iter().map(run).collect();
+        // The workers live until both have been asked, lest the other's absence be an error.
+        let (seen, _workers): (Vec<_>, Vec<_>) =
+            threads.into_iter().map(|thread| thread.join().unwrap()).unzip();
+        seen
+    });
+    assert_eq!(seen, ["1", "0"]);
+    let refused = bed.receiver.run_in(|| rings().pin(wirecap::Pin::List(vec![4000])).open()).unwrap();
+    assert!(refused.unwrap_err().to_string().contains("CPU"));
+    // A veth has no interrupts: said, and left alone.
+    drop(capture);
+    let capture = bed.open(rings().pin(wirecap::Pin::Auto));
+    assert!(capture.placements().iter().all(|placement| placement.cpu.is_none()));
+    assert!(capture.placements()[0].to_string().contains("no interrupt"));
+}
