@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use clap::{Args, ValueEnum};
-use wirecap::savefile::{self, FileSink, Format, LinkType, Record, Section, Sink, StreamSink, WriteError};
+use wirecap::savefile::{self, FileSink, Format, Record, Section, Sink, StreamSink, WriteError};
 use wirecap::{Account, Capture, Chunk, Ledger, Packet, Timestamp, Worker, grouped};
 
 use crate::failure::Failure;
@@ -124,6 +124,8 @@ fn is_broken_pipe(error: &(dyn std::error::Error + 'static)) -> bool {
 /// Takes chunks from one worker and writes their packets to a savefile.
 struct Recorder<S: Sink> {
     writer: savefile::Writer<S>,
+    /// How many the savefile has.
+    interfaces: usize,
     started: Timestamp,
     /// Packets still to be written, with -c.
     left: u64,
@@ -148,7 +150,7 @@ impl<S: Sink> Recorder<S> {
                 name: Some(interface.device.name.clone()),
                 hardware: interface.device.driver.clone(),
                 os: operating_system(),
-                link_type: link_type(interface.device.link_type),
+                link_type: interface.device.savefile_link_type(),
                 snap_len: options.snaplen,
                 time_source: Some("XDP program, CLOCK_TAI as UTC".to_owned()),
                 ..savefile::Interface::default()
@@ -156,6 +158,7 @@ impl<S: Sink> Recorder<S> {
         }
         Ok(Self {
             writer,
+            interfaces: capture.interfaces().len(),
             started: now(),
             left: options.count.unwrap_or(u64::MAX),
             deadline: options.duration.map(|duration| Instant::now() + duration),
@@ -191,6 +194,7 @@ impl<S: Sink> Recorder<S> {
     ) -> Result<(), Failure> {
         while !worker.is_finished() {
             if let Some(chunk) = worker.next_chunk_timeout(IDLE_PAUSE)? {
+                self.add_interfaces_up_to(&chunk)?;
                 for packet in &chunk {
                     self.write(&chunk, packet)?;
                 }
@@ -228,6 +232,21 @@ impl<S: Sink> Recorder<S> {
         Ok(())
     }
 
+    /// The interfaces of a savefile are known only when their first packets come.
+    fn add_interfaces_up_to(&mut self, chunk: &Chunk) -> Result<(), WriteError> {
+        while self.interfaces <= chunk.interface_index() {
+            self.writer.add_interface(&savefile::Interface {
+                // One that had no packets is there for the others' numbers.
+                name: (self.interfaces == chunk.interface_index()).then(|| chunk.ring().interface.clone()),
+                link_type: chunk.link_type(),
+                time_source: Some("as in the file that was read".to_owned()),
+                ..savefile::Interface::default()
+            })?;
+            self.interfaces += 1;
+        }
+        Ok(())
+    }
+
     fn write(&mut self, chunk: &Chunk, packet: Packet<'_>) -> Result<(), WriteError> {
         if self.left == 0 {
             self.surplus += 1;
@@ -237,7 +256,7 @@ impl<S: Sink> Recorder<S> {
         self.writer.write(&Record {
             interface: chunk.interface_index() as u32,
             timestamp: packet.timestamp(),
-            queue: Some(chunk.ring().queue),
+            queue: packet.queue(),
             direction: None,
             wire_len: packet.wire_len(),
             data: packet.data(),
@@ -297,14 +316,4 @@ fn now() -> Timestamp {
 fn operating_system() -> Option<String> {
     let release = fs::read_to_string("/proc/sys/kernel/osrelease").ok()?;
     Some(format!("Linux {}", release.trim()))
-}
-
-/// What packets of an interface of this hardware type (`ARPHRD_*`) begin with.
-fn link_type(hardware_type: u16) -> LinkType {
-    const ARPHRD_ETHER: u16 = 1;
-    const ARPHRD_LOOPBACK: u16 = 772;
-    match hardware_type {
-        ARPHRD_ETHER | ARPHRD_LOOPBACK => LinkType::ETHERNET,
-        _ => LinkType::RAW,
-    }
 }

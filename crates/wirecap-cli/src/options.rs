@@ -1,5 +1,6 @@
 //! What every capturing command takes.
 
+use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::Args;
@@ -13,8 +14,12 @@ use crate::size;
 #[derive(Debug, Clone, Args)]
 pub(crate) struct CaptureOptions {
     /// Interface to capture from, or receive queues of it: eth0, eth0@2, eth0@0-3; may be repeated
-    #[arg(short, long = "interface", value_name = "DEV[@QUEUES]", required = true)]
+    #[arg(short, long = "interface", value_name = "DEV[@QUEUES]", required_unless_present = "read")]
     interfaces: Vec<String>,
+
+    /// Read a savefile instead: pcapng or pcap, also compressed by gzip or Zstandard
+    #[arg(short, long, value_name = "FILE", conflicts_with = "interfaces")]
+    read: Option<PathBuf>,
 
     /// M: cells per chunk, the most packets handed over at once
     #[arg(short = 'M', long = "chunk", value_name = "CELLS", default_value_t = wirecap::DEFAULT_CHUNK_CELLS)]
@@ -68,10 +73,12 @@ pub(crate) struct CaptureOptions {
 impl CaptureOptions {
     /// The capture these options describe.
     fn builder(&self) -> CaptureBuilder {
-        let (first, others) = self.interfaces.split_first().expect("clap requires one");
-        let builder = others
-            .iter()
-            .fold(Capture::on(first), CaptureBuilder::and)
+        let source = match (&self.read, self.interfaces.split_first()) {
+            (Some(file), _) => Capture::file(file),
+            (None, Some((first, others))) => others.iter().fold(Capture::on(first), CaptureBuilder::and),
+            (None, None) => unreachable!("clap requires a file or an interface"),
+        };
+        let builder = source
             .chunk(self.chunk)
             .promiscuous(!self.no_promiscuous_mode)
             .snap_len(self.snaplen)
@@ -97,6 +104,9 @@ impl CaptureOptions {
         let capture = adjust(self.builder()).open()?;
         stop_on_signals(capture.stopper())?;
         capture.interfaces().iter().for_each(|interface| eprintln!("{}", opened(&capture, interface)));
+        if let Some(file) = &self.read {
+            eprintln!("reading {}", file.display());
+        }
         if self.pin != Pin::Off {
             capture.placements().iter().enumerate().for_each(|(worker, placement)| {
                 eprintln!("  worker {worker} {placement}");

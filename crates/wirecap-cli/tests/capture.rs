@@ -335,3 +335,39 @@ fn profile_counts_each_packet_in_the_bin_of_its_time() {
     assert!(finished.stderr.contains("3,000 packets"), "{}", finished.stderr);
     assert!(fs::read_to_string(picture).unwrap().contains("<svg"));
 }
+
+#[test]
+fn a_savefile_is_read_as_if_it_were_captured() {
+    if !privileged() {
+        return;
+    }
+    let bed = Bed::new(2);
+    let directory = TempDir::new().unwrap();
+    let (recorded, copied) = (savefile(&directory, "recorded"), savefile(&directory, "copied"));
+    let running = bed.capture(&capture("a1", &recorded, &[]));
+    bed.generator().send(&[Load::new(0, 700), Load::new(1, 300)]).unwrap();
+    running.interrupt().assert_success();
+
+    let counted = bed.run(Command::new(WIRECAP).args(["count", "-r", &recorded, "--json"]));
+    counted.assert_success();
+    let ledger = counted.ledger();
+    assert_eq!((&ledger["engine"], &ledger["delivered"]), (&"file".into(), &1000.into()), "{ledger}");
+
+    bed.run(Command::new(WIRECAP).args(["capture", "-r", &recorded, "-w", &copied])).assert_success();
+    let fields =
+        ["frame.time_epoch", "frame.interface_name", "frame.interface_queue", "frame.len", "data.data"];
+    assert_eq!(tshark(Path::new(&copied), &fields), tshark(Path::new(&recorded), &fields));
+
+    let profiled = bed.run(Command::new(WIRECAP).args(["profile", "-r", &recorded]));
+    assert!(profiled.stderr.contains("1,000 packets"), "{}", profiled.stderr);
+
+    let torn = savefile(&directory, "torn");
+    let bytes = fs::read(&recorded).unwrap();
+    fs::write(&torn, &bytes[..bytes.len() / 2]).unwrap();
+    let counted = bed.run(Command::new(WIRECAP).args(["count", "-r", &torn, "--json"]));
+    counted.assert_refused(1, &["torn", "byte"]);
+    assert!(counted.ledger()["delivered"].as_u64().unwrap() > 400);
+    let refused = bed.run(Command::new(WIRECAP).args(["count", "-r", "/nonesuch"]));
+    refused.assert_refused(1, &["/nonesuch"]);
+    bed.run(Command::new(WIRECAP).args(["count", "-r", &recorded, "-i", "a1"])).assert_refused(2, &["-r"]);
+}

@@ -1,6 +1,7 @@
 //! Opening, stopping and closing a capture.
 
 use std::os::fd::OwnedFd;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -9,6 +10,7 @@ use crate::affinity::{Machine, Pin, Placement, may_run_on};
 use crate::chunk::RingName;
 use crate::device::Device;
 use crate::error::OpenError;
+use crate::file::FileRing;
 use crate::group::Group;
 use crate::ledger::{Ledger, Mode, RingLedger};
 use crate::limits;
@@ -35,6 +37,8 @@ pub const DEFAULT_SNAP_LEN: u32 = 262_144;
 #[derive(Debug, Clone)]
 pub struct CaptureBuilder {
     sources: Vec<String>,
+    /// A savefile in place of interfaces.
+    file: Option<PathBuf>,
     chunk_cells: u32,
     chunks: Option<u32>,
     buffer_bytes: Option<u64>,
@@ -131,6 +135,9 @@ impl CaptureBuilder {
     /// Everything that can be known to be wrong is reported before anything is changed.
     pub fn open(self) -> Result<Capture, OpenError> {
         self.check_numbers()?;
+        if let Some(path) = &self.file {
+            return self.open_file(path);
+        }
         let targets = self.targets()?;
         let ring_count = targets.iter().map(|target| target.queues.len()).sum();
         let geometry = self.geometry(&targets, ring_count)?;
@@ -167,6 +174,15 @@ impl CaptureBuilder {
         let workers = self.workers.unwrap_or(rings.len()).clamp(1, rings.len());
         let group = Group::new(rings, workers, self.mode, self.stuck_after);
         Capture::start(group, interfaces, attached, geometry, &self.pin)
+    }
+
+    fn open_file(&self, path: &Path) -> Result<Capture, OpenError> {
+        let ring = FileRing::open(path.to_owned(), self.chunk_cells, self.snap_len)
+            .map_err(|source| OpenError::Savefile { path: path.to_owned(), source })?;
+        let group = Group::new(vec![Arc::new(ring)], 1, self.mode, self.stuck_after);
+        // Nothing is pooled: memory is taken chunk by chunk.
+        let geometry = Geometry { chunk_cells: self.chunk_cells, chunks: 1, cell_bytes: 0 };
+        Capture::start(group, Vec::new(), Vec::new(), geometry, &self.pin)
     }
 
     /// The interfaces and queues that are meant, each interface once.
@@ -377,6 +393,7 @@ impl Capture {
     pub fn on(device: impl Into<String>) -> CaptureBuilder {
         CaptureBuilder {
             sources: vec![device.into()],
+            file: None,
             chunk_cells: DEFAULT_CHUNK_CELLS,
             chunks: None,
             buffer_bytes: None,
@@ -388,6 +405,12 @@ impl Capture {
             snap_len: DEFAULT_SNAP_LEN,
             pin: Pin::Off,
         }
+    }
+
+    /// Reads a savefile as if its packets were being captured (the engine `file`): one ring, whose end is
+    /// the end of the file. pcapng and pcap, as they are or compressed by gzip or Zstandard.
+    pub fn file(path: impl Into<PathBuf>) -> CaptureBuilder {
+        CaptureBuilder { sources: Vec::new(), file: Some(path.into()), ..Self::on("") }
     }
 
     fn start(
@@ -484,7 +507,11 @@ impl Capture {
         let (duration, device) =
             running.end.clone().unwrap_or_else(|| (self.shared.started.elapsed(), running.device_drops()));
         drop(running);
-        Ledger::of("xdp", self.mode(), duration, rings, device)
+        Ledger::of(self.engine(), self.mode(), duration, rings, device)
+    }
+
+    fn engine(&self) -> &'static str {
+        if self.interfaces.is_empty() { "file" } else { "xdp" }
     }
 
     /// Stops and closes the capture and gives its final account: what was not taken out of the rings

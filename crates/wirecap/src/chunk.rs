@@ -9,6 +9,7 @@ use std::sync::Arc;
 
 use crate::pool::Descriptor;
 use crate::recycle::CellList;
+use crate::savefile::LinkType;
 use crate::time::Timestamp;
 
 /// A receive ring by name: receive queue `queue` of `interface`, written `eth0@2`.
@@ -36,6 +37,8 @@ pub(crate) struct RingIdentity {
     pub(crate) interface_index: usize,
     /// Bytes kept of each packet.
     pub(crate) snap_len: u32,
+    /// What its packets begin with.
+    pub(crate) link_type: LinkType,
 }
 
 /// Where cells live and where they go when their chunk is dropped.
@@ -64,6 +67,8 @@ pub(crate) enum Stamps {
     },
     /// All of the chunk's packets count as arrived when the chunk was captured.
     AtCapture(Timestamp),
+    /// A [`FileRecord`] stands before the packet.
+    InFile,
 }
 
 impl Stamps {
@@ -71,7 +76,40 @@ impl Stamps {
     pub(crate) fn record_bytes(self) -> u32 {
         match self {
             Self::Tai { .. } => size_of::<u64>() as u32,
+            Self::InFile => FileRecord::BYTES as u32,
             Self::None | Self::AtCapture(_) => 0,
+        }
+    }
+}
+
+/// What a savefile knows of a packet, as it stands before it in a chunk's memory.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct FileRecord {
+    pub(crate) unix_nanos: u64,
+    pub(crate) wire_len: u32,
+    pub(crate) queue: u32,
+}
+
+impl FileRecord {
+    pub(crate) const BYTES: usize = 16;
+    pub(crate) const NO_TIME: u64 = u64::MAX;
+    pub(crate) const NO_QUEUE: u32 = u32::MAX;
+
+    pub(crate) fn to_bytes(self) -> [u8; Self::BYTES] {
+        let mut bytes = [0; Self::BYTES];
+        bytes[..8].copy_from_slice(&self.unix_nanos.to_ne_bytes());
+        bytes[8..12].copy_from_slice(&self.wire_len.to_ne_bytes());
+        bytes[12..].copy_from_slice(&self.queue.to_ne_bytes());
+        bytes
+    }
+
+    fn from_bytes(bytes: [u8; Self::BYTES]) -> Self {
+        let (unix_nanos, rest) = bytes.split_first_chunk().expect("sixteen bytes hold eight");
+        let (wire_len, queue) = rest.split_first_chunk().expect("eight bytes hold four");
+        Self {
+            unix_nanos: u64::from_ne_bytes(*unix_nanos),
+            wire_len: u32::from_ne_bytes(*wire_len),
+            queue: u32::from_ne_bytes(queue.try_into().expect("four bytes are left")),
         }
     }
 }
@@ -164,6 +202,11 @@ impl Chunk {
         self.sequence
     }
 
+    /// What the packets begin with.
+    pub fn link_type(&self) -> LinkType {
+        self.ring.link_type
+    }
+
     /// Whether a worker got it that the ring is not the home ring of.
     pub fn is_offloaded(&self) -> bool {
         self.offloaded
@@ -251,7 +294,25 @@ impl<'a> Packet<'a> {
     /// length cut it.
     #[inline]
     pub fn wire_len(&self) -> u32 {
-        self.cell.len
+        match self.chunk.stamps {
+            Stamps::InFile => self.file_record().wire_len,
+            Stamps::None | Stamps::Tai { .. } | Stamps::AtCapture(_) => self.cell.len,
+        }
+    }
+
+    /// The receive queue that the packet came from; `None` where a savefile does not tell.
+    #[inline]
+    pub fn queue(&self) -> Option<u32> {
+        match self.chunk.stamps {
+            Stamps::InFile => Some(self.file_record().queue).filter(|queue| *queue != FileRecord::NO_QUEUE),
+            Stamps::None | Stamps::Tai { .. } | Stamps::AtCapture(_) => Some(self.chunk.ring.name.queue),
+        }
+    }
+
+    fn file_record(&self) -> FileRecord {
+        // SAFETY: packets of a file stand behind their records, which are theirs as the packets are.
+        let bytes = unsafe { self.start().sub(FileRecord::BYTES).cast::<[u8; FileRecord::BYTES]>().read() };
+        FileRecord::from_bytes(bytes)
     }
 
     /// When the packet arrived; `None` if the capture was opened without timestamps.
@@ -260,6 +321,9 @@ impl<'a> Packet<'a> {
         match self.chunk.stamps {
             Stamps::None => None,
             Stamps::AtCapture(time) => Some(time),
+            Stamps::InFile => Some(self.file_record().unix_nanos)
+                .filter(|nanos| *nanos != FileRecord::NO_TIME)
+                .map(Timestamp::from_unix_nanos),
             Stamps::Tai { ahead_of_utc_nanos } => {
                 // SAFETY: the room in front of the packet was checked when it was captured; it is
                 // ours as the packet is, and the program filled it before the packet was published.

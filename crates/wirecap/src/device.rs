@@ -15,6 +15,7 @@ mod xdp;
 use std::fmt;
 use std::io;
 
+use crate::savefile::LinkType;
 use crate::sys;
 use link::Link;
 use netlink::Netlink;
@@ -123,6 +124,14 @@ impl Device {
     /// Whether a default route of the host's goes through it.
     pub fn is_default_route(&self) -> bool {
         !self.routes.default.is_empty()
+    }
+
+    /// What its packets begin with.
+    pub fn savefile_link_type(&self) -> LinkType {
+        match self.link_type {
+            libc::ARPHRD_ETHER | libc::ARPHRD_LOOPBACK => LinkType::ETHERNET,
+            _ => LinkType::RAW,
+        }
     }
 
     /// Whether the interface is still there, and up. Some microseconds.

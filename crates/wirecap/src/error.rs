@@ -3,10 +3,12 @@
 use std::error::Error;
 use std::fmt;
 use std::io;
+use std::path::PathBuf;
 
 use crate::bpf::BpfError;
 use crate::chunk::RingName;
 use crate::device::DeviceError;
+use crate::savefile::ReadError;
 
 /// Why a capture could not be opened.
 #[derive(Debug)]
@@ -77,6 +79,13 @@ pub enum OpenError {
         /// What the kernel said.
         source: io::Error,
     },
+    /// A savefile could not be opened.
+    Savefile {
+        /// Its path.
+        path: PathBuf,
+        /// Why.
+        source: ReadError,
+    },
     /// A system call failed that usually does not.
     System {
         /// What was being done.
@@ -135,6 +144,7 @@ impl fmt::Display for OpenError {
                     "{ring} is in use by another AF_XDP socket; stop that program or name another queue"
                 )
             }
+            Self::Savefile { path, .. } => write!(f, "{} cannot be read as a savefile", path.display()),
             Self::Bind { ring, .. } => write!(f, "cannot bind an AF_XDP socket to {ring}"),
             Self::System { action, source } if is_permission(source) => {
                 write!(f, "cannot {action}; run as root or grant CAP_NET_RAW, CAP_NET_ADMIN and CAP_BPF")
@@ -153,6 +163,7 @@ impl Error for OpenError {
         match self {
             Self::Device(source) => Some(source),
             Self::Program { source, .. } => Some(source),
+            Self::Savefile { source, .. } => Some(source),
             Self::Bind { source, .. } | Self::System { source, .. } => Some(source),
             _ => None,
         }
@@ -173,6 +184,13 @@ pub enum CaptureError {
     InterfaceGone {
         /// Its name.
         interface: String,
+    },
+    /// A savefile could not be read on; what stands before was delivered.
+    Savefile {
+        /// The savefile.
+        path: PathBuf,
+        /// What is wrong with it, and where.
+        source: ReadError,
     },
     /// The worker of a ring was dropped while the capture goes on, and in basic mode no other may
     /// take its packets.
@@ -202,6 +220,7 @@ impl fmt::Display for CaptureError {
             Self::InterfaceGone { interface } => {
                 write!(f, "{interface} was removed from the system while it was being captured")
             }
+            Self::Savefile { path, .. } => write!(f, "cannot read on in {}", path.display()),
             Self::Orphaned { ring } => write!(
                 f,
                 "the worker of {ring} is gone and in basic mode no other takes its packets; stop the capture \
@@ -217,6 +236,7 @@ impl Error for CaptureError {
     fn source(&self) -> Option<&(dyn Error + 'static)> {
         match self {
             Self::System { source, .. } => Some(source),
+            Self::Savefile { source, .. } => Some(source),
             Self::InterfaceGone { .. } | Self::Orphaned { .. } | Self::BrokenRing { .. } => None,
         }
     }

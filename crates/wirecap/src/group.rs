@@ -117,7 +117,8 @@ impl Group {
         {
             return Ok(Asked::Chunk { chunk, wake: None });
         }
-        Ok(if ending && self.is_drained(worker) { Asked::Ended } else { Asked::Nothing })
+        let over = ending || self.rings.iter().all(|ring| ring.is_exhausted());
+        Ok(if over && self.is_drained(worker) { Asked::Ended } else { Asked::Nothing })
     }
 
     /// Whether `worker` may end. With offloading the group's last chunks are everybody's business.
@@ -262,7 +263,13 @@ mod model {
 
     fn ring(index: usize) -> Arc<Count> {
         let name = RingName { interface: "model".to_owned(), queue: index as u32 };
-        let identity = RingIdentity { name, index, interface_index: 0, snap_len: 0 };
+        let identity = RingIdentity {
+            name,
+            index,
+            interface_index: 0,
+            snap_len: 0,
+            link_type: crate::savefile::LinkType::ETHERNET,
+        };
         Arc::new(Count { identity: Arc::new(identity), waiting: AtomicU32::new(0) })
     }
 

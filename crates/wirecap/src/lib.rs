@@ -36,6 +36,7 @@ mod capture;
 mod chunk;
 pub mod device;
 mod error;
+mod file;
 mod group;
 mod kernel_ring;
 mod ledger;

@@ -34,6 +34,10 @@ pub(crate) trait Ring: Send + Sync + fmt::Debug {
     fn watch(&self, watch: &mut dyn FnMut(BorrowedFd<'_>));
     /// Whether its interface is no more, so that no packets will ever come.
     fn is_gone(&self) -> bool;
+    /// Whether everything there will ever be was captured: the end of a file.
+    fn is_exhausted(&self) -> bool {
+        false
+    }
     /// The ring's account; `device` drops are not its business.
     fn account(&self) -> Account;
     /// Counts what is left in the ring as dropped and lets go of the kernel's side.

@@ -25,6 +25,7 @@ use crate::group::{Asked, Group};
 use crate::ledger::{Ledger, Mode, RingLedger};
 use crate::pool::{Geometry, Pool};
 use crate::ring::{Ring, StampSource, UmemRing};
+use crate::savefile::LinkType;
 
 /// What is to be simulated.
 #[derive(Debug, Clone, PartialEq)]
@@ -213,7 +214,13 @@ impl Drop for SimWorker {
 fn open_ring(index: usize, settings: &SimSettings) -> (Arc<UmemRing>, Arc<SimKernel>) {
     let pool = Arc::new(Pool::on_heap(settings.geometry));
     let name = RingName { interface: "sim0".to_owned(), queue: index as u32 };
-    let identity = RingIdentity { name, index, interface_index: 0, snap_len: settings.geometry.cell_bytes };
+    let identity = RingIdentity {
+        name,
+        index,
+        interface_index: 0,
+        snap_len: settings.geometry.cell_bytes,
+        link_type: LinkType::ETHERNET,
+    };
     let (kernel, rx, fill) = SimKernel::new(Arc::clone(&pool), settings);
     let kernel = Arc::new(kernel);
     let ring = UmemRing::new(identity, pool, rx, fill, kernel.clone(), Arc::new(SimStamps));

@@ -112,6 +112,7 @@ pub(crate) fn open(device: &Device, queues: &[u32], settings: &Settings) -> Resu
             index: settings.first_ring_index + index,
             interface_index: settings.interface_index,
             snap_len: settings.snap_len,
+            link_type: device.savefile_link_type(),
         };
         let (rx, fill, stamps) = (prepared.rx, prepared.fill, Arc::clone(&attachment.stamps));
         let ring = UmemRing::new(identity, prepared.pool, rx, fill, kernel.clone(), stamps)

@@ -1,0 +1,318 @@
+//! The `file` engine: a savefile read as if it were being captured.
+
+#![allow(unsafe_code)]
+
+use std::os::fd::BorrowedFd;
+use std::path::PathBuf;
+use std::ptr::NonNull;
+use std::sync::Arc;
+
+use crate::chunk::{Chunk, FileRecord, Home, RingIdentity, RingName, Stamps};
+use crate::error::CaptureError;
+use crate::ledger::Account;
+use crate::pool::Descriptor;
+use crate::recycle::CellList;
+use crate::ring::Ring;
+use crate::savefile::{ReadError, Reader, Record};
+use crate::sync::{Mutex, lock, try_lock};
+use crate::time::Timestamp;
+
+/// A chunk ends when its packets take so many bytes, however few they are.
+const CHUNK_BYTES_MAX: usize = 1 << 20;
+
+/// A savefile as a ring.
+#[derive(Debug)]
+pub(crate) struct FileRing {
+    identity: Arc<RingIdentity>,
+    chunk_packets: u32,
+    path: PathBuf,
+    side: Mutex<FileSide>,
+}
+
+#[derive(Debug)]
+struct FileSide {
+    reader: Reader,
+    /// Everything was read that can be, or the ring closed.
+    ended: bool,
+    /// The first packet of the next chunk, when it ended the last one by being of another interface.
+    ahead: Option<Gathering>,
+    /// By the file's interfaces.
+    identities: Vec<Arc<RingIdentity>>,
+    /// What was wrong with the file behind the packets given so far.
+    failure: Option<ReadError>,
+    next_sequence: u64,
+    delivered: u64,
+    bytes: u64,
+    offloaded_chunks: u64,
+}
+
+/// The packets of one chunk, each behind its record.
+#[derive(Debug)]
+struct Gathering {
+    interface: u32,
+    list: Box<CellList>,
+    bytes: Vec<u8>,
+    wire_bytes: u64,
+}
+
+impl Gathering {
+    fn begin(record: &Record<'_>, chunk_packets: u32) -> Self {
+        let list = CellList::with_capacity(chunk_packets as usize);
+        let mut gathering = Self { interface: record.interface, list, bytes: Vec::new(), wire_bytes: 0 };
+        gathering.add(record);
+        gathering
+    }
+
+    fn add(&mut self, record: &Record<'_>) {
+        let header = FileRecord {
+            unix_nanos: record.timestamp.map_or(FileRecord::NO_TIME, Timestamp::unix_nanos),
+            wire_len: record.wire_len,
+            queue: record.queue.unwrap_or(FileRecord::NO_QUEUE),
+        };
+        self.bytes.extend_from_slice(&header.to_bytes());
+        let (address, len) = (self.bytes.len() as u64, record.data.len() as u32);
+        self.bytes.extend_from_slice(record.data);
+        self.wire_bytes += u64::from(record.wire_len);
+        self.list.cells.push(Descriptor { address, len, options: 0 });
+    }
+
+    fn is_full(&self, chunk_packets: u32) -> bool {
+        self.list.cells.len() >= chunk_packets as usize || self.bytes.len() >= CHUNK_BYTES_MAX
+    }
+}
+
+/// The bytes of one chunk.
+#[derive(Debug)]
+struct Block(Box<[u8]>);
+
+// SAFETY: the box keeps its bytes in one place and nobody writes to them after they were gathered;
+// `FileRing` makes one chunk per block, of descriptors that `Gathering::add` took from the very bytes,
+// each behind its record.
+unsafe impl Home for Block {
+    fn base(&self) -> NonNull<u8> {
+        NonNull::from(&*self.0).cast()
+    }
+
+    fn recycle(&self, list: Box<CellList>) {
+        drop(list);
+    }
+}
+
+impl FileRing {
+    /// A ring that gives the packets of the savefile at `path`, up to `chunk_packets` a chunk.
+    pub(crate) fn open(path: PathBuf, chunk_packets: u32, snap_len: u32) -> Result<Self, ReadError> {
+        let reader = Reader::open(&path)?;
+        let name = RingName { interface: path.display().to_string(), queue: 0 };
+        let link_type = reader.interfaces().first().map(|interface| interface.link_type).unwrap_or_default();
+        let identity = RingIdentity { name, index: 0, interface_index: 0, snap_len, link_type };
+        let side = FileSide {
+            reader,
+            ended: false,
+            ahead: None,
+            identities: Vec::new(),
+            failure: None,
+            next_sequence: 0,
+            delivered: 0,
+            bytes: 0,
+            offloaded_chunks: 0,
+        };
+        Ok(Self { identity: Arc::new(identity), chunk_packets, path, side: Mutex::new(side) })
+    }
+
+    fn capture_from(&self, side: &mut FileSide, offloaded: bool) -> Result<Option<Chunk>, CaptureError> {
+        let Some(gathering) = side.gather(self.chunk_packets) else {
+            return side
+                .failure
+                .take()
+                .map_or(Ok(None), |source| Err(CaptureError::Savefile { path: self.path.clone(), source }));
+        };
+        let ring = side.identity(&self.identity, gathering.interface);
+        let sequence = side.next_sequence;
+        side.next_sequence += 1;
+        side.delivered += gathering.list.cells.len() as u64;
+        side.bytes += gathering.wire_bytes;
+        side.offloaded_chunks += u64::from(offloaded);
+        let home = Arc::new(Block(gathering.bytes.into_boxed_slice()));
+        // SAFETY: the descriptors were made with these bytes by `Gathering::add`.
+        Ok(Some(unsafe { Chunk::new(gathering.list, home, ring, Stamps::InFile, sequence, offloaded) }))
+    }
+}
+
+impl FileSide {
+    /// Reads the next chunk's packets: all of one interface of the file.
+    fn gather(&mut self, chunk_packets: u32) -> Option<Gathering> {
+        let mut gathering = self.ahead.take();
+        while !self.ended {
+            if gathering.as_ref().is_some_and(|gathering| gathering.is_full(chunk_packets)) {
+                break;
+            }
+            match (self.reader.next_record(), &mut gathering) {
+                (Ok(Some(record)), None) => gathering = Some(Gathering::begin(&record, chunk_packets)),
+                (Ok(Some(record)), Some(current)) if current.interface == record.interface => {
+                    current.add(&record);
+                }
+                (Ok(Some(record)), Some(_)) => {
+                    self.ahead = Some(Gathering::begin(&record, chunk_packets));
+                    break;
+                }
+                (Ok(None), _) => self.ended = true,
+                (Err(error), _) => {
+                    self.failure = Some(error);
+                    self.ended = true;
+                }
+            }
+        }
+        gathering
+    }
+
+    /// Who the packets of this interface of the file came from.
+    fn identity(&mut self, ring: &RingIdentity, interface: u32) -> Arc<RingIdentity> {
+        let known = self.reader.interfaces();
+        for (index, known) in known.iter().enumerate().skip(self.identities.len()) {
+            let name = known.name.clone().unwrap_or_else(|| ring.name.interface.clone());
+            self.identities.push(Arc::new(RingIdentity {
+                name: RingName { interface: name, queue: 0 },
+                index: 0,
+                interface_index: index,
+                snap_len: ring.snap_len,
+                link_type: known.link_type,
+            }));
+        }
+        Arc::clone(&self.identities[interface as usize])
+    }
+
+    fn is_exhausted(&self) -> bool {
+        self.ended && self.ahead.is_none() && self.failure.is_none()
+    }
+}
+
+impl Ring for FileRing {
+    fn identity(&self) -> &Arc<RingIdentity> {
+        &self.identity
+    }
+
+    fn capacity(&self) -> u32 {
+        u32::MAX
+    }
+
+    /// One, for "more to come": how many packets are left only reading tells.
+    fn backlog(&self) -> u32 {
+        u32::from(!self.is_exhausted())
+    }
+
+    fn capture(&self) -> Result<Option<Chunk>, CaptureError> {
+        self.capture_from(&mut lock(&self.side), false)
+    }
+
+    fn offload(&self) -> Result<Option<Chunk>, CaptureError> {
+        try_lock(&self.side).map_or(Ok(None), |mut side| self.capture_from(&mut side, true))
+    }
+
+    fn watch(&self, _watch: &mut dyn FnMut(BorrowedFd<'_>)) {}
+
+    fn is_gone(&self) -> bool {
+        false
+    }
+
+    fn is_exhausted(&self) -> bool {
+        lock(&self.side).is_exhausted()
+    }
+
+    fn account(&self) -> Account {
+        let side = lock(&self.side);
+        Account {
+            delivered: side.delivered,
+            bytes: side.bytes,
+            filtered: Some(0),
+            offloaded_chunks: side.offloaded_chunks,
+            ..Account::default()
+        }
+        .balanced()
+    }
+
+    /// What was not read until now is nobody's loss.
+    fn close(&self) {
+        let mut side = lock(&self.side);
+        side.ended = true;
+        side.ahead = None;
+        side.failure = None;
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+    use crate::savefile::{FileSink, Format, Interface, Section, Writer};
+
+    fn ring(packets_of_interfaces: &[u32], chunk_packets: u32) -> (tempfile::TempDir, FileRing) {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("file");
+        let sink = FileSink::create(&path).unwrap();
+        let mut writer = Writer::new(sink, Format::Pcapng, &Section::default());
+        for name in ["a", "b"] {
+            writer.add_interface(&Interface { name: Some(name.to_owned()), ..Interface::default() }).unwrap();
+        }
+        for (number, &interface) in packets_of_interfaces.iter().enumerate() {
+            let data = vec![number as u8; 60 + number];
+            writer
+                .write(&Record {
+                    interface,
+                    timestamp: Some(Timestamp::from_unix_nanos(number as u64)),
+                    queue: Some(7),
+                    direction: None,
+                    wire_len: 1000 + number as u32,
+                    data: &data,
+                })
+                .unwrap();
+        }
+        writer.finish().unwrap();
+        let ring = FileRing::open(path, chunk_packets, 100).unwrap();
+        (folder, ring)
+    }
+
+    #[test]
+    fn packets_come_as_they_are_in_the_file() {
+        let (_folder, ring) = ring(&[0; 50], 16);
+        let mut number = 0;
+        let mut sequence = 0;
+        while let Some(chunk) = ring.capture().unwrap() {
+            assert_eq!((chunk.sequence(), &*chunk.ring().interface), (sequence, "a"));
+            sequence += 1;
+            for packet in &chunk {
+                assert_eq!(packet.data(), vec![number as u8; (60 + number).min(100)]);
+                assert_eq!(packet.wire_len(), 1000 + number as u32);
+                assert_eq!(packet.timestamp(), Some(Timestamp::from_unix_nanos(number as u64)));
+                assert_eq!(packet.queue(), Some(7));
+                number += 1;
+            }
+        }
+        assert_eq!((number, sequence), (50, 4));
+        assert!(ring.is_exhausted());
+        let account = ring.account();
+        assert_eq!((account.offered, account.delivered), (50, 50));
+    }
+
+    #[test]
+    fn a_chunk_holds_packets_of_one_interface() {
+        let (_folder, ring) = ring(&[0, 0, 1, 0, 1, 1], 16);
+        let chunks: Vec<(String, usize)> = std::iter::from_fn(|| ring.capture().unwrap())
+            .map(|chunk| (chunk.ring().interface.clone(), chunk.len()))
+            .collect();
+        let expected = [("a", 2), ("b", 1), ("a", 1), ("b", 2)];
+        assert_eq!(chunks, expected.map(|(name, len)| (name.to_owned(), len)));
+    }
+
+    #[test]
+    fn what_stands_before_a_fault_is_delivered_before_the_error() {
+        let (folder, _) = ring(&[0; 5], 16);
+        let path = folder.path().join("file");
+        let bytes = std::fs::read(&path).unwrap();
+        std::fs::write(&path, &bytes[..bytes.len() - 10]).unwrap();
+        let ring = FileRing::open(path, 16, 100).unwrap();
+        assert_eq!(ring.capture().unwrap().unwrap().len(), 4);
+        assert!(!ring.is_exhausted());
+        assert!(matches!(ring.capture(), Err(CaptureError::Savefile { .. })));
+        assert!(ring.is_exhausted());
+        assert!(ring.capture().unwrap().is_none());
+    }
+}
