@@ -47,11 +47,8 @@ fn rates<W: Write>(screen: &Screen<W>, earlier: &Ledger, now: &Ledger) -> Vec<St
 }
 
 fn rates_in_brief(earlier: &Ledger, now: &Ledger) -> String {
-    let rates = ring_rates(earlier, now);
-    let ring =
-        |(ring, rate): (&wirecap::RingLedger, &f64)| format!("{} {}", ring.name, grouped(*rate as u64));
-    let rings: Vec<String> = now.rings.iter().zip(&rates).map(ring).collect();
-    format!("  {} packets/s; {} delivered", rings.join(", "), grouped(now.total.delivered))
+    let rates: Vec<String> = ring_rates(earlier, now).into_iter().map(|rate| grouped(rate as u64)).collect();
+    format!("  packets/s of each ring: {}; {} delivered", rates.join("  "), grouped(now.total.delivered))
 }
 
 /// Packets per second of each ring.

@@ -1,0 +1,136 @@
+//! Runs the built command inside namespaces of the test bed.
+#![allow(dead_code, reason = "each test file uses a part of it")]
+
+use std::process::{Child, Command, Output, Stdio};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use wirecap_testbed::{Interface, Namespace, VethPair};
+
+/// How long the command may take for anything on a busy machine.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
+
+/// Two namespaces and the cable between them: `a0` sends to `a1`.
+pub(crate) struct Bed {
+    pub(crate) near: Namespace,
+    pub(crate) far: Namespace,
+    pub(crate) pair: VethPair,
+}
+
+impl Bed {
+    pub(crate) fn new(queue_count: u32) -> Self {
+        let (near, far) = (Namespace::new().unwrap(), Namespace::new().unwrap());
+        let pair = VethPair::new((&near, "a0"), (&far, "a1"), queue_count, 1500).unwrap();
+        Self { near, far, pair }
+    }
+
+    pub(crate) fn sender(&self) -> &Interface {
+        &self.pair.sender
+    }
+}
+
+/// What a run of the command left.
+#[derive(Debug)]
+pub(crate) struct Finished {
+    /// The exit status; none if a signal ended it.
+    pub(crate) status: Option<i32>,
+    pub(crate) stdout: String,
+    pub(crate) stderr: String,
+}
+
+impl From<Output> for Finished {
+    fn from(output: Output) -> Self {
+        Self {
+            status: output.status.code(),
+            stdout: String::from_utf8(output.stdout).unwrap(),
+            stderr: String::from_utf8(output.stderr).unwrap(),
+        }
+    }
+}
+
+impl Finished {
+    /// What it printed with `--json`.
+    #[track_caller]
+    pub(crate) fn json(&self) -> serde_json::Value {
+        assert_eq!(self.status, Some(0), "{self:#?}");
+        serde_json::from_str(&self.stdout).unwrap_or_else(|error| panic!("{error}: {self:#?}"))
+    }
+
+    /// Checks that it failed with this status and said these words.
+    #[track_caller]
+    pub(crate) fn refused(&self, status: i32, words: &[&str]) {
+        assert_eq!(self.status, Some(status), "{self:#?}");
+        for word in words {
+            assert!(self.stderr.contains(word), "{word:?} is not in {self:#?}");
+        }
+    }
+}
+
+/// Runs the command in the namespace.
+pub(crate) fn wirecap(namespace: &Namespace, arguments: &[&str]) -> Finished {
+    namespace.run_in(|| command(arguments).output()).unwrap().unwrap().into()
+}
+
+/// Runs the command in the namespace as somebody who may do nothing special.
+pub(crate) fn wirecap_unprivileged(namespace: &Namespace, arguments: &[&str]) -> Finished {
+    let mut command = Command::new("setpriv");
+    command.args(["--bounding-set=-all", "--inh-caps=-all", "--ambient-caps=-all"]);
+    command.arg(env!("CARGO_BIN_EXE_wirecap")).args(arguments).stdin(Stdio::null());
+    namespace.run_in(|| command.output()).unwrap().unwrap().into()
+}
+
+/// Starts the command in the namespace.
+pub(crate) fn start(namespace: &Namespace, arguments: &[&str]) -> Running {
+    let start = || command(arguments).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn();
+    Running(Some(namespace.run_in(start).unwrap().unwrap()))
+}
+
+fn command(arguments: &[&str]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_wirecap"));
+    command.args(arguments).stdin(Stdio::null());
+    command
+}
+
+/// The command at work; killed if the test ends before it.
+pub(crate) struct Running(Option<Child>);
+
+impl Running {
+    pub(crate) fn pid(&self) -> u32 {
+        self.0.as_ref().expect("not yet waited for").id()
+    }
+
+    pub(crate) fn signal(&self, signal: &str) {
+        let sent = Command::new("kill").args([signal, &self.pid().to_string()]).status().unwrap();
+        assert!(sent.success());
+    }
+
+    /// Waits for its end; kills it if that takes longer than [`PATIENCE`].
+    pub(crate) fn finish(mut self) -> Finished {
+        let mut child = self.0.take().expect("not yet waited for");
+        let deadline = Instant::now() + PATIENCE;
+        while child.try_wait().unwrap().is_none() && Instant::now() < deadline {
+            thread::sleep(Duration::from_millis(10));
+        }
+        let _ended_already = child.kill();
+        child.wait_with_output().unwrap().into()
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        if let Some(child) = &mut self.0 {
+            let _ended_already = child.kill();
+            let _reaped = child.wait();
+        }
+    }
+}
+
+/// Waits until this is so.
+#[track_caller]
+pub(crate) fn wait_until(what: &str, mut is_so: impl FnMut() -> bool) {
+    let deadline = Instant::now() + PATIENCE;
+    while !is_so() {
+        assert!(Instant::now() < deadline, "it never came to pass: {what}");
+        thread::sleep(Duration::from_millis(10));
+    }
+}
