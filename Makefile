@@ -58,7 +58,7 @@ $(TERMSNAP):
 	cargo install --locked --root target/tools termsnap@0.4.0
 
 picture: build deps-demo $(TERMSNAP) ## docs/demo.svg, the demo's last screen, for the README
-	LANG=C.UTF-8 script -qec "$(SUDO) $(WIRECAP) demo" -O /dev/null | $(TERMSNAP) --lines 48 --columns 82 --out docs/demo.svg
+	LANG=C.UTF-8 script -qec "$(SUDO) $(WIRECAP) demo" -O /dev/null | $(TERMSNAP) --lines 49 --columns 82 --out docs/demo.svg
 
 # Debian packages by the commands or files that tell whether they are there.
 deps-build:
