@@ -3,15 +3,17 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -eu -o pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help build demo test check bench install deps-build deps-demo deps-test deps-bench test-model test-miri
+.PHONY: help build demo picture test check bench install deps-build deps-demo deps-test deps-bench test-model test-miri
 
 # What talks to the kernel runs as root; what compiles does not.
 SUDO := $(shell [ "$$(id -u)" = 0 ] || echo sudo -E)
 WIRECAP := target/release/wirecap
 PREFIX ?= /usr/local
-# Test programs run as root wherever `cargo test` starts them.
+# Test programs run as root wherever `cargo test` starts them. Cargo refuses an empty runner.
+ifneq ($(SUDO),)
 export CARGO_TARGET_X86_64_UNKNOWN_LINUX_GNU_RUNNER := $(SUDO)
 export CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_RUNNER := $(SUDO)
+endif
 
 help: ## What can be made
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /make \1	/' | expand -t 16
@@ -51,6 +53,13 @@ bench: build deps-bench ## Measures wirecap beside its rivals, as ratios
 install: build ## Installs the wirecap command and its man pages under PREFIX
 	$(SUDO) install -Dm755 $(WIRECAP) $(DESTDIR)$(PREFIX)/bin/wirecap
 	$(SUDO) $(WIRECAP) man-pages $(DESTDIR)$(PREFIX)/share/man/man1
+
+TERMSNAP := target/tools/bin/termsnap
+$(TERMSNAP):
+	cargo install --locked --root target/tools termsnap@0.4.0
+
+picture: build deps-demo $(TERMSNAP) ## docs/demo.svg, the demo's last screen, for the README
+	LANG=C.UTF-8 script -qec "$(SUDO) $(WIRECAP) demo" -O /dev/null | $(TERMSNAP) --lines 49 --columns 82 --out docs/demo.svg
 
 # Debian packages by the commands or files that tell whether they are there.
 deps-build:

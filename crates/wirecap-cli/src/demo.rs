@@ -213,6 +213,7 @@ impl Stage {
         if count.tx_dropped > 0 {
             rows.insert(1, ("    and lost in a0's own queue before", count.tx_dropped));
         }
+        self.screen.line("")?;
         for (what, packets) in rows {
             self.more(&format!("{what:<50} {:>15}", grouped(packets)))?;
         }

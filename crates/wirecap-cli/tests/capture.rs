@@ -1,6 +1,6 @@
 //! `wirecap capture` and `wirecap count` on real veth pairs, their files read by tcpdump and tshark.
 
-mod common;
+mod recording;
 
 use std::fs;
 use std::path::Path;
@@ -8,7 +8,7 @@ use std::process::Command;
 use std::thread;
 use std::time::Duration;
 
-use common::{Bed, WIRECAP, tcpdump, tshark};
+use recording::{Bed, WIRECAP, tcpdump, tshark};
 use rustix::process::Signal;
 use tempfile::TempDir;
 use wirecap_testbed::{AfXdpSender, Load, Stamp, loss_lock, pass_program, privileged};

@@ -37,21 +37,18 @@ impl Picture {
 fn rates<W: Write>(screen: &Screen<W>, earlier: &Ledger, now: &Ledger) -> Vec<String> {
     let rates = ring_rates(earlier, now);
     let sum: f64 = rates.iter().sum();
-    let heading = format!("  {:<5} {:<BAR_COLUMNS$} {:>11} {:>14}", "ring", "", "packets/s", "delivered");
+    let heading = format!("  {:<5} {:<BAR_COLUMNS$} {:>11} {:>15}", "ring", "", "packets/s", "delivered");
     let row = |(ring, rate): (&wirecap::RingLedger, &f64)| {
         let bar = screen.bar(rate / sum.max(1.0), BAR_COLUMNS);
         let (rate, delivered) = (grouped(*rate as u64), grouped(ring.account.delivered));
-        format!("  {:<5} {bar} {rate:>11} {delivered:>14}", ring.name)
+        format!("  {:<5} {bar} {rate:>11} {delivered:>15}", ring.name)
     };
     std::iter::once(heading).chain(now.rings.iter().zip(&rates).map(row)).collect()
 }
 
 fn rates_in_brief(earlier: &Ledger, now: &Ledger) -> String {
-    let rates = ring_rates(earlier, now);
-    let ring =
-        |(ring, rate): (&wirecap::RingLedger, &f64)| format!("{} {}", ring.name, grouped(*rate as u64));
-    let rings: Vec<String> = now.rings.iter().zip(&rates).map(ring).collect();
-    format!("  {} packets/s; {} delivered", rings.join(", "), grouped(now.total.delivered))
+    let rates: Vec<String> = ring_rates(earlier, now).into_iter().map(|rate| grouped(rate as u64)).collect();
+    format!("  packets/s of each ring: {}; {} delivered", rates.join("  "), grouped(now.total.delivered))
 }
 
 /// Packets per second of each ring.

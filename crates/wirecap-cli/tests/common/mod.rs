@@ -1,160 +1,136 @@
-//! What the tests of the command share: a test bed, and the command running in it.
-#![allow(dead_code, reason = "not every test uses all of it")]
+//! Runs the built command inside namespaces of the test bed.
+#![allow(dead_code, reason = "each test file uses a part of it")]
 
-use std::io::{BufRead, BufReader, Read};
-use std::path::Path;
-use std::process::{Child, Command, ExitStatus, Stdio};
-use std::thread::JoinHandle;
+use std::process::{Child, Command, Output, Stdio};
+use std::thread;
+use std::time::{Duration, Instant};
 
-use rustix::process::{Pid, Signal, kill_process};
-use wirecap_testbed::{Generator, Namespace, Traffic, VethPair};
+use wirecap_testbed::{Interface, Namespace, VethPair};
 
-pub(crate) const WIRECAP: &str = env!("CARGO_BIN_EXE_wirecap");
+/// How long the command may take for anything on a busy machine.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
 
-/// Two namespaces and the cable between them; captures happen at `a1`.
+/// Two namespaces and the cable between them: `a0` sends to `a1`.
 pub(crate) struct Bed {
-    pub(crate) sender: Namespace,
-    pub(crate) receiver: Namespace,
+    pub(crate) near: Namespace,
+    pub(crate) far: Namespace,
     pub(crate) pair: VethPair,
 }
 
 impl Bed {
     pub(crate) fn new(queue_count: u32) -> Self {
-        let (sender, receiver) = (Namespace::new().unwrap(), Namespace::new().unwrap());
-        let pair = VethPair::new((&sender, "a0"), (&receiver, "a1"), queue_count, 1500).unwrap();
-        Self { sender, receiver, pair }
+        let (near, far) = (Namespace::new().unwrap(), Namespace::new().unwrap());
+        let pair = VethPair::new((&near, "a0"), (&far, "a1"), queue_count, 1500).unwrap();
+        Self { near, far, pair }
     }
 
-    pub(crate) fn traffic(&self) -> Traffic {
-        Traffic::to(&self.pair.receiver)
-    }
-
-    pub(crate) fn generator(&self) -> Generator {
-        Generator::new(&self.pair.sender, &self.traffic()).unwrap()
-    }
-
-    /// Runs `command` where the receiver is, to its end.
-    pub(crate) fn run(&self, command: &mut Command) -> Finished {
-        self.start(command).finish()
-    }
-
-    /// Starts `command` where the receiver is.
-    pub(crate) fn start(&self, command: &mut Command) -> Running {
-        command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
-        let mut child = self.receiver.run_in(|| command.spawn().unwrap()).unwrap();
-        let stdout = child.stdout.take().unwrap();
-        let stderr = BufReader::new(child.stderr.take().unwrap());
-        Running { child, stdout: Some(read_all(stdout)), stderr: Some(stderr), said: String::new() }
-    }
-
-    /// Starts `wirecap` with these arguments and waits until it captures.
-    pub(crate) fn capture(&self, arguments: &[&str]) -> Running {
-        let mut running = self.start(Command::new(WIRECAP).args(arguments));
-        running.wait_for("capturing");
-        running
+    pub(crate) fn sender(&self) -> &Interface {
+        &self.pair.sender
     }
 }
 
-fn read_all(mut from: impl Read + Send + 'static) -> JoinHandle<Vec<u8>> {
-    std::thread::spawn(move || {
-        let mut bytes = Vec::new();
-        from.read_to_end(&mut bytes).unwrap();
-        bytes
-    })
+/// What a run of the command left.
+#[derive(Debug)]
+pub(crate) struct Finished {
+    /// The exit status; none if a signal ended it.
+    pub(crate) status: Option<i32>,
+    pub(crate) stdout: String,
+    pub(crate) stderr: String,
 }
 
-/// A command that runs.
-pub(crate) struct Running {
-    child: Child,
-    stdout: Option<JoinHandle<Vec<u8>>>,
-    stderr: Option<BufReader<std::process::ChildStderr>>,
-    said: String,
-}
-
-impl Running {
-    /// Waits until a line on standard error begins with `word`.
-    pub(crate) fn wait_for(&mut self, word: &str) {
-        loop {
-            let mut line = String::new();
-            let count = self.stderr.as_mut().unwrap().read_line(&mut line).unwrap();
-            self.said += &line;
-            assert!(count > 0, "the command ended before it said {word:?}: {}", self.said);
-            if line.starts_with(word) {
-                return;
-            }
+impl From<Output> for Finished {
+    fn from(output: Output) -> Self {
+        Self {
+            status: output.status.code(),
+            stdout: String::from_utf8(output.stdout).unwrap(),
+            stderr: String::from_utf8(output.stderr).unwrap(),
         }
     }
+}
 
-    pub(crate) fn signal(&self, signal: Signal) {
-        let pid = Pid::from_raw(self.child.id().try_into().unwrap()).unwrap();
-        kill_process(pid, signal).unwrap();
+impl Finished {
+    /// What it printed with `--json`.
+    #[track_caller]
+    pub(crate) fn json(&self) -> serde_json::Value {
+        assert_eq!(self.status, Some(0), "{self:#?}");
+        serde_json::from_str(&self.stdout).unwrap_or_else(|error| panic!("{error}: {self:#?}"))
     }
 
-    /// As Ctrl-C.
-    pub(crate) fn interrupt(self) -> Finished {
-        self.signal(Signal::INT);
-        self.finish()
+    /// Checks that it failed with this status and said these words.
+    #[track_caller]
+    pub(crate) fn refused(&self, status: i32, words: &[&str]) {
+        assert_eq!(self.status, Some(status), "{self:#?}");
+        for word in words {
+            assert!(self.stderr.contains(word), "{word:?} is not in {self:#?}");
+        }
+    }
+}
+
+/// Runs the command in the namespace.
+pub(crate) fn wirecap(namespace: &Namespace, arguments: &[&str]) -> Finished {
+    namespace.run_in(|| command(arguments).output()).unwrap().unwrap().into()
+}
+
+/// Runs the command in the namespace as somebody who may do nothing special.
+pub(crate) fn wirecap_unprivileged(namespace: &Namespace, arguments: &[&str]) -> Finished {
+    let mut command = Command::new("setpriv");
+    command.args(["--bounding-set=-all", "--inh-caps=-all", "--ambient-caps=-all"]);
+    command.arg(env!("CARGO_BIN_EXE_wirecap")).args(arguments).stdin(Stdio::null());
+    namespace.run_in(|| command.output()).unwrap().unwrap().into()
+}
+
+/// Starts the command in the namespace.
+pub(crate) fn start(namespace: &Namespace, arguments: &[&str]) -> Running {
+    let start = || command(arguments).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn();
+    Running(Some(namespace.run_in(start).unwrap().unwrap()))
+}
+
+fn command(arguments: &[&str]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_wirecap"));
+    command.args(arguments).stdin(Stdio::null());
+    command
+}
+
+/// The command at work; killed if the test ends before it.
+pub(crate) struct Running(Option<Child>);
+
+impl Running {
+    pub(crate) fn pid(&self) -> u32 {
+        self.0.as_ref().expect("not yet waited for").id()
     }
 
+    pub(crate) fn signal(&self, signal: &str) {
+        let sent = Command::new("kill").args([signal, &self.pid().to_string()]).status().unwrap();
+        assert!(sent.success());
+    }
+
+    /// Waits for its end; kills it if that takes longer than [`PATIENCE`].
     pub(crate) fn finish(mut self) -> Finished {
-        let mut rest = String::new();
-        self.stderr.take().unwrap().read_to_string(&mut rest).unwrap();
-        let status = self.child.wait().unwrap();
-        let stdout = self.stdout.take().unwrap().join().unwrap();
-        Finished { status, stdout, stderr: self.said.clone() + &rest }
+        let mut child = self.0.take().expect("not yet waited for");
+        let deadline = Instant::now() + PATIENCE;
+        while child.try_wait().unwrap().is_none() && Instant::now() < deadline {
+            thread::sleep(Duration::from_millis(10));
+        }
+        let _ended_already = child.kill();
+        child.wait_with_output().unwrap().into()
     }
 }
 
 impl Drop for Running {
     fn drop(&mut self) {
-        // Only a test that failed drops a command that still runs.
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
-}
-
-/// A command that has ended.
-#[derive(Debug)]
-pub(crate) struct Finished {
-    pub(crate) status: ExitStatus,
-    pub(crate) stdout: Vec<u8>,
-    pub(crate) stderr: String,
-}
-
-impl Finished {
-    /// The ledger that `--json` printed.
-    pub(crate) fn ledger(&self) -> serde_json::Value {
-        serde_json::from_slice(&self.stdout).unwrap_or_else(|error| panic!("{error} in {self:?}"))
-    }
-
-    pub(crate) fn assert_success(&self) {
-        assert!(self.status.success(), "{}: {}", self.status, self.stderr);
-    }
-
-    /// The exit status is `code`, and the message has all of `words`.
-    pub(crate) fn assert_refused(&self, code: i32, words: &[&str]) {
-        assert_eq!(self.status.code(), Some(code), "{}", self.stderr);
-        for word in words {
-            assert!(self.stderr.contains(word), "{word:?} is not in: {}", self.stderr);
+        if let Some(child) = &mut self.0 {
+            let _ended_already = child.kill();
+            let _reaped = child.wait();
         }
     }
 }
 
-/// What `tcpdump -r` makes of a savefile: a line per packet, and whether it read to the end without
-/// complaint.
-pub(crate) fn tcpdump(file: &Path, options: &[&str]) -> (Vec<String>, bool) {
-    let output = Command::new("tcpdump").args(["-n", "-r"]).arg(file).args(options).output();
-    let output = output.expect("tcpdump is installed by `make test`");
-    let lines = String::from_utf8(output.stdout).unwrap().lines().map(str::to_owned).collect();
-    (lines, output.status.success())
-}
-
-/// The values of `fields` for each packet, as tshark reads them.
-pub(crate) fn tshark(file: &Path, fields: &[&str]) -> Vec<Vec<String>> {
-    let fields: Vec<&str> = fields.iter().flat_map(|field| ["-e", field]).collect();
-    let output = Command::new("tshark").args(["-n", "-T", "fields", "-r"]).arg(file).args(fields).output();
-    let output = output.expect("tshark is installed by `make test`");
-    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-    let text = String::from_utf8(output.stdout).unwrap();
-    text.lines().map(|line| line.split('\t').map(str::to_owned).collect()).collect()
+/// Waits until this is so.
+#[track_caller]
+pub(crate) fn wait_until(what: &str, mut is_so: impl FnMut() -> bool) {
+    let deadline = Instant::now() + PATIENCE;
+    while !is_so() {
+        assert!(Instant::now() < deadline, "it never came to pass: {what}");
+        thread::sleep(Duration::from_millis(10));
+    }
 }

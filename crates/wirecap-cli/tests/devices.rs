@@ -1,0 +1,60 @@
+//! `wirecap devices` on interfaces made for it.
+
+mod common;
+
+use common::{Bed, wirecap, wirecap_unprivileged};
+use wirecap_testbed::{pass_program, privileged};
+
+#[test]
+fn an_idle_interface_is_for_xdp_and_one_with_an_address_is_not() {
+    if !privileged() {
+        return;
+    }
+    let bed = Bed::new(4);
+    bed.sender().add_address("192.0.2.1/24").unwrap();
+    let _program = pass_program(&bed.pair.receiver).unwrap();
+    let near = wirecap(&bed.near, &["devices", "--json"]).json();
+    let far = wirecap(&bed.far, &["devices", "--json"]).json();
+    let named = |list: &serde_json::Value, name: &str| {
+        list.as_array().unwrap().iter().find(|device| device["name"] == name).cloned().unwrap()
+    };
+
+    let (lo, a0, a1) = (named(&near, "lo"), named(&near, "a0"), named(&far, "a1"));
+    assert_eq!((&lo["state"], &lo["engine"]), (&"down".into(), &"packet".into()), "{lo}");
+
+    assert_eq!((&a0["engine"], &a0["rung"]), (&"packet".into(), &serde_json::Value::Null), "{a0}");
+    assert_eq!(a0["addresses"], serde_json::json!(["192.0.2.1/24"]), "{a0}");
+    assert!(a0["why"].as_str().unwrap().contains("192.0.2.1/24"), "{a0}");
+
+    assert_eq!((&a1["engine"], &a1["rung"]), (&"xdp".into(), &"native copy".into()), "{a1}");
+    assert_eq!((&a1["state"], &a1["driver"], &a1["kind"]), (&"up".into(), &"veth".into(), &"veth".into()));
+    assert_eq!((&a1["rx_queues"], &a1["mtu"]), (&4.into(), &1500.into()), "{a1}");
+    assert_eq!(a1["index"], bed.pair.receiver.index, "{a1}");
+    assert!(a1["speed_mbps"].is_null(), "a veth has no speed: {a1}");
+    assert_eq!(a1["attached_xdp"][0]["mode"], "native", "{a1}");
+}
+
+#[test]
+fn the_table_has_a_row_and_a_reason_for_each_interface() {
+    if !privileged() {
+        return;
+    }
+    let bed = Bed::new(2);
+    let table = wirecap(&bed.far, &["devices"]);
+    assert_eq!((table.status, table.stderr.as_str()), (Some(0), ""));
+    let lines: Vec<&str> = table.stdout.lines().collect();
+    assert!(lines[0].starts_with("name ") && lines[0].ends_with("addresses"), "{lines:#?}");
+    let row = lines.iter().position(|line| line.starts_with("a1 ")).unwrap();
+    assert_eq!(lines[row].split_whitespace().collect::<Vec<_>>(), ["a1", "up", "veth", "2", "1500", "-"]);
+    assert!(lines[row + 1].starts_with("  auto takes xdp (native copy): it carries none"), "{lines:#?}");
+}
+
+#[test]
+fn anybody_may_look() {
+    if !privileged() {
+        return;
+    }
+    let bed = Bed::new(1);
+    let (root, anybody) = (wirecap(&bed.far, &["devices"]), wirecap_unprivileged(&bed.far, &["devices"]));
+    assert_eq!((anybody.status, anybody.stdout), (Some(0), root.stdout));
+}

@@ -1,0 +1,160 @@
+//! What the tests of the command share: a test bed, and the command running in it.
+#![allow(dead_code, reason = "not every test uses all of it")]
+
+use std::io::{BufRead, BufReader, Read};
+use std::path::Path;
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::thread::JoinHandle;
+
+use rustix::process::{Pid, Signal, kill_process};
+use wirecap_testbed::{Generator, Namespace, Traffic, VethPair};
+
+pub(crate) const WIRECAP: &str = env!("CARGO_BIN_EXE_wirecap");
+
+/// Two namespaces and the cable between them; captures happen at `a1`.
+pub(crate) struct Bed {
+    pub(crate) sender: Namespace,
+    pub(crate) receiver: Namespace,
+    pub(crate) pair: VethPair,
+}
+
+impl Bed {
+    pub(crate) fn new(queue_count: u32) -> Self {
+        let (sender, receiver) = (Namespace::new().unwrap(), Namespace::new().unwrap());
+        let pair = VethPair::new((&sender, "a0"), (&receiver, "a1"), queue_count, 1500).unwrap();
+        Self { sender, receiver, pair }
+    }
+
+    pub(crate) fn traffic(&self) -> Traffic {
+        Traffic::to(&self.pair.receiver)
+    }
+
+    pub(crate) fn generator(&self) -> Generator {
+        Generator::new(&self.pair.sender, &self.traffic()).unwrap()
+    }
+
+    /// Runs `command` where the receiver is, to its end.
+    pub(crate) fn run(&self, command: &mut Command) -> Finished {
+        self.start(command).finish()
+    }
+
+    /// Starts `command` where the receiver is.
+    pub(crate) fn start(&self, command: &mut Command) -> Running {
+        command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        let mut child = self.receiver.run_in(|| command.spawn().unwrap()).unwrap();
+        let stdout = child.stdout.take().unwrap();
+        let stderr = BufReader::new(child.stderr.take().unwrap());
+        Running { child, stdout: Some(read_all(stdout)), stderr: Some(stderr), said: String::new() }
+    }
+
+    /// Starts `wirecap` with these arguments and waits until it captures.
+    pub(crate) fn capture(&self, arguments: &[&str]) -> Running {
+        let mut running = self.start(Command::new(WIRECAP).args(arguments));
+        running.wait_for("capturing");
+        running
+    }
+}
+
+fn read_all(mut from: impl Read + Send + 'static) -> JoinHandle<Vec<u8>> {
+    std::thread::spawn(move || {
+        let mut bytes = Vec::new();
+        from.read_to_end(&mut bytes).unwrap();
+        bytes
+    })
+}
+
+/// A command that runs.
+pub(crate) struct Running {
+    child: Child,
+    stdout: Option<JoinHandle<Vec<u8>>>,
+    stderr: Option<BufReader<std::process::ChildStderr>>,
+    said: String,
+}
+
+impl Running {
+    /// Waits until a line on standard error begins with `word`.
+    pub(crate) fn wait_for(&mut self, word: &str) {
+        loop {
+            let mut line = String::new();
+            let count = self.stderr.as_mut().unwrap().read_line(&mut line).unwrap();
+            self.said += &line;
+            assert!(count > 0, "the command ended before it said {word:?}: {}", self.said);
+            if line.starts_with(word) {
+                return;
+            }
+        }
+    }
+
+    pub(crate) fn signal(&self, signal: Signal) {
+        let pid = Pid::from_raw(self.child.id().try_into().unwrap()).unwrap();
+        kill_process(pid, signal).unwrap();
+    }
+
+    /// As Ctrl-C.
+    pub(crate) fn interrupt(self) -> Finished {
+        self.signal(Signal::INT);
+        self.finish()
+    }
+
+    pub(crate) fn finish(mut self) -> Finished {
+        let mut rest = String::new();
+        self.stderr.take().unwrap().read_to_string(&mut rest).unwrap();
+        let status = self.child.wait().unwrap();
+        let stdout = self.stdout.take().unwrap().join().unwrap();
+        Finished { status, stdout, stderr: self.said.clone() + &rest }
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        // Only a test that failed drops a command that still runs.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// A command that has ended.
+#[derive(Debug)]
+pub(crate) struct Finished {
+    pub(crate) status: ExitStatus,
+    pub(crate) stdout: Vec<u8>,
+    pub(crate) stderr: String,
+}
+
+impl Finished {
+    /// The ledger that `--json` printed.
+    pub(crate) fn ledger(&self) -> serde_json::Value {
+        serde_json::from_slice(&self.stdout).unwrap_or_else(|error| panic!("{error} in {self:?}"))
+    }
+
+    pub(crate) fn assert_success(&self) {
+        assert!(self.status.success(), "{}: {}", self.status, self.stderr);
+    }
+
+    /// The exit status is `code`, and the message has all of `words`.
+    pub(crate) fn assert_refused(&self, code: i32, words: &[&str]) {
+        assert_eq!(self.status.code(), Some(code), "{}", self.stderr);
+        for word in words {
+            assert!(self.stderr.contains(word), "{word:?} is not in: {}", self.stderr);
+        }
+    }
+}
+
+/// What `tcpdump -r` makes of a savefile: a line per packet, and whether it read to the end without
+/// complaint.
+pub(crate) fn tcpdump(file: &Path, options: &[&str]) -> (Vec<String>, bool) {
+    let output = Command::new("tcpdump").args(["-n", "-r"]).arg(file).args(options).output();
+    let output = output.expect("tcpdump is installed by `make test`");
+    let lines = String::from_utf8(output.stdout).unwrap().lines().map(str::to_owned).collect();
+    (lines, output.status.success())
+}
+
+/// The values of `fields` for each packet, as tshark reads them.
+pub(crate) fn tshark(file: &Path, fields: &[&str]) -> Vec<Vec<String>> {
+    let fields: Vec<&str> = fields.iter().flat_map(|field| ["-e", field]).collect();
+    let output = Command::new("tshark").args(["-n", "-T", "fields", "-r"]).arg(file).args(fields).output();
+    let output = output.expect("tshark is installed by `make test`");
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let text = String::from_utf8(output.stdout).unwrap();
+    text.lines().map(|line| line.split('\t').map(str::to_owned).collect()).collect()
+}
