@@ -83,6 +83,12 @@ impl Group {
         self.seats[worker].home.iter().map(|&ring| &self.rings[ring])
     }
 
+    /// The worker that `ring` is a home ring of.
+    pub(crate) fn home_of(&self, ring: usize) -> usize {
+        // Rings are dealt out in turn.
+        ring % self.seats.len()
+    }
+
     /// From now on, workers end when their rings are empty.
     pub(crate) fn end(&self) {
         self.ending.store(true, Ordering::Release);
