@@ -89,6 +89,12 @@ impl Group {
         (0..self.workers()).filter_map(first).collect()
     }
 
+    /// The worker that `ring` is a home ring of.
+    pub(crate) fn home_of(&self, ring: usize) -> usize {
+        // Rings are dealt out in turn.
+        ring % self.seats.len()
+    }
+
     /// From now on, workers end when their rings are empty.
     pub(crate) fn end(&self) {
         self.ending.store(true, Ordering::Release);

@@ -6,18 +6,29 @@
 //! a real interface. Nothing here reads a clock or a source of chance: time is what the caller says, and
 //! [`Random`] gives the same numbers for the same seed, so that every run can be played again.
 
+mod arrivals;
+mod audit;
 mod kernel;
 #[cfg(all(test, loom))]
 mod model;
+mod push;
 mod random;
+mod simulation;
+#[cfg(all(test, not(loom)))]
+mod simulation_tests;
 #[cfg(all(test, not(loom)))]
 mod tests;
 
 use std::sync::Arc;
 use std::time::Duration;
 
+pub use arrivals::Arrivals;
+pub use audit::BrokenPromise;
 pub use kernel::{Fate, Fault, SimKernel, Violation};
 pub use random::Random;
+pub use simulation::{
+    Mishap, Outcome, Sample, Service, Sharing, Simulation, SimulationConfig, Waiting, WorkerOutcome,
+};
 
 use crate::chunk::{Chunk, RingIdentity, RingName, Stamps};
 use crate::error::CaptureError;
@@ -122,12 +133,17 @@ impl SimCapture {
     /// If the settings make no sense: no rings, no workers or more of them than rings, no cells, cells
     /// that are no power of two or not larger than the headroom.
     pub fn new(settings: &SimSettings) -> Self {
+        Self::with(settings, |ring| ring)
+    }
+
+    /// As [`new`](Self::new), with each ring shown to the group as `disguise` makes it.
+    fn with(settings: &SimSettings, disguise: impl Fn(Arc<UmemRing>) -> Arc<dyn Ring>) -> Self {
         assert!((1..=settings.rings).contains(&settings.workers), "1 to {} workers", settings.rings);
         assert!(settings.geometry.cells() > 0, "no cells");
         assert!(settings.geometry.cell_bytes > HEADROOM_BYTES, "cells of {HEADROOM_BYTES} bytes or less");
         let (rings, kernels): (Vec<_>, Vec<_>) =
             (0..settings.rings).map(|index| open_ring(index, settings)).unzip();
-        let members = rings.iter().cloned().map(|ring: Arc<UmemRing>| -> Arc<dyn Ring> { ring }).collect();
+        let members = rings.iter().cloned().map(disguise).collect();
         let group = Group::new(members, settings.workers, settings.mode, settings.stuck_after);
         Self { group: Arc::new(group), rings, kernels, geometry: settings.geometry }
     }
@@ -146,6 +162,16 @@ impl SimCapture {
     /// How many packets wait in ring `ring`.
     pub fn backlog(&self, ring: usize) -> u32 {
         self.rings[ring].backlog()
+    }
+
+    /// The worker that ring `ring` is a home ring of.
+    pub fn home_of(&self, ring: usize) -> usize {
+        self.group.home_of(ring)
+    }
+
+    /// Takes a chunk from ring `ring` on nobody's behalf.
+    fn take_chunk(&self, ring: usize) -> Option<Chunk> {
+        self.rings[ring].capture().expect("simulated rings break only when they are told to")
     }
 
     /// From now on workers end when the rings are empty.

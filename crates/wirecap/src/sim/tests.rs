@@ -12,7 +12,7 @@ const RUNS: u64 = if cfg!(miri) { 6 } else { 3000 };
 const STEPS: u64 = if cfg!(miri) { 50 } else { 300 };
 
 /// Runs `run` for many seeds, or for the one in WIRECAP_SEED; a panic names its seed.
-fn for_each_seed(runs: u64, run: impl Fn(Random)) {
+pub(super) fn for_each_seed(runs: u64, run: impl Fn(Random)) {
     let chosen = std::env::var("WIRECAP_SEED").ok().map(|seed| seed.parse().expect("a number"));
     for seed in chosen.map_or(0..runs, |seed| seed..seed + 1) {
         let _replay = Replay(seed);

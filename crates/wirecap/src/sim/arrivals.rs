@@ -1,0 +1,191 @@
+//! When packets arrive at a ring.
+
+use std::time::Duration;
+
+use crate::sim::Random;
+
+const NANOS_PER_SECOND: f64 = 1e9;
+
+/// How packets arrive at one ring. Rates are in packets per second.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Arrivals {
+    /// None at all.
+    Silence,
+    /// At even distances.
+    Constant {
+        /// Packets per second.
+        rate: f64,
+    },
+    /// Independently of each other.
+    Poisson {
+        /// Packets per second, in the mean.
+        rate: f64,
+    },
+    /// Bursts at even distances, and nothing between them.
+    Bursts {
+        /// Packets in each burst.
+        packets: u64,
+        /// Packets per second within a burst.
+        rate: f64,
+        /// When the first burst begins.
+        first: Duration,
+        /// From the beginning of a burst to that of the next; a single burst when zero.
+        every: Duration,
+    },
+    /// Constant while on; how long it stays on and off is exponentially distributed.
+    OnOff {
+        /// Packets per second while on.
+        rate: f64,
+        /// How long it stays on, in the mean.
+        on: Duration,
+        /// How long it stays off, in the mean.
+        off: Duration,
+    },
+    /// At the given times, which ascend.
+    Recorded(Vec<Duration>),
+}
+
+impl Arrivals {
+    /// Splits a recording of (time, queue) into the arrivals of `rings` rings, queue by queue; queues
+    /// beyond them start at the first ring again. The times must ascend.
+    pub fn recorded(packets: &[(Duration, usize)], rings: usize) -> Vec<Self> {
+        let of_ring = |ring| {
+            let times = packets.iter().filter(|(_, queue)| queue % rings == ring).map(|(time, _)| *time);
+            Self::Recorded(times.collect())
+        };
+        (0..rings).map(of_ring).collect()
+    }
+
+    /// The times, in nanoseconds from the start, of those before `end`.
+    pub(super) fn times(&self, random: Random, end: Duration) -> Times {
+        let mut times = Times {
+            arrivals: self.clone(),
+            random,
+            end: end.as_nanos() as u64,
+            count: 0,
+            phase_start: 0.0,
+            phase_end: 0.0,
+            upcoming: None,
+        };
+        times.advance();
+        times
+    }
+}
+
+/// The times of [`Arrivals`], one after the other.
+#[derive(Debug)]
+pub(super) struct Times {
+    arrivals: Arrivals,
+    random: Random,
+    end: u64,
+    /// Packets so far; of the present phase, where there are such.
+    count: u64,
+    /// The present burst or time on.
+    phase_start: f64,
+    phase_end: f64,
+    upcoming: Option<u64>,
+}
+
+impl Times {
+    /// When the next packet arrives.
+    pub(super) fn peek(&self) -> Option<u64> {
+        self.upcoming
+    }
+
+    /// Goes on to the packet after that.
+    pub(super) fn advance(&mut self) {
+        let next = self.following().map(|time| time as u64);
+        self.upcoming = next.filter(|time| *time < self.end);
+    }
+
+    fn following(&mut self) -> Option<f64> {
+        let count = self.count;
+        self.count += 1;
+        match &self.arrivals {
+            Arrivals::Silence => None,
+            Arrivals::Constant { rate } => Some(distance(count, *rate)),
+            Arrivals::Poisson { rate } => {
+                self.phase_start += self.random.exponential(NANOS_PER_SECOND / rate);
+                Some(self.phase_start)
+            }
+            Arrivals::Bursts { packets, rate, first, every } => {
+                let (burst, place) = (count / packets, count % packets);
+                if burst > 0 && every.is_zero() {
+                    return None;
+                }
+                let start = nanos(*first) + burst as f64 * nanos(*every);
+                Some(start + distance(place, *rate))
+            }
+            Arrivals::OnOff { rate, on, off } => {
+                let (rate, on, off) = (*rate, nanos(*on), nanos(*off));
+                let mut time = self.phase_start + distance(count, rate);
+                while time >= self.phase_end {
+                    self.phase_start = self.phase_end + self.random.exponential(off);
+                    self.phase_end = self.phase_start + self.random.exponential(on);
+                    self.count = 1;
+                    time = self.phase_start;
+                }
+                Some(time)
+            }
+            Arrivals::Recorded(times) => times.get(count as usize).map(|time| nanos(*time)),
+        }
+    }
+}
+
+/// Nanoseconds that `packets` packets take.
+fn distance(packets: u64, rate: f64) -> f64 {
+    packets as f64 * NANOS_PER_SECOND / rate
+}
+
+fn nanos(duration: Duration) -> f64 {
+    duration.as_nanos() as f64
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    const SECOND: Duration = Duration::from_secs(1);
+
+    fn times(arrivals: &Arrivals) -> Vec<u64> {
+        let mut times = arrivals.times(Random::new(1), SECOND);
+        let mut all = Vec::new();
+        while let Some(time) = times.peek() {
+            all.push(time);
+            times.advance();
+        }
+        all
+    }
+
+    #[test]
+    fn a_constant_rate_does_not_drift() {
+        let all = times(&Arrivals::Constant { rate: 3.0 });
+        assert_eq!(all, [0, 333_333_333, 666_666_666]);
+    }
+
+    #[test]
+    fn a_burst_is_followed_by_silence_or_by_the_next() {
+        let bursts = |every| Arrivals::Bursts { packets: 2, rate: 1e9, first: SECOND / 4, every };
+        assert_eq!(times(&bursts(Duration::ZERO)), [250_000_000, 250_000_001]);
+        let repeated = times(&bursts(SECOND / 2));
+        assert_eq!(repeated, [250_000_000, 250_000_001, 750_000_000, 750_000_001]);
+    }
+
+    #[test]
+    fn random_arrivals_have_their_rate_and_ascend() {
+        let on_off = Arrivals::OnOff { rate: 8000.0, on: SECOND / 500, off: SECOND / 500 };
+        for arrivals in [Arrivals::Poisson { rate: 4000.0 }, on_off] {
+            let all = times(&arrivals);
+            assert!((3400..4600).contains(&all.len()), "{arrivals:?}: {}", all.len());
+            assert!(all.is_sorted());
+        }
+    }
+
+    #[test]
+    fn a_recording_is_split_by_queue() {
+        let packets = [(SECOND / 8, 0), (SECOND / 4, 1), (SECOND / 2, 2)];
+        let split = Arrivals::recorded(&packets, 2);
+        assert_eq!(times(&split[0]), [125_000_000, 500_000_000]);
+        assert_eq!(times(&split[1]), [250_000_000]);
+    }
+}

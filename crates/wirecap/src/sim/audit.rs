@@ -1,0 +1,195 @@
+//! Looks over the engine's shoulder: whether it does what it promises.
+
+use std::fmt;
+use std::time::Duration;
+
+use crate::chunk::Chunk;
+use crate::ledger::{Ledger, Mode};
+use crate::sim::{SimCapture, SimSettings, Violation};
+
+/// A promise of the engine's that was found broken.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum BrokenPromise {
+    /// Cells are conserved: each is in one place.
+    Cells {
+        /// The ring.
+        ring: usize,
+        /// Cells that are free, that wait on the rx ring or that are in a chunk.
+        found: usize,
+        /// R x M.
+        cells: usize,
+    },
+    /// The kernel finds only free cells on the fill ring.
+    FillRing {
+        /// The ring.
+        ring: usize,
+        /// What it found.
+        violation: Violation,
+    },
+    /// Packets are conserved: what is offered is delivered or counted as dropped.
+    Packets {
+        /// The ring.
+        ring: usize,
+        /// Packets that arrived.
+        arrived: u64,
+        /// Packets that the ledger calls offered.
+        offered: u64,
+        /// Packets that the ledger calls delivered.
+        delivered: u64,
+        /// Packets that were in chunks.
+        in_chunks: u64,
+    },
+    /// Order is kept, and nothing is delivered twice.
+    Order {
+        /// The ring.
+        ring: usize,
+        /// The sequence number of the chunk that came out of order or repeats packets.
+        sequence: u64,
+    },
+    /// Offloading happens only above T, or when the ring's worker is away.
+    Offloading {
+        /// The ring.
+        ring: usize,
+        /// The backlog that it had, in packets.
+        backlog: u32,
+        /// When it was.
+        at: Duration,
+    },
+}
+
+impl fmt::Display for BrokenPromise {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Cells { ring, found, cells } => {
+                write!(f, "ring {ring} has {found} cells instead of {cells}")
+            }
+            Self::FillRing { ring, violation } => {
+                write!(f, "on the fill ring of ring {ring} the kernel found {violation:?}")
+            }
+            Self::Packets { ring, arrived, offered, delivered, in_chunks } => write!(
+                f,
+                "of {arrived} packets that arrived at ring {ring} the ledger offered {offered} and delivered \
+                 {delivered}, and {in_chunks} were in chunks"
+            ),
+            Self::Order { ring, sequence } => {
+                write!(f, "chunk {sequence} of ring {ring} is out of order or repeats packets")
+            }
+            Self::Offloading { ring, backlog, at } => {
+                write!(f, "ring {ring} was offloaded at a backlog of {backlog} after {at:?}")
+            }
+        }
+    }
+}
+
+/// What is known of the rings independently of the engine.
+#[derive(Debug)]
+pub(super) struct Audit {
+    rings: Vec<Page>,
+    cells: usize,
+    /// The backlog above which offloading is allowed; `None` in basic mode.
+    threshold: Option<f64>,
+    broken: Vec<BrokenPromise>,
+}
+
+#[derive(Debug, Clone, Default)]
+struct Page {
+    next_sequence: u64,
+    /// The lowest number that the next packet can have.
+    next_number: u64,
+    in_chunks: u64,
+    held: usize,
+    /// The backlog before the last question.
+    backlog: u32,
+}
+
+/// More are not kept: the first ones tell.
+const KEPT: usize = 10;
+
+impl Audit {
+    pub(super) fn new(settings: &SimSettings) -> Self {
+        let cells = settings.geometry.cells() as usize;
+        let threshold = match settings.mode {
+            Mode::Basic => None,
+            Mode::Advanced(share) => Some(share * cells as f64),
+        };
+        Self { rings: vec![Page::default(); settings.rings], cells, threshold, broken: Vec::new() }
+    }
+
+    fn found(&mut self, promise: BrokenPromise) {
+        if self.broken.len() < KEPT {
+            self.broken.push(promise);
+        }
+    }
+
+    /// Notes the backlogs at which a worker decides.
+    pub(super) fn note_backlogs(&mut self, capture: &SimCapture) {
+        for (ring, page) in self.rings.iter_mut().enumerate() {
+            page.backlog = capture.backlog(ring);
+        }
+    }
+
+    /// A chunk was captured: the next in sequence, of packets later than all before.
+    pub(super) fn captured(&mut self, chunk: &Chunk) {
+        let ring = chunk.ring_index();
+        let page = &mut self.rings[ring];
+        let mut in_order = chunk.sequence() == page.next_sequence;
+        page.next_sequence += 1;
+        page.in_chunks += chunk.len() as u64;
+        page.held += chunk.len();
+        for packet in chunk {
+            let number = packet.data().try_into().map_or(0, u64::from_ne_bytes);
+            in_order &= number >= page.next_number;
+            page.next_number = number + 1;
+        }
+        if !in_order {
+            self.found(BrokenPromise::Order { ring, sequence: chunk.sequence() });
+        }
+    }
+
+    /// A chunk was taken by a buddy, whose ring's worker was away or not.
+    pub(super) fn offloaded(&mut self, chunk: &Chunk, away: bool, at: Duration) {
+        let ring = chunk.ring_index();
+        let backlog = self.rings[ring].backlog;
+        let allowed = self.threshold.is_some_and(|threshold| away || f64::from(backlog) > threshold);
+        if !allowed || !chunk.is_offloaded() {
+            self.found(BrokenPromise::Offloading { ring, backlog, at });
+        }
+    }
+
+    /// A chunk is about to be dropped.
+    pub(super) fn recycled(&mut self, chunk: &Chunk) {
+        self.rings[chunk.ring_index()].held -= chunk.len();
+    }
+
+    /// Counts all cells.
+    pub(super) fn check_cells(&mut self, capture: &SimCapture) {
+        for ring in 0..self.rings.len() {
+            let waiting = capture.backlog(ring) as usize;
+            let found = capture.kernel(ring).free_cells() + waiting + self.rings[ring].held;
+            if found != self.cells {
+                self.found(BrokenPromise::Cells { ring, found, cells: self.cells });
+            }
+        }
+    }
+
+    /// Balances the books at the end. `arrived` is how many packets there were, ring by ring.
+    pub(super) fn conclude(
+        mut self,
+        capture: &SimCapture,
+        ledger: &Ledger,
+        arrived: &[u64],
+    ) -> Vec<BrokenPromise> {
+        for (ring, &arrived) in arrived.iter().enumerate() {
+            for violation in capture.kernel(ring).violations() {
+                self.found(BrokenPromise::FillRing { ring, violation });
+            }
+            let (account, in_chunks) = (&ledger.rings[ring].account, self.rings[ring].in_chunks);
+            let (offered, delivered) = (account.offered, account.delivered);
+            if offered != arrived || delivered != in_chunks {
+                self.found(BrokenPromise::Packets { ring, arrived, offered, delivered, in_chunks });
+            }
+        }
+        self.broken
+    }
+}

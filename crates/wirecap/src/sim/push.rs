@@ -1,0 +1,80 @@
+//! The paper's way of sharing load: capture threads push chunks into workers' queues.
+
+use std::collections::VecDeque;
+
+use crate::chunk::Chunk;
+use crate::ledger::Mode;
+use crate::sim::{Answer, SimSettings};
+
+/// The capture queues of a buddy group.
+#[derive(Debug)]
+pub(super) struct Push {
+    queues: Vec<Queue>,
+    /// How many chunks a queue may hold until others get the next one; `None` in basic mode.
+    threshold: Option<f64>,
+    /// Packets of each ring that are in the queues.
+    waiting: Vec<u32>,
+}
+
+#[derive(Debug, Default)]
+struct Queue {
+    chunks: VecDeque<Chunk>,
+    is_abandoned: bool,
+}
+
+impl Push {
+    pub(super) fn new(settings: &SimSettings) -> Self {
+        let threshold = match settings.mode {
+            Mode::Basic => None,
+            Mode::Advanced(share) => Some(share * f64::from(settings.geometry.chunks)),
+        };
+        let queues = (0..settings.workers).map(|_| Queue::default()).collect();
+        Self { queues, threshold, waiting: vec![0; settings.rings] }
+    }
+
+    /// Places `chunk`, of a ring of worker `home`, into a queue, and says whose.
+    pub(super) fn place(&mut self, chunk: Chunk, home: usize) -> usize {
+        let worker = if self.is_busy(home) { self.least_busy().unwrap_or(home) } else { home };
+        self.waiting[chunk.ring_index()] += chunk.len() as u32;
+        self.queues[worker].chunks.push_back(chunk);
+        worker
+    }
+
+    fn is_busy(&self, worker: usize) -> bool {
+        let queue = &self.queues[worker];
+        let above = |threshold| queue.is_abandoned || queue.chunks.len() as f64 > threshold;
+        self.threshold.is_some_and(above)
+    }
+
+    fn least_busy(&self) -> Option<usize> {
+        let present = (0..self.queues.len()).filter(|&worker| !self.queues[worker].is_abandoned);
+        present.min_by_key(|&worker| self.queues[worker].chunks.len())
+    }
+
+    /// What `worker` gets when it asks; nothing more will come when the rings are `drained` for good.
+    pub(super) fn next_chunk(&mut self, worker: usize, drained: bool) -> Answer {
+        match self.queues[worker].chunks.pop_front() {
+            Some(chunk) => {
+                self.waiting[chunk.ring_index()] -= chunk.len() as u32;
+                Answer::Chunk { chunk, wake: None }
+            }
+            None if drained => Answer::Ended,
+            None => Answer::Nothing,
+        }
+    }
+
+    /// `worker` is no more. What is in its queue stays there: the paper has no way to get it back.
+    pub(super) fn abandon(&mut self, worker: usize) {
+        self.queues[worker].is_abandoned = true;
+    }
+
+    /// Packets of `ring` in the queues.
+    pub(super) fn waiting(&self, ring: usize) -> u32 {
+        self.waiting[ring]
+    }
+
+    /// Takes out what nobody will process.
+    pub(super) fn discard(&mut self) -> impl Iterator<Item = Chunk> {
+        self.queues.iter_mut().flat_map(|queue| queue.chunks.drain(..))
+    }
+}

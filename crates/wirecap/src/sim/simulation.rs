@@ -1,0 +1,634 @@
+//! A whole capture under a virtual clock: packets arrive, workers work, sleep and are woken, and now
+//! and then one gets stuck. What they share the load by is the real group over the real rings, or the
+//! paper's push of chunks for comparison.
+
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
+use std::time::Duration;
+
+use crate::chunk::Chunk;
+use crate::ledger::Ledger;
+use crate::sim::arrivals::Times;
+use crate::sim::audit::{Audit, BrokenPromise};
+use crate::sim::push::Push;
+use crate::sim::{Answer, Arrivals, Random, SimCapture, SimSettings, SimWorker};
+use crate::time::Timestamp;
+
+/// What is to happen in a simulated capture.
+#[derive(Debug, Clone, PartialEq)]
+pub struct SimulationConfig {
+    /// The rings, pools and workers.
+    pub settings: SimSettings,
+    /// Who moves chunks to other workers than their ring's own.
+    pub sharing: Sharing,
+    /// How packets arrive, ring by ring.
+    pub arrivals: Vec<Arrivals>,
+    /// How long the workers take, worker by worker.
+    pub service: Vec<Service>,
+    /// How workers wait.
+    pub waiting: Waiting,
+    /// What goes wrong.
+    pub mishaps: Vec<Mishap>,
+    /// When the capture is stopped; what has arrived until then is still worked on.
+    pub duration: Duration,
+    /// How often the backlogs are noted in [`Outcome::samples`]; never when zero.
+    pub sample_every: Duration,
+    /// What chance is drawn from.
+    pub seed: u64,
+}
+
+impl Default for SimulationConfig {
+    /// One ring and one worker, as [`SimSettings::default`] says, and one second of silence.
+    fn default() -> Self {
+        Self {
+            settings: SimSettings::default(),
+            sharing: Sharing::Pull,
+            arrivals: vec![Arrivals::Silence],
+            service: vec![Service::at_rate(1e6)],
+            waiting: Waiting::default(),
+            mishaps: Vec::new(),
+            duration: Duration::from_secs(1),
+            sample_every: Duration::ZERO,
+            seed: 0,
+        }
+    }
+}
+
+/// How chunks come to workers.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Sharing {
+    /// Wirecap's way: a worker takes chunks from its rings, and idle ones from a buddy's above T.
+    Pull,
+    /// The paper's way (section 3.2.2): a capture thread for each ring moves every chunk into the queue
+    /// of the ring's worker, or, when that is longer than T x R chunks, of the least busy one. The threads
+    /// themselves cost nothing here.
+    Push,
+}
+
+/// How long a worker takes.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Service {
+    /// Nanoseconds for each packet.
+    pub nanos_per_packet: f64,
+    /// Nanoseconds for each chunk besides.
+    pub nanos_per_chunk: f64,
+}
+
+impl Service {
+    /// A worker that processes `rate` packets per second.
+    pub fn at_rate(rate: f64) -> Self {
+        Self { nanos_per_packet: 1e9 / rate, nanos_per_chunk: 0.0 }
+    }
+
+    fn nanos(&self, packets: usize) -> u64 {
+        (packets as f64).mul_add(self.nanos_per_packet, self.nanos_per_chunk) as u64
+    }
+}
+
+/// How a worker waits that finds nothing: it sleeps, twice as long each time, and then polls.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Waiting {
+    /// The first sleep.
+    pub first_sleep: Duration,
+    /// Sleeps longer than this give way to polling.
+    pub longest_sleep: Duration,
+    /// How long it polls at most until it looks round.
+    pub look_round: Duration,
+    /// From a wake-up to the worker's first instruction.
+    pub wake_latency: Duration,
+}
+
+impl Default for Waiting {
+    /// As [`Worker`](crate::Worker) does it in advanced mode.
+    fn default() -> Self {
+        Self {
+            first_sleep: Duration::from_micros(50),
+            longest_sleep: Duration::from_millis(1),
+            look_round: Duration::from_millis(10),
+            wake_latency: Duration::from_micros(10),
+        }
+    }
+}
+
+/// Something that goes wrong with a worker, with the first chunk that it gets at or after a time.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Mishap {
+    /// It is stuck in a packet of that chunk.
+    Stuck {
+        /// The worker.
+        worker: usize,
+        /// From when on.
+        at: Duration,
+        /// For how long.
+        lasting: Duration,
+    },
+    /// It panics or returns, dropping that chunk.
+    Leaves {
+        /// The worker.
+        worker: usize,
+        /// From when on.
+        at: Duration,
+    },
+}
+
+/// What came of a simulated capture.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Outcome {
+    /// The account of every packet.
+    pub ledger: Ledger,
+    /// What each worker did.
+    pub workers: Vec<WorkerOutcome>,
+    /// The largest number of packets that waited in each ring, and with [`Sharing::Push`] in the queues.
+    pub max_backlogs: Vec<u32>,
+    /// Chunks that were processed by another worker than their ring's own.
+    pub offloaded_chunks: u64,
+    /// From the arrival of a packet until its chunk was processed, at most.
+    pub longest_delay: Duration,
+    /// When the last worker ended.
+    pub ended_at: Duration,
+    /// The backlogs over time, if they were asked for.
+    pub samples: Vec<Sample>,
+    /// What was found not to be as promised, the first few cases; must be empty.
+    pub broken_promises: Vec<BrokenPromise>,
+}
+
+/// What one worker did.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct WorkerOutcome {
+    /// Chunks it processed.
+    pub chunks: u64,
+    /// Packets in them.
+    pub packets: u64,
+    /// Chunks of these that came from other workers' rings.
+    pub offloaded_chunks: u64,
+    /// How long it was busy.
+    pub busy: Duration,
+}
+
+/// The backlogs at one time.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Sample {
+    /// The time.
+    pub at: Duration,
+    /// Packets that wait in each ring, and with [`Sharing::Push`] in the queues.
+    pub backlogs: Vec<u32>,
+}
+
+/// A capture about to be simulated. The same configuration always has the same outcome.
+#[derive(Debug)]
+pub struct Simulation {
+    config: SimulationConfig,
+    capture: SimCapture,
+    arrivals: Vec<Times>,
+    next_number: Vec<u64>,
+    sharing: Mechanism,
+    workers: Vec<Actor>,
+    events: BinaryHeap<Reverse<(u64, u64, Event)>>,
+    /// Events so far: those of one time come in the order in which they were planned.
+    planned: u64,
+    now: u64,
+    ending: bool,
+    audit: Audit,
+    outcome: Outcome,
+    /// What a broken engine does to a chunk that comes home.
+    #[cfg(test)]
+    pub(super) sabotage: Option<fn(&mut Chunk)>,
+}
+
+#[derive(Debug)]
+enum Mechanism {
+    Pull,
+    Push(Push),
+}
+
+/// A worker in the play.
+#[derive(Debug)]
+struct Actor {
+    /// None when it is gone.
+    worker: Option<SimWorker>,
+    service: Service,
+    doing: Doing,
+    /// Which of its planned events is the valid one.
+    turn: u64,
+    asked_at: u64,
+    sleep: Duration,
+    /// It was woken and has not looked yet.
+    bell: bool,
+    outcome: WorkerOutcome,
+}
+
+#[derive(Debug)]
+enum Doing {
+    Processing(Chunk, u64),
+    Sleeping,
+    Polling,
+    Ended,
+}
+
+#[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Event {
+    /// A worker has done what it was doing, if this is its latest turn.
+    Turn {
+        worker: usize,
+        turn: u64,
+    },
+    /// A packet arrives. Only the paper's capture threads have to know at once; the real rings are
+    /// filled up to the time of the next event when it comes.
+    Arrival {
+        ring: usize,
+    },
+    /// The capture threads take part-filled chunks.
+    Flush,
+    Sample,
+    Stop,
+}
+
+/// How often the paper's capture threads take chunks that are not full.
+const FLUSH_EVERY: Duration = Duration::from_millis(1);
+
+impl Simulation {
+    /// Prepares a run.
+    ///
+    /// # Panics
+    ///
+    /// If there are not as many arrivals as rings and as many services as workers, if a mishap is that
+    /// of a worker that does not exist, or if the settings make no sense ([`SimCapture::new`]).
+    pub fn new(config: SimulationConfig) -> Self {
+        let capture = SimCapture::new(&config.settings);
+        Self::of(config, capture)
+    }
+
+    pub(super) fn of(config: SimulationConfig, capture: SimCapture) -> Self {
+        let settings = &config.settings;
+        assert_eq!(config.arrivals.len(), settings.rings, "arrivals and rings");
+        assert_eq!(config.service.len(), settings.workers, "services and workers");
+        let exists = |mishap: &Mishap| mishap.worker() < settings.workers;
+        assert!(config.mishaps.iter().all(exists), "a mishap of no worker");
+        let mut random = Random::new(config.seed);
+        let times = |arrivals: &Arrivals| arrivals.times(Random::new(random.bits()), config.duration);
+        let arrivals = config.arrivals.iter().map(times).collect();
+        let actor = |(index, service): (usize, &Service)| Actor {
+            worker: Some(capture.worker(index)),
+            service: *service,
+            doing: Doing::Sleeping,
+            turn: 0,
+            asked_at: 0,
+            sleep: config.waiting.first_sleep,
+            bell: false,
+            outcome: WorkerOutcome::default(),
+        };
+        let workers = config.service.iter().enumerate().map(actor).collect();
+        let sharing = match config.sharing {
+            Sharing::Pull => Mechanism::Pull,
+            Sharing::Push => Mechanism::Push(Push::new(settings)),
+        };
+        Self {
+            arrivals,
+            next_number: vec![0; settings.rings],
+            sharing,
+            workers,
+            events: BinaryHeap::new(),
+            planned: 0,
+            now: 0,
+            ending: false,
+            audit: Audit::new(settings),
+            outcome: Outcome {
+                ledger: capture.ledger(Duration::ZERO),
+                workers: Vec::new(),
+                max_backlogs: vec![0; settings.rings],
+                offloaded_chunks: 0,
+                longest_delay: Duration::ZERO,
+                ended_at: Duration::ZERO,
+                samples: Vec::new(),
+                broken_promises: Vec::new(),
+            },
+            capture,
+            config,
+            #[cfg(test)]
+            sabotage: None,
+        }
+    }
+
+    /// Runs to the end.
+    pub fn run(mut self) -> Outcome {
+        for worker in 0..self.workers.len() {
+            self.plan_turn(worker, 0);
+        }
+        self.plan(self.config.duration, Event::Stop);
+        if !self.config.sample_every.is_zero() {
+            self.plan(Duration::ZERO, Event::Sample);
+        }
+        if self.is_push() {
+            self.plan(FLUSH_EVERY, Event::Flush);
+            (0..self.arrivals.len()).for_each(|ring| self.plan_arrival(ring));
+        }
+        while let Some(Reverse((at, _, event))) = self.events.pop() {
+            if self.is_over() {
+                break;
+            }
+            if !self.is_push() {
+                self.receive_until(at);
+            }
+            self.now = at;
+            self.play(event);
+            self.audit.check_cells(&self.capture);
+        }
+        self.finish()
+    }
+
+    fn is_push(&self) -> bool {
+        matches!(self.sharing, Mechanism::Push(_))
+    }
+
+    fn is_over(&self) -> bool {
+        self.ending && self.workers.iter().all(|actor| matches!(actor.doing, Doing::Ended))
+    }
+
+    fn play(&mut self, event: Event) {
+        match event {
+            Event::Turn { worker, turn } => {
+                if self.workers[worker].turn == turn {
+                    self.take_turn(worker);
+                }
+            }
+            Event::Arrival { ring } => {
+                self.receive(ring, self.now);
+                self.push_chunks(ring, self.config.settings.geometry.chunk_cells);
+                self.plan_arrival(ring);
+            }
+            Event::Flush => {
+                (0..self.config.settings.rings).for_each(|ring| self.push_chunks(ring, 1));
+                self.plan(self.clock() + FLUSH_EVERY, Event::Flush);
+            }
+            Event::Sample => {
+                self.sample();
+                self.plan(self.clock() + self.config.sample_every, Event::Sample);
+            }
+            Event::Stop => {
+                self.ending = true;
+                self.capture.end();
+                (0..self.workers.len()).for_each(|worker| self.wake(worker));
+            }
+        }
+    }
+
+    fn clock(&self) -> Duration {
+        Duration::from_nanos(self.now)
+    }
+
+    fn plan(&mut self, at: Duration, event: Event) {
+        self.planned += 1;
+        self.events.push(Reverse((at.as_nanos() as u64, self.planned, event)));
+    }
+
+    /// Plans the next turn of `worker`, instead of the one planned before.
+    fn plan_turn(&mut self, worker: usize, at: u64) {
+        let actor = &mut self.workers[worker];
+        actor.turn += 1;
+        let turn = actor.turn;
+        self.plan(Duration::from_nanos(at), Event::Turn { worker, turn });
+    }
+
+    fn plan_arrival(&mut self, ring: usize) {
+        if let Some(time) = self.arrivals[ring].peek() {
+            self.plan(Duration::from_nanos(time), Event::Arrival { ring });
+        }
+    }
+
+    /// Lets all packets arrive that do so up to `at`, ring by ring: between two events the rings have
+    /// nothing to do with each other.
+    fn receive_until(&mut self, at: u64) {
+        for ring in 0..self.arrivals.len() {
+            while let Some(time) = self.arrivals[ring].peek().filter(|time| *time <= at) {
+                self.receive(ring, time);
+            }
+        }
+    }
+
+    fn receive(&mut self, ring: usize, time: u64) {
+        self.arrivals[ring].advance();
+        let number = self.next_number[ring];
+        self.next_number[ring] += 1;
+        self.capture.kernel(ring).receive(&number.to_ne_bytes(), Timestamp::from_unix_nanos(time));
+        let waiting = self.waiting(ring);
+        let largest = &mut self.outcome.max_backlogs[ring];
+        *largest = waiting.max(*largest);
+    }
+
+    /// Packets of `ring` that wait for a worker.
+    fn waiting(&self, ring: usize) -> u32 {
+        let queued = match &self.sharing {
+            Mechanism::Pull => 0,
+            Mechanism::Push(push) => push.waiting(ring),
+        };
+        self.capture.backlog(ring) + queued
+    }
+
+    fn sample(&mut self) {
+        let backlogs = (0..self.config.settings.rings).map(|ring| self.waiting(ring)).collect();
+        self.outcome.samples.push(Sample { at: self.clock(), backlogs });
+    }
+
+    /// The paper's capture thread of `ring` at work, when at least `packets` packets wait.
+    fn push_chunks(&mut self, ring: usize, packets: u32) {
+        let Mechanism::Push(push) = &mut self.sharing else { return };
+        let mut woken = Vec::new();
+        while self.capture.backlog(ring) >= packets {
+            let Some(chunk) = self.capture.take_chunk(ring) else { break };
+            self.audit.captured(&chunk);
+            let home = self.capture.home_of(ring);
+            woken.push(push.place(chunk, home));
+        }
+        woken.into_iter().for_each(|worker| self.wake(worker));
+    }
+
+    /// Rings the bell of `worker`: heard at once if it polls, else when it polls next.
+    fn wake(&mut self, worker: usize) {
+        let actor = &mut self.workers[worker];
+        actor.bell = true;
+        if matches!(actor.doing, Doing::Polling) {
+            self.plan_turn(worker, self.now + self.config.waiting.wake_latency.as_nanos() as u64);
+        }
+    }
+
+    /// `worker` is done with what it was doing.
+    fn take_turn(&mut self, worker: usize) {
+        let actor = &mut self.workers[worker];
+        let done = std::mem::replace(&mut actor.doing, Doing::Sleeping);
+        match done {
+            Doing::Processing(chunk, since) => self.complete(worker, chunk, since),
+            Doing::Polling => {
+                actor.bell = false;
+                actor.worker.as_mut().into_iter().for_each(SimWorker::wake_up);
+            }
+            Doing::Sleeping => {}
+            Doing::Ended => {
+                actor.doing = Doing::Ended;
+                return;
+            }
+        }
+        self.ask(worker);
+    }
+
+    fn complete(&mut self, worker: usize, chunk: Chunk, since: u64) {
+        let outcome = &mut self.workers[worker].outcome;
+        outcome.chunks += 1;
+        outcome.packets += chunk.len() as u64;
+        outcome.busy += Duration::from_nanos(self.now - since);
+        if self.capture.home_of(chunk.ring_index()) != worker {
+            outcome.offloaded_chunks += 1;
+        }
+        if let Some(arrived) = chunk.iter().next().and_then(|packet| packet.timestamp()) {
+            let delay = Duration::from_nanos(self.now.saturating_sub(arrived.unix_nanos()));
+            self.outcome.longest_delay = self.outcome.longest_delay.max(delay);
+        }
+        self.recycle(chunk);
+    }
+
+    #[cfg_attr(not(test), expect(unused_mut, reason = "a broken engine in a test changes it"))]
+    fn recycle(&mut self, mut chunk: Chunk) {
+        self.audit.recycled(&chunk);
+        #[cfg(test)]
+        if let Some(sabotage) = self.sabotage {
+            sabotage(&mut chunk);
+        }
+        drop(chunk);
+    }
+
+    fn ask(&mut self, worker: usize) {
+        match self.answer(worker) {
+            Answer::Chunk { chunk, wake } => {
+                if let Some(buddy) = wake {
+                    self.wake(buddy);
+                }
+                self.begin(worker, chunk);
+            }
+            Answer::Nothing => self.wait(worker),
+            Answer::Ended => {
+                self.workers[worker].doing = Doing::Ended;
+                self.outcome.ended_at = self.clock();
+            }
+        }
+    }
+
+    fn answer(&mut self, index: usize) -> Answer {
+        let now = self.clock();
+        if let Mechanism::Push(push) = &mut self.sharing {
+            let empty = |ring| self.capture.backlog(ring) == 0;
+            return push.next_chunk(index, self.ending && (0..self.config.settings.rings).all(empty));
+        }
+        self.audit.note_backlogs(&self.capture);
+        let actor = &mut self.workers[index];
+        let worker = actor.worker.as_mut().expect("only workers that are there take turns");
+        // No ring breaks here: a worker of a basic capture has gone, and that ends the others.
+        let Ok(answer) = worker.ask(now) else { return Answer::Ended };
+        actor.asked_at = self.now;
+        if let Answer::Chunk { chunk, .. } = &answer {
+            self.audit.captured(chunk);
+            let home = self.capture.home_of(chunk.ring_index());
+            if home != index {
+                let away = self.ending || self.is_away(home);
+                self.audit.offloaded(chunk, away, now);
+            }
+        }
+        answer
+    }
+
+    fn is_away(&self, worker: usize) -> bool {
+        let actor = &self.workers[worker];
+        let stuck_after = self.config.settings.stuck_after.as_nanos() as u64;
+        actor.worker.is_none() || self.now - actor.asked_at > stuck_after
+    }
+
+    fn begin(&mut self, worker: usize, chunk: Chunk) {
+        let actor = &mut self.workers[worker];
+        actor.sleep = self.config.waiting.first_sleep;
+        let mut time = actor.service.nanos(chunk.len());
+        let due =
+            |mishap: &Mishap| mishap.worker() == worker && mishap.at() <= Duration::from_nanos(self.now);
+        if let Some(place) = self.config.mishaps.iter().position(due) {
+            match self.config.mishaps.swap_remove(place) {
+                Mishap::Stuck { lasting, .. } => time += lasting.as_nanos() as u64,
+                Mishap::Leaves { .. } => return self.leave(worker, chunk),
+            }
+        }
+        actor.doing = Doing::Processing(chunk, self.now);
+        self.plan_turn(worker, self.now + time);
+    }
+
+    fn leave(&mut self, worker: usize, chunk: Chunk) {
+        self.recycle(chunk);
+        self.workers[worker].worker = None;
+        self.workers[worker].doing = Doing::Ended;
+        if let Mechanism::Push(push) = &mut self.sharing {
+            push.abandon(worker);
+        }
+        // As a worker's drop does.
+        (0..self.workers.len()).for_each(|other| self.wake(other));
+    }
+
+    fn wait(&mut self, worker: usize) {
+        let waiting = self.config.waiting;
+        let actor = &mut self.workers[worker];
+        if actor.sleep <= waiting.longest_sleep {
+            let until = self.now + actor.sleep.as_nanos() as u64;
+            actor.sleep *= 2;
+            return self.plan_turn(worker, until);
+        }
+        let now = Duration::from_nanos(self.now);
+        let asleep = match self.sharing {
+            Mechanism::Pull => actor.worker.as_mut().is_some_and(|worker| worker.fall_asleep(now)),
+            Mechanism::Push(_) => true,
+        };
+        actor.doing = Doing::Polling;
+        let until = if actor.bell || !asleep || self.ending {
+            self.now + waiting.wake_latency.as_nanos() as u64
+        } else {
+            self.poll_until(worker)
+        };
+        self.plan_turn(worker, until);
+    }
+
+    /// When a worker that polls from now on wakes up by itself: with the next packet in a home ring, or
+    /// to look round.
+    fn poll_until(&self, worker: usize) -> u64 {
+        let waiting = &self.config.waiting;
+        let round = self.now + waiting.look_round.as_nanos() as u64;
+        if self.is_push() {
+            return round;
+        }
+        let home = (0..self.arrivals.len()).filter(|ring| self.capture.home_of(*ring) == worker);
+        let packet = home.filter_map(|ring| self.arrivals[ring].peek()).min();
+        let woken = packet.map(|time| time + waiting.wake_latency.as_nanos() as u64);
+        woken.map_or(round, |woken| woken.min(round))
+    }
+
+    fn finish(mut self) -> Outcome {
+        if let Mechanism::Push(push) = &mut self.sharing {
+            push.discard().for_each(|chunk| self.audit.recycled(&chunk));
+        }
+        self.workers.iter_mut().for_each(|actor| actor.worker = None);
+        self.audit.check_cells(&self.capture);
+        self.capture.close();
+        let mut outcome = self.outcome;
+        outcome.ledger = self.capture.ledger(self.config.duration.max(outcome.ended_at));
+        outcome.workers = self.workers.iter().map(|actor| actor.outcome).collect();
+        outcome.offloaded_chunks = outcome.workers.iter().map(|worker| worker.offloaded_chunks).sum();
+        outcome.broken_promises = self.audit.conclude(&self.capture, &outcome.ledger, &self.next_number);
+        outcome
+    }
+}
+
+impl Mishap {
+    fn worker(&self) -> usize {
+        match self {
+            Self::Stuck { worker, .. } | Self::Leaves { worker, .. } => *worker,
+        }
+    }
+
+    fn at(&self) -> Duration {
+        match self {
+            Self::Stuck { at, .. } | Self::Leaves { at, .. } => *at,
+        }
+    }
+}

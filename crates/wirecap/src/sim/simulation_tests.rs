@@ -1,0 +1,343 @@
+//! What the group promises under load, by arithmetic and by many random schedules.
+
+use std::cell::Cell;
+use std::os::fd::BorrowedFd;
+
+use super::tests::for_each_seed;
+use super::*;
+use crate::ledger::Account;
+
+/// Debug builds check every cell of every post besides, and are slow.
+const SCHEDULES: u64 = match (cfg!(miri), cfg!(debug_assertions)) {
+    (true, _) => 3,
+    (_, true) => 4000,
+    _ => 100_000,
+};
+
+fn run(config: &SimulationConfig) -> Outcome {
+    let outcome = Simulation::new(config.clone()).run();
+    assert_eq!(outcome.broken_promises, [], "{config:?}");
+    outcome
+}
+
+/// A worker's rate, in packets per second, with a pool of 100 chunks of 100 cells behind each ring.
+const RATE: f64 = 10_000.0;
+const M: u32 = 100;
+const R: u32 = 100;
+
+/// One worker per ring, each able to do `RATE`; `loads` are the rings' arrival rates in parts of it.
+fn skewed(mode: Mode, loads: &[f64], seconds: u64) -> SimulationConfig {
+    SimulationConfig {
+        settings: SimSettings {
+            rings: loads.len(),
+            workers: loads.len(),
+            geometry: Geometry { chunk_cells: M, chunks: R, cell_bytes: 32 },
+            mode,
+            ..SimSettings::default()
+        },
+        arrivals: loads.iter().map(|load| Arrivals::Constant { rate: load * RATE }).collect(),
+        service: vec![Service::at_rate(RATE); loads.len()],
+        duration: Duration::from_secs(seconds),
+        ..SimulationConfig::default()
+    }
+}
+
+fn near(value: f64, expected: f64, share: f64) -> bool {
+    (value - expected).abs() <= share * expected
+}
+
+fn random_arrivals(random: &mut Random, rate: f64) -> Arrivals {
+    match random.below(5) {
+        0 => Arrivals::Silence,
+        1 => Arrivals::Constant { rate },
+        2 => Arrivals::Poisson { rate },
+        3 => Arrivals::Bursts {
+            packets: random.between(1, 60),
+            rate: 100.0 * rate,
+            first: Duration::from_micros(random.below(5000)),
+            every: Duration::from_micros(random.below(3) * 1000),
+        },
+        _ => Arrivals::OnOff {
+            rate: 4.0 * rate,
+            on: Duration::from_micros(random.between(100, 3000)),
+            off: Duration::from_micros(random.between(100, 3000)),
+        },
+    }
+}
+
+fn random_mishap(random: &mut Random, workers: u64) -> Mishap {
+    let (worker, at) = (random.below(workers) as usize, Duration::from_micros(random.below(20_000)));
+    if random.once_in(3) {
+        Mishap::Leaves { worker, at }
+    } else {
+        Mishap::Stuck { worker, at, lasting: Duration::from_micros(random.below(20_000)) }
+    }
+}
+
+/// Some milliseconds of a small capture.
+fn random_config(random: &mut Random) -> SimulationConfig {
+    let rings = random.between(1, 4);
+    let workers = random.between(1, rings);
+    let rate = random.between(1000, 30_000) as f64;
+    SimulationConfig {
+        settings: SimSettings {
+            rings: rings as usize,
+            workers: workers as usize,
+            geometry: Geometry {
+                chunk_cells: random.between(1, 8) as u32,
+                chunks: random.between(1, 8) as u32,
+                cell_bytes: 16,
+            },
+            mode: if random.once_in(5) { Mode::Basic } else { Mode::Advanced(random.unit()) },
+            stuck_after: Duration::from_micros(random.between(200, 8000)),
+            descriptors: random.between(1, 16) as u32,
+            drivers_sleep: random.once_in(2),
+            first_index: random.bits() as u32,
+            rx_slots: None,
+        },
+        sharing: if random.once_in(8) { Sharing::Push } else { Sharing::Pull },
+        arrivals: (0..rings).map(|_| random_arrivals(random, rate)).collect(),
+        service: (0..workers).map(|_| Service::at_rate(random.between(2000, 50_000) as f64)).collect(),
+        mishaps: (0..random.below(3)).map(|_| random_mishap(random, workers)).collect(),
+        duration: Duration::from_micros(random.between(1000, 20_000)),
+        seed: random.bits(),
+        ..SimulationConfig::default()
+    }
+}
+
+#[test]
+fn random_schedules_break_no_promise() {
+    let (offloaded, dropped, lossless) = (Cell::new(0), Cell::new(0), Cell::new(0));
+    for_each_seed(SCHEDULES, |mut random| {
+        let outcome = run(&random_config(&mut random));
+        offloaded.set(offloaded.get() + outcome.offloaded_chunks);
+        dropped.set(dropped.get() + outcome.ledger.total.dropped.total());
+        lossless.set(lossless.get() + u64::from(outcome.ledger.is_lossless()));
+    });
+    // Of everything something, or the schedules try nothing.
+    if std::env::var_os("WIRECAP_SEED").is_none() {
+        assert!(offloaded.get() > SCHEDULES && dropped.get() > SCHEDULES);
+        assert!((SCHEDULES / 10..SCHEDULES).contains(&lossless.get()), "{lossless:?} lossless");
+    }
+}
+
+fn broken_promises(sabotage: fn(&mut Chunk)) -> Vec<BrokenPromise> {
+    let mut simulation = Simulation::new(skewed(Mode::Basic, &[0.5], 1));
+    simulation.sabotage = Some(sabotage);
+    simulation.run().broken_promises
+}
+
+#[test]
+fn an_engine_that_forgets_a_cell_is_caught() {
+    let broken = broken_promises(|chunk| chunk.tamper(|cells| _ = cells.pop()));
+    assert!(matches!(broken[0], BrokenPromise::Cells { ring: 0, found, .. } if found < 10_000), "{broken:?}");
+}
+
+#[test]
+#[cfg_attr(debug_assertions, should_panic(expected = "is posted twice"))]
+fn an_engine_that_posts_a_cell_twice_is_caught() {
+    let broken = broken_promises(|chunk| chunk.tamper(|cells| cells.push(cells[0])));
+    assert!(matches!(broken[0], BrokenPromise::Cells { ring: 0, found, .. } if found > 10_000), "{broken:?}");
+}
+
+/// A ring that seems fuller than it is.
+#[derive(Debug)]
+struct Boastful(Arc<UmemRing>);
+
+impl Ring for Boastful {
+    fn identity(&self) -> &Arc<RingIdentity> {
+        self.0.identity()
+    }
+
+    fn capacity(&self) -> u32 {
+        self.0.capacity()
+    }
+
+    fn backlog(&self) -> u32 {
+        self.0.backlog() * 2
+    }
+
+    fn capture(&self) -> Result<Option<Chunk>, CaptureError> {
+        self.0.capture()
+    }
+
+    fn offload(&self) -> Result<Option<Chunk>, CaptureError> {
+        self.0.offload()
+    }
+
+    fn watch(&self, _watch: &mut dyn FnMut(BorrowedFd<'_>)) {}
+
+    fn is_gone(&self) -> bool {
+        false
+    }
+
+    fn account(&self) -> Account {
+        self.0.account()
+    }
+
+    fn close(&self) {
+        self.0.close();
+    }
+}
+
+#[test]
+fn a_group_that_offloads_below_the_threshold_is_caught() {
+    let config = skewed(Mode::Advanced(0.6), &[1.6, 0.2], 2);
+    let capture = SimCapture::with(&config.settings, |ring| Arc::new(Boastful(ring)));
+    let broken = Simulation::of(config, capture).run().broken_promises;
+    assert!(matches!(broken[0], BrokenPromise::Offloading { ring: 0, .. }), "{broken:?}");
+}
+
+#[test]
+fn a_seed_replays_a_run_exactly() {
+    for_each_seed(if cfg!(miri) { 1 } else { 50 }, |mut random| {
+        let config = random_config(&mut random);
+        assert_eq!(run(&config), run(&config));
+    });
+}
+
+/// What one queue must lose: what arrives, less what the worker does until the stop, less what waits in
+/// the pool then and is worked on afterwards.
+fn lost_by_arithmetic(load: f64, seconds: u64) -> f64 {
+    (load - 1.0) * RATE * seconds as f64 - f64::from(R * M)
+}
+
+#[test]
+fn two_skewed_queues_lose_in_basic_mode_what_arithmetic_says() {
+    let outcome = run(&skewed(Mode::Basic, &[1.6, 0.2], 20));
+    let dropped = &outcome.ledger.total.dropped;
+    assert!(near(dropped.no_cell as f64, lost_by_arithmetic(1.6, 20), 0.01), "{dropped:?}");
+    assert_eq!(dropped.total(), dropped.no_cell);
+    assert_eq!(outcome.offloaded_chunks, 0);
+}
+
+#[test]
+fn two_skewed_queues_lose_nothing_in_advanced_mode() {
+    let outcome = run(&skewed(Mode::Advanced(0.6), &[1.6, 0.2], 20));
+    assert!(outcome.ledger.is_lossless(), "{}", outcome.ledger);
+    assert_eq!(outcome.ledger.total.offloaded_chunks, outcome.offloaded_chunks);
+    // The second worker does what the first cannot, and its own.
+    let packets: Vec<f64> = outcome.workers.iter().map(|worker| worker.packets as f64).collect();
+    assert!(near(packets[0], 20.0 * RATE, 0.05) && near(packets[1], 16.0 * RATE, 0.05), "{packets:?}");
+}
+
+#[test]
+fn six_skewed_queues_lose_nothing_in_advanced_mode() {
+    let loads = [2.0, 0.3, 0.3, 0.2, 0.2, 0.1];
+    let basic = run(&skewed(Mode::Basic, &loads, 20));
+    assert!(near(basic.ledger.total.dropped.total() as f64, lost_by_arithmetic(2.0, 20), 0.01));
+    let advanced = run(&skewed(Mode::Advanced(0.6), &loads, 20));
+    assert!(advanced.ledger.is_lossless(), "{}", advanced.ledger);
+}
+
+#[test]
+fn balanced_load_is_not_offloaded() {
+    let outcome = run(&skewed(Mode::Advanced(0.6), &[0.9, 0.9, 0.9], 5));
+    assert!(outcome.ledger.is_lossless());
+    assert_eq!(outcome.offloaded_chunks, 0);
+}
+
+/// The paper's way, on the same load: it loses nothing either.
+#[test]
+fn pushing_absorbs_the_same_skew() {
+    let config = SimulationConfig { sharing: Sharing::Push, ..skewed(Mode::Advanced(0.6), &[1.6, 0.2], 20) };
+    let outcome = run(&config);
+    assert!(outcome.ledger.is_lossless(), "{}", outcome.ledger);
+    assert!(near(outcome.workers[1].packets as f64, 16.0 * RATE, 0.05), "{:?}", outcome.workers);
+    let basic = SimulationConfig { sharing: Sharing::Push, ..skewed(Mode::Basic, &[1.6, 0.2], 20) };
+    let dropped = run(&basic).ledger.total.dropped.total();
+    assert!(near(dropped as f64, lost_by_arithmetic(1.6, 20), 0.01), "{dropped}");
+}
+
+/// A burst of just under T x R x M packets onto an idle ring, beside an idle buddy.
+#[test]
+fn a_burst_below_the_threshold_is_processed_by_its_own_worker_alone() {
+    for stuck_after in [Duration::from_secs(1), Duration::from_millis(2)] {
+        let mut config = skewed(Mode::Advanced(0.6), &[0.0, 0.0], 4);
+        config.settings.stuck_after = stuck_after;
+        let burst = Arrivals::Bursts {
+            packets: 5900,
+            rate: 1e6,
+            first: Duration::from_secs(1),
+            every: Duration::ZERO,
+        };
+        config.arrivals = vec![burst, Arrivals::Silence];
+        // A chunk takes less than a worker may be away.
+        config.service[0] = Service::at_rate(100_000.0);
+        let outcome = run(&config);
+        assert!(outcome.ledger.is_lossless());
+        assert_eq!(outcome.workers[0].packets, 5900);
+        assert_eq!(outcome.offloaded_chunks, 0, "stuck after {stuck_after:?}");
+    }
+}
+
+fn backlog_at(outcome: &Outcome, ring: usize, at: Duration) -> u32 {
+    let sample = outcome.samples.iter().find(|sample| sample.at >= at);
+    sample.expect("a sample then").backlogs[ring]
+}
+
+/// Its ring fills at 0.5 of RATE: T, 6,000 packets, is reached after 1.2 s.
+fn stuck_for_five_seconds(mishap: Mishap, other_load: f64) -> SimulationConfig {
+    let mut config = skewed(Mode::Advanced(0.6), &[0.5, other_load], 10);
+    config.settings.stuck_after = Duration::from_secs(2);
+    config.mishaps = vec![mishap];
+    config.sample_every = Duration::from_millis(10);
+    config
+}
+
+#[test]
+fn the_ring_of_a_stuck_worker_is_drained_to_the_threshold_and_then_wholly() {
+    let at = Duration::from_secs(2);
+    let stuck = Mishap::Stuck { worker: 0, at, lasting: Duration::from_secs(5) };
+    for other_load in [0.0, 0.2] {
+        let outcome = run(&stuck_for_five_seconds(stuck, other_load));
+        assert!(outcome.ledger.is_lossless(), "{}", outcome.ledger);
+        // While it only might be stuck, no more is left to it than T, but for one chunk.
+        let slack = M + M / 2;
+        assert!(outcome.max_backlogs[0] <= 6000 + slack, "{:?}", outcome.max_backlogs);
+        let before = backlog_at(&outcome, 0, Duration::from_millis(3900));
+        assert!((6000 - slack..=6000 + slack).contains(&before), "{before} at T");
+        // From two seconds on the buddy takes 10,000 per second, and 5,000 arrive.
+        let after = backlog_at(&outcome, 0, Duration::from_millis(6500));
+        assert!(after <= 2 * M, "{after} left");
+        assert!(outcome.offloaded_chunks > 0);
+    }
+}
+
+#[test]
+fn the_ring_of_a_worker_that_leaves_is_drained_at_once() {
+    let leaves = Mishap::Leaves { worker: 0, at: Duration::from_secs(2) };
+    let outcome = run(&stuck_for_five_seconds(leaves, 0.2));
+    assert!(outcome.ledger.is_lossless(), "{}", outcome.ledger);
+    assert!(outcome.max_backlogs[0] <= 2 * M, "{:?}", outcome.max_backlogs);
+}
+
+/// The largest burst at `pin` packets per second that loses nothing, found by halving.
+fn burst_capacity(pin: f64, mode: Mode) -> u64 {
+    let is_lossless = |packets| {
+        let mut config = skewed(mode, &[0.0], 3600);
+        config.arrivals = vec![Arrivals::Bursts {
+            packets,
+            rate: pin,
+            first: Duration::from_secs(1),
+            every: Duration::ZERO,
+        }];
+        config.duration = Duration::from_secs(1) + Duration::from_secs_f64((packets + 1) as f64 / pin);
+        run(&config).ledger.is_lossless()
+    };
+    let (mut low, mut high) = (1, 1_000_000);
+    while high - low > 1 {
+        let middle = u64::midpoint(low, high);
+        if is_lossless(middle) { low = middle } else { high = middle }
+    }
+    low
+}
+
+#[test]
+fn the_largest_lossless_burst_is_what_the_paper_computes() {
+    for pin in [1.5 * RATE, 4.0 * RATE, 100.0 * RATE] {
+        let expected = f64::from(R * M) * pin / (pin - RATE);
+        let found = burst_capacity(pin, Mode::Basic) as f64;
+        assert!(near(found, expected, 0.02), "{found} instead of {expected} at {pin}");
+    }
+}
