@@ -5,7 +5,7 @@ use std::sync::Mutex;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use wirecap::{Capture, CaptureBuilder, Chunk, Ledger};
+use wirecap::{Capture, CaptureBuilder, Chunk, Ledger, Reorder};
 use wirecap_testbed::{
     AfXdpSender, Generator, Load, Namespace, Pacer, Stamp, Traffic, VethPair, loss_lock, privileged,
 };
@@ -65,11 +65,16 @@ impl Bed {
 
     /// Sends to each queue at its share of what one worker can do.
     fn load(&self, shares: &[f64]) -> u64 {
+        self.load_of(WORKER_RATE, shares)
+    }
+
+    /// Sends to each queue at its share of `per_second`.
+    fn load_of(&self, per_second: f64, shares: &[f64]) -> u64 {
         let traffic = Traffic::to(&self.pair.receiver);
         thread::scope(|scope| {
             let send = |(queue, &share): (usize, &f64)| {
                 let traffic = &traffic;
-                scope.spawn(move || self.send(traffic, queue as u16, (share * WORKER_RATE) as u64))
+                scope.spawn(move || self.send(traffic, queue as u16, (share * per_second) as u64))
             };
             let senders: Vec<_> = shares.iter().enumerate().map(send).collect();
             senders.into_iter().map(|sender| sender.join().unwrap()).sum()
@@ -267,6 +272,54 @@ fn a_descriptor_tells_a_poller_that_its_buddy_calls_for_help() {
     // Down to the threshold there is more to do; then the descriptor is quiet again.
     while helper.try_next_chunk().unwrap().is_some() {}
     assert_eq!(wait(&helper, 50), 0);
+}
+
+/// With offloading two workers hold chunks of one ring at once; what they did is put back into the
+/// ring's order, which is the order of each of its flows.
+#[test]
+fn results_of_offloaded_chunks_are_put_back_into_the_order_of_every_flow() {
+    if !privileged() {
+        return;
+    }
+    const FLOWS: u64 = 200_000;
+    const HELD_MAX: usize = 512;
+    let _lock = loss_lock().unwrap();
+    let bed = Bed::new(2);
+    let capture = bed.open(Capture::on("a1").chunk(64).pool(512).advanced(0.01));
+    let order = Mutex::new((Reorder::new(2, HELD_MAX), Vec::new(), 0));
+    let sent: u64 = thread::scope(|scope| {
+        for mut worker in capture.workers() {
+            let order = &order;
+            scope.spawn(move || {
+                while let Some(chunk) = worker.next_chunk().unwrap() {
+                    let stamps: Vec<Stamp> =
+                        chunk.iter().map(|packet| Stamp::of(packet.data()).unwrap()).collect();
+                    // Ten times as fast as in the other tests, so that many packets are of each flow.
+                    thread::sleep(COST / 10 * chunk.len() as u32);
+                    let (order, in_order, most_held) = &mut *order.lock().unwrap();
+                    order.push(chunk.ring_index(), chunk.sequence(), stamps);
+                    *most_held = (*most_held).max(order.held());
+                    in_order.extend(std::iter::from_fn(|| order.pop()).flat_map(|item| item.value));
+                }
+            });
+        }
+        let sent = bed.load_of(10.0 * WORKER_RATE, &[1.6, 0.2]);
+        bed.receiver.run_in(|| capture.stop()).unwrap();
+        sent
+    });
+    let (order, in_order, most_held) = order.into_inner().unwrap();
+    assert_eq!((order.held(), order.late()), (0, 0));
+    assert!(most_held <= HELD_MAX, "{most_held} results were held");
+    let mut last_of_flow = std::collections::HashMap::new();
+    for stamp in &in_order {
+        let flow = (stamp.queue, stamp.sequence % FLOWS);
+        let last = last_of_flow.insert(flow, stamp.sequence);
+        assert!(last.is_none_or(|last| last < stamp.sequence), "flow {flow:?}: {last:?}, then {stamp:?}");
+    }
+    let ledger = bed.receiver.run_in(|| capture.close()).unwrap();
+    assert_eq!(ledger.total.delivered, in_order.len() as u64);
+    assert_eq!(ledger.total.offered, sent, "{ledger}");
+    assert!(ledger.total.offloaded_chunks > 0, "{ledger}");
 }
 
 #[test]
