@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use crate::affinity::{Machine, Pin, Placement, may_run_on};
 use crate::chunk::RingName;
-use crate::device::Device;
+use crate::device::{Device, DeviceCounters};
 use crate::error::OpenError;
 use crate::file::FileRing;
 use crate::group::Group;
@@ -154,12 +154,11 @@ impl CaptureBuilder {
                 interface_index,
                 first_ring_index: rings.len(),
             };
-            let base_drops = target.device.counters().ok().and_then(|counters| counters.dropped);
             let opened = xdp::open(&target.device, &target.queues, &settings)?;
             rings.extend(opened.rings);
             attached.push(Attached {
                 device: target.device.clone(),
-                base_drops,
+                counters_at_start: opened.counters_at_start,
                 attachment: Some(opened.attachment),
             });
             interfaces.push(Interface {
@@ -323,16 +322,15 @@ struct Running {
 #[derive(Debug)]
 struct Attached {
     device: Device,
-    /// Its drop counter when the capture began; `None` if it reports none.
-    base_drops: Option<u64>,
+    /// Its counters when the capture began.
+    counters_at_start: Option<DeviceCounters>,
     /// None once the capture was stopped.
     attachment: Option<Attachment>,
 }
 
 impl Attached {
     fn device_drops(&self) -> Option<u64> {
-        let now = self.device.counters().ok()?.dropped?;
-        Some(now.saturating_sub(self.base_drops?))
+        self.device.counters().ok()?.dropped_since(self.counters_at_start.as_ref()?)
     }
 }
 

@@ -11,7 +11,7 @@ use rustix::net::{AddressFamily, SocketFlags, SocketType, netdevice, socket_with
 
 use crate::bpf::{BpfError, Link, Map, MapKind, Program, XdpMode};
 use crate::chunk::{RingIdentity, RingName};
-use crate::device::Device;
+use crate::device::{Device, DeviceCounters};
 use crate::error::OpenError;
 use crate::kernel_ring::{Consumer, Producer};
 use crate::limits::locked_memory_rlimit;
@@ -70,6 +70,9 @@ pub(crate) struct Opened {
     pub(crate) rung: Rung,
     pub(crate) missed_rungs: Vec<(Rung, String)>,
     pub(crate) huge_pages: bool,
+    /// What the device had counted before the first packet came; not before the program was attached,
+    /// which changes what a veth counts.
+    pub(crate) counters_at_start: Option<DeviceCounters>,
 }
 
 /// Bytes of the cells that hold any frame of `device`.
@@ -120,10 +123,18 @@ pub(crate) fn open(device: &Device, queues: &[u32], settings: &Settings) -> Resu
         rings.push(Arc::new(ring));
         kernels.push(kernel);
     }
+    let counters_at_start = device.counters().ok();
     for (&queue, kernel) in queues.iter().zip(&kernels) {
         attachment.receive(queue, &kernel.socket).map_err(|source| refused(device, source))?;
     }
-    Ok(Opened { rings, attachment, rung: ladder.rung, missed_rungs: ladder.missed, huge_pages })
+    Ok(Opened {
+        rings,
+        attachment,
+        rung: ladder.rung,
+        missed_rungs: ladder.missed,
+        huge_pages,
+        counters_at_start,
+    })
 }
 
 fn refused(device: &Device, source: BpfError) -> OpenError {
