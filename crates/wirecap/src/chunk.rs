@@ -7,6 +7,7 @@ use std::ptr::NonNull;
 use std::slice;
 use std::sync::Arc;
 
+use crate::packet::frame;
 use crate::pool::Descriptor;
 use crate::recycle::CellList;
 use crate::time::Timestamp;
@@ -64,6 +65,12 @@ pub(crate) enum Stamps {
     },
     /// All of the chunk's packets count as arrived when the chunk was captured.
     AtCapture(Timestamp),
+    /// The packet's header by the kernel stands as far in front of it as the descriptor's `options` say.
+    /// It has the length on the wire, and UTC, which is told if it was asked for.
+    Header {
+        /// Whether it was.
+        told: bool,
+    },
 }
 
 impl Stamps {
@@ -71,7 +78,7 @@ impl Stamps {
     pub(crate) fn record_bytes(self) -> u32 {
         match self {
             Self::Tai { .. } => size_of::<u64>() as u32,
-            Self::None | Self::AtCapture(_) => 0,
+            Self::None | Self::AtCapture(_) | Self::Header { .. } => 0,
         }
     }
 }
@@ -232,6 +239,12 @@ impl<'a> Packet<'a> {
         unsafe { self.chunk.base.add(self.cell.address as usize) }
     }
 
+    /// Where the kernel's header stands, if the chunk's packets have one.
+    fn header(&self) -> NonNull<u8> {
+        // SAFETY: the distance was checked when the packet was captured.
+        unsafe { self.start().sub(self.cell.options as usize) }
+    }
+
     /// The packet's bytes, from the link-layer header on, cut to the snap length.
     #[inline]
     pub fn data(&self) -> &'a [u8] {
@@ -245,15 +258,21 @@ impl<'a> Packet<'a> {
     /// length cut it.
     #[inline]
     pub fn wire_len(&self) -> u32 {
-        self.cell.len
+        match self.chunk.stamps {
+            // SAFETY: these packets have a header, which is ours as the packet is.
+            Stamps::Header { .. } => unsafe { frame::wire_len(self.header()) },
+            Stamps::None | Stamps::Tai { .. } | Stamps::AtCapture(_) => self.cell.len,
+        }
     }
 
     /// When the packet arrived; `None` if the capture was opened without timestamps.
     #[inline]
     pub fn timestamp(&self) -> Option<Timestamp> {
         match self.chunk.stamps {
-            Stamps::None => None,
+            Stamps::None | Stamps::Header { told: false } => None,
             Stamps::AtCapture(time) => Some(time),
+            // SAFETY: as in `wire_len`.
+            Stamps::Header { told: true } => Some(unsafe { frame::timestamp(self.header()) }),
             Stamps::Tai { ahead_of_utc_nanos } => {
                 // SAFETY: the room in front of the packet was checked when it was captured; it is
                 // ours as the packet is, and the program filled it before the packet was published.
