@@ -3,19 +3,38 @@
 //! All answers come by netlink and ioctl, and so from the network namespace of the calling thread: a
 //! `/sys` or `/proc` mount may belong to another one.
 
+mod address;
+mod auto;
 mod counters;
 mod link;
 mod netlink;
+mod offload;
+mod survey;
+mod xdp;
 
 use std::fmt;
 use std::io;
 
 use crate::sys;
-use crate::sys::ethtool::{Channels, Ethtool};
 use link::Link;
 use netlink::Netlink;
+use survey::Survey;
 
+pub use address::{Address, Route, Routes, Scope};
+pub use auto::{Choice, Engine, Reason, Rung};
 pub use counters::{DeviceCounters, DropSource};
+pub use offload::Offloads;
+pub use xdp::{AttachedXdp, RxMetadata, XdpFeatures, XdpMode, XdpSupport, XskFeatures};
+
+/// All interfaces in the network namespace of the calling thread, in the order of their indices.
+///
+/// # Errors
+/// If the kernel does not answer.
+pub fn devices() -> Result<Vec<Device>, DeviceError> {
+    Survey::new()
+        .and_then(|mut survey| survey.devices())
+        .map_err(|source| DeviceError::Kernel { interface: None, source })
+}
 
 /// A network interface, as it was when it was looked up.
 ///
@@ -30,13 +49,17 @@ pub struct Device {
     /// again to another interface by itself.
     pub index: u32,
     /// The hardware address, if it is one of six bytes.
-    pub mac: Option<[u8; 6]>,
+    pub mac: Option<Mac>,
     /// The longest payload of a frame in bytes, without the link-layer header.
     pub mtu: u32,
     /// Somebody has set it up (`ip link set up`).
     pub up: bool,
     /// It is up and could carry frames.
     pub running: bool,
+    /// There is a signal from the other end.
+    pub carrier: bool,
+    /// What the kernel makes of all this (RFC 2863).
+    pub operational_state: OperationalState,
     /// The type of the link layer, an `ARPHRD_` number: 1 is Ethernet, 772 is loopback.
     pub link_type: u16,
     /// The driver, as in `ixgbe` or `veth`, if it has a name.
@@ -51,6 +74,22 @@ pub struct Device {
     pub tx_queues: u32,
     /// The speed of the link in Mbit/s, if the driver knows it. What a virtual one says means nothing.
     pub speed_mbps: Option<u32>,
+    /// The addresses that the host has on it.
+    pub addresses: Vec<Address>,
+    /// The host's routes through it.
+    pub routes: Routes,
+    /// The interfaces that get their frames from it: VLANs, macvlans, the bridge, bond or switch that it is a
+    /// port of.
+    pub uppers: Vec<Upper>,
+    /// Further hardware addresses that it receives for, beside its own and multicast ones. A macvlan on it
+    /// leaves its address here, also one in another network namespace.
+    pub other_macs: Vec<Mac>,
+    /// What its driver offers for XDP; `None` if the kernel does not say (before Linux 6.3).
+    pub xdp: Option<XdpSupport>,
+    /// The XDP programs attached to it.
+    pub attached_xdp: Vec<AttachedXdp>,
+    /// What the device and its driver do to frames; `None` if the driver does not say.
+    pub offloads: Option<Offloads>,
     has_parent: bool,
     namespace: Option<u64>,
 }
@@ -65,43 +104,25 @@ impl Device {
     /// If the name is not possible, no interface has it, or the kernel does not answer.
     pub fn find(name: &str) -> Result<Self, DeviceError> {
         check_name(name)?;
-        let kernel = |source| DeviceError::Kernel { interface: name.to_owned(), source };
-        let mut netlink = Netlink::route().map_err(kernel)?;
-        match link::link_by_name(&mut netlink, name).map_err(kernel)? {
-            Some(link) => Ok(Self::describe(&netlink, link)),
-            None => {
-                let existing = link::links(&mut netlink).map_err(kernel)?;
-                Err(DeviceError::NoSuchDevice {
-                    name: name.to_owned(),
-                    existing: existing.into_iter().map(|link| link.name).collect(),
-                })
-            }
-        }
+        let kernel = |source| DeviceError::Kernel { interface: Some(name.to_owned()), source };
+        let mut survey = Survey::new().map_err(kernel)?;
+        let found = survey.find(name).map_err(kernel)?;
+        found.ok_or_else(|| DeviceError::NoSuchDevice { name: name.to_owned(), existing: survey.names() })
     }
 
-    /// Adds to what netlink says what the driver says; a driver that says nothing has one queue.
-    fn describe(netlink: &Netlink, link: Link) -> Self {
-        let ethtool = Ethtool::new(netlink.socket(), &link.name).ok();
-        let ethtool = ethtool.as_ref();
-        let driver = ethtool.and_then(|ethtool| ethtool.driver().ok());
-        let channels = ethtool.map_or(Channels { rx: 1, tx: 1 }, queues);
-        Self {
-            up: link.has_flag(libc::IFF_UP),
-            running: link.has_flag(libc::IFF_RUNNING),
-            driver: driver.as_ref().map(|driver| driver.name.clone()).filter(|name| !name.is_empty()),
-            bus_info: driver.map(|driver| driver.bus_info).filter(|place| !place.is_empty()),
-            rx_queues: channels.rx,
-            tx_queues: channels.tx,
-            speed_mbps: ethtool.and_then(|ethtool| ethtool.speed_mbps().ok().flatten()),
-            namespace: sys::netlink::namespace_cookie(netlink.socket()),
-            name: link.name,
-            index: link.index,
-            mac: link.mac,
-            mtu: link.mtu,
-            link_type: link.link_type,
-            kind: link.kind,
-            has_parent: link.has_parent,
-        }
+    /// Whether it is the host's way to itself.
+    pub fn is_loopback(&self) -> bool {
+        self.link_type == libc::ARPHRD_LOOPBACK
+    }
+
+    /// Whether its frames begin with an Ethernet header.
+    pub fn is_ethernet(&self) -> bool {
+        self.link_type == libc::ARPHRD_ETHER
+    }
+
+    /// Whether a default route of the host's goes through it.
+    pub fn is_default_route(&self) -> bool {
+        !self.routes.default.is_empty()
     }
 
     /// Whether the interface is still there, and up. Some microseconds.
@@ -138,15 +159,8 @@ impl Device {
     }
 
     fn kernel(&self, source: io::Error) -> DeviceError {
-        DeviceError::Kernel { interface: self.name.clone(), source }
+        DeviceError::Kernel { interface: Some(self.name.clone()), source }
     }
-}
-
-/// The queues in use, from the first request that the driver knows.
-fn queues(ethtool: &Ethtool<'_>) -> Channels {
-    let rings = || ethtool.rx_rings().map(|rx| Channels { rx, tx: 1 });
-    let Channels { rx, tx } = ethtool.channels().or_else(|_| rings()).unwrap_or(Channels { rx: 1, tx: 1 });
-    Channels { rx: rx.max(1), tx: tx.max(1) }
 }
 
 /// Whether an interface is still what it was.
@@ -156,10 +170,99 @@ pub enum Presence {
     Up,
     /// It is there and down.
     Down,
-    /// It has this name now. Only an interface that is down can be renamed on kernels before 6.2.
+    /// It has this name now.
     Renamed(String),
     /// It was removed, or moved to another network namespace.
     Gone,
+}
+
+/// A hardware address of six bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Mac(pub [u8; 6]);
+
+impl Mac {
+    fn from_bytes(bytes: &[u8]) -> Option<Self> {
+        bytes.try_into().ok().map(Self)
+    }
+
+    fn is_multicast(self) -> bool {
+        self.0[0] & 1 == 1
+    }
+}
+
+impl fmt::Display for Mac {
+    /// `02:00:00:00:00:01`.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let [a, b, c, d, e, g] = self.0;
+        write!(f, "{a:02x}:{b:02x}:{c:02x}:{d:02x}:{e:02x}:{g:02x}")
+    }
+}
+
+/// The operational state of an interface, by RFC 2863.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum OperationalState {
+    /// The driver does not say; most virtual interfaces.
+    Unknown,
+    /// The hardware is not there.
+    NotPresent,
+    /// It cannot carry frames.
+    Down,
+    /// What it stands on is down.
+    LowerLayerDown,
+    /// It is being tested.
+    Testing,
+    /// It waits for something outside, such as authentication.
+    Dormant,
+    /// It carries frames.
+    Up,
+}
+
+impl From<u8> for OperationalState {
+    fn from(number: u8) -> Self {
+        match number {
+            1 => Self::NotPresent,
+            2 => Self::Down,
+            3 => Self::LowerLayerDown,
+            4 => Self::Testing,
+            5 => Self::Dormant,
+            6 => Self::Up,
+            _ => Self::Unknown,
+        }
+    }
+}
+
+impl fmt::Display for OperationalState {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Unknown => "unknown",
+            Self::NotPresent => "not present",
+            Self::Down => "down",
+            Self::LowerLayerDown => "lower layer down",
+            Self::Testing => "testing",
+            Self::Dormant => "dormant",
+            Self::Up => "up",
+        })
+    }
+}
+
+/// An interface that gets its frames from another one.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Upper {
+    /// Its name.
+    pub name: String,
+    /// Its type: `vlan`, `macvlan`, `bridge`, `bond`, `openvswitch`.
+    pub kind: Option<String>,
+}
+
+impl fmt::Display for Upper {
+    /// `bridge br0`.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.kind {
+            Some(kind) => write!(f, "{kind} {}", self.name),
+            None => f.write_str(&self.name),
+        }
+    }
 }
 
 /// Why an interface could not be looked up or asked.
@@ -187,8 +290,8 @@ pub enum DeviceError {
     },
     /// The kernel did not answer a question.
     Kernel {
-        /// The interface that it was about.
-        interface: String,
+        /// The interface that it was about, if it was about a certain one.
+        interface: Option<String>,
         /// Its error.
         source: io::Error,
     },
@@ -207,8 +310,11 @@ impl fmt::Display for DeviceError {
                     "{name} is in another network namespace than the calling thread; ask from a thread in it"
                 )
             }
-            Self::Kernel { interface, .. } => {
-                write!(f, "the kernel does not tell about interface {interface}")
+            Self::Kernel { interface: Some(name), .. } => {
+                write!(f, "the kernel does not tell about interface {name}")
+            }
+            Self::Kernel { interface: None, .. } => {
+                f.write_str("the kernel does not tell about the interfaces")
             }
         }
     }

@@ -1,9 +1,10 @@
 //! Interfaces as rtnetlink tells of them.
-#![allow(dead_code)]
 
 use std::io;
 
+use super::Mac;
 use super::netlink::{Attributes, Netlink, Payload, u32_at, u64_at};
+use super::xdp::{self, AttachedXdp};
 
 const HEADER_BYTES: usize = 16;
 
@@ -14,7 +15,7 @@ pub(super) struct Link {
     pub(super) name: String,
     pub(super) flags: u32,
     pub(super) link_type: u16,
-    pub(super) mac: Option<[u8; 6]>,
+    pub(super) mac: Option<Mac>,
     pub(super) mtu: u32,
     pub(super) operational_state: u8,
     pub(super) carrier: bool,
@@ -24,6 +25,7 @@ pub(super) struct Link {
     pub(super) lower: Option<u32>,
     /// The bridge, bond or switch that this interface is a port of.
     pub(super) controller: Option<u32>,
+    pub(super) attached_xdp: Vec<AttachedXdp>,
     /// It has a device of some bus beneath it, or a virtual one.
     pub(super) has_parent: bool,
 }
@@ -38,13 +40,14 @@ impl Link {
             name: attributes.text(libc::IFLA_IFNAME)?,
             flags: u32_at(header, 8)?,
             link_type: u16::from_ne_bytes([header[2], header[3]]),
-            mac: attributes.bytes(libc::IFLA_ADDRESS).and_then(|bytes| bytes.try_into().ok()),
+            mac: attributes.bytes(libc::IFLA_ADDRESS).and_then(Mac::from_bytes),
             mtu: attributes.u32(libc::IFLA_MTU).unwrap_or(0),
             operational_state: attributes.u8(libc::IFLA_OPERSTATE).unwrap_or(0),
             carrier: attributes.u8(libc::IFLA_CARRIER) == Some(1),
             kind: attributes.nested(libc::IFLA_LINKINFO).and_then(|info| info.text(libc::IFLA_INFO_KIND)),
             lower: attributes.u32(libc::IFLA_LINK).filter(|&index| index != 0 && !elsewhere),
             controller: attributes.u32(libc::IFLA_MASTER),
+            attached_xdp: attributes.nested(libc::IFLA_XDP).map(xdp::attached).unwrap_or_default(),
             has_parent: attributes.bytes(libc::IFLA_PARENT_DEV_NAME).is_some(),
         })
     }
@@ -87,7 +90,7 @@ impl LinkStatistics {
 /// All interfaces, in the order of their indices.
 pub(super) fn links(netlink: &mut Netlink) -> io::Result<Vec<Link>> {
     let request = Payload::new(&[0; HEADER_BYTES]).with_u32(libc::IFLA_EXT_MASK, SKIP_STATISTICS);
-    let mut links = netlink.dump(libc::RTM_GETLINK, &request, Link::parse)?;
+    let mut links = netlink.list(libc::RTM_GETLINK, &request, Link::parse)?;
     links.sort_by_key(|link| link.index);
     Ok(links)
 }
@@ -121,5 +124,81 @@ fn found<T>(result: io::Result<T>) -> io::Result<Option<T>> {
         Ok(answer) => Ok(Some(answer)),
         Err(error) if error.raw_os_error() == Some(libc::ENODEV) => Ok(None),
         Err(error) => Err(error),
+    }
+}
+
+/// The further hardware addresses that an Ethernet interface receives for, beside its own and multicast.
+pub(super) fn other_macs(netlink: &mut Netlink, link: &Link) -> io::Result<Vec<Mac>> {
+    const NEIGHBOUR_HEADER_BYTES: usize = 12;
+    const NTF_SELF: u8 = 2;
+    if link.link_type != libc::ARPHRD_ETHER {
+        return Ok(Vec::new());
+    }
+    let mut header = [0; NEIGHBOUR_HEADER_BYTES];
+    header[0] = libc::AF_BRIDGE as u8;
+    let request = Payload::new(&header).with_u32(libc::NDA_IFINDEX, link.index);
+    let other_mac = |payload: &[u8]| {
+        let (header, attributes) = Attributes::after_header::<NEIGHBOUR_HEADER_BYTES>(payload)?;
+        let is_own_table = u32_at(header, 4) == Some(link.index) && header[10] & NTF_SELF != 0;
+        let mac = attributes.bytes(libc::NDA_LLADDR).and_then(Mac::from_bytes)?;
+        (is_own_table && !mac.is_multicast() && Some(mac) != link.mac).then_some(mac)
+    };
+    match netlink.list(libc::RTM_GETNEIGH, &request, other_mac) {
+        Err(error) if error.raw_os_error() == Some(libc::EOPNOTSUPP) => Ok(Vec::new()),
+        macs => macs,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn link(index: u32, name: &str, kind: &str, more: impl FnOnce(Payload) -> Payload) -> Link {
+        let mut header = [0; HEADER_BYTES];
+        header[4..8].copy_from_slice(&index.to_ne_bytes());
+        let info = Payload::new(&[]).with_text(libc::IFLA_INFO_KIND, kind);
+        let payload = Payload::new(&header).with_text(libc::IFLA_IFNAME, name);
+        Link::parse(more(payload.with(libc::IFLA_LINKINFO, info.bytes())).bytes()).unwrap()
+    }
+
+    fn on(lower: u32) -> impl FnOnce(Payload) -> Payload {
+        move |payload| payload.with_u32(libc::IFLA_LINK, lower)
+    }
+
+    #[test]
+    fn a_vlan_stands_on_its_interface() {
+        let eth0 = link(2, "eth0", "", |payload| payload);
+        let vlan = link(5, "eth0.7", "vlan", on(2));
+        assert!(eth0.carries(&vlan) && !vlan.carries(&eth0));
+    }
+
+    #[test]
+    fn the_ends_of_a_pair_do_not_stand_on_each_other() {
+        for kind in ["veth", "netkit", "vxcan"] {
+            let (a, b) = (link(2, "a", kind, on(3)), link(3, "b", kind, on(2)));
+            assert!(!a.carries(&b) && !b.carries(&a), "{kind}");
+        }
+    }
+
+    #[test]
+    fn an_index_of_another_namespace_is_not_ours() {
+        let elsewhere = |payload: Payload| on(2)(payload).with_u32(libc::IFLA_LINK_NETNSID, 0);
+        assert_eq!(link(5, "vlan7", "vlan", elsewhere).lower, None);
+    }
+
+    #[test]
+    fn a_bond_is_known_by_its_ports() {
+        let port = link(2, "eth0", "", |payload| payload.with_u32(libc::IFLA_MASTER, 9));
+        assert_eq!(port.controller, Some(9));
+    }
+
+    #[test]
+    fn statistics_are_taken_from_their_places() {
+        let counters: Vec<u8> = (0..25_u64).flat_map(u64::to_ne_bytes).collect();
+        let payload = Payload::new(&[0; HEADER_BYTES]).with(libc::IFLA_STATS64, &counters);
+        let statistics = LinkStatistics::parse(payload.bytes()).unwrap();
+        let expected =
+            LinkStatistics { rx_dropped: 6, rx_over_errors: 11, rx_fifo_errors: 14, rx_missed_errors: 15 };
+        assert_eq!(statistics, expected);
     }
 }

@@ -2,9 +2,9 @@
 //!
 //! Attributes are looked up when they are needed: one of the hundred others that a newer kernel words in
 //! a new way must not keep us from reading an interface's name.
-#![allow(dead_code)]
 
 use std::io;
+use std::ops::ControlFlow;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use netlink_packet_core::{
@@ -39,6 +39,11 @@ pub(super) struct Payload(Vec<u8>);
 impl Payload {
     pub(super) fn new(header: &[u8]) -> Self {
         Self(header.to_vec())
+    }
+
+    #[cfg(test)]
+    pub(super) fn bytes(&self) -> &[u8] {
+        &self.0
     }
 
     pub(super) fn with(mut self, kind: u16, value: &[u8]) -> Self {
@@ -89,27 +94,44 @@ impl Netlink {
     pub(super) fn get(&mut self, kind: u16, payload: &Payload) -> io::Result<Vec<u8>> {
         self.send(kind, NLM_F_REQUEST, payload)?;
         let mut answer = None;
-        self.receive(|bytes| answer = Some(bytes.to_vec()))?;
+        self.receive(|bytes| {
+            answer = Some(bytes.to_vec());
+            ControlFlow::Break(())
+        })?;
         answer.ok_or_else(|| io::ErrorKind::UnexpectedEof.into())
     }
 
-    /// Asks for all things of a kind; returns what `read` made of each payload that it accepted.
-    pub(super) fn dump<T>(
+    /// Asks for all things of a kind; `add` puts the payload of each into the collection, as far as it
+    /// belongs there.
+    pub(super) fn dump<C: Default>(
         &mut self,
         kind: u16,
         payload: &Payload,
-        mut read: impl FnMut(&[u8]) -> Option<T>,
-    ) -> io::Result<Vec<T>> {
-        let mut things = Vec::new();
-        for _ in 0..DUMP_ATTEMPTS {
-            things.clear();
+        mut add: impl FnMut(&mut C, &[u8]),
+    ) -> io::Result<C> {
+        let mut attempt = 0;
+        loop {
+            attempt += 1;
+            let mut things = C::default();
             self.send(kind, NLM_F_REQUEST | NLM_F_DUMP, payload)?;
-            let consistent = self.receive(|bytes| things.extend(read(bytes)))?;
-            if consistent {
-                break;
+            let consistent = self.receive(|bytes| {
+                add(&mut things, bytes);
+                ControlFlow::Continue(())
+            })?;
+            if consistent || attempt == DUMP_ATTEMPTS {
+                return Ok(things);
             }
         }
-        Ok(things)
+    }
+
+    /// Asks for all things of a kind; returns what `parse` made of each payload that it knows.
+    pub(super) fn list<T>(
+        &mut self,
+        kind: u16,
+        payload: &Payload,
+        parse: impl Fn(&[u8]) -> Option<T>,
+    ) -> io::Result<Vec<T>> {
+        self.dump(kind, payload, |list: &mut Vec<T>, bytes| list.extend(parse(bytes)))
     }
 
     fn send(&mut self, kind: u16, flags: u16, payload: &Payload) -> io::Result<()> {
@@ -125,26 +147,17 @@ impl Netlink {
         Ok(())
     }
 
-    /// Gives the payloads of the answer to the last request to `accept`, up to its end. False if the
-    /// kernel says that it changed on the way.
-    fn receive(&mut self, mut accept: impl FnMut(&[u8])) -> io::Result<bool> {
+    /// Gives the payloads of the answer to the last request to `accept`, until it has enough or they end.
+    /// False if the kernel says that they changed on the way.
+    fn receive(&mut self, mut accept: impl FnMut(&[u8]) -> ControlFlow<()>) -> io::Result<bool> {
         let mut buffer = vec![0; RECEIVE_BYTES];
         let mut consistent = true;
         loop {
             let datagram = self.receive_datagram(&mut buffer)?;
             for message in Messages(datagram).filter(|message| message.sequence_number() == self.sequence) {
                 consistent &= message.flags() & NLM_F_DUMP_INTR == 0;
-                match message.message_type() {
-                    NLMSG_NOOP => {}
-                    NLMSG_ERROR => return acknowledged(message.payload()).map(|()| consistent),
-                    // The end of a dump carries its error, if any, in the place of an error's.
-                    NLMSG_DONE => return acknowledged(message.payload()).map(|()| consistent),
-                    _ => {
-                        accept(message.payload());
-                        if message.flags() & libc::NLM_F_MULTI as u16 == 0 {
-                            return Ok(consistent);
-                        }
-                    }
+                if read_message(&message, &mut accept)?.is_break() {
+                    return Ok(consistent);
                 }
             }
         }
@@ -171,6 +184,20 @@ impl<'a> Iterator for Messages<'a> {
     }
 }
 
+/// Gives the payload to `accept` if it is one. Breaks off at the end of the answer, which for a list is a
+/// message of its own: whether messages are marked as parts of one (`NLM_F_MULTI`) differs by family.
+fn read_message(
+    message: &NetlinkBuffer<&[u8]>,
+    accept: &mut impl FnMut(&[u8]) -> ControlFlow<()>,
+) -> io::Result<ControlFlow<()>> {
+    match message.message_type() {
+        NLMSG_NOOP => Ok(ControlFlow::Continue(())),
+        // The end of a list begins like an error, and is one if the list broke off.
+        NLMSG_ERROR | NLMSG_DONE => acknowledged(message.payload()).map(ControlFlow::Break),
+        _ => Ok(accept(message.payload())),
+    }
+}
+
 /// What the number at the head of an error or of a dump's end says; no number says no error.
 fn acknowledged(payload: &[u8]) -> io::Result<()> {
     match ErrorBuffer::new_checked(payload).ok().and_then(|error| error.code()) {
@@ -184,6 +211,7 @@ fn acknowledged(payload: &[u8]) -> io::Result<()> {
 pub(super) struct Attributes<'a>(&'a [u8]);
 
 impl<'a> Attributes<'a> {
+    #[cfg(test)]
     pub(super) fn new(bytes: &'a [u8]) -> Self {
         Self(bytes)
     }
@@ -240,4 +268,99 @@ pub(super) fn u32_at(bytes: &[u8], offset: usize) -> Option<u32> {
 /// The number of the kernel's that stands at `offset`.
 pub(super) fn u64_at(bytes: &[u8], offset: usize) -> Option<u64> {
     Some(u64::from_ne_bytes(*bytes.get(offset..)?.first_chunk()?))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::device::address::{Address, Route};
+    use crate::device::link::{Link, LinkStatistics};
+    use crate::device::xdp::XdpSupport;
+
+    /// Message types and payloads of a datagram, up to the end of the answer.
+    fn read(datagram: &[u8]) -> io::Result<Vec<Vec<u8>>> {
+        let mut payloads = Vec::new();
+        for message in Messages(datagram) {
+            let mut accept = |payload: &[u8]| {
+                payloads.push(payload.to_vec());
+                ControlFlow::Continue(())
+            };
+            if read_message(&message, &mut accept)?.is_break() {
+                break;
+            }
+        }
+        Ok(payloads)
+    }
+
+    fn message(kind: u16, payload: &[u8]) -> Vec<u8> {
+        let mut bytes = vec![0; HEADER_BYTES + payload.len()];
+        bytes[HEADER_BYTES..].copy_from_slice(payload);
+        let mut message = NetlinkBuffer::new(&mut bytes);
+        message.set_length((HEADER_BYTES + payload.len()) as u32);
+        message.set_message_type(kind);
+        bytes.resize(bytes.len().next_multiple_of(4), 0);
+        bytes
+    }
+
+    #[test]
+    fn a_list_ends_at_its_end_and_not_at_the_first_unmarked_part() {
+        let done = message(NLMSG_DONE, &0_i32.to_ne_bytes());
+        let datagram = [message(20, b"one"), message(NLMSG_NOOP, b""), message(20, b"two"), done].concat();
+        assert_eq!(read(&datagram).unwrap(), [b"one", b"two"]);
+    }
+
+    #[test]
+    fn an_error_in_place_of_the_end_is_an_error() {
+        for kind in [NLMSG_DONE, NLMSG_ERROR] {
+            let datagram = [message(20, b"one"), message(kind, &(-libc::EPERM).to_ne_bytes())].concat();
+            assert_eq!(read(&datagram).unwrap_err().raw_os_error(), Some(libc::EPERM));
+        }
+    }
+
+    #[test]
+    fn attributes_come_out_as_they_went_in() {
+        let payload = Payload::new(&[9; 4]).with_text(3, "eth0").with(5, &[1, 2, 3]).with_u32(7, 0xdead_beef);
+        let (header, attributes) = Attributes::after_header::<4>(payload.bytes()).unwrap();
+        assert_eq!(header, &[9; 4]);
+        assert_eq!(attributes.text(3).as_deref(), Some("eth0"));
+        assert_eq!(attributes.bytes(5), Some(&[1, 2, 3][..]));
+        assert_eq!(attributes.u32(7), Some(0xdead_beef));
+        assert_eq!(attributes.u32(5), None, "too short");
+        assert_eq!(attributes.bytes(4), None);
+    }
+
+    /// Bytes that no kernel sends: all beginnings of a message with everything in it, and it with each byte
+    /// replaced.
+    #[test]
+    fn no_bytes_make_a_reader_panic() {
+        let hops = [16_u8, 0, 0, 0, 3, 0, 0, 0, 8, 0, 5, 0, 192, 0, 2, 1];
+        let linkinfo = Payload::new(&[]).with_text(libc::IFLA_INFO_KIND, "veth");
+        let whole = Payload::new(&[2; 16])
+            .with(libc::IFLA_ADDRESS, &[2; 6])
+            .with_text(libc::IFLA_IFNAME, "eth0")
+            .with(libc::IFLA_STATS64, &[1; 200])
+            .with(libc::IFLA_LINKINFO, linkinfo.bytes())
+            .with(libc::RTA_MULTIPATH, &hops)
+            .with(18, &[10, 0, 1, 2, 3, 4]);
+        let whole = whole.bytes();
+        for end in 0..whole.len() {
+            read_everything(&whole[..end]);
+        }
+        for index in 0..whole.len() {
+            for byte in [0, 1, 3, 4, 5, 0x7f, 0x80, 0xff] {
+                let mut changed = whole.to_vec();
+                changed[index] = byte;
+                read_everything(&changed);
+            }
+        }
+    }
+
+    fn read_everything(payload: &[u8]) {
+        let _ = Messages(payload).count();
+        let _ = Link::parse(payload);
+        let _ = LinkStatistics::parse(payload);
+        let _ = Address::parse(payload);
+        let _ = Route::parse(payload, 3);
+        let _ = XdpSupport::parse(payload);
+    }
 }

@@ -1,6 +1,6 @@
 //! The `SIOCETHTOOL` requests: what a driver says of itself. They have no counterpart that works in
 //! every driver (ethtool over netlink knows neither the driver's name nor its own statistics).
-#![allow(unsafe_code, dead_code)]
+#![allow(unsafe_code)]
 
 use std::ffi::{c_char, c_void};
 use std::io;

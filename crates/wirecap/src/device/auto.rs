@@ -1,0 +1,129 @@
+//! Which engine suits an interface: the ruling of `--engine auto`.
+//!
+//! The `xdp` engine takes frames away from the host. It is chosen only where the host would not miss them.
+
+use std::fmt;
+
+use super::{Address, Device, Mac, Route, Upper};
+
+/// Why an interface's traffic is not to be taken from the host.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Reason {
+    /// It is the loopback interface.
+    Loopback,
+    /// The host has this address on it.
+    Address(Address),
+    /// The host sends through it.
+    Route(Route),
+    /// This interface is fed by it.
+    Upper(Upper),
+    /// It also receives what is sent to this hardware address: something stands on it that cannot be seen
+    /// from here, such as a container's macvlan in another network namespace.
+    OtherMac(Mac),
+    /// It is down: nobody can tell yet what it will carry.
+    Down,
+}
+
+impl fmt::Display for Reason {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Loopback => f.write_str("it is the loopback interface"),
+            Self::Address(address) => write!(f, "the host has the address {address} on it"),
+            Self::Route(route) => write!(f, "the host's route {route} goes through it"),
+            Self::Upper(upper) => write!(f, "{upper} gets its frames from it"),
+            Self::OtherMac(mac) => {
+                write!(f, "it also receives for {mac}, perhaps a macvlan in another network namespace")
+            }
+            Self::Down => f.write_str("it is down"),
+        }
+    }
+}
+
+/// How the `xdp` engine gets at the frames; the best comes first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Rung {
+    /// The hardware writes into the pool.
+    ZeroCopy,
+    /// The driver's XDP copies into the pool.
+    NativeCopy,
+    /// The stack copies into the pool, after it has made a socket buffer.
+    Generic,
+}
+
+impl fmt::Display for Rung {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::ZeroCopy => "zero-copy",
+            Self::NativeCopy => "native copy",
+            Self::Generic => "generic",
+        })
+    }
+}
+
+/// An engine that captures from interfaces.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Engine {
+    /// AF_XDP, on the rung that is to be expected; `None` where the kernel (before 6.3) does not say what the
+    /// driver can do, and only an attempt will tell.
+    Xdp(Option<Rung>),
+    /// AF_PACKET.
+    Packet,
+}
+
+impl fmt::Display for Engine {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Xdp(Some(rung)) => write!(f, "xdp ({rung})"),
+            Self::Xdp(None) => f.write_str("xdp"),
+            Self::Packet => f.write_str("packet"),
+        }
+    }
+}
+
+/// What `--engine auto` takes, and why.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Choice {
+    /// The engine.
+    pub engine: Engine,
+    /// The reason, as words that may stand after the engine and a colon.
+    pub why: String,
+}
+
+impl Device {
+    /// Why this interface's frames must not be taken from the host; `None` if it carries none of the
+    /// host's own traffic: it is up, and has no address but an automatic one, no route and nothing that
+    /// stands on it.
+    pub fn carries_host_traffic(&self) -> Option<Reason> {
+        let loopback = || self.is_loopback().then_some(Reason::Loopback);
+        let address = || self.addresses.iter().find(|address| !address.is_automatic());
+        let route = || self.routes.default.first().or(self.routes.first.first());
+        loopback()
+            .or_else(|| address().copied().map(Reason::Address))
+            .or_else(|| route().copied().map(Reason::Route))
+            .or_else(|| self.uppers.first().cloned().map(Reason::Upper))
+            .or_else(|| self.other_macs.first().copied().map(Reason::OtherMac))
+            .or_else(|| (!self.up).then_some(Reason::Down))
+    }
+
+    /// The engine that `--engine auto` takes for this interface.
+    pub fn choose_engine(&self) -> Choice {
+        if let Some(reason) = self.carries_host_traffic() {
+            return Choice { engine: Engine::Packet, why: reason.to_string() };
+        }
+        if !self.is_ethernet() {
+            let why = format!("its link layer (type {}) is not Ethernet", self.link_type);
+            return Choice { engine: Engine::Packet, why };
+        }
+        let rung = self.xdp.map(|support| support.expected_rung());
+        let driver = self.driver.as_deref().unwrap_or("its driver");
+        let ability = match rung {
+            Some(Rung::ZeroCopy) => format!("{driver} has zero-copy AF_XDP"),
+            Some(Rung::NativeCopy) => format!("{driver} has native XDP without zero-copy"),
+            Some(Rung::Generic) => format!("{driver} has no native XDP"),
+            None => format!("this kernel does not tell what {driver} can do"),
+        };
+        Choice { engine: Engine::Xdp(rung), why: format!("it carries none of the host's traffic; {ability}") }
+    }
+}

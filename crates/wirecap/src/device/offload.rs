@@ -1,0 +1,46 @@
+//! What a device and its driver do to frames before a capture sees them.
+
+use std::io;
+
+use crate::sys::ethtool::Ethtool;
+
+/// The offloads of an interface that make a capture differ from what was on the wire.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Offloads {
+    /// Received TCP segments are merged by the stack (`ethtool -K DEV gro off`). XDP sees them before.
+    pub gro: bool,
+    /// They are merged by the hardware, by the stack's rules (`rx-gro-hw off`).
+    pub gro_hardware: bool,
+    /// They are merged by the hardware or the driver beyond recognition (`lro off`).
+    pub lro: bool,
+    /// Sent TCP segments are cut by the hardware: a capture of what is sent shows them whole (`tso off`).
+    pub tso: bool,
+    /// They are cut by the stack, after a capture has seen them (`gso off`).
+    pub gso: bool,
+    /// VLAN tags of received frames are taken out by the hardware (`rxvlan off`).
+    pub rx_vlan: bool,
+    /// Checksums of sent frames are filled in by the hardware, after a capture has seen them (`tx off`). On a
+    /// virtual device by nobody.
+    pub tx_checksum: bool,
+}
+
+impl Offloads {
+    pub(super) fn of(ethtool: &Ethtool<'_>) -> io::Result<Self> {
+        ethtool.active_features().map(|names| Self::from_active(&names))
+    }
+
+    /// From the kernel's names of the features that are on.
+    fn from_active(names: &[String]) -> Self {
+        let any = |test: fn(&str) -> bool| names.iter().any(|name| test(name));
+        Self {
+            gro: any(|name| name == "rx-gro"),
+            gro_hardware: any(|name| name == "rx-gro-hw"),
+            lro: any(|name| name == "rx-lro"),
+            tso: any(|name| name.starts_with("tx-tcp") && name.ends_with("segmentation")),
+            gso: any(|name| name == "tx-generic-segmentation"),
+            rx_vlan: any(|name| matches!(name, "rx-vlan-hw-parse" | "rx-vlan-stag-hw-parse")),
+            tx_checksum: any(|name| name.starts_with("tx-checksum-ip")),
+        }
+    }
+}

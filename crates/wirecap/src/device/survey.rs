@@ -1,0 +1,105 @@
+//! Puts together what netlink, ethtool and the `netdev` family say about interfaces.
+
+use std::io;
+
+use super::address::{self, Address};
+use super::link::{self, Link};
+use super::netlink::Netlink;
+use super::offload::Offloads;
+use super::xdp::Netdev;
+use super::{Device, OperationalState, Upper};
+use crate::sys;
+use crate::sys::ethtool::{Channels, Ethtool};
+
+/// The interfaces and addresses of a network namespace at one time.
+pub(super) struct Survey {
+    netlink: Netlink,
+    netdev: Option<Netdev>,
+    links: Vec<Link>,
+    addresses: Vec<(u32, Address)>,
+}
+
+impl Survey {
+    /// Of the calling thread's namespace.
+    pub(super) fn new() -> io::Result<Self> {
+        let mut netlink = Netlink::route()?;
+        let links = link::links(&mut netlink)?;
+        let addresses = address::addresses(&mut netlink)?;
+        Ok(Self { netlink, netdev: Netdev::connect()?, links, addresses })
+    }
+
+    pub(super) fn names(&self) -> Vec<String> {
+        self.links.iter().map(|link| link.name.clone()).collect()
+    }
+
+    /// The interface of this name or alternative name, if there is one.
+    pub(super) fn find(&mut self, name: &str) -> io::Result<Option<Device>> {
+        match link::link_by_name(&mut self.netlink, name)? {
+            Some(link) => self.describe(link).map(Some),
+            None => Ok(None),
+        }
+    }
+
+    /// All interfaces, in the order of their indices.
+    pub(super) fn devices(&mut self) -> io::Result<Vec<Device>> {
+        self.links.clone().into_iter().map(|link| self.describe(link)).collect()
+    }
+
+    /// Gathers all that is known about an interface. What a driver does not answer stays unknown.
+    fn describe(&mut self, link: Link) -> io::Result<Device> {
+        let addresses = self.addresses_on(link.index);
+        let routes = address::routes(&mut self.netlink, link.index, &addresses)?;
+        let other_macs = link::other_macs(&mut self.netlink, &link)?;
+        let xdp = self.netdev.as_mut().and_then(|netdev| netdev.xdp_support(&link));
+        let ethtool = Ethtool::new(self.netlink.socket(), &link.name)?;
+        let driver = ethtool.driver().ok();
+        let queues = queues(&ethtool, self.netdev.as_mut(), &link);
+        Ok(Device {
+            up: link.has_flag(libc::IFF_UP),
+            running: link.has_flag(libc::IFF_RUNNING),
+            operational_state: OperationalState::from(link.operational_state),
+            driver: driver.as_ref().map(|driver| driver.name.clone()).filter(|name| !name.is_empty()),
+            bus_info: driver
+                .map(|driver| driver.bus_info)
+                .filter(|place| !matches!(place.as_str(), "" | "N/A")),
+            rx_queues: queues.rx,
+            tx_queues: queues.tx,
+            speed_mbps: ethtool.speed_mbps().ok().flatten(),
+            offloads: Offloads::of(&ethtool).ok(),
+            namespace: sys::netlink::namespace_cookie(self.netlink.socket()),
+            uppers: self.uppers(&link),
+            addresses,
+            routes,
+            other_macs,
+            xdp,
+            attached_xdp: link.attached_xdp,
+            name: link.name,
+            index: link.index,
+            mac: link.mac,
+            mtu: link.mtu,
+            carrier: link.carrier,
+            link_type: link.link_type,
+            kind: link.kind,
+            has_parent: link.has_parent,
+        })
+    }
+
+    fn addresses_on(&self, index: u32) -> Vec<Address> {
+        self.addresses.iter().filter(|&&(on, _)| on == index).map(|&(_, address)| address).collect()
+    }
+
+    /// What the interface is a port of, and what stands on it.
+    fn uppers(&self, link: &Link) -> Vec<Upper> {
+        let is_upper = |other: &&Link| link.controller == Some(other.index) || link.carries(other);
+        let upper = |other: &Link| Upper { name: other.name.clone(), kind: other.kind.clone() };
+        self.links.iter().filter(is_upper).map(upper).collect()
+    }
+}
+
+/// The queues in use, from the first source that knows: the driver's channels, its rings, the stack.
+fn queues(ethtool: &Ethtool<'_>, netdev: Option<&mut Netdev>, link: &Link) -> Channels {
+    let rings = || ethtool.rx_rings().ok().map(|rx| Channels { rx, tx: 1 });
+    let stack = || netdev.and_then(|netdev| netdev.queues(link)).map(|(rx, tx)| Channels { rx, tx });
+    let found = ethtool.channels().ok().or_else(rings).or_else(stack);
+    found.map_or(Channels { rx: 1, tx: 1 }, |Channels { rx, tx }| Channels { rx: rx.max(1), tx: tx.max(1) })
+}

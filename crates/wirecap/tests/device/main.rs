@@ -1,0 +1,508 @@
+//! What the kernel says about interfaces, asked in network namespaces that each test makes for itself.
+
+mod namespace;
+mod sender;
+mod xdp;
+
+use std::time::{Duration, Instant};
+
+use namespace::{Namespace, ethtool_sum, in_new_namespace, ip, link_counter, make_pair};
+use sender::{Sender, Tap};
+use wirecap::device::{
+    AttachedXdp, Device, DeviceError, DropSource, Engine, Mac, OperationalState, Presence, Reason, Rung,
+    Scope, XdpFeatures, XdpMode, devices,
+};
+use xdp::{Program, Verdict};
+
+fn find(name: &str) -> Device {
+    Device::find(name).unwrap()
+}
+
+/// What a veth says that it lost, and that it says so from this source.
+fn dropped(device: &Device, source: DropSource) -> u64 {
+    let counters = device.counters().unwrap();
+    assert_eq!(counters.source, source);
+    counters.dropped.unwrap()
+}
+
+fn is_queue_drops(name: &str) -> bool {
+    name.starts_with("rx_queue_") && name.ends_with("_drops") && !name.ends_with("xdp_drops")
+}
+
+fn is_received(name: &str) -> bool {
+    name.starts_with("rx_queue_") && name.ends_with("_xdp_packets")
+}
+
+#[test]
+fn a_veth_is_described_as_it_was_made() {
+    in_new_namespace(|| {
+        make_pair(3);
+        ip("link set a1 mtu 1400 address 02:00:00:00:00:07");
+        let device = Device::find("a1").unwrap();
+        assert_eq!(device.name, "a1");
+        assert_eq!(device.mac, Some(Mac([2, 0, 0, 0, 0, 7])));
+        assert_eq!(device.mtu, 1400);
+        assert_eq!((device.rx_queues, device.tx_queues), (3, 3));
+        assert_eq!(device.driver.as_deref(), Some("veth"));
+        assert_eq!(device.kind.as_deref(), Some("veth"));
+        assert_eq!(device.link_type, 1);
+        assert!(device.up && device.running);
+    });
+}
+
+#[test]
+fn a_missing_interface_is_named_with_those_that_exist() {
+    in_new_namespace(|| {
+        make_pair(1);
+        match Device::find("a2") {
+            Err(DeviceError::NoSuchDevice { name, existing }) => {
+                assert_eq!(name, "a2");
+                for name in ["lo", "a0", "a1"] {
+                    assert!(existing.iter().any(|found| found == name), "{name} is not in {existing:?}");
+                }
+            }
+            other => panic!("{other:?}"),
+        }
+    });
+}
+
+#[test]
+fn presence_follows_the_interface_and_not_its_name() {
+    in_new_namespace(|| {
+        make_pair(1);
+        let device = Device::find("a1").unwrap();
+        assert_eq!(device.presence().unwrap(), Presence::Up);
+        ip("link set a1 down");
+        assert_eq!(device.presence().unwrap(), Presence::Down);
+        assert!(device.exists().unwrap());
+        ip("link set a1 name b1");
+        assert_eq!(device.presence().unwrap(), Presence::Renamed("b1".into()));
+        ip("link del a0");
+        make_pair(1);
+        assert_eq!(device.presence().unwrap(), Presence::Gone);
+        assert!(!device.exists().unwrap());
+    });
+}
+
+/// Waits until the veth's queues have taken what they are to take: the last frames of a sender are still
+/// in its ring when the sender is done.
+fn wait_for_received(expected: impl Fn(u64) -> bool) -> u64 {
+    let deadline = Instant::now() + Duration::from_secs(5);
+    loop {
+        let received = ethtool_sum("a1", is_received);
+        if expected(received) || Instant::now() > deadline {
+            return received;
+        }
+        std::thread::sleep(Duration::from_millis(2));
+    }
+}
+
+/// Moves `a0` away and sets it up there.
+fn move_sender(namespace: &Namespace) {
+    ip(&format!("link set a0 netns {}", namespace.path()));
+    namespace.enter(|| {
+        ip("link set a0 addrgenmode none");
+        ip("link set a0 up");
+    });
+}
+
+/// Sends from `a0` in two batches, each as long as the ring. Returns the number of frames.
+///
+/// From one thread only: a veth adds up what its peer sends without a lock, and loses counts when two
+/// processors send to one queue at the same time.
+fn send_batches() -> u64 {
+    const FRAMES: u32 = 512;
+    Program::load(Verdict::Redirect(find("a0").index)).generate(FRAMES, 256);
+    FRAMES.into()
+}
+
+/// Has frames sent to `a1`, whose program takes its time and then decides `verdict`, until the ring
+/// overflows. Checks that the device's loss is exactly what did not arrive.
+fn lose_frames(verdict: Verdict, send_batches: impl Fn() -> u64, source: DropSource) {
+    const TRIES: usize = 100;
+    let device = find("a1");
+    let _receiver = Program::load_slow(verdict).attach(device.index);
+    let before = device.counters().unwrap();
+    let lost = || device.counters().unwrap().dropped_since(&before).unwrap();
+    let mut sent = 0;
+    for _ in 0..TRIES {
+        sent += send_batches();
+        if lost() > 0 {
+            break;
+        }
+    }
+    let received = wait_for_received(|received| received + dropped(&device, source) >= sent);
+    assert!(lost() > 0, "nothing overflowed: this shows nothing");
+    assert_eq!(received + lost(), sent);
+}
+
+const NOWHERE: u32 = 99_999;
+
+#[test]
+fn a_veth_whose_peer_is_here_lost_what_its_peer_could_not_hand_over() {
+    in_new_namespace(|| {
+        make_pair(1);
+        lose_frames(Verdict::Drop, send_batches, DropSource::VethPeer);
+        assert_eq!(link_counter("a0", "tx", "dropped"), dropped_by_receiver());
+    });
+    in_new_namespace(|| {
+        make_pair(1);
+        lose_frames(Verdict::Redirect(NOWHERE), send_batches, DropSource::VethPeer);
+    });
+}
+
+#[test]
+fn a_veth_whose_peer_is_elsewhere_lost_what_its_queues_did_not_count() {
+    in_new_namespace(|| {
+        let namespace = Namespace::new();
+        make_pair(1);
+        move_sender(&namespace);
+        lose_frames(Verdict::Redirect(NOWHERE), || namespace.enter(send_batches), DropSource::VethReceiver);
+        let in_queues = ethtool_sum("a1", is_queue_drops);
+        assert!(in_queues > 0);
+        assert_eq!(link_counter("a1", "rx", "dropped"), in_queues + dropped_by_receiver());
+    });
+}
+
+fn dropped_by_receiver() -> u64 {
+    find("a1").counters().unwrap().dropped.unwrap()
+}
+
+/// A protocol that the stack knows, and one that it does not.
+const ETHERTYPES: [u16; 2] = [0x0806, 0x88b5];
+
+fn send(count: usize, ethertype: u16) -> u64 {
+    let sender = Sender::on(find("a0").index);
+    (0..count).filter(|_| sender.send(ethertype)).count() as u64
+}
+
+#[test]
+fn a_veth_that_gets_socket_buffers_loses_none() {
+    for verdict in [Verdict::Drop, Verdict::Pass, Verdict::Redirect(NOWHERE)] {
+        in_new_namespace(|| {
+            make_pair(1);
+            let device = find("a1");
+            let _receiver = Program::load(verdict).attach(device.index);
+            let sent: u64 = ETHERTYPES.iter().map(|&ethertype| send(1000, ethertype)).sum();
+            assert_eq!(wait_for_received(|received| received == sent), sent);
+            assert_eq!(dropped(&device, DropSource::VethPeer), 0);
+        });
+    }
+}
+
+#[test]
+fn without_a_program_a_veth_does_not_count_what_somebody_captures() {
+    in_new_namespace(|| {
+        make_pair(1);
+        let device = find("a1");
+        send(1000, ETHERTYPES[1]);
+        assert_eq!(dropped(&device, DropSource::VethReceiver), 1000, "the stack's, as documented");
+        let _tap = Tap::on(device.index);
+        send(1000, ETHERTYPES[1]);
+        assert_eq!(dropped(&device, DropSource::VethReceiver), 1000);
+    });
+}
+
+#[test]
+fn loopback_reports_no_losses() {
+    in_new_namespace(|| {
+        let counters = find("lo").counters().unwrap();
+        assert_eq!((counters.dropped, counters.source), (None, DropSource::NotReported));
+    });
+}
+
+#[test]
+fn a_device_of_another_namespace_is_not_mistaken_for_ours() {
+    in_new_namespace(|| {
+        make_pair(1);
+        let device = find("a1");
+        let elsewhere = Namespace::new();
+        elsewhere.enter(|| {
+            make_pair(1);
+            assert_eq!(find("a1").index, device.index);
+            assert!(matches!(device.counters(), Err(DeviceError::OtherNamespace { .. })));
+            assert!(matches!(device.presence(), Err(DeviceError::OtherNamespace { .. })));
+        });
+    });
+}
+
+/// Looks `a1` up until it is as wanted, or for five seconds: the kernel does some things in its own time.
+fn find_when(wanted: impl Fn(&Device) -> bool) -> Device {
+    let deadline = Instant::now() + Duration::from_secs(5);
+    loop {
+        let device = find("a1");
+        if wanted(&device) || Instant::now() > deadline {
+            return device;
+        }
+        std::thread::sleep(Duration::from_millis(2));
+    }
+}
+
+/// Checks the ruling on `a1` after these commands.
+fn with_ruling_after(commands: &[&str], check: impl FnOnce(Option<Reason>) + Send) {
+    in_new_namespace(|| {
+        make_pair(1);
+        for command in commands {
+            ip(command);
+        }
+        check(find("a1").carries_host_traffic());
+    });
+}
+
+#[test]
+fn an_interface_without_anything_is_free() {
+    in_new_namespace(|| {
+        make_pair(2);
+        let choice = find("a1").choose_engine();
+        assert_eq!(find("a1").carries_host_traffic(), None);
+        assert_eq!(choice.engine, Engine::Xdp(Some(Rung::NativeCopy)), "{}", choice.why);
+    });
+}
+
+#[test]
+fn an_automatic_address_leaves_an_interface_free() {
+    in_new_namespace(|| {
+        make_pair(1);
+        ip("link set a1 addrgenmode eui64");
+        ip("link set a1 down");
+        ip("link set a1 up");
+        let device = find_when(|device| !device.addresses.is_empty());
+        assert_eq!(device.addresses.len(), 1, "{device:?}");
+        assert_eq!(device.addresses[0].scope, Scope::Link);
+        assert!(device.addresses[0].is_automatic());
+        assert_eq!(device.routes.count, 0);
+        assert_eq!(device.carries_host_traffic(), None);
+    });
+}
+
+#[test]
+fn any_other_address_makes_it_the_hosts() {
+    for address in ["192.0.2.1/24", "169.254.7.7/16", "2001:db8::1/64", "fe80::1/64"] {
+        with_ruling_after(&[&format!("addr add {address} dev a1")], |ruling| {
+            let Some(Reason::Address(found)) = ruling else { panic!("{address}: {ruling:?}") };
+            assert_eq!(found.to_string(), address);
+        });
+    }
+}
+
+#[test]
+fn the_own_end_of_a_point_to_point_address_is_told() {
+    with_ruling_after(&["addr add 192.0.2.1 peer 192.0.2.2/32 dev a1"], |ruling| {
+        let Some(Reason::Address(found)) = ruling else { panic!("{ruling:?}") };
+        assert_eq!(found.ip.to_string(), "192.0.2.1");
+    });
+}
+
+#[test]
+fn a_route_makes_it_the_hosts() {
+    let routes: [(&[&str], &str); 6] = [
+        (&["route add 198.51.100.0/24 dev a1"], "198.51.100.0/24"),
+        (&["route add default dev a1 table 77"], "default"),
+        (&["-6 route add default via fe80::9 dev a1"], "default via fe80::9"),
+        (&["route add 198.51.100.0/24 via inet6 fe80::9 dev a1"], "198.51.100.0/24 via fe80::9"),
+        (&["route add 198.51.100.0/24 nexthop dev a0 nexthop dev a1"], "198.51.100.0/24"),
+        (&["nexthop add id 1 dev a1", "route add 198.51.100.0/24 nhid 1"], "198.51.100.0/24"),
+    ];
+    for (commands, text) in routes {
+        with_ruling_after(commands, |ruling| {
+            let Some(Reason::Route(found)) = ruling else { panic!("{commands:?}: {ruling:?}") };
+            assert_eq!(found.to_string(), text);
+        });
+    }
+}
+
+#[test]
+fn routes_through_others_and_to_nowhere_do_not_count() {
+    let commands = ["route add 198.51.100.0/24 dev a0", "route add blackhole 203.0.113.0/24"];
+    with_ruling_after(&commands, |ruling| assert_eq!(ruling, None));
+}
+
+#[test]
+fn default_routes_are_told_apart() {
+    in_new_namespace(|| {
+        make_pair(1);
+        ip("addr add 192.0.2.1/24 dev a1");
+        ip("route add default via 192.0.2.9");
+        let device = find("a1");
+        assert!(device.is_default_route());
+        assert_eq!(device.routes.count, 2, "{:?}", device.routes);
+        assert_eq!(device.routes.default[0].to_string(), "default via 192.0.2.9");
+        assert_eq!(device.routes.first[0].to_string(), "192.0.2.0/24");
+        assert!(!find("a0").is_default_route());
+    });
+}
+
+#[test]
+fn what_stands_on_an_interface_makes_it_the_hosts() {
+    let uppers: [(&[&str], &str); 2] = [
+        (&["link add m0 link a1 type macvlan"], "macvlan m0"),
+        (&["link add b0 type bridge", "link set a1 master b0"], "bridge b0"),
+    ];
+    for (commands, text) in uppers {
+        with_ruling_after(commands, |ruling| {
+            let Some(Reason::Upper(found)) = ruling else { panic!("{commands:?}: {ruling:?}") };
+            assert_eq!(found.to_string(), text);
+        });
+    }
+}
+
+#[test]
+fn a_macvlan_in_a_container_is_noticed() {
+    in_new_namespace(|| {
+        make_pair(1);
+        let container = Namespace::new();
+        let path = container.path();
+        ip(&format!("link add m0 link a1 netns {path} address 02:00:00:00:00:05 type macvlan"));
+        assert_eq!(find("a1").carries_host_traffic(), None, "it is not up yet");
+        container.enter(|| ip("link set m0 up"));
+        let device = find("a1");
+        assert_eq!(device.uppers, []);
+        assert_eq!(device.carries_host_traffic(), Some(Reason::OtherMac(Mac([2, 0, 0, 0, 0, 5]))));
+    });
+}
+
+#[test]
+fn loopback_and_what_is_down_are_left_alone() {
+    in_new_namespace(|| {
+        assert_eq!(find("lo").carries_host_traffic(), Some(Reason::Loopback));
+        assert_eq!(find("lo").choose_engine().engine, Engine::Packet);
+        assert!(find("lo").is_loopback());
+        make_pair(1);
+        ip("link set a1 down");
+        assert_eq!(find("a1").carries_host_traffic(), Some(Reason::Down));
+        assert_eq!(find("a1").choose_engine().engine, Engine::Packet);
+        assert_eq!(find("a1").operational_state, OperationalState::Down);
+        assert_eq!(find("a0").operational_state, OperationalState::LowerLayerDown);
+        assert!(!find("a0").carrier);
+    });
+}
+
+#[test]
+fn an_interface_without_its_own_xdp_gets_the_generic_rung() {
+    in_new_namespace(|| {
+        make_pair(1);
+        ip("link add m0 link a1 type macvlan");
+        ip("link set m0 addrgenmode none up");
+        let choice = find("m0").choose_engine();
+        assert_eq!(choice.engine, Engine::Xdp(Some(Rung::Generic)), "{}", choice.why);
+    });
+}
+
+#[test]
+fn an_interface_without_ethernet_gets_the_packet_engine() {
+    in_new_namespace(|| {
+        ip("tuntap add t0 mode tun");
+        ip("link set t0 addrgenmode none up");
+        let device = find("t0");
+        assert_eq!(device.mac, None);
+        assert_eq!(device.carries_host_traffic(), None);
+        assert_eq!(device.choose_engine().engine, Engine::Packet);
+    });
+}
+
+#[test]
+fn queues_follow_the_driver() {
+    in_new_namespace(|| {
+        make_pair(4);
+        namespace::run("ethtool", "-L a1 rx 3 tx 2");
+        let device = find("a1");
+        assert_eq!((device.rx_queues, device.tx_queues), (3, 2));
+    });
+}
+
+#[test]
+fn queues_that_no_driver_tells_come_from_the_stack() {
+    in_new_namespace(|| {
+        make_pair(1);
+        ip("link add m0 link a1 numrxqueues 3 numtxqueues 2 type macvlan");
+        ip("link set m0 up");
+        let device = find("m0");
+        assert_eq!((device.rx_queues, device.tx_queues), (3, 2));
+    });
+}
+
+#[test]
+fn a_veth_can_do_native_xdp_and_be_redirected_to_while_its_peer_listens() {
+    in_new_namespace(|| {
+        make_pair(1);
+        let features = |name: &str| find(name).xdp.unwrap().features;
+        assert!(features("a1").contains(XdpFeatures::BASIC | XdpFeatures::REDIRECT | XdpFeatures::RX_SG));
+        assert!(!features("a1").intersects(XdpFeatures::XSK_ZEROCOPY | XdpFeatures::NDO_XMIT));
+        let _peer = Program::load(Verdict::Pass).attach(find("a0").index);
+        assert!(features("a1").contains(XdpFeatures::NDO_XMIT));
+        assert!(find("lo").xdp.unwrap().features.is_empty());
+    });
+}
+
+#[test]
+fn attached_programs_are_listed_with_their_mode() {
+    in_new_namespace(|| {
+        make_pair(1);
+        assert_eq!(find("a1").attached_xdp, []);
+        let program = Program::load(Verdict::Pass);
+        let index = find("a1").index;
+        let modes = |attached: Vec<AttachedXdp>| attached.iter().map(|xdp| xdp.mode).collect::<Vec<_>>();
+        let attachment = program.attach(index);
+        let attached = find("a1").attached_xdp;
+        let shown = namespace::run("ip", "link show a1");
+        assert!(shown.contains(&format!("prog/xdp id {} ", attached[0].program_id)), "{shown}");
+        assert_eq!(modes(attached), [XdpMode::Native]);
+        drop(attachment);
+        // A process that another test starts holds a copy of the link until it has become its program.
+        assert_eq!(find_when(|device| device.attached_xdp.is_empty()).attached_xdp, []);
+        let _attachment = program.attach_generic(index);
+        assert_eq!(modes(find("a1").attached_xdp), [XdpMode::Generic]);
+    });
+}
+
+#[test]
+fn offloads_follow_ethtool() {
+    in_new_namespace(|| {
+        make_pair(1);
+        let offloads = || find("a1").offloads.unwrap();
+        for state in ["on", "off"] {
+            let is_on = state == "on";
+            namespace::run("ethtool", &format!("-K a1 gro {state} gso {state} tso {state} tx {state}"));
+            // Linux keeps no TSO without checksums and no receive side of them in veth.
+            let found = offloads();
+            assert_eq!((found.gro, found.gso, found.tso, found.tx_checksum), (is_on, is_on, is_on, is_on));
+            namespace::run("ethtool", &format!("-K a1 rxvlan {state} rx-vlan-stag-hw-parse {state}"));
+            assert_eq!(offloads().rx_vlan, is_on);
+        }
+        assert!(!offloads().lro && !offloads().gro_hardware);
+    });
+}
+
+#[test]
+fn all_devices_are_listed_by_index() {
+    in_new_namespace(|| {
+        make_pair(1);
+        ip("link add b0 type bridge");
+        let devices = devices().unwrap();
+        let names: Vec<_> = devices.iter().map(|device| device.name.as_str()).collect();
+        assert_eq!(names, ["lo", "a1", "a0", "b0"]);
+        assert!(devices.is_sorted_by_key(|device| device.index));
+        for device in &devices {
+            let found = find(&device.name);
+            assert_eq!((found.index, found.kind, found.xdp), (device.index, device.kind.clone(), device.xdp));
+        }
+    });
+}
+
+#[test]
+fn an_alternative_name_finds_the_proper_one() {
+    in_new_namespace(|| {
+        make_pair(1);
+        ip("link property add dev a1 altname uplink");
+        assert_eq!(find("uplink").name, "a1");
+    });
+}
+
+#[test]
+fn impossible_names_are_refused_with_the_reason() {
+    for name in ["", ".", "..", "a/b", "a:0", "a b", "a\0", "sixteen-letters-"] {
+        assert!(matches!(Device::find(name), Err(DeviceError::InvalidName { .. })), "{name:?}");
+    }
+    let error = Device::find("sixteen-letters-").unwrap_err();
+    assert_eq!(error.to_string(), "\"sixteen-letters-\" cannot be an interface: a name has at most 15 bytes");
+}

@@ -1,0 +1,129 @@
+//! XDP programs of a few instructions and the kernel's frame generator, by bare bpf(2).
+#![allow(unsafe_code)]
+
+use std::io;
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+
+const BPF_PROG_LOAD: libc::c_long = 5;
+const BPF_PROG_TEST_RUN: libc::c_long = 10;
+const BPF_LINK_CREATE: libc::c_long = 28;
+const BPF_PROG_TYPE_XDP: u64 = 6;
+const BPF_XDP: u64 = 37;
+const XDP_FLAGS_SKB_MODE: u64 = 1 << 1;
+const BPF_F_TEST_XDP_LIVE_FRAMES: u64 = 1 << 1;
+
+/// What a program decides about each frame.
+#[derive(Clone, Copy)]
+pub(crate) enum Verdict {
+    Drop,
+    Pass,
+    /// To the interface of this index.
+    Redirect(u32),
+}
+
+/// How often a program turns round before it decides.
+#[derive(Clone, Copy)]
+struct Turns(u32);
+
+/// A loaded program.
+pub(crate) struct Program(OwnedFd);
+
+/// A program attached to an interface until it is dropped.
+pub(crate) struct Attachment {
+    _link: OwnedFd,
+}
+
+impl Program {
+    pub(crate) fn load(verdict: Verdict) -> Self {
+        Self::load_with(verdict, None)
+    }
+
+    /// One that takes some hundred microseconds for each frame.
+    pub(crate) fn load_slow(verdict: Verdict) -> Self {
+        Self::load_with(verdict, Some(Turns(5_000)))
+    }
+
+    fn load_with(verdict: Verdict, delay: Option<Turns>) -> Self {
+        // opcode | registers << 8 | offset << 16 | immediate << 32
+        let mov = |register: u64, value: u64| 0xb7 | register << 8 | value << 32;
+        let exit = 0x95;
+        let call = |helper: u64| 0x85 | helper << 32;
+        let mut instructions = delay.map_or(Vec::new(), |Turns(turns)| {
+            let look_at_the_clock = call(5);
+            let decrement = 0x07 | 6 << 8 | u64::from(-1_i32 as u32) << 32;
+            let again_unless_zero = 0x55 | 6 << 8 | u64::from(-3_i16 as u16) << 16;
+            vec![mov(6, turns.into()), look_at_the_clock, decrement, again_unless_zero]
+        });
+        instructions.extend(match verdict {
+            Verdict::Drop => vec![mov(0, 1), exit],
+            Verdict::Pass => vec![mov(0, 2), exit],
+            Verdict::Redirect(index) => vec![mov(1, index.into()), mov(2, 0), call(23), exit],
+        });
+        let license = c"GPL";
+        let attributes = [
+            BPF_PROG_TYPE_XDP | (instructions.len() as u64) << 32,
+            instructions.as_ptr() as u64,
+            license.as_ptr() as u64,
+        ];
+        // SAFETY: the pointers are to instructions and a licence that live until the call returns.
+        Self(unsafe { bpf_fd(BPF_PROG_LOAD, &attributes) })
+    }
+
+    pub(crate) fn attach(&self, index: u32) -> Attachment {
+        self.attach_with(index, 0)
+    }
+
+    pub(crate) fn attach_generic(&self, index: u32) -> Attachment {
+        self.attach_with(index, XDP_FLAGS_SKB_MODE)
+    }
+
+    fn attach_with(&self, index: u32, flags: u64) -> Attachment {
+        let attributes = [self.descriptor() | u64::from(index) << 32, BPF_XDP | flags << 32];
+        // SAFETY: no pointers.
+        Attachment { _link: unsafe { bpf_fd(BPF_LINK_CREATE, &attributes) } }
+    }
+
+    /// Has the kernel put `count` frames to the program and do with them as it says.
+    pub(crate) fn generate(&self, count: u32, batch: u32) {
+        let frame = [0x02_u8; 60];
+        let mut attributes = [0_u64; 10];
+        attributes[0] = self.descriptor();
+        attributes[1] = frame.len() as u64;
+        attributes[2] = frame.as_ptr() as u64;
+        attributes[4] = count.into();
+        attributes[8] = BPF_F_TEST_XDP_LIVE_FRAMES;
+        attributes[9] = batch.into();
+        // SAFETY: the pointer is to the frame, whose length is given and which lives until the call returns.
+        let result = unsafe { bpf(BPF_PROG_TEST_RUN, &attributes) };
+        result.expect("a run of live frames");
+    }
+
+    fn descriptor(&self) -> u64 {
+        self.0.as_raw_fd() as u64
+    }
+}
+
+/// # Safety
+/// The pointers among the attributes are valid for the command.
+unsafe fn bpf_fd(command: libc::c_long, attributes: &[u64]) -> OwnedFd {
+    const ATTEMPTS: usize = 10;
+    for _ in 0..ATTEMPTS {
+        // SAFETY: as the caller says.
+        match unsafe { bpf(command, attributes) } {
+            // The verifier breaks off when a signal comes.
+            Err(error) if error.raw_os_error() == Some(libc::EAGAIN) => {}
+            // SAFETY: what these two commands return is a descriptor that nobody else owns.
+            result => return unsafe { OwnedFd::from_raw_fd(result.expect("bpf") as i32) },
+        }
+    }
+    panic!("bpf: interrupted {ATTEMPTS} times");
+}
+
+/// # Safety
+/// The pointers among the attributes are valid for the command.
+unsafe fn bpf(command: libc::c_long, attributes: &[u64]) -> io::Result<libc::c_long> {
+    // SAFETY: as the caller says; the attributes' own size is given.
+    let result =
+        unsafe { libc::syscall(libc::SYS_bpf, command, attributes.as_ptr(), size_of_val(attributes)) };
+    if result < 0 { Err(io::Error::last_os_error()) } else { Ok(result) }
+}
