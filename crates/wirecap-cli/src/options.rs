@@ -3,8 +3,10 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use clap::Args;
-use wirecap::{Capture, CaptureBuilder, Interface, Ledger, Pin, grouped};
+use clap::{Args, ValueEnum};
+use wirecap::{
+    Capture, CaptureBuilder, Direction, Engine, Interface, Ledger, Pin, Reception, Spread, grouped,
+};
 
 use crate::failure::Failure;
 use crate::signals::stop_on_signals;
@@ -20,6 +22,13 @@ pub(crate) struct CaptureOptions {
     /// Read a savefile instead: pcapng or pcap, also compressed by gzip or Zstandard
     #[arg(short, long, value_name = "FILE", conflicts_with = "interfaces")]
     read: Option<PathBuf>,
+    /// How packets are captured: auto takes xdp where the host misses nothing by it, else packet
+    #[arg(long, value_enum, default_value_t = EngineName::Auto)]
+    engine: EngineName,
+
+    /// Which packets: received, sent or both [default: both with --engine packet, unless queues are named]
+    #[arg(short = 'Q', long, value_enum)]
+    direction: Option<DirectionName>,
 
     /// M: cells per chunk, the most packets handed over at once
     #[arg(short = 'M', long = "chunk", value_name = "CELLS", default_value_t = wirecap::DEFAULT_CHUNK_CELLS)]
@@ -70,6 +79,41 @@ pub(crate) struct CaptureOptions {
     pub(crate) json: bool,
 }
 
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum EngineName {
+    Auto,
+    Xdp,
+    Packet,
+}
+
+impl From<EngineName> for Engine {
+    fn from(name: EngineName) -> Self {
+        match name {
+            EngineName::Auto => Self::Auto,
+            EngineName::Xdp => Self::Xdp,
+            EngineName::Packet => Self::Packet,
+        }
+    }
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum DirectionName {
+    In,
+    Out,
+    #[value(name = "inout")]
+    InOut,
+}
+
+impl From<DirectionName> for Direction {
+    fn from(name: DirectionName) -> Self {
+        match name {
+            DirectionName::In => Self::In,
+            DirectionName::Out => Self::Out,
+            DirectionName::InOut => Self::InOut,
+        }
+    }
+}
+
 impl CaptureOptions {
     /// The capture these options describe.
     fn builder(&self) -> CaptureBuilder {
@@ -79,11 +123,16 @@ impl CaptureOptions {
             (None, None) => unreachable!("clap requires a file or an interface"),
         };
         let builder = source
+            .engine(self.engine.into())
             .chunk(self.chunk)
             .promiscuous(!self.no_promiscuous_mode)
             .snap_len(self.snaplen)
             .stuck_after(self.stuck_after)
             .pin(self.pin.clone());
+        let builder = match self.direction {
+            Some(direction) => builder.direction(direction.into()),
+            None => builder,
+        };
         let builder = match self.threshold {
             Some(percent) => builder.advanced(percent / 100.0),
             None => builder.basic(),
@@ -146,23 +195,46 @@ fn cpu_list(text: &str) -> Option<Vec<u32>> {
     (!cpus.is_empty()).then_some(cpus)
 }
 
-/// `capturing eth0: 4 rings, xdp engine (native copy), B-(256,512), 1.0 GiB of cells`, and below it a
-/// line for each rung of the ladder that was missed.
+/// `capturing eth0: 4 rings of 131,072 packets, xdp engine (native copy), B-(256,512), 1.0 GiB of cells`,
+/// and below it a line for each rung of the ladder that was missed.
 fn opened(capture: &Capture, interface: &Interface) -> String {
-    let rings = interface.queues.len();
-    let noun = if rings == 1 { "ring" } else { "rings" };
+    let noun = if interface.rings == 1 { "ring" } else { "rings" };
     let geometry = capture.geometry();
-    let cells = size::human_bytes(geometry.pool_bytes() as u64 * rings as u64);
-    let pages = if interface.huge_pages { " on huge pages" } else { "" };
-    let mut text = format!(
-        "capturing {}: {rings} {noun} of {} packets, xdp engine ({}), {}, {cells} of cells{pages}",
-        interface.device.name,
-        grouped(geometry.cells().into()),
-        interface.rung,
-        capture.mode(),
-    );
-    for (rung, reason) in &interface.missed_rungs {
-        text += &format!("\n  not {rung}: {reason}");
+    let memory = |chunk_bytes: u64| {
+        size::human_bytes(chunk_bytes * u64::from(geometry.chunks) * interface.rings as u64)
+    };
+    let begin = format!("capturing {}: {} {noun}", interface.device.name, interface.rings);
+    match &interface.reception {
+        Reception::Xdp { rung, missed_rungs, huge_pages } => {
+            let cells = grouped(geometry.cells().into());
+            let memory = memory(u64::from(geometry.chunk_cells) * u64::from(geometry.cell_bytes));
+            let pages = if *huge_pages { " on huge pages" } else { "" };
+            let mode = capture.mode();
+            let mut text =
+                format!("{begin} of {cells} packets, xdp engine ({rung}), {mode}, {memory} of cells{pages}");
+            for (rung, reason) in missed_rungs {
+                text += &format!("\n  not {rung}: {reason}");
+            }
+            text
+        }
+        Reception::Packet { spread, direction, block_bytes, .. } => {
+            let spread = match spread {
+                Spread::Flows { rings: 1 } => "",
+                Spread::Flows { .. } => " by flow",
+                Spread::Queues(_) => " by queue",
+            };
+            let direction = match direction {
+                Direction::In => ", received only",
+                Direction::Out => ", sent only",
+                Direction::InOut => "",
+            };
+            let (mode, blocks) = (capture.mode(), geometry.chunks);
+            let block = size::human_bytes(u64::from(*block_bytes));
+            let memory = memory(u64::from(*block_bytes));
+            format!(
+                "{begin}{spread} of {blocks} blocks of {block}, packet engine{direction}, {mode}, {memory}"
+            )
+        }
+        _ => begin,
     }
-    text
 }

@@ -8,17 +8,19 @@ use std::time::{Duration, Instant};
 
 use crate::affinity::{Machine, Pin, Placement, may_run_on};
 use crate::chunk::RingName;
-use crate::device::{Device, DeviceCounters};
+use crate::device::{Device, DeviceCounters, DropSource};
 use crate::error::OpenError;
 use crate::file::FileRing;
 use crate::group::Group;
 use crate::ledger::{Ledger, Mode, RingLedger};
 use crate::limits;
+use crate::packet::{self, Direction, Spread};
 use crate::pool::Geometry;
+use crate::ring::Ring;
 use crate::source::Source;
 use crate::sync::{Mutex, lock};
 use crate::worker::{Alarm, Worker, ring_bell};
-use crate::xdp::{self, Attachment, Rung};
+use crate::xdp::{self, Rung};
 
 /// Cells per chunk (M) unless something else is asked for.
 pub const DEFAULT_CHUNK_CELLS: u32 = 256;
@@ -33,12 +35,27 @@ const DEFAULT_STUCK_AFTER: Duration = Duration::from_secs(1);
 /// Bytes kept of each packet unless something else is asked for: all of them.
 pub const DEFAULT_SNAP_LEN: u32 = 262_144;
 
+/// By which engine packets are captured.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Engine {
+    /// `xdp` where that takes nothing away from the host, else `packet`.
+    #[default]
+    Auto,
+    /// AF_XDP: the capture takes packets from the host, and sees received ones only.
+    Xdp,
+    /// AF_PACKET: the capture gets copies, and the host keeps its packets.
+    Packet,
+}
+
 /// What a capture is to be: made by [`Capture::on`], completed by [`open`](Self::open).
 #[derive(Debug, Clone)]
 pub struct CaptureBuilder {
     sources: Vec<String>,
     /// A savefile in place of interfaces.
     file: Option<PathBuf>,
+    engine: Engine,
+    direction: Option<Direction>,
+    retire_after: Duration,
     chunk_cells: u32,
     chunks: Option<u32>,
     buffer_bytes: Option<u64>,
@@ -55,6 +72,30 @@ impl CaptureBuilder {
     /// Also captures from `device`, named as for [`Capture::on`].
     pub fn and(mut self, device: impl Into<String>) -> Self {
         self.sources.push(device.into());
+        self
+    }
+
+    /// The engine. Default: [`Engine::Auto`].
+    pub fn engine(mut self, engine: Engine) -> Self {
+        self.engine = engine;
+        self
+    }
+
+    /// Which packets are captured, by their direction: those received, those sent, or both; the others
+    /// do not count as seen. Default: both with the engine `packet` on a whole interface, else those
+    /// received, and there is nothing else to be had then.
+    pub fn direction(mut self, direction: Direction) -> Self {
+        self.direction = Some(direction);
+        self
+    }
+
+    /// With the engine `packet`: how long a packet may wait for others to be handed over with it; at
+    /// least 1 ms, to which the kernel rounds. Default 20 ms.
+    ///
+    /// When less than a block arrives in this time the rest of the block stays empty, so a ring that
+    /// nobody reads holds out for R times this long at least, however full its blocks.
+    pub fn retire_after(mut self, longest: Duration) -> Self {
+        self.retire_after = longest;
         self
     }
 
@@ -98,6 +139,8 @@ impl CaptureBuilder {
     }
 
     /// How many workers share the rings. Default: one per ring; never more than rings.
+    ///
+    /// With the engine `packet` a whole interface has as many rings as there are workers.
     pub fn workers(mut self, count: usize) -> Self {
         self.workers = Some(count);
         self
@@ -139,34 +182,32 @@ impl CaptureBuilder {
             return self.open_file(path);
         }
         let targets = self.targets()?;
-        let ring_count = targets.iter().map(|target| target.queues.len()).sum();
+        let ring_count = targets.iter().map(Target::rings).sum();
         let geometry = self.geometry(&targets, ring_count)?;
-        limits::check_memory(geometry.pool_bytes() as u64 * ring_count as u64)?;
+        let bytes = |target: &Target| {
+            target.way.chunk_bytes(geometry) * u64::from(geometry.chunks) * target.rings() as u64
+        };
+        let locked = |target: &&Target| matches!(target.way, Way::Xdp);
+        limits::check_memory(
+            targets.iter().map(bytes).sum(),
+            targets.iter().filter(locked).map(bytes).sum(),
+        )?;
         let mut rings = Vec::new();
         let mut interfaces = Vec::new();
         let mut attached = Vec::new();
         for (interface_index, target) in targets.into_iter().enumerate() {
-            let settings = xdp::Settings {
-                geometry,
-                timestamps: self.timestamps,
-                promiscuous: self.promiscuous,
-                snap_len: self.snap_len,
-                interface_index,
-                first_ring_index: rings.len(),
-            };
-            let opened = xdp::open(&target.device, &target.queues, &settings)?;
+            let opened = self.open_target(&target, geometry, interface_index, rings.len())?;
             rings.extend(opened.rings);
             attached.push(Attached {
-                device: target.device.clone(),
+                target: target.clone(),
                 counters_at_start: opened.counters_at_start,
                 attachment: Some(opened.attachment),
             });
             interfaces.push(Interface {
-                rung: opened.rung,
-                missed_rungs: opened.missed_rungs,
-                huge_pages: opened.huge_pages,
-                queues: target.queues,
+                rings: target.rings(),
+                reception: opened.reception,
                 device: target.device,
+                queues: target.queues,
                 snap_len: self.snap_len,
             });
         }
@@ -196,11 +237,95 @@ impl CaptureBuilder {
                     target.queues.extend(queues);
                     target.queues.sort_unstable();
                     target.queues.dedup();
+                    target.whole |= source.is_whole();
                 }
-                None => targets.push(Target { device, queues }),
+                None => targets.push(Target { device, queues, whole: source.is_whole(), way: Way::Xdp }),
             }
         }
+        for target in &mut targets {
+            target.way = self.way(target)?;
+        }
         Ok(targets)
+    }
+
+    /// The way in which packets are received from `target`.
+    fn way(&self, target: &Target) -> Result<Way, OpenError> {
+        let received_only = |reason| match self.direction {
+            None | Some(Direction::In) => Ok(()),
+            Some(_) => Err(OpenError::ReceivedOnly { interface: target.device.name.clone(), reason }),
+        };
+        match self.engine {
+            Engine::Xdp => received_only("the engine xdp").map(|()| Way::Xdp),
+            Engine::Auto if target.suits_xdp() && received_only("").is_ok() => Ok(Way::Xdp),
+            Engine::Packet | Engine::Auto if target.whole => Ok(Way::Packet {
+                spread: Spread::Flows {
+                    rings: self.workers.map_or(target.device.rx_queues, |count| count as u32),
+                },
+                direction: self.direction.unwrap_or_default(),
+            }),
+            Engine::Packet | Engine::Auto => received_only("a receive queue").map(|()| Way::Packet {
+                spread: Spread::Queues(target.queues.clone()),
+                direction: Direction::In,
+            }),
+        }
+    }
+
+    /// Opens the rings of one interface, whose first one is the capture's ring `first_ring_index`.
+    fn open_target(
+        &self,
+        target: &Target,
+        geometry: Geometry,
+        interface_index: usize,
+        first_ring_index: usize,
+    ) -> Result<Opened, OpenError> {
+        match &target.way {
+            Way::Xdp => {
+                let settings = xdp::Settings {
+                    geometry,
+                    timestamps: self.timestamps,
+                    promiscuous: self.promiscuous,
+                    snap_len: self.snap_len,
+                    interface_index,
+                    first_ring_index,
+                };
+                let opened = xdp::open(&target.device, &target.queues, &settings)?;
+                Ok(Opened {
+                    rings: opened.rings,
+                    counters_at_start: opened.counters_at_start,
+                    attachment: Attachment::Xdp(opened.attachment),
+                    reception: Reception::Xdp {
+                        rung: opened.rung,
+                        missed_rungs: opened.missed_rungs,
+                        huge_pages: opened.huge_pages,
+                    },
+                })
+            }
+            Way::Packet { spread, direction } => {
+                let settings = packet::Settings {
+                    geometry,
+                    spread: spread.clone(),
+                    direction: *direction,
+                    retire_after: self.retire_after,
+                    timestamps: self.timestamps,
+                    promiscuous: self.promiscuous,
+                    snap_len: self.snap_len,
+                    interface_index,
+                    first_ring_index,
+                };
+                let opened = packet::open(&target.device, &settings)?;
+                Ok(Opened {
+                    rings: opened.rings,
+                    counters_at_start: target.counters(),
+                    attachment: Attachment::Packet(opened.attachment),
+                    reception: Reception::Packet {
+                        spread: settings.spread,
+                        direction: settings.direction,
+                        block_bytes: opened.shape.block_bytes,
+                        retire_after: settings.retire_after,
+                    },
+                })
+            }
+        }
     }
 
     fn check_numbers(&self) -> Result<(), OpenError> {
@@ -244,11 +369,11 @@ impl CaptureBuilder {
 
     /// The same for all rings: cells large enough for the interface with the longest frames.
     fn geometry(&self, targets: &[Target], rings: usize) -> Result<Geometry, OpenError> {
-        let mut cell_bytes = 0;
+        let mut geometry = Geometry { chunk_cells: self.chunk_cells, chunks: 0, cell_bytes: 0 };
         for target in targets {
-            cell_bytes = cell_bytes.max(xdp::cell_bytes(&target.device)?);
+            geometry.cell_bytes = geometry.cell_bytes.max(target.cell_bytes()?);
         }
-        let chunk_bytes = u64::from(self.chunk_cells) * u64::from(cell_bytes);
+        let chunk_bytes = targets.iter().map(|target| target.way.chunk_bytes(geometry)).max().unwrap_or(1);
         let fitting = |bytes: u64| bytes / rings as u64 / chunk_bytes;
         let chunks = match (self.chunks, self.buffer_bytes) {
             (Some(chunks), _) => u64::from(chunks),
@@ -262,15 +387,91 @@ impl CaptureBuilder {
             (None, Some(bytes)) => fitting(bytes).min(MAX_CELLS / u64::from(self.chunk_cells)),
             (None, None) => fitting(limits::memory_total() / 8).clamp(1, u64::from(DEFAULT_CHUNKS)),
         };
-        Ok(Geometry { chunk_cells: self.chunk_cells, chunks: chunks as u32, cell_bytes })
+        Ok(Geometry { chunks: chunks as u32, ..geometry })
     }
 }
 
 /// What a capture is to receive from one interface.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 struct Target {
     device: Device,
     queues: Vec<u32>,
+    /// No queues were named.
+    whole: bool,
+    way: Way,
+}
+
+/// How packets are to be received from an interface.
+#[derive(Debug, Clone)]
+enum Way {
+    Xdp,
+    Packet { spread: Spread, direction: Direction },
+}
+
+impl Target {
+    /// How many rings it has.
+    fn rings(&self) -> usize {
+        match &self.way {
+            Way::Xdp => self.queues.len(),
+            Way::Packet { spread, .. } => spread.rings(),
+        }
+    }
+
+    /// Whether the engine `xdp` can and may take its packets.
+    fn suits_xdp(&self) -> bool {
+        self.device.link_type == libc::ARPHRD_ETHER
+    }
+
+    /// The device's counters; `None` if they do not tell its drops, or not by themselves.
+    fn counters(&self) -> Option<DeviceCounters> {
+        let counters = self.device.counters().ok()?;
+        // A veth's counter also has what the host's stack did not want, of packets that we saw.
+        let mixed = matches!(self.way, Way::Packet { .. }) && counters.source == DropSource::VethReceiver;
+        (!mixed).then_some(counters)
+    }
+
+    fn cell_bytes(&self) -> Result<u32, OpenError> {
+        match self.way {
+            Way::Xdp => xdp::cell_bytes(&self.device),
+            Way::Packet { .. } => Ok(packet::CELL_BYTES),
+        }
+    }
+}
+
+impl Way {
+    /// Bytes of memory for each of the R chunks of a ring.
+    fn chunk_bytes(&self, geometry: Geometry) -> u64 {
+        match self {
+            Self::Xdp => u64::from(geometry.chunk_cells) * u64::from(geometry.cell_bytes),
+            Self::Packet { .. } => packet::block_shape(geometry).block_bytes.into(),
+        }
+    }
+}
+
+/// The rings of an interface, receiving.
+#[derive(Debug)]
+struct Opened {
+    rings: Vec<Arc<dyn Ring>>,
+    attachment: Attachment,
+    counters_at_start: Option<DeviceCounters>,
+    reception: Reception,
+}
+
+/// What receives on an interface.
+#[derive(Debug)]
+enum Attachment {
+    Xdp(xdp::Attachment),
+    Packet(packet::Attachment),
+}
+
+impl Attachment {
+    /// Ends receiving. When it returns, the last packet is in its ring.
+    fn detach(self) {
+        match self {
+            Self::Xdp(attachment) => attachment.detach(),
+            Self::Packet(attachment) => attachment.detach(),
+        }
+    }
 }
 
 /// An interface of a capture.
@@ -280,14 +481,48 @@ pub struct Interface {
     pub device: Device,
     /// The receive queues that are captured.
     pub queues: Vec<u32>,
+    /// How many rings its packets come in.
+    pub rings: usize,
     /// How its packets are received.
-    pub rung: Rung,
-    /// The better ways that were tried, each with the reason why it was not to be had.
-    pub missed_rungs: Vec<(Rung, String)>,
-    /// Whether its pools lie on reserved huge pages.
-    pub huge_pages: bool,
+    pub reception: Reception,
     /// Bytes kept of each packet.
     pub snap_len: u32,
+}
+
+/// How the packets of an interface are received.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Reception {
+    /// By the engine `xdp`.
+    Xdp {
+        /// How fast a way it is.
+        rung: Rung,
+        /// The better ways that were tried, each with the reason why it was not to be had.
+        missed_rungs: Vec<(Rung, String)>,
+        /// Whether the pools lie on reserved huge pages.
+        huge_pages: bool,
+    },
+    /// By the engine `packet`.
+    Packet {
+        /// What the rings share the packets by.
+        spread: Spread,
+        /// Which packets are captured.
+        direction: Direction,
+        /// Bytes of each of a ring's R blocks: the memory of M cells, rounded up to what the kernel wants.
+        block_bytes: u32,
+        /// How long a packet may wait for others to be handed over with it.
+        retire_after: Duration,
+    },
+}
+
+impl Reception {
+    /// The engine.
+    pub fn engine(&self) -> Engine {
+        match self {
+            Self::Xdp { .. } => Engine::Xdp,
+            Self::Packet { .. } => Engine::Packet,
+        }
+    }
 }
 
 /// A running capture. Dropping it stops and closes it.
@@ -321,7 +556,7 @@ struct Running {
 /// An interface that packets come from.
 #[derive(Debug)]
 struct Attached {
-    device: Device,
+    target: Target,
     /// Its counters when the capture began.
     counters_at_start: Option<DeviceCounters>,
     /// None once the capture was stopped.
@@ -330,7 +565,7 @@ struct Attached {
 
 impl Attached {
     fn device_drops(&self) -> Option<u64> {
-        self.device.counters().ok()?.dropped_since(self.counters_at_start.as_ref()?)
+        self.target.counters()?.dropped_since(self.counters_at_start.as_ref()?)
     }
 }
 
@@ -392,6 +627,9 @@ impl Capture {
         CaptureBuilder {
             sources: vec![device.into()],
             file: None,
+            engine: Engine::default(),
+            direction: None,
+            retire_after: packet::DEFAULT_RETIRE_AFTER,
             chunk_cells: DEFAULT_CHUNK_CELLS,
             chunks: None,
             buffer_bytes: None,
@@ -468,6 +706,17 @@ impl Capture {
         &self.placements
     }
 
+    /// The engine's name in the ledger: `xdp` or `packet`, both where interfaces differ, or `file`.
+    fn engine(&self) -> &'static str {
+        let uses = |engine| self.interfaces.iter().any(|interface| interface.reception.engine() == engine);
+        match (uses(Engine::Xdp), uses(Engine::Packet)) {
+            (true, true) => "xdp, packet",
+            (true, false) => "xdp",
+            (false, true) => "packet",
+            (false, false) => "file",
+        }
+    }
+
     /// The sizes of each ring's pool.
     pub fn geometry(&self) -> Geometry {
         self.geometry
@@ -496,7 +745,7 @@ impl Capture {
 
     /// The account so far. While packets arrive, its numbers are taken one after the other.
     pub fn ledger(&self) -> Ledger {
-        let page = |ring: &Arc<dyn crate::ring::Ring>| RingLedger {
+        let page = |ring: &Arc<dyn Ring>| RingLedger {
             name: ring.identity().name.to_string(),
             account: ring.account(),
         };
@@ -506,10 +755,6 @@ impl Capture {
             running.end.clone().unwrap_or_else(|| (self.shared.started.elapsed(), running.device_drops()));
         drop(running);
         Ledger::of(self.engine(), self.mode(), duration, rings, device)
-    }
-
-    fn engine(&self) -> &'static str {
-        if self.interfaces.is_empty() { "file" } else { "xdp" }
     }
 
     /// Stops and closes the capture and gives its final account: what was not taken out of the rings

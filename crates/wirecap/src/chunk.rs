@@ -7,6 +7,7 @@ use std::ptr::NonNull;
 use std::slice;
 use std::sync::Arc;
 
+use crate::packet::frame;
 use crate::pool::Descriptor;
 use crate::recycle::CellList;
 use crate::savefile::LinkType;
@@ -69,6 +70,12 @@ pub(crate) enum Stamps {
     AtCapture(Timestamp),
     /// A [`FileRecord`] stands before the packet.
     InFile,
+    /// The packet's header by the kernel stands as far in front of it as the descriptor's `options` say.
+    /// It has the length on the wire, and UTC, which is told if it was asked for.
+    Header {
+        /// Whether it was.
+        told: bool,
+    },
 }
 
 impl Stamps {
@@ -77,7 +84,7 @@ impl Stamps {
         match self {
             Self::Tai { .. } => size_of::<u64>() as u32,
             Self::InFile => FileRecord::BYTES as u32,
-            Self::None | Self::AtCapture(_) => 0,
+            Self::None | Self::AtCapture(_) | Self::Header { .. } => 0,
         }
     }
 }
@@ -281,6 +288,12 @@ impl<'a> Packet<'a> {
         unsafe { self.chunk.base.add(self.cell.address as usize) }
     }
 
+    /// Where the kernel's header stands, if the chunk's packets have one.
+    fn header(&self) -> NonNull<u8> {
+        // SAFETY: the distance was checked when the packet was captured.
+        unsafe { self.start().sub(self.cell.options as usize) }
+    }
+
     /// The packet's bytes, from the link-layer header on, cut to the snap length.
     #[inline]
     pub fn data(&self) -> &'a [u8] {
@@ -296,6 +309,8 @@ impl<'a> Packet<'a> {
     pub fn wire_len(&self) -> u32 {
         match self.chunk.stamps {
             Stamps::InFile => self.file_record().wire_len,
+            // SAFETY: these packets have a header, which is ours as the packet is.
+            Stamps::Header { .. } => unsafe { frame::wire_len(self.header()) },
             Stamps::None | Stamps::Tai { .. } | Stamps::AtCapture(_) => self.cell.len,
         }
     }
@@ -305,7 +320,9 @@ impl<'a> Packet<'a> {
     pub fn queue(&self) -> Option<u32> {
         match self.chunk.stamps {
             Stamps::InFile => Some(self.file_record().queue).filter(|queue| *queue != FileRecord::NO_QUEUE),
-            Stamps::None | Stamps::Tai { .. } | Stamps::AtCapture(_) => Some(self.chunk.ring.name.queue),
+            Stamps::None | Stamps::Tai { .. } | Stamps::AtCapture(_) | Stamps::Header { .. } => {
+                Some(self.chunk.ring.name.queue)
+            }
         }
     }
 
@@ -319,11 +336,13 @@ impl<'a> Packet<'a> {
     #[inline]
     pub fn timestamp(&self) -> Option<Timestamp> {
         match self.chunk.stamps {
-            Stamps::None => None,
+            Stamps::None | Stamps::Header { told: false } => None,
             Stamps::AtCapture(time) => Some(time),
             Stamps::InFile => Some(self.file_record().unix_nanos)
                 .filter(|nanos| *nanos != FileRecord::NO_TIME)
                 .map(Timestamp::from_unix_nanos),
+            // SAFETY: as in `wire_len`.
+            Stamps::Header { told: true } => Some(unsafe { frame::timestamp(self.header()) }),
             Stamps::Tai { ahead_of_utc_nanos } => {
                 // SAFETY: the room in front of the packet was checked when it was captured; it is
                 // ours as the packet is, and the program filled it before the packet was published.

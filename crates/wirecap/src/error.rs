@@ -86,6 +86,22 @@ pub enum OpenError {
         /// Why.
         source: ReadError,
     },
+    /// Packets that the host sends were asked for where there are none.
+    ReceivedOnly {
+        /// The interface's name.
+        interface: String,
+        /// What has none of them.
+        reason: &'static str,
+    },
+    /// The kernel would not let a packet socket receive on the interface.
+    PacketSocket {
+        /// The interface's name.
+        interface: String,
+        /// What was being done, as words that the interface's name may follow.
+        action: &'static str,
+        /// What the kernel said.
+        source: io::Error,
+    },
     /// A system call failed that usually does not.
     System {
         /// What was being done.
@@ -146,6 +162,15 @@ impl fmt::Display for OpenError {
             }
             Self::Savefile { path, .. } => write!(f, "{} cannot be read as a savefile", path.display()),
             Self::Bind { ring, .. } => write!(f, "cannot bind an AF_XDP socket to {ring}"),
+            Self::ReceivedOnly { interface, reason } => write!(
+                f,
+                "{reason} has received packets only; for those sent, capture {interface} as a whole with the \
+                 engine packet"
+            ),
+            Self::PacketSocket { interface, action, source } if is_permission(source) => {
+                write!(f, "cannot {action} {interface}; run as root or grant CAP_NET_RAW")
+            }
+            Self::PacketSocket { interface, action, .. } => write!(f, "cannot {action} {interface}"),
             Self::System { action, source } if is_permission(source) => {
                 write!(f, "cannot {action}; run as root or grant CAP_NET_RAW, CAP_NET_ADMIN and CAP_BPF")
             }
@@ -164,7 +189,9 @@ impl Error for OpenError {
             Self::Device(source) => Some(source),
             Self::Program { source, .. } => Some(source),
             Self::Savefile { source, .. } => Some(source),
-            Self::Bind { source, .. } | Self::System { source, .. } => Some(source),
+            Self::Bind { source, .. } | Self::PacketSocket { source, .. } | Self::System { source, .. } => {
+                Some(source)
+            }
             _ => None,
         }
     }

@@ -7,14 +7,15 @@ use rustix::thread::{CapabilitySet, capabilities};
 
 use crate::error::OpenError;
 
-/// Refuses `needed_bytes` of locked memory that the process may not have or the machine has not got.
+/// Refuses memory that the machine has not got, or that the process may not have locked: of
+/// `needed_bytes`, `locked_bytes` count against the limit.
 ///
 /// # Errors
 ///
 /// [`OpenError::PoolTooLarge`] or [`OpenError::NotEnoughMemory`].
-pub(crate) fn check_memory(needed_bytes: u64) -> Result<(), OpenError> {
-    if let Some(limit_bytes) = locked_memory_limit().filter(|limit| needed_bytes > *limit) {
-        return Err(OpenError::PoolTooLarge { needed_bytes, limit_bytes });
+pub(crate) fn check_memory(needed_bytes: u64, locked_bytes: u64) -> Result<(), OpenError> {
+    if let Some(limit_bytes) = locked_memory_limit().filter(|limit| locked_bytes > *limit) {
+        return Err(OpenError::PoolTooLarge { needed_bytes: locked_bytes, limit_bytes });
     }
     let available_bytes = meminfo("MemAvailable").unwrap_or(u64::MAX);
     if needed_bytes > available_bytes {

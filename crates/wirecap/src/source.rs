@@ -51,6 +51,11 @@ fn parse_queues(list: &str) -> Option<Vec<u32>> {
 }
 
 impl Source {
+    /// Whether the interface is meant as a whole.
+    pub(crate) fn is_whole(&self) -> bool {
+        self.queues.is_none()
+    }
+
     /// The queues of `device` that are meant.
     ///
     /// # Errors

@@ -4,8 +4,6 @@ use std::fmt;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
-use std::thread;
-use std::time::Duration;
 
 use rustix::net::{AddressFamily, SocketFlags, SocketType, netdevice, socket_with};
 
@@ -21,6 +19,7 @@ use crate::refill::{Kernel, KernelDrops};
 use crate::ring::{Ring, StampSource, UmemRing};
 use crate::stamps::{NoStamps, ProgramStamps};
 use crate::sys::promiscuous::Promiscuous;
+use crate::sys::wait_for_running_programs;
 use crate::sys::xdp::{BindMode, HEADROOM_BYTES, XdpSocket};
 
 /// Bytes of an Ethernet header with two VLAN tags: what a frame is longer than the MTU.
@@ -292,15 +291,6 @@ impl Attachment {
         }
         drop(self.link);
         wait_for_running_programs();
-    }
-}
-
-/// Waits until every program that runs in the receive path at this moment has ended.
-fn wait_for_running_programs() {
-    // A global membarrier waits for an RCU grace period, and packets are received inside RCU read-side
-    // sections, from the program's start until they are published on the socket's ring.
-    if rustix::thread::membarrier(rustix::thread::MembarrierCommand::Global).is_err() {
-        thread::sleep(Duration::from_millis(50));
     }
 }
 

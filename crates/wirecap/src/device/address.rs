@@ -73,7 +73,7 @@ impl Address {
     const HEADER_BYTES: usize = 8;
 
     /// The index of its interface and the address in the payload of an `RTM_NEWADDR`.
-    fn parse(payload: &[u8]) -> Option<(u32, Self)> {
+    pub(super) fn parse(payload: &[u8]) -> Option<(u32, Self)> {
         let (header, attributes) = Attributes::after_header::<{ Self::HEADER_BYTES }>(payload)?;
         // On a point-to-point link IFA_ADDRESS is the other end's.
         let own = attributes.bytes(libc::IFA_LOCAL).or_else(|| attributes.bytes(libc::IFA_ADDRESS))?;
@@ -122,7 +122,7 @@ impl Route {
     }
 
     /// Reads the payload of an `RTM_NEWROUTE`, if it is a route through this interface.
-    fn parse(payload: &[u8], index: u32) -> Option<Self> {
+    pub(super) fn parse(payload: &[u8], index: u32) -> Option<Self> {
         let (header, attributes) = Attributes::after_header::<{ Self::HEADER_BYTES }>(payload)?;
         let (family, prefix_len, kind) = (header[0], header[1], header[7]);
         let destination = match attributes.bytes(libc::RTA_DST) {
@@ -263,5 +263,41 @@ fn ip(family: u8, bytes: &[u8]) -> Option<IpAddr> {
         AF_INET => <[u8; 4]>::try_from(bytes).ok().map(IpAddr::from),
         AF_INET6 => <[u8; 16]>::try_from(bytes).ok().map(IpAddr::from),
         _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn address(ip: &str) -> Address {
+        Address { ip: ip.parse().unwrap(), prefix_len: 64, scope: Scope::Link }
+    }
+
+    #[test]
+    fn only_link_local_addresses_that_nobody_chose_are_automatic() {
+        for automatic in ["fe80::fc:ff:fe00:1", "fe80::1234:5678:9abc:def0"] {
+            assert!(address(automatic).is_automatic(), "{automatic}");
+        }
+        for chosen in ["fe80::1", "fe80::53:1", "2001:db8::1234:5678:9abc:def0", "169.254.1.1", "10.0.0.1"] {
+            assert!(!address(chosen).is_automatic(), "{chosen}");
+        }
+    }
+
+    #[test]
+    fn a_million_routes_are_counted_and_few_are_kept() {
+        let mut routes = Routes::default();
+        for _ in 0..1_000_000 {
+            routes.add(Route { destination: Ipv4Addr::LOCALHOST.into(), prefix_len: 24, gateway: None });
+        }
+        assert_eq!((routes.count, routes.first.len()), (1_000_000, Routes::FIRST_MAX));
+    }
+
+    #[test]
+    fn a_route_whose_next_hops_are_only_numbered_was_chosen_by_the_kernel() {
+        let numbered = Payload::new(&[]).with_u32(30, 1);
+        assert!(leads_through(Attributes::new(numbered.bytes()), 7));
+        let other = Payload::new(&[]).with_u32(libc::RTA_OIF, 8);
+        assert!(!leads_through(Attributes::new(other.bytes()), 7));
     }
 }

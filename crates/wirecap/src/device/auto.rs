@@ -116,7 +116,7 @@ impl Device {
             let why = format!("its link layer (type {}) is not Ethernet", self.link_type);
             return Choice { engine: Engine::Packet, why };
         }
-        let rung = self.expected_rung();
+        let rung = self.xdp.map(|support| support.expected_rung());
         let driver = self.driver.as_deref().unwrap_or("its driver");
         let ability = match rung {
             Some(Rung::ZeroCopy) => format!("{driver} has zero-copy AF_XDP"),
@@ -125,13 +125,5 @@ impl Device {
             None => format!("this kernel does not tell what {driver} can do"),
         };
         Choice { engine: Engine::Xdp(rung), why: format!("it carries none of the host's traffic; {ability}") }
-    }
-
-    fn expected_rung(&self) -> Option<Rung> {
-        self.xdp.map(|support| match support {
-            support if support.is_zero_copy() => Rung::ZeroCopy,
-            support if support.is_native() => Rung::NativeCopy,
-            _ => Rung::Generic,
-        })
     }
 }

@@ -61,26 +61,13 @@ impl Device {
     /// namespace.
     pub fn counters(&self) -> Result<DeviceCounters, DeviceError> {
         let mut netlink = self.reconnect()?;
-        let counters = match self.reporter() {
+        let is_hardware = self.has_parent || self.bus_info.is_some();
+        let counters = match reporter(self.kind.as_deref(), self.driver.as_deref(), is_hardware) {
             Reporter::Nobody => Ok(DeviceCounters { dropped: None, source: DropSource::NotReported }),
             Reporter::Hardware => self.hardware_counters(&mut netlink),
             Reporter::Veth => self.veth_counters(&mut netlink),
         };
         counters.map_err(|error| self.kernel(error))
-    }
-
-    /// The kernel's documentation keeps `rx_missed_errors` for hardware; software leaves it and its
-    /// neighbours at zero, which would read as "nothing lost". Of virtual devices only those have something
-    /// to say that add up the counters of hardware beneath them.
-    fn reporter(&self) -> Reporter {
-        const SILENT_DRIVERS: [&str; 3] = ["virtio_net", "vif", "hv_netvsc"];
-        let is_silent = self.driver.as_deref().is_some_and(|driver| SILENT_DRIVERS.contains(&driver));
-        match self.kind.as_deref() {
-            Some("veth") => Reporter::Veth,
-            Some("bond" | "team") => Reporter::Hardware,
-            None if !is_silent && (self.has_parent || self.bus_info.is_some()) => Reporter::Hardware,
-            _ => Reporter::Nobody,
-        }
     }
 
     fn hardware_counters(&self, netlink: &mut Netlink) -> io::Result<DeviceCounters> {
@@ -111,10 +98,28 @@ impl Device {
 }
 
 /// Who knows what a device has lost.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Reporter {
     Hardware,
     Veth,
     Nobody,
+}
+
+/// Drivers of hardware, mostly of the virtual kind, that leave `rx_missed_errors` and its neighbours at zero
+/// whatever they lose.
+const SILENT_DRIVERS: [&str; 6] = ["virtio_net", "vif", "hv_netvsc", "vmxnet3", "gve", "enic"];
+
+/// The kernel's documentation keeps `rx_missed_errors` for hardware; in software it and its neighbours stay
+/// at zero, which would read as "nothing lost". Of virtual interfaces only those have something to say that
+/// add up the counters of hardware beneath them.
+fn reporter(kind: Option<&str>, driver: Option<&str>, is_hardware: bool) -> Reporter {
+    let is_silent = driver.is_some_and(|driver| SILENT_DRIVERS.contains(&driver));
+    match kind {
+        Some("veth") => Reporter::Veth,
+        Some("bond" | "team") => Reporter::Hardware,
+        None if is_hardware && !is_silent => Reporter::Hardware,
+        _ => Reporter::Nobody,
+    }
 }
 
 fn hardware_drops(statistics: &LinkStatistics) -> u64 {
@@ -156,6 +161,17 @@ mod tests {
         let statistics =
             LinkStatistics { rx_dropped: 9, rx_over_errors: 5, rx_fifo_errors: 5, rx_missed_errors: 2 };
         assert_eq!(hardware_drops(&statistics), 7);
+    }
+
+    #[test]
+    fn only_hardware_and_what_adds_it_up_report_losses() {
+        assert_eq!(reporter(None, Some("ixgbe"), true), Reporter::Hardware);
+        assert_eq!(reporter(Some("bond"), Some("bonding"), false), Reporter::Hardware);
+        assert_eq!(reporter(Some("veth"), Some("veth"), false), Reporter::Veth);
+        assert_eq!(reporter(None, Some("virtio_net"), true), Reporter::Nobody);
+        assert_eq!(reporter(Some("tun"), Some("tun"), true), Reporter::Nobody);
+        assert_eq!(reporter(Some("macvlan"), None, false), Reporter::Nobody);
+        assert_eq!(reporter(None, None, false), Reporter::Nobody);
     }
 
     #[test]

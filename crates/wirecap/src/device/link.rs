@@ -148,3 +148,57 @@ pub(super) fn other_macs(netlink: &mut Netlink, link: &Link) -> io::Result<Vec<M
         macs => macs,
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn link(index: u32, name: &str, kind: &str, more: impl FnOnce(Payload) -> Payload) -> Link {
+        let mut header = [0; HEADER_BYTES];
+        header[4..8].copy_from_slice(&index.to_ne_bytes());
+        let info = Payload::new(&[]).with_text(libc::IFLA_INFO_KIND, kind);
+        let payload = Payload::new(&header).with_text(libc::IFLA_IFNAME, name);
+        Link::parse(more(payload.with(libc::IFLA_LINKINFO, info.bytes())).bytes()).unwrap()
+    }
+
+    fn on(lower: u32) -> impl FnOnce(Payload) -> Payload {
+        move |payload| payload.with_u32(libc::IFLA_LINK, lower)
+    }
+
+    #[test]
+    fn a_vlan_stands_on_its_interface() {
+        let eth0 = link(2, "eth0", "", |payload| payload);
+        let vlan = link(5, "eth0.7", "vlan", on(2));
+        assert!(eth0.carries(&vlan) && !vlan.carries(&eth0));
+    }
+
+    #[test]
+    fn the_ends_of_a_pair_do_not_stand_on_each_other() {
+        for kind in ["veth", "netkit", "vxcan"] {
+            let (a, b) = (link(2, "a", kind, on(3)), link(3, "b", kind, on(2)));
+            assert!(!a.carries(&b) && !b.carries(&a), "{kind}");
+        }
+    }
+
+    #[test]
+    fn an_index_of_another_namespace_is_not_ours() {
+        let elsewhere = |payload: Payload| on(2)(payload).with_u32(libc::IFLA_LINK_NETNSID, 0);
+        assert_eq!(link(5, "vlan7", "vlan", elsewhere).lower, None);
+    }
+
+    #[test]
+    fn a_bond_is_known_by_its_ports() {
+        let port = link(2, "eth0", "", |payload| payload.with_u32(libc::IFLA_MASTER, 9));
+        assert_eq!(port.controller, Some(9));
+    }
+
+    #[test]
+    fn statistics_are_taken_from_their_places() {
+        let counters: Vec<u8> = (0..25_u64).flat_map(u64::to_ne_bytes).collect();
+        let payload = Payload::new(&[0; HEADER_BYTES]).with(libc::IFLA_STATS64, &counters);
+        let statistics = LinkStatistics::parse(payload.bytes()).unwrap();
+        let expected =
+            LinkStatistics { rx_dropped: 6, rx_over_errors: 11, rx_fifo_errors: 14, rx_missed_errors: 15 };
+        assert_eq!(statistics, expected);
+    }
+}

@@ -41,6 +41,11 @@ impl Payload {
         Self(header.to_vec())
     }
 
+    #[cfg(test)]
+    pub(super) fn bytes(&self) -> &[u8] {
+        &self.0
+    }
+
     pub(super) fn with(mut self, kind: u16, value: &[u8]) -> Self {
         let attribute = DefaultNla::new(kind, value.to_vec());
         let start = self.0.len();
@@ -206,6 +211,11 @@ fn acknowledged(payload: &[u8]) -> io::Result<()> {
 pub(super) struct Attributes<'a>(&'a [u8]);
 
 impl<'a> Attributes<'a> {
+    #[cfg(test)]
+    pub(super) fn new(bytes: &'a [u8]) -> Self {
+        Self(bytes)
+    }
+
     /// Splits a payload into its fixed header of `N` bytes and the attributes after it.
     pub(super) fn after_header<const N: usize>(payload: &'a [u8]) -> Option<(&'a [u8; N], Self)> {
         let (header, rest) = payload.split_first_chunk()?;
@@ -258,4 +268,99 @@ pub(super) fn u32_at(bytes: &[u8], offset: usize) -> Option<u32> {
 /// The number of the kernel's that stands at `offset`.
 pub(super) fn u64_at(bytes: &[u8], offset: usize) -> Option<u64> {
     Some(u64::from_ne_bytes(*bytes.get(offset..)?.first_chunk()?))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::device::address::{Address, Route};
+    use crate::device::link::{Link, LinkStatistics};
+    use crate::device::xdp::XdpSupport;
+
+    /// Message types and payloads of a datagram, up to the end of the answer.
+    fn read(datagram: &[u8]) -> io::Result<Vec<Vec<u8>>> {
+        let mut payloads = Vec::new();
+        for message in Messages(datagram) {
+            let mut accept = |payload: &[u8]| {
+                payloads.push(payload.to_vec());
+                ControlFlow::Continue(())
+            };
+            if read_message(&message, &mut accept)?.is_break() {
+                break;
+            }
+        }
+        Ok(payloads)
+    }
+
+    fn message(kind: u16, payload: &[u8]) -> Vec<u8> {
+        let mut bytes = vec![0; HEADER_BYTES + payload.len()];
+        bytes[HEADER_BYTES..].copy_from_slice(payload);
+        let mut message = NetlinkBuffer::new(&mut bytes);
+        message.set_length((HEADER_BYTES + payload.len()) as u32);
+        message.set_message_type(kind);
+        bytes.resize(bytes.len().next_multiple_of(4), 0);
+        bytes
+    }
+
+    #[test]
+    fn a_list_ends_at_its_end_and_not_at_the_first_unmarked_part() {
+        let done = message(NLMSG_DONE, &0_i32.to_ne_bytes());
+        let datagram = [message(20, b"one"), message(NLMSG_NOOP, b""), message(20, b"two"), done].concat();
+        assert_eq!(read(&datagram).unwrap(), [b"one", b"two"]);
+    }
+
+    #[test]
+    fn an_error_in_place_of_the_end_is_an_error() {
+        for kind in [NLMSG_DONE, NLMSG_ERROR] {
+            let datagram = [message(20, b"one"), message(kind, &(-libc::EPERM).to_ne_bytes())].concat();
+            assert_eq!(read(&datagram).unwrap_err().raw_os_error(), Some(libc::EPERM));
+        }
+    }
+
+    #[test]
+    fn attributes_come_out_as_they_went_in() {
+        let payload = Payload::new(&[9; 4]).with_text(3, "eth0").with(5, &[1, 2, 3]).with_u32(7, 0xdead_beef);
+        let (header, attributes) = Attributes::after_header::<4>(payload.bytes()).unwrap();
+        assert_eq!(header, &[9; 4]);
+        assert_eq!(attributes.text(3).as_deref(), Some("eth0"));
+        assert_eq!(attributes.bytes(5), Some(&[1, 2, 3][..]));
+        assert_eq!(attributes.u32(7), Some(0xdead_beef));
+        assert_eq!(attributes.u32(5), None, "too short");
+        assert_eq!(attributes.bytes(4), None);
+    }
+
+    /// Bytes that no kernel sends: all beginnings of a message with everything in it, and it with each byte
+    /// replaced.
+    #[test]
+    fn no_bytes_make_a_reader_panic() {
+        let hops = [16_u8, 0, 0, 0, 3, 0, 0, 0, 8, 0, 5, 0, 192, 0, 2, 1];
+        let linkinfo = Payload::new(&[]).with_text(libc::IFLA_INFO_KIND, "veth");
+        let whole = Payload::new(&[2; 16])
+            .with(libc::IFLA_ADDRESS, &[2; 6])
+            .with_text(libc::IFLA_IFNAME, "eth0")
+            .with(libc::IFLA_STATS64, &[1; 200])
+            .with(libc::IFLA_LINKINFO, linkinfo.bytes())
+            .with(libc::RTA_MULTIPATH, &hops)
+            .with(18, &[10, 0, 1, 2, 3, 4]);
+        let whole = whole.bytes();
+        for end in 0..whole.len() {
+            read_everything(&whole[..end]);
+        }
+        for index in 0..whole.len() {
+            for byte in [0, 1, 3, 4, 5, 0x7f, 0x80, 0xff] {
+                let mut changed = whole.to_vec();
+                changed[index] = byte;
+                read_everything(&changed);
+            }
+        }
+    }
+
+    fn read_everything(payload: &[u8]) {
+        let _ = Messages(payload).count();
+        let _ = Link::parse(payload);
+        let _ = LinkStatistics::parse(payload);
+        let _ = Address::parse(payload);
+        let _ = Route::parse(payload, 3);
+        let _ = XdpSupport::parse(payload);
+    }
 }

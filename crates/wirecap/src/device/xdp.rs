@@ -5,6 +5,7 @@ use std::io;
 
 use bitflags::bitflags;
 
+use super::auto::Rung;
 use super::link::Link;
 use super::netlink::{Attributes, Netlink, Payload};
 
@@ -98,8 +99,16 @@ impl XdpSupport {
         self.is_native() && self.features.contains(XdpFeatures::XSK_ZEROCOPY)
     }
 
+    pub(super) fn expected_rung(&self) -> Rung {
+        match self {
+            _ if self.is_zero_copy() => Rung::ZeroCopy,
+            _ if self.is_native() => Rung::NativeCopy,
+            _ => Rung::Generic,
+        }
+    }
+
     /// Reads the payload of an answer to `dev-get`.
-    fn parse(payload: &[u8]) -> Option<Self> {
+    pub(super) fn parse(payload: &[u8]) -> Option<Self> {
         let (_, attributes) = Attributes::after_header::<GENERIC_HEADER_BYTES>(payload)?;
         let bits = |kind| attributes.u64(kind).unwrap_or(0);
         Some(Self {
@@ -199,4 +208,53 @@ impl Netdev {
 /// The head of a request to a generic family: the command and the family's version.
 fn command(command: u8) -> Payload {
     Payload::new(&[command, 1, 0, 0])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// An answer as a driver with zero-copy gives it.
+    fn zero_copy_answer() -> Payload {
+        let all_features_and_one_to_come = 0xff_u64;
+        command(NETDEV_CMD_DEV_GET)
+            .with_u32(NETDEV_A_DEV_IFINDEX, 4)
+            .with(NETDEV_A_DEV_XDP_FEATURES, &all_features_and_one_to_come.to_ne_bytes())
+            .with(NETDEV_A_DEV_XDP_RX_METADATA_FEATURES, &3_u64.to_ne_bytes())
+            .with(NETDEV_A_DEV_XSK_FEATURES, &2_u64.to_ne_bytes())
+            .with_u32(NETDEV_A_DEV_XDP_ZC_MAX_SEGS, 8)
+    }
+
+    #[test]
+    fn a_zero_copy_driver_is_understood() {
+        let support = XdpSupport::parse(zero_copy_answer().bytes()).unwrap();
+        assert!(support.is_zero_copy() && support.is_native());
+        assert_eq!(support.features & XdpFeatures::all(), XdpFeatures::all());
+        assert_eq!(support.zero_copy_segments_max, Some(8));
+        assert_eq!(support.rx_metadata, RxMetadata::TIMESTAMP | RxMetadata::HASH);
+        assert_eq!(support.xsk, XskFeatures::TX_CHECKSUM);
+        assert_eq!(support.expected_rung(), Rung::ZeroCopy);
+    }
+
+    #[test]
+    fn an_older_kernel_says_less() {
+        let answer = command(NETDEV_CMD_DEV_GET).with(NETDEV_A_DEV_XDP_FEATURES, &1_u64.to_ne_bytes());
+        let support = XdpSupport::parse(answer.bytes()).unwrap();
+        assert_eq!(support.zero_copy_segments_max, None);
+        assert_eq!(support.expected_rung(), Rung::Generic, "without redirection no AF_XDP in the driver");
+    }
+
+    #[test]
+    fn nothing_said_is_not_nothing_offered() {
+        assert_eq!(XdpSupport::parse(command(NETDEV_CMD_DEV_GET).bytes()), None);
+        assert_eq!(XdpSupport::parse(&[]), None);
+    }
+
+    #[test]
+    fn a_program_in_the_hardware_is_listed() {
+        let nested = Payload::new(&[]).with_u32(IFLA_XDP_HW_PROG_ID, 7).with_u32(IFLA_XDP_DRV_PROG_ID, 5);
+        let programs = attached(Attributes::new(nested.bytes()));
+        let of = |program_id, mode| AttachedXdp { program_id, mode };
+        assert_eq!(programs, [of(5, XdpMode::Native), of(7, XdpMode::Offloaded)]);
+    }
 }

@@ -4,11 +4,14 @@
 
 use std::alloc::{Layout, alloc_zeroed, dealloc, handle_alloc_error};
 use std::io;
+use std::ops::Range;
 use std::os::fd::OwnedFd;
 use std::ptr::{self, NonNull};
 
 use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
-use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap, munmap};
+use rustix::mm::{
+    Advice, MapFlags, MremapFlags, ProtFlags, madvise, mmap, mmap_anonymous, mremap_fixed, munmap,
+};
 
 /// Bytes of a huge page on x86-64 and of the usual ones elsewhere.
 const HUGE_PAGE_BYTES: usize = 2 << 20;
@@ -123,6 +126,46 @@ impl Mapping {
         let base = unsafe { mmap(ptr::null_mut(), bytes, protection, flags, file, offset) }?;
         let base = NonNull::new(base.cast::<u8>()).expect("the kernel maps nothing at address 0");
         Ok(Self { base, bytes })
+    }
+
+    /// Where the mapping starts.
+    pub(crate) fn base(&self) -> NonNull<u8> {
+        self.base
+    }
+
+    pub(crate) fn bytes(&self) -> usize {
+        self.bytes
+    }
+
+    /// Lets go of the kernel's object, which a mapping keeps alive: from now on there is memory of the
+    /// process's own at the same place, with the same bytes in the ranges `kept` and zeros elsewhere.
+    ///
+    /// # Safety
+    ///
+    /// Nobody may write into the ranges meanwhile, or count on the kernel to see what is written later.
+    pub(crate) unsafe fn cut_loose(&self, kept: impl Iterator<Item = Range<usize>>) -> io::Result<()> {
+        let protection = ProtFlags::READ | ProtFlags::WRITE;
+        let flags = MapFlags::PRIVATE | MapFlags::NORESERVE;
+        // SAFETY: a fresh mapping at a place of the kernel's choosing overlaps nothing.
+        let copy = unsafe { mmap_anonymous(ptr::null_mut(), self.bytes, protection, flags) }?;
+        for range in kept {
+            assert!(range.start <= range.end && range.end <= self.bytes, "a range outside the mapping");
+            // SAFETY: inside both mappings, which are different; the caller says that nobody writes.
+            unsafe {
+                let from = self.base.as_ptr().add(range.start);
+                copy.cast::<u8>().add(range.start).copy_from_nonoverlapping(from, range.len());
+            }
+        }
+        let base = self.base.as_ptr().cast();
+        // SAFETY: both are whole mappings of `self.bytes`. Who reads a kept range finds the same bytes
+        // before and after: the kernel exchanges the pages while it holds off page faults.
+        let moved = unsafe { mremap_fixed(copy, self.bytes, self.bytes, MremapFlags::MAYMOVE, base) };
+        if let Err(errno) = moved {
+            // SAFETY: the copy is still where it was made, and nobody knows of it.
+            let _ = unsafe { munmap(copy, self.bytes) };
+            return Err(errno.into());
+        }
+        Ok(())
     }
 
     /// The address of the `T` at `offset`.

@@ -1,12 +1,12 @@
 //! Promiscuous mode, joined through a packet socket: the kernel undoes it when the socket goes,
 //! whatever way the process ends.
 
-#![allow(unsafe_code)]
-
 use std::io;
-use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::fd::OwnedFd;
 
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socket_with};
+
+use crate::sys::option::set_option;
 
 /// Keeps an interface in promiscuous mode while it lives.
 #[derive(Debug)]
@@ -22,16 +22,7 @@ impl Promiscuous {
             mr_alen: 0,
             mr_address: [0; 8],
         };
-        // SAFETY: the pointer and the length describe `membership`, which the kernel only reads.
-        let outcome = unsafe {
-            libc::setsockopt(
-                socket.as_raw_fd(),
-                libc::SOL_PACKET,
-                libc::PACKET_ADD_MEMBERSHIP,
-                (&raw const membership).cast(),
-                size_of_val(&membership) as libc::socklen_t,
-            )
-        };
-        if outcome == 0 { Ok(Self(socket)) } else { Err(io::Error::last_os_error()) }
+        set_option(&socket, libc::SOL_PACKET, libc::PACKET_ADD_MEMBERSHIP, &membership)?;
+        Ok(Self(socket))
     }
 }

@@ -106,8 +106,17 @@ impl Program {
 /// # Safety
 /// The pointers among the attributes are valid for the command.
 unsafe fn bpf_fd(command: libc::c_long, attributes: &[u64]) -> OwnedFd {
-    // SAFETY: as the caller says; what these two commands return is a descriptor that nobody else owns.
-    unsafe { OwnedFd::from_raw_fd(bpf(command, attributes).expect("bpf") as i32) }
+    const ATTEMPTS: usize = 10;
+    for _ in 0..ATTEMPTS {
+        // SAFETY: as the caller says.
+        match unsafe { bpf(command, attributes) } {
+            // The verifier breaks off when a signal comes.
+            Err(error) if error.raw_os_error() == Some(libc::EAGAIN) => {}
+            // SAFETY: what these two commands return is a descriptor that nobody else owns.
+            result => return unsafe { OwnedFd::from_raw_fd(result.expect("bpf") as i32) },
+        }
+    }
+    panic!("bpf: interrupted {ATTEMPTS} times");
 }
 
 /// # Safety

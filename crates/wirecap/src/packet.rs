@@ -1,0 +1,331 @@
+//! The `packet` engine: AF_PACKET sockets with TPACKET_V3 rings on any interface (tap mode).
+//!
+//! The host keeps its traffic; the rings get copies. The R x M cells of a ring are R blocks of M cells'
+//! memory, which the kernel fills one after the other with packets as long as they are: short packets
+//! lie closer than in cells, so there is room for more of them. What is different from the `xdp` engine:
+//!
+//! - A block is handed over when it is full, or some time after it was begun, so a packet may wait
+//!   that long.
+//! - A block belongs to the chunks made of it until the last of them is dropped, and the kernel uses the
+//!   blocks in turn: when it comes round to one that is still held it waits there, and what arrives
+//!   meanwhile is lost (`no_cell`), although other blocks are free. So a chunk may be held for as long
+//!   as the ring takes to fill once, and no longer.
+
+mod blocks;
+pub(crate) mod frame;
+mod ring;
+mod steering;
+
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use crate::chunk::{RingIdentity, RingName};
+use crate::device::Device;
+use crate::error::OpenError;
+use crate::packet::blocks::Blocks;
+use crate::packet::ring::{PacketRing, Traits};
+use crate::packet::steering::Selection;
+use crate::pool::Geometry;
+use crate::ring::Ring;
+use crate::sync::{Mutex, lock};
+use crate::sys::packet::{BlockShape, Fanout, PacketSocket};
+use crate::sys::promiscuous::Promiscuous;
+use crate::sys::wait_for_running_programs;
+
+pub use steering::Direction;
+
+/// Bytes of a block at least: the longest packet that offloads make by default (64 KiB, headers not
+/// counted), as the kernel would cut one that is longer than a block.
+const BLOCK_BYTES_MIN: u32 = 128 << 10;
+/// Bytes of the cells that size the blocks.
+pub(crate) const CELL_BYTES: u32 = 2048;
+/// Bytes of an Ethernet header with two VLAN tags: what a frame is longer than the MTU.
+const LINK_HEADER_BYTES: u32 = 14 + 2 * 4;
+/// How long after it was begun a block with packets in it is handed over unless something else is asked
+/// for.
+pub(crate) const DEFAULT_RETIRE_AFTER: Duration = Duration::from_millis(20);
+/// How much later than asked for the kernel may hand over a block: a tick of its coarsest clock, and
+/// some time to get round to it.
+pub(crate) const RETIREMENT_SLACK: Duration = Duration::from_millis(50);
+/// Bytes of a packet that the kernel keeps at least: enough to put a VLAN tag in.
+const SNAP_BYTES_MIN: u32 = 64;
+/// How many sockets a group may have unless it asks for more.
+const GROUP_SOCKETS_MAX: usize = 256;
+
+/// How rings are to be opened.
+#[derive(Debug, Clone)]
+pub(crate) struct Settings {
+    pub(crate) geometry: Geometry,
+    pub(crate) spread: Spread,
+    pub(crate) direction: Direction,
+    pub(crate) retire_after: Duration,
+    pub(crate) timestamps: bool,
+    pub(crate) promiscuous: bool,
+    pub(crate) snap_len: u32,
+    /// The interface's place in the capture.
+    pub(crate) interface_index: usize,
+    /// The place of the interface's first ring in the capture.
+    pub(crate) first_ring_index: usize,
+}
+
+/// The rings of an interface, receiving.
+#[derive(Debug)]
+pub(crate) struct Opened {
+    pub(crate) rings: Vec<Arc<dyn Ring>>,
+    pub(crate) attachment: Attachment,
+    pub(crate) shape: BlockShape,
+}
+
+/// How the packets of an interface are spread over its rings.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Spread {
+    /// By flow: both directions of a connection share a ring.
+    Flows {
+        /// How many rings there are.
+        rings: u32,
+    },
+    /// By receive queue: a ring for each of these. What comes from other queues is not captured, and
+    /// neither is what the driver does not name the queue of.
+    ///
+    /// On a veth, which names no queue, XDP frames (those of a redirect) count as queue 0's.
+    Queues(Vec<u32>),
+}
+
+impl Spread {
+    /// How many rings there are.
+    pub fn rings(&self) -> usize {
+        match self {
+            Self::Flows { rings } => *rings as usize,
+            Self::Queues(queues) => queues.len(),
+        }
+    }
+}
+
+/// The blocks of a ring of R x M cells: R blocks of M cells' memory, in whole pages, and large enough
+/// for every packet.
+pub(crate) fn block_shape(geometry: Geometry) -> BlockShape {
+    let bytes = (geometry.chunk_cells * CELL_BYTES).max(BLOCK_BYTES_MIN);
+    let page_bytes = rustix::param::page_size() as u32;
+    BlockShape { block_bytes: bytes.next_multiple_of(page_bytes), blocks: geometry.chunks }
+}
+
+/// Opens the rings of `device`. Needs CAP_NET_RAW and nothing else.
+pub(crate) fn open(device: &Device, settings: &Settings) -> Result<Opened, OpenError> {
+    if !device.up {
+        return Err(OpenError::InterfaceDown { interface: device.name.clone() });
+    }
+    let plan = Plan::new(device, settings)?;
+    let failed =
+        |action| move |source| OpenError::PacketSocket { interface: device.name.clone(), action, source };
+    let shape = block_shape(settings.geometry);
+    let traits = Traits {
+        ifindex: device.index,
+        geometry: settings.geometry,
+        timestamps: settings.timestamps,
+        longest_frame: device.mtu + LINK_HEADER_BYTES,
+        filtering: false,
+    };
+    let mut rings = Vec::new();
+    for place in 0..plan.spread.rings() {
+        let socket = plan.deaf_socket().map_err(failed("open a packet socket on"))?;
+        let mapping =
+            socket.make_ring(shape, settings.retire_after).map_err(failed("make a receive ring on"))?;
+        let identity = RingIdentity {
+            name: RingName { interface: device.name.clone(), queue: plan.number_of(place) },
+            index: settings.first_ring_index + place,
+            interface_index: settings.interface_index,
+            snap_len: settings.snap_len,
+            link_type: device.savefile_link_type(),
+        };
+        let selection = plan.selection(place);
+        rings.push(Arc::new(PacketRing::new(
+            identity,
+            traits,
+            selection,
+            Blocks::new(mapping, shape),
+            socket,
+        )));
+    }
+    let unplaced = plan.needs_program().then(|| plan.deaf_socket()).transpose();
+    let unplaced = unplaced.map_err(failed("open a packet socket on"))?;
+    plan.bind(&rings, unplaced.as_ref()).map_err(failed("bind a packet socket to"))?;
+    let promiscuous = settings
+        .promiscuous
+        .then(|| Promiscuous::join(device.index))
+        .transpose()
+        .map_err(failed("set promiscuous mode on"))?;
+    let unplaced =
+        unplaced.map(Unplaced::new).transpose().map_err(failed("count the packets without a queue on"))?;
+    // Until here every socket refused every packet: those that came while the group was incomplete would
+    // have gone to the wrong ring, or to several.
+    let whole = steering::everything(settings.snap_len.max(SNAP_BYTES_MIN));
+    for ring in &rings {
+        ring.listen(&whole).map_err(failed("attach a socket filter on"))?;
+    }
+    Ok(Opened {
+        rings: rings.iter().map(|ring| Arc::clone(ring) as Arc<dyn Ring>).collect(),
+        attachment: Attachment {
+            rings,
+            unplaced,
+            patience: settings.retire_after + RETIREMENT_SLACK,
+            _promiscuous: promiscuous,
+        },
+        shape,
+    })
+}
+
+/// How the sockets of an interface share its packets.
+#[derive(Debug)]
+struct Plan<'a> {
+    ifindex: u32,
+    spread: &'a Spread,
+    direction: Direction,
+    ignore_outgoing: bool,
+    /// The interface has one receive queue: every packet is of it, whether or not the driver says so.
+    one_queue: bool,
+    /// What the driver marks the packets of queue 0 with.
+    first_mark: u32,
+}
+
+impl<'a> Plan<'a> {
+    fn new(device: &Device, settings: &'a Settings) -> Result<Self, OpenError> {
+        let rings = settings.spread.rings();
+        if rings >= GROUP_SOCKETS_MAX {
+            return Err(OpenError::BadParameter {
+                parameter: "the number of rings on one interface",
+                value: rings as u64,
+                allowed: format!("1 to {}", GROUP_SOCKETS_MAX - 1),
+            });
+        }
+        // What the host sends has no receive queue. On the loopback interface the host receives what it
+        // sends, and each packet is to be seen once.
+        let received_only =
+            matches!(settings.spread, Spread::Queues(_)) || device.link_type == libc::ARPHRD_LOOPBACK;
+        Ok(Self {
+            ifindex: device.index,
+            spread: &settings.spread,
+            direction: settings.direction,
+            ignore_outgoing: match settings.direction {
+                Direction::In => true,
+                Direction::Out => false,
+                Direction::InOut => received_only,
+            },
+            one_queue: device.rx_queues == 1,
+            // A veth end leaves the sender's mark, which is the number of the queue itself.
+            first_mark: if device.driver.as_deref() == Some("veth") { 0 } else { 1 },
+        })
+    }
+
+    /// A socket that refuses every packet, also when it is bound.
+    fn deaf_socket(&self) -> io::Result<PacketSocket> {
+        let socket = PacketSocket::new()?;
+        socket.attach_filter(&steering::nothing())?;
+        if self.ignore_outgoing {
+            socket.ignore_outgoing()?;
+        }
+        Ok(socket)
+    }
+
+    /// The number in the name of the ring at `place`: its receive queue where it has one.
+    fn number_of(&self, place: usize) -> u32 {
+        match self.spread {
+            Spread::Flows { .. } => place as u32,
+            Spread::Queues(queues) => queues[place],
+        }
+    }
+
+    /// Which packets the ring at `place` looks at.
+    fn selection(&self, place: usize) -> Selection {
+        let queue_mark = self.needs_program().then(|| self.mark(self.number_of(place)));
+        Selection { direction: self.direction, queue_mark }
+    }
+
+    /// What the driver marks the packets of `queue` with.
+    fn mark(&self, queue: u32) -> u32 {
+        queue + self.first_mark
+    }
+
+    fn needs_program(&self) -> bool {
+        matches!(self.spread, Spread::Queues(_)) && !self.one_queue
+    }
+
+    /// Binds the sockets in the order of the rings, which is the order of the group, also when the
+    /// interface goes down and comes back.
+    fn bind(&self, rings: &[Arc<PacketRing>], unplaced: Option<&PacketSocket>) -> io::Result<()> {
+        let fanout = if self.needs_program() { Fanout::Program } else { Fanout::Hash };
+        let mut group = None;
+        let shared = rings.len() > 1 || unplaced.is_some();
+        let mut bind = |socket: &PacketSocket| {
+            socket.bind(self.ifindex)?;
+            match group {
+                _ if !shared => Ok(()),
+                Some(group) => socket.join(group),
+                None => {
+                    group = Some(socket.found_group(fanout, self.ignore_outgoing)?);
+                    match self.spread {
+                        Spread::Queues(queues) => {
+                            let marks: Vec<u32> = queues.iter().map(|&queue| self.mark(queue)).collect();
+                            socket.steer(&steering::place_of_mark(&marks))
+                        }
+                        Spread::Flows { .. } => Ok(()),
+                    }
+                }
+            }
+        };
+        rings.iter().try_for_each(|ring| ring.with_socket(&mut bind))?;
+        unplaced.map_or(Ok(()), bind)
+    }
+}
+
+/// Counts the packets of an interface with several queues of which the kernel does not know the queue.
+#[derive(Debug)]
+pub(crate) struct Unplaced {
+    socket: Mutex<Option<PacketSocket>>,
+    count: AtomicU64,
+}
+
+impl Unplaced {
+    /// Counts by `socket`, to which all packets come that no ring gets.
+    fn new(socket: PacketSocket) -> io::Result<Self> {
+        socket.keep_little()?;
+        socket.attach_filter(&steering::without_queue())?;
+        Ok(Self { socket: Mutex::new(Some(socket)), count: AtomicU64::new(0) })
+    }
+
+    /// How many there were until now.
+    pub(crate) fn count(&self) -> u64 {
+        let socket = lock(&self.socket);
+        let counts = socket.as_ref().and_then(|socket| socket.take_counts().ok()).unwrap_or_default();
+        let new = u64::from(counts.packets);
+        self.count.fetch_add(new, Ordering::Relaxed) + new
+    }
+
+    fn end(&self) {
+        self.count();
+        *lock(&self.socket) = None;
+    }
+}
+
+/// What receives on an interface. The kernel undoes all of it when the process ends.
+#[derive(Debug)]
+pub(crate) struct Attachment {
+    rings: Vec<Arc<PacketRing>>,
+    unplaced: Option<Unplaced>,
+    /// How long the kernel may take to hand over its last blocks.
+    patience: Duration,
+    _promiscuous: Option<Promiscuous>,
+}
+
+impl Attachment {
+    /// Receives no more. When it returns, every packet that came is in a block that was handed over.
+    pub(crate) fn detach(self) {
+        self.rings.iter().for_each(|ring| ring.silence());
+        if let Some(unplaced) = &self.unplaced {
+            unplaced.end();
+        }
+        wait_for_running_programs();
+        self.rings.iter().for_each(|ring| ring.await_retirement(self.patience));
+    }
+}

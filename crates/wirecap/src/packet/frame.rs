@@ -1,0 +1,143 @@
+//! A packet in a block: its header by the kernel, and its VLAN tag put back.
+
+#![allow(unsafe_code)]
+
+use std::fmt;
+use std::ops::Range;
+use std::ptr::NonNull;
+
+use libc::tpacket3_hdr;
+
+use crate::pool::Descriptor;
+use crate::time::Timestamp;
+
+const HEADER_BYTES: usize = size_of::<tpacket3_hdr>();
+const _: () = assert!(HEADER_BYTES == 48);
+
+/// Bytes of a VLAN tag.
+const TAG_BYTES: usize = 4;
+/// Bytes in front of the tag: two Ethernet addresses.
+const ADDRESS_BYTES: usize = 12;
+/// What a tag begins with unless the kernel says otherwise.
+const TPID_8021Q: u16 = 0x8100;
+
+/// A packet's header that leads nowhere.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct BadFrame {
+    /// Where it stands in the ring.
+    offset: usize,
+    /// Where it says that the packet begins, counted from the header, and how long that is.
+    mac: u16,
+    len: u32,
+}
+
+impl fmt::Display for BadFrame {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { offset, mac, len } = self;
+        write!(f, "a packet header at {offset} (for {len} bytes from {mac} on) that leads outside it")
+    }
+}
+
+/// A packet that was looked at.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Frame {
+    /// Where its bytes are; `options` tells how far in front of them the header is.
+    pub(crate) descriptor: Descriptor,
+    pub(crate) wire_len: u32,
+    /// Where its bytes end.
+    pub(crate) end: usize,
+    /// Where the next packet's header is.
+    pub(crate) next: usize,
+}
+
+/// Looks at the packet whose header stands at `offset`, within `room`, and puts back the VLAN tag that
+/// the kernel took out. Places are counted from `base`.
+///
+/// # Safety
+///
+/// The room must be mapped behind `base`, and be nobody else's.
+pub(crate) unsafe fn read(base: NonNull<u8>, room: &Range<usize>, offset: usize) -> Result<Frame, BadFrame> {
+    let bad = |mac, len| BadFrame { offset, mac, len };
+    if offset < room.start || offset.saturating_add(HEADER_BYTES) > room.end {
+        return Err(bad(0, 0));
+    }
+    // SAFETY: the header lies in the room, as was just checked.
+    let place = unsafe { base.add(offset) };
+    // SAFETY: as above; the struct is made of integers.
+    let mut header = unsafe { place.cast::<tpacket3_hdr>().read_unaligned() };
+    let start = offset + usize::from(header.tp_mac);
+    let end = start.saturating_add(header.tp_snaplen as usize);
+    // In front of the packet, behind the header, there must be room for a tag. The kernel leaves the
+    // link-layer address of the sender and some padding there.
+    if usize::from(header.tp_mac) < HEADER_BYTES + TAG_BYTES || end > room.end {
+        return Err(bad(header.tp_mac, header.tp_snaplen));
+    }
+    if header.tp_status & libc::TP_STATUS_VLAN_VALID != 0 && header.tp_snaplen as usize >= ADDRESS_BYTES {
+        // SAFETY: the packet and what is in front of it lie in the room.
+        unsafe { put_tag_back(place, &mut header) };
+    }
+    let mac = header.tp_mac;
+    Ok(Frame {
+        descriptor: Descriptor {
+            address: (offset + usize::from(mac)) as u64,
+            len: header.tp_snaplen,
+            options: mac.into(),
+        },
+        wire_len: header.tp_len,
+        end,
+        next: offset.saturating_add(header.tp_next_offset as usize),
+    })
+}
+
+/// Moves the addresses down by the length of a tag, and writes the tag behind them. The header then
+/// describes the packet with its tag.
+///
+/// # Safety
+///
+/// `place` must be that of `header`, with room for a tag and the addresses where it says.
+unsafe fn put_tag_back(place: NonNull<u8>, header: &mut tpacket3_hdr) {
+    let tpid = match header.tp_status & libc::TP_STATUS_VLAN_TPID_VALID {
+        0 => TPID_8021Q,
+        _ => header.hv1.tp_vlan_tpid,
+    };
+    let [a, b] = tpid.to_be_bytes();
+    let [c, d] = (header.hv1.tp_vlan_tci as u16).to_be_bytes();
+    header.tp_status &= !libc::TP_STATUS_VLAN_VALID;
+    header.tp_mac -= TAG_BYTES as u16;
+    header.tp_snaplen += TAG_BYTES as u32;
+    header.tp_len += TAG_BYTES as u32;
+    // SAFETY: the caller saw to the room.
+    unsafe {
+        let start = place.add(header.tp_mac.into());
+        start.copy_from(start.add(TAG_BYTES), ADDRESS_BYTES);
+        start.add(ADDRESS_BYTES).cast::<[u8; TAG_BYTES]>().write([a, b, c, d]);
+        place.cast::<tpacket3_hdr>().write_unaligned(*header);
+    }
+}
+
+/// The length on the wire of the packet whose header stands at `header`.
+///
+/// # Safety
+///
+/// There must be a header that nobody writes to.
+#[inline]
+pub(crate) unsafe fn wire_len(header: NonNull<u8>) -> u32 {
+    let header = header.cast::<tpacket3_hdr>().as_ptr();
+    // SAFETY: the caller's promise.
+    unsafe { (&raw const (*header).tp_len).read_unaligned() }
+}
+
+/// When the packet arrived whose header stands at `header`.
+///
+/// # Safety
+///
+/// As for [`wire_len`].
+#[inline]
+pub(crate) unsafe fn timestamp(header: NonNull<u8>) -> Timestamp {
+    let header = header.cast::<tpacket3_hdr>().as_ptr();
+    // SAFETY: the caller's promise.
+    let (seconds, nanos) = unsafe {
+        ((&raw const (*header).tp_sec).read_unaligned(), (&raw const (*header).tp_nsec).read_unaligned())
+    };
+    Timestamp::from_unix_nanos(u64::from(seconds) * 1_000_000_000 + u64::from(nanos))
+}

@@ -1,0 +1,244 @@
+//! A receive ring of AF_PACKET: the kernel fills blocks, chunks are parts of them.
+
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::{Duration, Instant};
+
+use rustix::net::netdevice;
+
+use crate::chunk::{Chunk, RingIdentity};
+use crate::error::CaptureError;
+use crate::ledger::{Account, Drops};
+use crate::packet::blocks::{BadBlock, Blocks, OpenBlock};
+use crate::packet::steering::{self, Selection};
+use crate::pool::Geometry;
+use crate::ring::Ring;
+use crate::sync::{Mutex, MutexGuard, lock, try_lock};
+use crate::sys::packet::{PacketSocket, SocketFilter};
+
+/// How often to look whether the kernel has handed over its last packets.
+const RETIREMENT_LOOK: Duration = Duration::from_millis(1);
+
+/// What is the same for all rings of an interface.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Traits {
+    pub(crate) ifindex: u32,
+    pub(crate) geometry: Geometry,
+    /// Whether packets tell their times.
+    pub(crate) timestamps: bool,
+    /// Bytes of the longest frame that the interface carries.
+    pub(crate) longest_frame: u32,
+    /// Whether a socket filter turns packets away, which the kernel does not count.
+    pub(crate) filtering: bool,
+}
+
+/// A receive ring whose packets are in blocks that the kernel fills.
+#[derive(Debug)]
+pub(crate) struct PacketRing {
+    identity: Arc<RingIdentity>,
+    traits: Traits,
+    selection: Selection,
+    blocks: Arc<Blocks>,
+    /// How many packets are left in the block that is open.
+    open_packets: AtomicU32,
+    side: Mutex<Side>,
+}
+
+/// What the lock of the ring guards.
+#[derive(Debug)]
+struct Side {
+    /// None once the ring is closed.
+    socket: Option<PacketSocket>,
+    open: Option<OpenBlock>,
+    next_sequence: u64,
+    delivered: u64,
+    bytes: u64,
+    super_packets: u64,
+    offloaded_chunks: u64,
+    /// Packets that no free block was there for.
+    no_cell: u64,
+    /// How often the kernel stood still for want of a block.
+    stalls: u64,
+    /// Packets that the kernel described badly, and packets left behind at the close.
+    other: u64,
+}
+
+impl PacketRing {
+    /// A ring over the blocks of `socket`, which were just made.
+    pub(crate) fn new(
+        identity: RingIdentity,
+        traits: Traits,
+        selection: Selection,
+        blocks: Blocks,
+        socket: PacketSocket,
+    ) -> Self {
+        let side = Side {
+            socket: Some(socket),
+            open: None,
+            next_sequence: 0,
+            delivered: 0,
+            bytes: 0,
+            super_packets: 0,
+            offloaded_chunks: 0,
+            no_cell: 0,
+            stalls: 0,
+            other: 0,
+        };
+        Self {
+            identity: Arc::new(identity),
+            traits,
+            selection,
+            blocks: Arc::new(blocks),
+            open_packets: AtomicU32::new(0),
+            side: Mutex::new(side),
+        }
+    }
+
+    /// Does something to the socket, unless the ring is closed.
+    pub(crate) fn with_socket(&self, work: impl FnOnce(&PacketSocket) -> io::Result<()>) -> io::Result<()> {
+        lock(&self.side).socket.as_ref().map_or(Ok(()), work)
+    }
+
+    /// Runs `program` on the ring's packets from now on. What is in the ring already stays.
+    pub(crate) fn listen(&self, program: &SocketFilter) -> io::Result<()> {
+        self.with_socket(|socket| socket.attach_filter(&self.selection.then(program)))
+    }
+
+    /// Receives nothing more. A packet that is on its way at this moment may still come.
+    pub(crate) fn silence(&self) {
+        // Fails only where the kernel is out of memory for one instruction.
+        let _ = self.with_socket(|socket| socket.attach_filter(&steering::nothing()));
+    }
+
+    /// Waits until the kernel has handed over what it has, `longest` at most. Nothing more may arrive.
+    pub(crate) fn await_retirement(&self, longest: Duration) {
+        let deadline = Instant::now() + longest;
+        while self.blocks.filling() > 0 && Instant::now() < deadline {
+            std::thread::sleep(RETIREMENT_LOOK);
+        }
+    }
+
+    fn capture_from(
+        &self,
+        mut side: MutexGuard<'_, Side>,
+        offloaded: bool,
+    ) -> Result<Option<Chunk>, CaptureError> {
+        let Some(mut block) = side.open.take().or_else(|| self.open_next(&mut side)) else {
+            return Ok(None);
+        };
+        let taken = block.take(self.traits.geometry.chunk_cells, self.traits.longest_frame);
+        side.bytes += taken.bytes;
+        side.super_packets += taken.super_packets;
+        side.delivered += taken.len() as u64;
+        let bad = taken.bad;
+        let ring = Arc::clone(&self.identity);
+        let chunk = taken.into_chunk(ring, self.traits.timestamps, side.next_sequence, offloaded);
+        side.next_sequence += u64::from(chunk.is_some());
+        side.offloaded_chunks += u64::from(offloaded && chunk.is_some());
+        if bad.is_some() {
+            side.other += u64::from(block.left());
+            drop(block);
+        } else if block.left() > 0 {
+            side.open = Some(block);
+        }
+        self.open_packets.store(side.open.as_ref().map_or(0, OpenBlock::left), Ordering::Relaxed);
+        match (chunk, bad) {
+            (None, Some(bad)) => Err(self.broken(bad)),
+            (chunk, _) => Ok(chunk),
+        }
+    }
+
+    /// Opens the next block with packets in it, if the kernel has handed one over.
+    fn open_next(&self, side: &mut Side) -> Option<OpenBlock> {
+        side.socket.as_ref()?;
+        loop {
+            let block = self.blocks.open_next()?;
+            if block.is_losing() {
+                side.count_losses();
+            }
+            if block.left() > 0 {
+                return Some(block);
+            }
+        }
+    }
+
+    fn broken(&self, bad: BadBlock) -> CaptureError {
+        CaptureError::BrokenRing { ring: self.identity.name.clone(), detail: bad.to_string() }
+    }
+}
+
+impl Side {
+    /// Adds what the kernel dropped since the last time.
+    fn count_losses(&mut self) {
+        let counts = self.socket.as_ref().and_then(|socket| socket.take_counts().ok()).unwrap_or_default();
+        self.no_cell += u64::from(counts.drops);
+        self.stalls += u64::from(counts.freezes);
+    }
+}
+
+impl Ring for PacketRing {
+    fn identity(&self) -> &Arc<RingIdentity> {
+        &self.identity
+    }
+
+    fn capacity(&self) -> u32 {
+        self.traits.geometry.cells()
+    }
+
+    fn backlog(&self) -> u32 {
+        let chunk_cells = self.traits.geometry.chunk_cells;
+        self.blocks.filled().saturating_mul(chunk_cells)
+            + self.open_packets.load(Ordering::Relaxed).min(chunk_cells)
+    }
+
+    fn capture(&self) -> Result<Option<Chunk>, CaptureError> {
+        self.capture_from(lock(&self.side), false)
+    }
+
+    fn offload(&self) -> Result<Option<Chunk>, CaptureError> {
+        let Some(side) = try_lock(&self.side) else { return Ok(None) };
+        self.capture_from(side, true)
+    }
+
+    fn watch(&self, watch: &mut dyn FnMut(BorrowedFd<'_>)) {
+        if let Some(socket) = &lock(&self.side).socket {
+            watch(socket.as_fd());
+        }
+    }
+
+    fn is_gone(&self) -> bool {
+        lock(&self.side).socket.as_ref().is_some_and(|socket| {
+            socket.clear_error();
+            netdevice::index_to_name(socket, self.traits.ifindex).is_err()
+        })
+    }
+
+    fn account(&self) -> Account {
+        let mut side = lock(&self.side);
+        side.count_losses();
+        Account {
+            delivered: side.delivered,
+            bytes: side.bytes,
+            filtered: (!self.traits.filtering).then_some(0),
+            dropped: Drops { no_cell: side.no_cell, ring_full: 0, device: None, other: side.other },
+            offloaded_chunks: side.offloaded_chunks,
+            ..Account::default()
+        }
+        .balanced()
+    }
+
+    fn close(&self) {
+        let mut side = lock(&self.side);
+        if side.socket.is_none() {
+            return;
+        }
+        side.count_losses();
+        let open = side.open.take().map_or(0, |block| block.left());
+        side.other += self.blocks.waiting() + u64::from(open);
+        self.open_packets.store(0, Ordering::Relaxed);
+        side.socket = None;
+        self.blocks.cut_loose();
+    }
+}

@@ -1,0 +1,101 @@
+//! Which packets a ring gets: classic BPF on what the kernel knows of a packet beside its bytes.
+
+use libc::sock_filter;
+
+use crate::sys::packet::SocketFilter;
+
+/// Which packets a capture wants, by their direction.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Direction {
+    /// Those that the interface received.
+    In,
+    /// Those that the host sent.
+    Out,
+    /// Both.
+    #[default]
+    InOut,
+}
+
+/// What the kernel knows of a packet, by the offsets that stand for it.
+#[derive(Debug, Clone, Copy)]
+#[repr(i32)]
+enum Knowledge {
+    /// Who it is for, or [`OUTGOING`].
+    PacketType = libc::SKF_AD_PKTTYPE,
+    /// The mark of the receive queue that it came from.
+    QueueMark = libc::SKF_AD_QUEUE,
+}
+
+/// The packet type of what the host sends.
+const OUTGOING: u32 = libc::PACKET_OUTGOING as u32;
+
+fn statement(code: u32, k: u32) -> sock_filter {
+    sock_filter { code: code as u16, jt: 0, jf: 0, k }
+}
+
+fn load(what: Knowledge) -> sock_filter {
+    statement(libc::BPF_LD | libc::BPF_W | libc::BPF_ABS, (libc::SKF_AD_OFF + what as i32).cast_unsigned())
+}
+
+fn give(result: u32) -> sock_filter {
+    statement(libc::BPF_RET | libc::BPF_K, result)
+}
+
+/// Jumps over so many statements if the value loaded is `value`, and over so many if it is not.
+fn jump_if(value: u32, then: u8, otherwise: u8) -> sock_filter {
+    let test = statement(libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K, value);
+    sock_filter { jt: then, jf: otherwise, ..test }
+}
+
+/// Refuses every packet.
+pub(crate) fn nothing() -> Vec<sock_filter> {
+    vec![give(0)]
+}
+
+/// Gives every packet's first `bytes` bytes.
+pub(crate) fn everything(bytes: u32) -> Vec<sock_filter> {
+    vec![give(bytes)]
+}
+
+/// Which packets a socket looks at.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Selection {
+    /// Outgoing packets are sorted out beforehand where they are not wanted, which costs the host less.
+    pub(crate) direction: Direction,
+    /// The mark of the receive queue; none for all.
+    pub(crate) queue_mark: Option<u32>,
+}
+
+impl Selection {
+    /// Runs `program` on the packets selected.
+    pub(crate) fn then(self, program: &SocketFilter) -> Vec<sock_filter> {
+        let mut code = Vec::new();
+        if self.direction == Direction::Out {
+            code.extend([load(Knowledge::PacketType), jump_if(OUTGOING, 1, 0), give(0)]);
+        }
+        if let Some(mark) = self.queue_mark {
+            code.extend([load(Knowledge::QueueMark), jump_if(mark, 1, 0), give(0)]);
+        }
+        // Jumps count from where they stand, so a program may stand behind another.
+        code.extend(program);
+        code
+    }
+}
+
+/// The mark of what no receive queue is known of.
+pub(crate) const NO_QUEUE: u32 = 0;
+
+/// Gives the place of a packet's queue mark among `marks`, and their number if it is none of them.
+pub(crate) fn place_of_mark(marks: &[u32]) -> Vec<sock_filter> {
+    let mut code = vec![load(Knowledge::QueueMark)];
+    for (place, &mark) in (0..).zip(marks) {
+        code.extend([jump_if(mark, 0, 1), give(place)]);
+    }
+    code.push(give(marks.len() as u32));
+    code
+}
+
+/// Gives one byte of the packets whose receive queue is not known.
+pub(crate) fn without_queue() -> Vec<sock_filter> {
+    vec![load(Knowledge::QueueMark), jump_if(NO_QUEUE, 0, 1), give(1), give(0)]
+}

@@ -1,0 +1,174 @@
+//! AF_PACKET sockets with a TPACKET_V3 receive ring (`networking/packet_mmap.rst`).
+
+#![allow(unsafe_code)]
+
+use std::ffi::c_int;
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::time::Duration;
+
+use libc::sock_filter;
+use rustix::net::{AddressFamily, SocketFlags, SocketType, socket_with, sockopt};
+
+use crate::sys::memory::Mapping;
+use crate::sys::option::{get_option, set_option};
+
+/// Instructions of classic BPF, which the kernel runs on a socket's packets: the result is how many
+/// bytes of the packet the socket gets, 0 for none.
+pub(crate) type SocketFilter = [sock_filter];
+
+/// The blocks of a receive ring.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct BlockShape {
+    /// Bytes of a block, a multiple of the page size.
+    pub(crate) block_bytes: u32,
+    /// How many blocks there are.
+    pub(crate) blocks: u32,
+}
+
+impl BlockShape {
+    pub(crate) fn ring_bytes(self) -> usize {
+        self.block_bytes as usize * self.blocks as usize
+    }
+}
+
+/// How the packets of an interface are spread over the sockets of a group.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Fanout {
+    /// By a hash of the flow that both directions share.
+    Hash,
+    /// By a program, which gives the number of the socket in the order of joining.
+    Program,
+}
+
+/// A group of sockets that share an interface's packets, as the kernel numbers and describes it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct FanoutGroup(c_int);
+
+/// What became of the packets that passed a socket's filter, since they were last asked for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(crate) struct PacketCounts {
+    /// All of them, dropped or not.
+    pub(crate) packets: u32,
+    /// Those that found no block free.
+    pub(crate) drops: u32,
+    /// How often the kernel stood still at a block that had not been returned.
+    pub(crate) freezes: u32,
+}
+
+/// An AF_PACKET socket.
+#[derive(Debug)]
+pub(crate) struct PacketSocket(OwnedFd);
+
+impl PacketSocket {
+    /// A socket that receives nothing yet.
+    pub(crate) fn new() -> io::Result<Self> {
+        // Protocol 0: no packet comes before `bind` names a protocol.
+        Ok(Self(socket_with(AddressFamily::PACKET, SocketType::RAW, SocketFlags::CLOEXEC, None)?))
+    }
+
+    /// Makes the receive ring and maps it. The kernel hands a block over when it is full, or
+    /// `retire_after` (whole milliseconds, 1 at least) after it was begun, unless it is empty.
+    pub(crate) fn make_ring(&self, shape: BlockShape, retire_after: Duration) -> io::Result<Mapping> {
+        self.set(libc::PACKET_VERSION, &(libc::tpacket_versions::TPACKET_V3 as c_int))?;
+        // Frames have no fixed size in this version; the kernel only wants the numbers to agree.
+        let frame_bytes = rustix::param::page_size() as u32;
+        let request = libc::tpacket_req3 {
+            tp_block_size: shape.block_bytes,
+            tp_block_nr: shape.blocks,
+            tp_frame_size: frame_bytes,
+            tp_frame_nr: shape.block_bytes / frame_bytes * shape.blocks,
+            tp_retire_blk_tov: retire_after.as_millis().clamp(1, 1 << 30) as u32,
+            tp_sizeof_priv: 0,
+            tp_feature_req_word: 0,
+        };
+        self.set(libc::PACKET_RX_RING, &request)?;
+        Mapping::of(self, shape.ring_bytes(), 0)
+    }
+
+    /// Leaves the packets that this host sends alone.
+    pub(crate) fn ignore_outgoing(&self) -> io::Result<()> {
+        self.set(libc::PACKET_IGNORE_OUTGOING, &c_int::from(true))
+    }
+
+    /// Runs `program` on every packet from now on.
+    pub(crate) fn attach_filter(&self, program: &SocketFilter) -> io::Result<()> {
+        set_option(self, libc::SOL_SOCKET, libc::SO_ATTACH_FILTER, &described(program))
+    }
+
+    /// Receives the packets of interface `ifindex` from now on.
+    pub(crate) fn bind(&self, ifindex: u32) -> io::Result<()> {
+        let address = libc::sockaddr_ll {
+            sll_family: libc::AF_PACKET as u16,
+            sll_protocol: (libc::ETH_P_ALL as u16).to_be(),
+            sll_ifindex: ifindex.cast_signed(),
+            sll_hatype: 0,
+            sll_pkttype: 0,
+            sll_halen: 0,
+            sll_addr: [0; 8],
+        };
+        let bytes = size_of_val(&address) as libc::socklen_t;
+        // SAFETY: the pointer and the length describe `address`, which the kernel only reads.
+        let outcome = unsafe { libc::bind(self.0.as_raw_fd(), (&raw const address).cast(), bytes) };
+        if outcome == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+    }
+
+    /// Founds a group with this socket as its first member, under a number that no other has. The
+    /// socket must be bound.
+    pub(crate) fn found_group(&self, fanout: Fanout, ignore_outgoing: bool) -> io::Result<FanoutGroup> {
+        let kind = match fanout {
+            Fanout::Hash => libc::PACKET_FANOUT_HASH,
+            Fanout::Program => libc::PACKET_FANOUT_CBPF,
+        };
+        let outgoing = if ignore_outgoing { libc::PACKET_FANOUT_FLAG_IGNORE_OUTGOING } else { 0 };
+        let request = (kind | outgoing | libc::PACKET_FANOUT_FLAG_UNIQUEID) << 16;
+        self.set(libc::PACKET_FANOUT, &request)?;
+        // The answer has the form in which the next members name the group.
+        get_option(self, libc::SOL_PACKET, libc::PACKET_FANOUT).map(FanoutGroup)
+    }
+
+    /// Becomes the next member of `group`. The socket must be bound to the same interface.
+    pub(crate) fn join(&self, group: FanoutGroup) -> io::Result<()> {
+        self.set(libc::PACKET_FANOUT, &group.0)
+    }
+
+    /// Gives the group of this socket the program that spreads its packets.
+    pub(crate) fn steer(&self, program: &SocketFilter) -> io::Result<()> {
+        self.set(libc::PACKET_FANOUT_DATA, &described(program))
+    }
+
+    /// Keeps as little as the kernel allows of what arrives.
+    pub(crate) fn keep_little(&self) -> io::Result<()> {
+        Ok(sockopt::set_socket_recv_buffer_size(self, 0)?)
+    }
+
+    /// What became of the packets since the last call: the kernel starts again from 0.
+    pub(crate) fn take_counts(&self) -> io::Result<PacketCounts> {
+        let counts: libc::tpacket_stats_v3 = get_option(self, libc::SOL_PACKET, libc::PACKET_STATISTICS)?;
+        Ok(PacketCounts {
+            packets: counts.tp_packets,
+            drops: counts.tp_drops,
+            freezes: counts.tp_freeze_q_cnt,
+        })
+    }
+
+    /// Forgets that the interface went down, which would make the socket readable for ever.
+    pub(crate) fn clear_error(&self) {
+        let _ = sockopt::socket_error(self);
+    }
+
+    fn set<T>(&self, option: c_int, value: &T) -> io::Result<()> {
+        set_option(self, libc::SOL_PACKET, option, value)
+    }
+}
+
+impl AsFd for PacketSocket {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.0.as_fd()
+    }
+}
+
+/// The form in which the kernel takes a program. It only reads it, and only during the call.
+fn described(program: &SocketFilter) -> libc::sock_fprog {
+    libc::sock_fprog { len: program.len() as u16, filter: program.as_ptr().cast_mut() }
+}

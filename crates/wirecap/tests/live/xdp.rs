@@ -1,0 +1,94 @@
+//! What only the engine `xdp` does.
+
+use wirecap::{Capture, Engine, OpenError};
+use wirecap_testbed::{AfXdpSender, Counters, Load, Stamp, pass_program, privileged};
+
+use crate::bed::{Bed, balanced, take};
+
+#[test]
+fn a_ring_holds_as_many_packets_as_its_pool_has_cells_and_names_the_surplus() {
+    if !privileged() {
+        return;
+    }
+    let bed = Bed::new(Engine::Xdp, 1);
+    let capture = bed.open(Capture::on("a1").chunk(256).pool(512));
+    let mut worker = capture.workers().pop().unwrap();
+    let mut generator = bed.generator();
+    generator.send(&[Load::new(0, 100_000).per_second(500_000)]).unwrap();
+    take(&mut worker, 100_000, |_| {});
+    let ledger = bed.at_receiver(|| capture.ledger());
+    balanced(&ledger, 100_000);
+    assert!(ledger.is_lossless(), "{ledger}");
+
+    generator.send(&[Load::new(0, 200_000).per_second(500_000)]).unwrap();
+    take(&mut worker, 131_072, |_| {});
+    let ledger = bed.at_receiver(|| capture.ledger());
+    balanced(&ledger, 300_000);
+    assert_eq!(ledger.total.dropped.no_cell, 200_000 - 131_072, "{ledger}");
+    assert_eq!(ledger.total.dropped.total(), 200_000 - 131_072, "{ledger}");
+
+    generator.send(&[Load::new(0, 50_000).per_second(500_000)]).unwrap();
+    take(&mut worker, 50_000, |_| {});
+    let ledger = bed.close(capture);
+    balanced(&ledger, 350_000);
+    assert_eq!(ledger.total.dropped.total(), 200_000 - 131_072, "{ledger}");
+}
+
+#[test]
+fn a_capture_of_one_queue_leaves_the_others_to_the_host() {
+    if !privileged() {
+        return;
+    }
+    let bed = Bed::new(Engine::Xdp, 2);
+    let capture = bed.open(Capture::on("a1@1").chunk(64).pool(16));
+    let mut worker = capture.workers().pop().unwrap();
+    let mut counters = Counters::of(&bed.pair.receiver).unwrap();
+    let traffic = bed.traffic();
+    for queue in 0..2u16 {
+        let mut sender = AfXdpSender::on(&bed.pair.sender, queue.into()).unwrap();
+        (0..100).for_each(|sequence| sender.send(&traffic.frame(Stamp { queue, sequence })).unwrap());
+        sender.flush().unwrap();
+    }
+    take(&mut worker, 100, |chunk| {
+        assert!(chunk.iter().all(|packet| Stamp::of(packet.data()).unwrap().queue == 1));
+    });
+    let queues = counters.since_start().unwrap().rx_queues;
+    assert_eq!((queues[0].passed(), queues[1].xdp_redirect), (100, 100));
+    let ledger = bed.close(capture);
+    balanced(&ledger, 100);
+    assert_eq!(ledger.rings[0].name, "a1@1");
+}
+
+#[test]
+fn a_larger_mtu_gets_larger_cells_and_too_large_a_one_is_refused() {
+    if !privileged() {
+        return;
+    }
+    let bed = Bed::with_mtu(Engine::Xdp, 1, 3400);
+    let capture = bed.open(bed.small());
+    assert_eq!(capture.geometry().cell_bytes, 4096);
+    balanced(&bed.close(capture), 0);
+
+    let bed = Bed::with_mtu(Engine::Xdp, 1, 9000);
+    let (error, text) = bed.refusal(bed.small());
+    assert!(matches!(error, OpenError::MtuTooLarge { mtu: 9000, .. }), "{text}");
+    assert!(text.contains("ip link set a1 mtu"), "{text}");
+}
+
+#[test]
+fn another_program_on_the_interface_is_named_and_left_alone() {
+    if !privileged() {
+        return;
+    }
+    let bed = Bed::new(Engine::Xdp, 2);
+    let program = bed.at_receiver(|| pass_program(&bed.pair.receiver)).unwrap();
+    let (error, text) = bed.refusal(bed.small());
+    assert!(matches!(error, OpenError::Program { .. }), "{text}");
+    assert!(text.contains("XDP program"), "{text}");
+    drop(program);
+
+    let capture = bed.open(bed.small());
+    let (_, text) = bed.refusal(bed.small());
+    assert!(text.contains("XDP program"), "{text}");
+    balanced(&bed.close(capture), 0);
+}
