@@ -28,8 +28,8 @@ pub(crate) trait Ring: Send + Sync + fmt::Debug {
     /// Takes up to M packets, or nothing when none wait or the ring is closed.
     fn capture(&self) -> Result<Option<Chunk>, CaptureError>;
     /// As [`capture`](Self::capture), for a worker that the ring is not a home ring of: gives nothing
-    /// when somebody else is capturing from the ring.
-    fn offload(&self) -> Result<Option<Chunk>, CaptureError>;
+    /// when somebody else is capturing from the ring, or when no more than `limit` packets wait.
+    fn offload(&self, limit: u32) -> Result<Option<Chunk>, CaptureError>;
     /// Hands a descriptor that is readable while packets wait to `watch`.
     fn watch(&self, watch: &mut dyn FnMut(BorrowedFd<'_>));
     /// Whether its interface is no more, so that no packets will ever come.
@@ -126,11 +126,13 @@ impl UmemRing {
     fn capture_from(
         &self,
         mut side: MutexGuard<'_, RxSide>,
+        limit: u32,
         offloaded: bool,
     ) -> Result<Option<Chunk>, CaptureError> {
         let Some(open) = &mut side.open else { return Ok(None) };
         let waiting = open.ring.available().map_err(|broken| self.broken(&broken))?;
-        if waiting == 0 {
+        // Looked at under the lock: what a buddy saw may have been captured since.
+        if waiting <= limit {
             drop(side);
             self.refill.flush_if_free();
             return Ok(None);
@@ -218,12 +220,12 @@ impl Ring for UmemRing {
     }
 
     fn capture(&self) -> Result<Option<Chunk>, CaptureError> {
-        self.capture_from(lock(&self.rx), false)
+        self.capture_from(lock(&self.rx), 0, false)
     }
 
-    fn offload(&self) -> Result<Option<Chunk>, CaptureError> {
+    fn offload(&self, limit: u32) -> Result<Option<Chunk>, CaptureError> {
         let Some(side) = try_lock(&self.rx) else { return Ok(None) };
-        self.capture_from(side, true)
+        self.capture_from(side, limit, true)
     }
 
     fn watch(&self, watch: &mut dyn FnMut(BorrowedFd<'_>)) {

@@ -161,8 +161,8 @@ impl Ring for Boastful {
         self.0.capture()
     }
 
-    fn offload(&self) -> Result<Option<Chunk>, CaptureError> {
-        self.0.offload()
+    fn offload(&self, limit: u32) -> Result<Option<Chunk>, CaptureError> {
+        self.0.offload(limit / 2)
     }
 
     fn watch(&self, _watch: &mut dyn FnMut(BorrowedFd<'_>)) {}
@@ -271,6 +271,22 @@ fn a_burst_below_the_threshold_is_processed_by_its_own_worker_alone() {
     }
 }
 
+/// A worker that had nothing to do for longer than others may be away is not stuck: a buddy that happens
+/// to look just when the next packets come leaves them to it.
+#[test]
+fn a_worker_that_was_idle_is_not_taken_for_a_stuck_one() {
+    let mut config = skewed(Mode::Advanced(0.6), &[0.0, 0.0], if cfg!(miri) { 1 } else { 20 });
+    config.settings.stuck_after = Duration::from_millis(2);
+    // Between its looks round, every 10 ms, so that the last one is longer ago.
+    let every = Duration::from_millis(20);
+    let burst = Arrivals::Bursts { packets: 50, rate: 1e6, first: every, every };
+    config.arrivals = vec![burst, Arrivals::Poisson { rate: 5000.0 }];
+    config.service = vec![Service::at_rate(100_000.0); 2];
+    let outcome = run(&config);
+    assert!(outcome.ledger.is_lossless());
+    assert_eq!(outcome.workers[1].offloaded_chunks, 0);
+}
+
 fn backlog_at(outcome: &Outcome, ring: usize, at: Duration) -> u32 {
     let sample = outcome.samples.iter().find(|sample| sample.at >= at);
     sample.expect("a sample then").backlogs[ring]
@@ -310,6 +326,18 @@ fn the_ring_of_a_worker_that_leaves_is_drained_at_once() {
     let outcome = run(&stuck_for_five_seconds(leaves, 0.2));
     assert!(outcome.ledger.is_lossless(), "{}", outcome.ledger);
     assert!(outcome.max_backlogs[0] <= 2 * M, "{:?}", outcome.max_backlogs);
+}
+
+/// A worker that takes a tenth of a second for a chunk can call one buddy that often; three are needed.
+#[test]
+fn each_helper_calls_the_next_one() {
+    let mut config = skewed(Mode::Advanced(0.6), &[2.5, 0.0, 0.0, 0.0], 3);
+    config.service[0] = Service::at_rate(1000.0);
+    config.waiting.look_round = Duration::from_secs(10);
+    let outcome = run(&config);
+    assert!(outcome.ledger.is_lossless(), "{}", outcome.ledger);
+    // 6,000 are reached at 0.24 s, and it calls at 0.3 s or so, when there are 7,500.
+    assert!(outcome.max_backlogs[0] < 8000, "{:?}", outcome.max_backlogs);
 }
 
 /// The largest burst at `pin` packets per second that loses nothing, found by halving.
