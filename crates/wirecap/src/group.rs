@@ -114,7 +114,7 @@ impl Group {
             }
         }
         if let Some(buddy) = self.busiest_buddy(worker, now, ending)
-            && let Some(chunk) = buddy.ring.offload(buddy.limit)?
+            && let Some(chunk) = buddy.ring.offload(buddy.limit, buddy.is_abandoned)?
         {
             // Who is stuck or gone cannot call for help: each helper calls the next one.
             let wake = (buddy.ring.backlog() > buddy.limit).then(|| self.sleeping_buddy(worker)).flatten();
@@ -138,10 +138,10 @@ impl Group {
         let Mode::Advanced(threshold) = self.mode else { return None };
         let others = (0..self.seats.len()).filter(|&other| other != worker);
         let candidates = others.flat_map(|other| {
-            let abandoned = ending || self.is_away(other, now);
+            let is_abandoned = self.is_away(other, now);
             self.home(other).map(move |ring| {
-                let limit = if abandoned { 0 } else { cells_at(threshold, ring) };
-                Candidate { ring, limit, backlog: ring.backlog() }
+                let limit = if ending || is_abandoned { 0 } else { cells_at(threshold, ring) };
+                Candidate { ring, limit, is_abandoned, backlog: ring.backlog() }
             })
         });
         candidates.filter(|buddy| buddy.backlog > buddy.limit).max_by(|a, b| a.share().total_cmp(&b.share()))
@@ -221,6 +221,8 @@ struct Candidate<'a> {
     ring: &'a Arc<dyn Ring>,
     /// The backlog down to which it may be drained.
     limit: u32,
+    /// Its worker is stuck or gone.
+    is_abandoned: bool,
     backlog: u32,
 }
 
@@ -270,7 +272,7 @@ mod model {
             Ok(Some(Chunk::hollow(&self.identity)))
         }
 
-        fn offload(&self, _above: u32) -> Result<Option<Chunk>, CaptureError> {
+        fn offload(&self, _limit: u32, _abandoned: bool) -> Result<Option<Chunk>, CaptureError> {
             self.capture()
         }
 

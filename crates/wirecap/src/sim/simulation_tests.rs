@@ -161,8 +161,8 @@ impl Ring for Boastful {
         self.0.capture()
     }
 
-    fn offload(&self, limit: u32) -> Result<Option<Chunk>, CaptureError> {
-        self.0.offload(limit / 2)
+    fn offload(&self, limit: u32, abandoned: bool) -> Result<Option<Chunk>, CaptureError> {
+        self.0.offload(limit / 2, abandoned)
     }
 
     fn watch(&self, _watch: &mut dyn FnMut(BorrowedFd<'_>)) {}
@@ -216,6 +216,7 @@ fn two_skewed_queues_lose_nothing_in_advanced_mode() {
     let outcome = run(&skewed(Mode::Advanced(0.6), &[1.6, 0.2], 20));
     assert!(outcome.ledger.is_lossless(), "{}", outcome.ledger);
     assert_eq!(outcome.ledger.total.offloaded_chunks, outcome.offloaded_chunks);
+    assert_eq!(outcome.ledger.total.abandoned_chunks, 0);
     // The second worker does what the first cannot, and its own.
     let packets: Vec<f64> = outcome.workers.iter().map(|worker| worker.packets as f64).collect();
     assert!(near(packets[0], 20.0 * RATE, 0.05) && near(packets[1], 16.0 * RATE, 0.05), "{packets:?}");
@@ -316,7 +317,8 @@ fn the_ring_of_a_stuck_worker_is_drained_to_the_threshold_and_then_wholly() {
         // From two seconds on the buddy takes 10,000 per second, and 5,000 arrive.
         let after = backlog_at(&outcome, 0, Duration::from_millis(6500));
         assert!(after <= 2 * M, "{after} left");
-        assert!(outcome.offloaded_chunks > 0);
+        let account = &outcome.ledger.rings[0].account;
+        assert!((1..account.offloaded_chunks).contains(&account.abandoned_chunks), "{account:?}");
     }
 }
 
@@ -326,6 +328,8 @@ fn the_ring_of_a_worker_that_leaves_is_drained_at_once() {
     let outcome = run(&stuck_for_five_seconds(leaves, 0.2));
     assert!(outcome.ledger.is_lossless(), "{}", outcome.ledger);
     assert!(outcome.max_backlogs[0] <= 2 * M, "{:?}", outcome.max_backlogs);
+    let account = &outcome.ledger.rings[0].account;
+    assert_eq!(account.abandoned_chunks, account.offloaded_chunks);
 }
 
 /// A worker that takes a tenth of a second for a chunk can call one buddy that often; three are needed.

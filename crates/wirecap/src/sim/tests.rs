@@ -548,6 +548,6 @@ fn a_ring_that_was_drained_meanwhile_is_not_offloaded() {
         capture.kernel(0).receive(&packet(number, 8), Timestamp::default());
     }
     let ring = &capture.rings[0];
-    assert!(ring.offload(5).unwrap().is_none());
-    assert_eq!(ring.offload(4).unwrap().unwrap().len(), 5);
+    assert!(ring.offload(5, false).unwrap().is_none());
+    assert_eq!(ring.offload(4, false).unwrap().unwrap().len(), 5);
 }
