@@ -8,11 +8,7 @@ use super::*;
 use crate::ledger::Account;
 
 /// Debug builds check every cell of every post besides, and are slow.
-const SCHEDULES: u64 = match (cfg!(miri), cfg!(debug_assertions)) {
-    (true, _) => 3,
-    (_, true) => 4000,
-    _ => 100_000,
-};
+const SCHEDULES: u64 = if cfg!(debug_assertions) { 4000 } else { 100_000 };
 
 fn run(config: &SimulationConfig) -> Outcome {
     let outcome = Simulation::new(config.clone()).run();
@@ -190,7 +186,7 @@ fn a_group_that_offloads_below_the_threshold_is_caught() {
 
 #[test]
 fn a_seed_replays_a_run_exactly() {
-    for_each_seed(if cfg!(miri) { 1 } else { 50 }, |mut random| {
+    for_each_seed(50, |mut random| {
         let config = random_config(&mut random);
         assert_eq!(run(&config), run(&config));
     });
@@ -276,7 +272,7 @@ fn a_burst_below_the_threshold_is_processed_by_its_own_worker_alone() {
 /// to look just when the next packets come leaves them to it.
 #[test]
 fn a_worker_that_was_idle_is_not_taken_for_a_stuck_one() {
-    let mut config = skewed(Mode::Advanced(0.6), &[0.0, 0.0], if cfg!(miri) { 1 } else { 20 });
+    let mut config = skewed(Mode::Advanced(0.6), &[0.0, 0.0], 20);
     config.settings.stuck_after = Duration::from_millis(2);
     // Between its looks round, every 10 ms, so that the last one is longer ago.
     let every = Duration::from_millis(20);
