@@ -14,7 +14,7 @@ use crate::pool::Descriptor;
 use crate::recycle::CellList;
 use crate::ring::Ring;
 use crate::savefile::{ReadError, Reader, Record};
-use crate::sync::{Mutex, lock, try_lock};
+use crate::sync::{Mutex, lock};
 use crate::time::Timestamp;
 
 /// A chunk ends when its packets take so many bytes, however few they are.
@@ -43,7 +43,6 @@ struct FileSide {
     next_sequence: u64,
     delivered: u64,
     bytes: u64,
-    offloaded_chunks: u64,
 }
 
 /// The packets of one chunk, each behind its record.
@@ -114,12 +113,11 @@ impl FileRing {
             next_sequence: 0,
             delivered: 0,
             bytes: 0,
-            offloaded_chunks: 0,
         };
         Ok(Self { identity: Arc::new(identity), chunk_packets, path, side: Mutex::new(side) })
     }
 
-    fn capture_from(&self, side: &mut FileSide, offloaded: bool) -> Result<Option<Chunk>, CaptureError> {
+    fn capture_from(&self, side: &mut FileSide) -> Result<Option<Chunk>, CaptureError> {
         let Some(gathering) = side.gather(self.chunk_packets) else {
             return side
                 .failure
@@ -131,10 +129,9 @@ impl FileRing {
         side.next_sequence += 1;
         side.delivered += gathering.list.cells.len() as u64;
         side.bytes += gathering.wire_bytes;
-        side.offloaded_chunks += u64::from(offloaded);
         let home = Arc::new(Block(gathering.bytes.into_boxed_slice()));
         // SAFETY: the descriptors were made with these bytes by `Gathering::add`.
-        Ok(Some(unsafe { Chunk::new(gathering.list, home, ring, Stamps::InFile, sequence, offloaded) }))
+        Ok(Some(unsafe { Chunk::new(gathering.list, home, ring, Stamps::InFile, sequence, false) }))
     }
 }
 
@@ -201,11 +198,12 @@ impl Ring for FileRing {
     }
 
     fn capture(&self) -> Result<Option<Chunk>, CaptureError> {
-        self.capture_from(&mut lock(&self.side), false)
+        self.capture_from(&mut lock(&self.side))
     }
 
-    fn offload(&self) -> Result<Option<Chunk>, CaptureError> {
-        try_lock(&self.side).map_or(Ok(None), |mut side| self.capture_from(&mut side, true))
+    /// A file has one worker, and waits for it.
+    fn offload(&self, _limit: u32, _abandoned: bool) -> Result<Option<Chunk>, CaptureError> {
+        Ok(None)
     }
 
     fn watch(&self, _watch: &mut dyn FnMut(BorrowedFd<'_>)) {}
@@ -220,14 +218,8 @@ impl Ring for FileRing {
 
     fn account(&self) -> Account {
         let side = lock(&self.side);
-        Account {
-            delivered: side.delivered,
-            bytes: side.bytes,
-            filtered: Some(0),
-            offloaded_chunks: side.offloaded_chunks,
-            ..Account::default()
-        }
-        .balanced()
+        Account { delivered: side.delivered, bytes: side.bytes, filtered: Some(0), ..Account::default() }
+            .balanced()
     }
 
     /// What was not read until now is nobody's loss.

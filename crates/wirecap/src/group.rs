@@ -31,14 +31,15 @@ pub(crate) struct Group {
 pub(crate) struct Seat {
     /// Places of its home rings in the group.
     home: Vec<usize>,
-    /// When it last asked for a chunk, in nanoseconds of the group's clock; `GONE` when it never will
-    /// again.
+    /// When it last asked for a chunk, in nanoseconds of the group's clock; `IDLE` when it got none and
+    /// nobody has seen work for it since, `GONE` when it never will ask again.
     asked_at: AtomicU64,
     /// It is about to sleep or sleeps, and may be woken.
     asleep: AtomicBool,
 }
 
 const GONE: u64 = u64::MAX;
+const IDLE: u64 = u64::MAX - 1;
 
 /// What a worker got when it asked.
 #[derive(Debug)]
@@ -59,7 +60,7 @@ impl Group {
     pub(crate) fn new(rings: Vec<Arc<dyn Ring>>, workers: usize, mode: Mode, stuck_after: Duration) -> Self {
         let seat = |worker| Seat {
             home: (worker..rings.len()).step_by(workers).collect(),
-            asked_at: AtomicU64::new(0),
+            asked_at: AtomicU64::new(IDLE),
             asleep: AtomicBool::new(false),
         };
         let seats = (0..workers).map(seat).collect();
@@ -118,11 +119,14 @@ impl Group {
                 return Ok(Asked::Chunk { chunk, wake });
             }
         }
-        if let Some(ring) = self.busiest_buddy(worker, now, ending)
-            && let Some(chunk) = ring.offload()?
+        if let Some(buddy) = self.busiest_buddy(worker, now, ending)
+            && let Some(chunk) = buddy.ring.offload(buddy.limit, buddy.is_abandoned)?
         {
-            return Ok(Asked::Chunk { chunk, wake: None });
+            // Who is stuck or gone cannot call for help: each helper calls the next one.
+            let wake = (buddy.ring.backlog() > buddy.limit).then(|| self.sleeping_buddy(worker)).flatten();
+            return Ok(Asked::Chunk { chunk, wake });
         }
+        seat.asked_at.store(IDLE, Ordering::Relaxed);
         let over = ending || self.rings.iter().all(|ring| ring.is_exhausted());
         Ok(if over && self.is_drained(worker) { Asked::Ended } else { Asked::Nothing })
     }
@@ -137,21 +141,33 @@ impl Group {
 
     /// The ring with the largest backlog above the threshold, if there is one. What was
     /// left in the rings of workers that are stuck, gone or ending is taken whatever the threshold.
-    fn busiest_buddy(&self, worker: usize, now: u64, ending: bool) -> Option<&Arc<dyn Ring>> {
+    fn busiest_buddy(&self, worker: usize, now: u64, ending: bool) -> Option<Candidate<'_>> {
         let Mode::Advanced(threshold) = self.mode else { return None };
-        self.seats
-            .iter()
-            .enumerate()
-            .filter(|(other, _)| *other != worker)
-            .flat_map(|(_, seat)| {
-                let abandoned = ending || seat.is_away(now, self.stuck_after);
-                let above = if abandoned { 0.0 } else { threshold };
-                seat.home.iter().map(move |&ring| (&self.rings[ring], above))
+        let others = (0..self.seats.len()).filter(|&other| other != worker);
+        let candidates = others.flat_map(|other| {
+            let is_abandoned = self.is_away(other, now);
+            self.home(other).map(move |ring| {
+                let limit = if ending || is_abandoned { 0 } else { cells_at(threshold, ring) };
+                Candidate { ring, limit, is_abandoned, backlog: ring.backlog() }
             })
-            .map(|(ring, above)| (ring, f64::from(ring.backlog()) / f64::from(ring.capacity()), above))
-            .filter(|(_, share, above)| share > above)
-            .max_by(|(_, a, _), (_, b, _)| a.total_cmp(b))
-            .map(|(ring, ..)| ring)
+        });
+        candidates.filter(|buddy| buddy.backlog > buddy.limit).max_by(|a, b| a.share().total_cmp(&b.share()))
+    }
+
+    /// Whether `worker` is gone, or has not asked for too long although there is work for it.
+    fn is_away(&self, worker: usize, now: u64) -> bool {
+        let asked_at = &self.seats[worker].asked_at;
+        match asked_at.load(Ordering::Acquire) {
+            GONE => true,
+            IDLE => {
+                // It sleeps rightly until there is something to do: its time counts from when that is seen.
+                if self.home(worker).any(|ring| ring.backlog() > 0) {
+                    let _ = asked_at.compare_exchange(IDLE, now, Ordering::Relaxed, Ordering::Relaxed);
+                }
+                false
+            }
+            asked_at => now.saturating_sub(asked_at) > self.stuck_after.as_nanos() as u64,
+        }
     }
 
     /// Whether `worker` would find nothing now.
@@ -161,7 +177,7 @@ impl Group {
 
     fn above_threshold(&self, ring: &Arc<dyn Ring>) -> bool {
         let Mode::Advanced(threshold) = self.mode else { return false };
-        f64::from(ring.backlog()) > threshold * f64::from(ring.capacity())
+        ring.backlog() > cells_at(threshold, ring)
     }
 
     fn sleeping_buddy(&self, worker: usize) -> Option<usize> {
@@ -202,12 +218,25 @@ impl Group {
     }
 }
 
-impl Seat {
-    fn is_away(&self, now: u64, stuck_after: Duration) -> bool {
-        match self.asked_at.load(Ordering::Acquire) {
-            GONE => true,
-            asked_at => now.saturating_sub(asked_at) > stuck_after.as_nanos() as u64,
-        }
+/// The largest backlog that does not exceed `threshold`, a share of the ring's pool.
+fn cells_at(threshold: f64, ring: &Arc<dyn Ring>) -> u32 {
+    (threshold * f64::from(ring.capacity())) as u32
+}
+
+/// A buddy's ring that may need help.
+struct Candidate<'a> {
+    ring: &'a Arc<dyn Ring>,
+    /// The backlog down to which it may be drained.
+    limit: u32,
+    /// Its worker is stuck or gone.
+    is_abandoned: bool,
+    backlog: u32,
+}
+
+impl Candidate<'_> {
+    /// The backlog as a share of the pool.
+    fn share(&self) -> f64 {
+        f64::from(self.backlog) / f64::from(self.ring.capacity())
     }
 }
 
@@ -250,7 +279,7 @@ mod model {
             Ok(Some(Chunk::hollow(&self.identity)))
         }
 
-        fn offload(&self) -> Result<Option<Chunk>, CaptureError> {
+        fn offload(&self, _limit: u32, _abandoned: bool) -> Result<Option<Chunk>, CaptureError> {
             self.capture()
         }
 

@@ -71,6 +71,9 @@ pub struct Account {
     pub dropped: Drops,
     /// Chunks handed to a worker that the ring is not a home ring of.
     pub offloaded_chunks: u64,
+    /// Chunks of these that were taken whatever the threshold, because the ring's worker was stuck or
+    /// gone.
+    pub abandoned_chunks: u64,
 }
 
 impl Account {
@@ -89,6 +92,7 @@ impl Account {
         self.dropped.ring_full += other.dropped.ring_full;
         self.dropped.other += other.dropped.other;
         self.offloaded_chunks += other.offloaded_chunks;
+        self.abandoned_chunks += other.abandoned_chunks;
     }
 }
 
@@ -219,6 +223,10 @@ impl fmt::Display for Ledger {
         rows.extend(self.rings.iter().map(|ring| row(&ring.name, &ring.account, "-".to_owned())));
         rows.push(row("sum", &self.total, reported(self.total.dropped.device)));
         write_table(f, &rows)?;
+        for ring in self.rings.iter().filter(|ring| ring.account.abandoned_chunks > 0) {
+            let chunks = grouped(ring.account.abandoned_chunks);
+            writeln!(f, "{}: its worker was stuck or gone; buddies took {chunks} chunks for it", ring.name)?;
+        }
         write!(f, "{}", self.verdict())
     }
 }
@@ -276,9 +284,27 @@ mod tests {
         assert_eq!(json["duration_s"], 1.5);
         assert_eq!(json["rings"][0]["name"], "a@0");
         assert_eq!(json["rings"][0]["delivered"], 7);
-        for key in ["seen", "offered", "delivered", "bytes", "filtered", "dropped", "offloaded_chunks"] {
+        for key in [
+            "seen",
+            "offered",
+            "delivered",
+            "bytes",
+            "filtered",
+            "dropped",
+            "offloaded_chunks",
+            "abandoned_chunks",
+        ] {
             assert!(json.get(key).is_some(), "{key} is missing");
         }
+    }
+
+    #[test]
+    fn a_worker_that_was_away_is_named() {
+        let mut away = ring("a@0", 10, 0);
+        away.account.abandoned_chunks = 1234;
+        let text = ledger(vec![away, ring("a@1", 10, 0)], Some(0)).to_string();
+        assert!(text.contains("\na@0: its worker was stuck or gone; buddies took 1,234 chunks"), "{text}");
+        assert!(!text.contains("\na@1:"), "{text}");
     }
 
     #[test]

@@ -220,7 +220,8 @@ impl FillSide {
 
 impl Port {
     fn post(&mut self, pool: &Pool, cells: &[Descriptor]) -> Result<(), BrokenRing> {
-        // There is room for every cell of the pool: what does not fit was given to us twice.
+        // There is room for every cell of the pool. What does not fit lost its slot to a cell that was
+        // given to us twice.
         self.ring.push_slice(cells, |cell| pool.cell_of(cell.address))?;
         self.ring.submit();
         if self.ring.needs_wakeup() {

@@ -28,8 +28,9 @@ pub(crate) trait Ring: Send + Sync + fmt::Debug {
     /// Takes up to M packets, or nothing when none wait or the ring is closed.
     fn capture(&self) -> Result<Option<Chunk>, CaptureError>;
     /// As [`capture`](Self::capture), for a worker that the ring is not a home ring of: gives nothing
-    /// when somebody else is capturing from the ring.
-    fn offload(&self) -> Result<Option<Chunk>, CaptureError>;
+    /// when somebody else is capturing from the ring, or when no more than `limit` packets wait. The
+    /// account tells chunks apart that were taken because the ring was `abandoned` by its worker.
+    fn offload(&self, limit: u32, abandoned: bool) -> Result<Option<Chunk>, CaptureError>;
     /// Hands a descriptor that is readable while packets wait to `watch`.
     fn watch(&self, watch: &mut dyn FnMut(BorrowedFd<'_>));
     /// Whether its interface is no more, so that no packets will ever come.
@@ -69,10 +70,18 @@ struct RxSide {
     delivered: u64,
     bytes: u64,
     offloaded_chunks: u64,
+    abandoned_chunks: u64,
     /// Descriptors that cannot be packets, and packets left behind at the close.
     other: u64,
     /// What the kernel had dropped at the close.
     drops: KernelDrops,
+}
+
+/// How a buddy captures.
+#[derive(Debug, Clone, Copy)]
+struct Offload {
+    limit: u32,
+    abandoned: bool,
 }
 
 #[derive(Debug)]
@@ -112,6 +121,7 @@ impl UmemRing {
             delivered: 0,
             bytes: 0,
             offloaded_chunks: 0,
+            abandoned_chunks: 0,
             other: 0,
             drops: KernelDrops::default(),
         };
@@ -130,11 +140,12 @@ impl UmemRing {
     fn capture_from(
         &self,
         mut side: MutexGuard<'_, RxSide>,
-        offloaded: bool,
+        offload: Option<Offload>,
     ) -> Result<Option<Chunk>, CaptureError> {
         let Some(open) = &mut side.open else { return Ok(None) };
         let waiting = open.ring.available().map_err(|broken| self.broken(&broken))?;
-        if waiting == 0 {
+        // Looked at under the lock: what a buddy saw may have been captured since.
+        if waiting <= offload.map_or(0, |offload| offload.limit) {
             drop(side);
             self.refill.flush_if_free();
             return Ok(None);
@@ -156,12 +167,14 @@ impl UmemRing {
         side.delivered += list.cells.len() as u64;
         let sequence = side.next_sequence;
         side.next_sequence += 1;
-        side.offloaded_chunks += u64::from(offloaded);
+        side.offloaded_chunks += u64::from(offload.is_some());
+        side.abandoned_chunks += u64::from(offload.is_some_and(|offload| offload.abandoned));
         drop(side);
         let home: Arc<dyn Home> = self.refill.clone();
         // SAFETY: the kernel gave these cells to us, from this pool, and `check` looked at each.
-        let chunk =
-            unsafe { Chunk::new(list, home, Arc::clone(&self.identity), stamps, sequence, offloaded) };
+        let chunk = unsafe {
+            Chunk::new(list, home, Arc::clone(&self.identity), stamps, sequence, offload.is_some())
+        };
         Ok(Some(chunk))
     }
 
@@ -222,12 +235,12 @@ impl Ring for UmemRing {
     }
 
     fn capture(&self) -> Result<Option<Chunk>, CaptureError> {
-        self.capture_from(lock(&self.rx), false)
+        self.capture_from(lock(&self.rx), None)
     }
 
-    fn offload(&self) -> Result<Option<Chunk>, CaptureError> {
+    fn offload(&self, limit: u32, abandoned: bool) -> Result<Option<Chunk>, CaptureError> {
         let Some(side) = try_lock(&self.rx) else { return Ok(None) };
-        self.capture_from(side, true)
+        self.capture_from(side, Some(Offload { limit, abandoned }))
     }
 
     fn watch(&self, watch: &mut dyn FnMut(BorrowedFd<'_>)) {
@@ -253,6 +266,7 @@ impl Ring for UmemRing {
             filtered: Some(0),
             dropped,
             offloaded_chunks: side.offloaded_chunks,
+            abandoned_chunks: side.abandoned_chunks,
             ..Account::default()
         }
         .balanced()

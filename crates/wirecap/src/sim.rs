@@ -5,6 +5,29 @@
 //! socket does. It can also be slow, asleep or wrong. On the other half runs the very code that runs on
 //! a real interface. Nothing here reads a clock or a source of chance: time is what the caller says, and
 //! [`Random`] gives the same numbers for the same seed, so that every run can be played again.
+//!
+//! [`SimCapture`] is for tests that play kernel and workers themselves; a [`Simulation`] plays whole
+//! captures under load:
+//!
+//! ```
+//! use std::time::Duration;
+//! use wirecap::Mode;
+//! use wirecap::sim::{Arrivals, Service, SimSettings, Simulation, SimulationConfig};
+//!
+//! let skewed = |mode| SimulationConfig {
+//!     settings: SimSettings { rings: 2, workers: 2, mode, ..SimSettings::default() },
+//!     arrivals: vec![Arrivals::Constant { rate: 16_000.0 }, Arrivals::Poisson { rate: 2_000.0 }],
+//!     service: vec![Service::at_rate(10_000.0); 2], // packets per second
+//!     duration: Duration::from_secs(1),
+//!     seed: 1,
+//!     ..SimulationConfig::default()
+//! };
+//! let basic = Simulation::new(skewed(Mode::Basic)).run();
+//! let advanced = Simulation::new(skewed(Mode::Advanced(0.6))).run();
+//! assert!(!basic.ledger.is_lossless());
+//! assert!(advanced.ledger.is_lossless());
+//! assert!(advanced.broken_promises.is_empty());
+//! ```
 
 mod arrivals;
 mod audit;
@@ -14,7 +37,8 @@ mod model;
 mod push;
 mod random;
 mod simulation;
-#[cfg(all(test, not(loom)))]
+// Miri is too slow for these, and goes the same ways in `tests`.
+#[cfg(all(test, not(loom), not(miri)))]
 mod simulation_tests;
 #[cfg(all(test, not(loom)))]
 mod tests;

@@ -15,7 +15,7 @@ use crate::packet::blocks::{BadBlock, Blocks, OpenBlock};
 use crate::packet::steering::{self, Selection};
 use crate::pool::Geometry;
 use crate::ring::Ring;
-use crate::sync::{Mutex, MutexGuard, lock, try_lock};
+use crate::sync::{Mutex, lock, try_lock};
 use crate::sys::packet::{PacketSocket, SocketFilter};
 
 /// How often to look whether the kernel has handed over its last packets.
@@ -57,6 +57,7 @@ struct Side {
     bytes: u64,
     super_packets: u64,
     offloaded_chunks: u64,
+    abandoned_chunks: u64,
     /// Packets that no free block was there for.
     no_cell: u64,
     /// How often the kernel stood still for want of a block.
@@ -82,6 +83,7 @@ impl PacketRing {
             bytes: 0,
             super_packets: 0,
             offloaded_chunks: 0,
+            abandoned_chunks: 0,
             no_cell: 0,
             stalls: 0,
             other: 0,
@@ -120,12 +122,8 @@ impl PacketRing {
         }
     }
 
-    fn capture_from(
-        &self,
-        mut side: MutexGuard<'_, Side>,
-        offloaded: bool,
-    ) -> Result<Option<Chunk>, CaptureError> {
-        let Some(mut block) = side.open.take().or_else(|| self.open_next(&mut side)) else {
+    fn capture_from(&self, side: &mut Side, offloaded: bool) -> Result<Option<Chunk>, CaptureError> {
+        let Some(mut block) = side.open.take().or_else(|| self.open_next(side)) else {
             return Ok(None);
         };
         let taken = block.take(self.traits.geometry.chunk_cells, self.traits.longest_frame);
@@ -194,12 +192,18 @@ impl Ring for PacketRing {
     }
 
     fn capture(&self) -> Result<Option<Chunk>, CaptureError> {
-        self.capture_from(lock(&self.side), false)
+        self.capture_from(&mut lock(&self.side), false)
     }
 
-    fn offload(&self) -> Result<Option<Chunk>, CaptureError> {
-        let Some(side) = try_lock(&self.side) else { return Ok(None) };
-        self.capture_from(side, true)
+    fn offload(&self, limit: u32, abandoned: bool) -> Result<Option<Chunk>, CaptureError> {
+        let Some(mut side) = try_lock(&self.side) else { return Ok(None) };
+        // Looked at under the lock: what a buddy saw may have been captured since.
+        if self.backlog() <= limit {
+            return Ok(None);
+        }
+        let chunk = self.capture_from(&mut side, true)?;
+        side.abandoned_chunks += u64::from(abandoned && chunk.is_some());
+        Ok(chunk)
     }
 
     fn watch(&self, watch: &mut dyn FnMut(BorrowedFd<'_>)) {
@@ -224,6 +228,7 @@ impl Ring for PacketRing {
             filtered: (!self.traits.filtering).then_some(0),
             dropped: Drops { no_cell: side.no_cell, ring_full: 0, device: None, other: side.other },
             offloaded_chunks: side.offloaded_chunks,
+            abandoned_chunks: side.abandoned_chunks,
             ..Account::default()
         }
         .balanced()

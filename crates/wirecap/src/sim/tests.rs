@@ -417,8 +417,9 @@ fn a_cell_given_twice_is_counted_or_delivered_twice_and_breaks_nothing() {
         kernel.receive(&packet(number, 8), Timestamp::default());
         drop(next_chunk(&mut worker));
     }
-    let lost = kernel.lost_cells();
-    assert_eq!(kernel.free_cells() + usize::from(lost > 0), 256, "{lost} lost");
+    // The cell is out of use; its double may have had the slot of another one on the fill ring.
+    assert!((254..=256).contains(&kernel.free_cells()), "{}", kernel.free_cells());
+    assert_eq!(kernel.violations(), []);
 }
 
 #[test]
@@ -538,4 +539,15 @@ fn work(mut worker: SimWorker, dropper: &mpsc::Sender<Chunk>, mut random: Random
             Answer::Ended => return delivered,
         }
     }
+}
+
+#[test]
+fn a_ring_that_was_drained_meanwhile_is_not_offloaded() {
+    let capture = SimCapture::new(&SimSettings::default());
+    for number in 0..5 {
+        capture.kernel(0).receive(&packet(number, 8), Timestamp::default());
+    }
+    let ring = &capture.rings[0];
+    assert!(ring.offload(5, false).unwrap().is_none());
+    assert_eq!(ring.offload(4, false).unwrap().unwrap().len(), 5);
 }
