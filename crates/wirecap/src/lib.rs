@@ -35,6 +35,7 @@ mod capture;
 mod chunk;
 pub mod device;
 mod error;
+pub mod filter;
 mod group;
 mod kernel_ring;
 mod ledger;
