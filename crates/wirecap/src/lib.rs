@@ -36,7 +36,11 @@ mod capture;
 mod chunk;
 pub mod device;
 mod error;
+<<<<<<< HEAD
 mod file;
+=======
+pub mod filter;
+>>>>>>> filter
 mod group;
 mod kernel_ring;
 mod ledger;

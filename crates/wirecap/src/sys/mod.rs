@@ -2,6 +2,7 @@
 
 pub(crate) mod bpf;
 pub(crate) mod ethtool;
+pub(crate) mod libpcap;
 pub(crate) mod memory;
 pub(crate) mod netlink;
 pub(crate) mod option;

@@ -1,0 +1,79 @@
+//! What a filter may ask about a packet beside its bytes.
+
+use std::error::Error;
+use std::fmt;
+
+use super::insn::Extension;
+
+/// What is known of a packet beside its bytes. Most filters ask for nothing of it.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub struct Context {
+    /// The index of the interface it went through (`ifindex 3`).
+    pub ifindex: u32,
+    /// The receive queue it came by.
+    pub queue: u32,
+    /// For whom it is (`inbound`, `outbound`).
+    pub packet_type: PacketType,
+    /// The VLAN tag that was taken off it and stands no longer in its bytes.
+    pub vlan: Option<VlanTag>,
+}
+
+/// For whom a packet is, in the kernel's numbers (`PACKET_HOST` and so on).
+#[derive(Clone, Copy, PartialEq, Eq, Default, Hash, Debug)]
+#[repr(u32)]
+pub enum PacketType {
+    /// For this host.
+    #[default]
+    Host = 0,
+    /// For all.
+    Broadcast = 1,
+    /// For a group.
+    Multicast = 2,
+    /// For another host.
+    OtherHost = 3,
+    /// From this host.
+    Outgoing = 4,
+}
+
+/// A VLAN tag.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Hash, Debug)]
+pub struct VlanTag {
+    /// The tag's protocol identifier, such as 0x8100.
+    pub tpid: u16,
+    /// The priority in the high three bits, the VLAN in the low twelve.
+    pub tci: u16,
+}
+
+/// Why a filter cannot run somewhere, though it is sound.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[non_exhaustive]
+pub enum Unsupported {
+    /// The filter asks for something that is not known there.
+    Extension {
+        /// What it asks for.
+        extension: Extension,
+        /// Why that is not known.
+        reason: &'static str,
+    },
+    /// The filter counts from the network header, and where that begins is not known for this link type.
+    NetworkHeader {
+        /// The number of the link type in the LINKTYPE registry.
+        link_type: u16,
+    },
+}
+
+impl fmt::Display for Unsupported {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Extension { extension, reason } => {
+                write!(f, "the filter asks for [{extension}], and {reason}")
+            }
+            Self::NetworkHeader { link_type } => write!(
+                f,
+                "the filter counts from the network header, whose place is not known for link type {link_type}"
+            ),
+        }
+    }
+}
+
+impl Error for Unsupported {}

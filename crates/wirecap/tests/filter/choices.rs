@@ -1,0 +1,48 @@
+//! Bytes as a source of choices: from a fuzzer, or from a seed.
+
+/// Makes one choice after the other, the same for the same bytes; when they are used up, the first of each.
+#[derive(Debug)]
+pub(crate) struct Choices {
+    bytes: std::vec::IntoIter<u8>,
+}
+
+impl Choices {
+    /// As many as `byte_count` bytes make, by the generator SplitMix64.
+    pub(crate) fn from_seed(seed: u64, byte_count: usize) -> Self {
+        let mut state = seed;
+        let word = || {
+            state = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
+            let mixed = (state ^ (state >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+            let mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+            (mixed ^ (mixed >> 31)).to_le_bytes()
+        };
+        let bytes: Vec<u8> = std::iter::repeat_with(word).take(byte_count.div_ceil(8)).flatten().collect();
+        Self { bytes: bytes.into_iter() }
+    }
+
+    pub(crate) fn is_used_up(&self) -> bool {
+        self.bytes.len() == 0
+    }
+
+    pub(crate) fn byte(&mut self) -> u8 {
+        self.bytes.next().unwrap_or(0)
+    }
+
+    pub(crate) fn word(&mut self) -> u32 {
+        u32::from_le_bytes([self.byte(), self.byte(), self.byte(), self.byte()])
+    }
+
+    /// A number below `limit`, which is not 0.
+    pub(crate) fn below(&mut self, limit: u32) -> u32 {
+        if limit <= 256 { u32::from(self.byte()) % limit } else { self.word() % limit }
+    }
+
+    /// True once in `n` times.
+    pub(crate) fn once_in(&mut self, n: u32) -> bool {
+        self.below(n) == n - 1
+    }
+
+    pub(crate) fn of<T: Copy>(&mut self, items: &[T]) -> T {
+        items[self.below(items.len() as u32) as usize]
+    }
+}

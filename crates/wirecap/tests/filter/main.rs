@@ -1,0 +1,8 @@
+//! Filters: compiled, run in every way that there is, and compared.
+
+mod choices;
+mod compile;
+mod differential;
+mod expressions;
+mod names;
+mod packets;
