@@ -36,11 +36,8 @@ mod capture;
 mod chunk;
 pub mod device;
 mod error;
-<<<<<<< HEAD
 mod file;
-=======
 pub mod filter;
->>>>>>> filter
 mod group;
 mod kernel_ring;
 mod ledger;
