@@ -6,6 +6,7 @@ mod demo;
 mod devices;
 mod failure;
 mod generate;
+mod handle;
 mod man;
 mod merge;
 mod options;
@@ -32,6 +33,7 @@ enum Command {
     Capture(capture::Arguments),
     Count(count::Arguments),
     Profile(profile::Arguments),
+    Handle(handle::Arguments),
     Devices(devices::Arguments),
     Generate(generate::Arguments),
     Demo(demo::Arguments),
@@ -44,6 +46,7 @@ fn main() -> ExitCode {
         Command::Capture(arguments) => capture::run(&arguments),
         Command::Count(arguments) => count::run(&arguments),
         Command::Profile(arguments) => profile::run(&arguments),
+        Command::Handle(arguments) => handle::run(&arguments),
         Command::Devices(arguments) => devices::run(&arguments),
         Command::Generate(arguments) => generate::run(&arguments),
         Command::Demo(arguments) => demo::run(&arguments),

@@ -371,3 +371,28 @@ fn a_savefile_is_read_as_if_it_were_captured() {
     refused.assert_refused(1, &["/nonesuch"]);
     bed.run(Command::new(WIRECAP).args(["count", "-r", &recorded, "-i", "a1"])).assert_refused(2, &["-r"]);
 }
+
+#[test]
+fn handle_applies_its_filter_to_every_packet() {
+    if !privileged() {
+        return;
+    }
+    let bed = Bed::new(2);
+    let heavy = ["handle", "-i", "a1", "-M", "64", "-R", "64", "-x", "3", "-T", "60", "--json"];
+    let running = bed.capture(&[&heavy[..], &["udp", "dst", "port", "9"]].concat());
+    bed.generator().send(&[Load::new(0, 1000), Load::new(1, 500)]).unwrap();
+    let finished = running.interrupt();
+    finished.assert_success();
+    assert_eq!(finished.ledger()["delivered"], 1500);
+    assert_eq!(finished.ledger()["mode"], "A-(64,64,60)");
+    let matched: u64 = finished
+        .stderr
+        .lines()
+        .filter_map(|line| {
+            line.strip_prefix("worker ")?.split(' ').nth(3)?.replace(',', "").parse::<u64>().ok()
+        })
+        .sum();
+    assert_eq!(matched, 1500, "{}", finished.stderr);
+    let refused = bed.run(Command::new(WIRECAP).args(["handle", "-i", "a1", "udp", "port", "nonsense"]));
+    refused.assert_refused(1, &["nonsense"]);
+}

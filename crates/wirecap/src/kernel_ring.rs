@@ -495,7 +495,8 @@ mod model {
                 let mut seen = Vec::new();
                 consumer.take_into(&mut seen, 2).unwrap();
                 consumer.release();
-                seen.len() as u32
+                // The ring is to stay: a gauge does not keep it.
+                (seen.len() as u32, consumer)
             });
             let putter = thread::spawn(move || {
                 producer.push_slice(&ITEMS[..2], |item| *item).unwrap();
@@ -503,7 +504,7 @@ mod model {
             });
             assert!(gauge.filled() <= 2);
             putter.join().unwrap();
-            let taken = taker.join().unwrap();
+            let (taken, _consumer) = taker.join().unwrap();
             assert_eq!(gauge.filled() + taken, 2);
         });
     }

@@ -1,0 +1,142 @@
+//! `wirecap handle`: applies the filter x times to every packet, one worker per ring (the paper's
+//! pkt_handler and multi_pkt_handler). With x = 300 it stands for an application that is too slow; with
+//! `--cost` it waits instead of computing, so that two cores can play many slow ones.
+
+use std::thread;
+use std::time::{Duration, Instant};
+
+use clap::Args;
+use wirecap::filter::{Context, Filter, Interpreter};
+use wirecap::savefile::LinkType;
+use wirecap::{Capture, CaptureError, Chunk, Worker, grouped};
+
+use crate::failure::Failure;
+use crate::options::CaptureOptions;
+use crate::progress::Progress;
+use crate::size;
+
+/// Process every packet x times by the filter, as an application of chosen weight
+#[derive(Debug, Args)]
+pub(crate) struct Arguments {
+    #[command(flatten)]
+    options: CaptureOptions,
+
+    /// How often the filter is applied to each packet
+    #[arg(short = 'x', long, value_name = "TIMES", default_value_t = 0)]
+    times: u32,
+
+    /// Wait so many nanoseconds for each packet, once per chunk, instead of computing
+    #[arg(long, value_name = "NANOSECONDS", default_value_t = 0)]
+    cost: u64,
+
+    /// How many workers share the rings [default: one per ring]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
+    workers: Option<u16>,
+
+    /// The filter that is applied; packets that it rejects are counted, not dropped
+    #[arg(value_name = "FILTER", default_values_t = ["131.225.2".to_owned(), "and".to_owned(), "udp".to_owned()])]
+    filter: Vec<String>,
+}
+
+const PATIENCE: Duration = Duration::from_millis(200);
+
+/// What became of the packets of one worker.
+#[derive(Debug, Default, Clone, Copy)]
+struct Handled {
+    packets: u64,
+    matched: u64,
+    busy: Duration,
+}
+
+pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
+    let expression = arguments.filter.join(" ");
+    let filter = Filter::compile(&expression, LinkType::ETHERNET, arguments.options.snaplen)
+        .map_err(|error| Failure::Failed(error.into()))?;
+    let interpreter = Interpreter::new(&filter).map_err(|error| Failure::Failed(error.into()))?;
+    let capture = arguments.options.open(|builder| match arguments.workers {
+        Some(count) => builder.workers(count.into()),
+        None => builder,
+    })?;
+    let outcomes = thread::scope(|scope| {
+        let handle = |worker| scope.spawn(|| handle(worker, arguments, &interpreter, &capture));
+        let workers: Vec<_> = capture.workers().into_iter().map(handle).collect();
+        watch(&capture, &arguments.options, || workers.iter().all(thread::ScopedJoinHandle::is_finished));
+        let join = |worker: thread::ScopedJoinHandle<'_, _>| worker.join().expect("handling does not panic");
+        workers.into_iter().map(join).collect::<Vec<Result<Handled, CaptureError>>>()
+    });
+    let ledger = capture.close();
+    for (worker, handled) in outcomes.iter().enumerate() {
+        if let Ok(handled) = handled {
+            eprintln!("{}", handled.line(worker));
+        }
+    }
+    arguments.options.report(&ledger)?;
+    outcomes.into_iter().collect::<Result<Vec<_>, _>>()?;
+    Ok(())
+}
+
+/// Shows how it gets on until all workers are done, and stops the capture when it is time.
+fn watch(capture: &Capture, options: &CaptureOptions, done: impl Fn() -> bool) {
+    let deadline = options.duration.map(|duration| Instant::now() + duration);
+    let mut progress = Progress::new();
+    while !done() {
+        thread::sleep(Duration::from_millis(20));
+        let enough = options.count.is_some_and(|count| capture.ledger().total.delivered >= count);
+        if enough || deadline.is_some_and(|deadline| Instant::now() >= deadline) {
+            capture.stop();
+        }
+        progress.tick(capture);
+    }
+}
+
+fn handle(
+    mut worker: Worker,
+    arguments: &Arguments,
+    interpreter: &Interpreter,
+    capture: &Capture,
+) -> Result<Handled, CaptureError> {
+    let mut handled = Handled::default();
+    while !worker.is_finished() {
+        let chunk = worker.next_chunk_timeout(PATIENCE).inspect_err(|_| capture.stop())?;
+        let Some(chunk) = chunk else { continue };
+        let begin = Instant::now();
+        handled.matched += process(&chunk, arguments.times, interpreter);
+        if arguments.cost > 0 {
+            thread::sleep(Duration::from_nanos(arguments.cost * chunk.len() as u64));
+        }
+        handled.packets += chunk.len() as u64;
+        handled.busy += begin.elapsed();
+    }
+    Ok(handled)
+}
+
+/// Applies the filter to every packet, `times` times, and counts those that match.
+fn process(chunk: &Chunk, times: u32, interpreter: &Interpreter) -> u64 {
+    let context = Context::default();
+    let mut matched = 0;
+    for packet in chunk {
+        let mut verdict = 0;
+        for _ in 0..times {
+            // The optimiser must not see that the verdict is the same each time.
+            verdict = interpreter.matches(std::hint::black_box(packet.data()), packet.wire_len(), &context);
+        }
+        matched += u64::from(verdict > 0);
+    }
+    matched
+}
+
+impl Handled {
+    fn line(&self, worker: usize) -> String {
+        let rate = self.packets as f64 / self.busy.as_secs_f64().max(f64::MIN_POSITIVE);
+        let rate = if self.packets == 0 {
+            "idle".to_owned()
+        } else {
+            format!("{}packets/s while busy", size::human_rate(rate))
+        };
+        format!(
+            "worker {worker}: {} packets, {} matched, {rate}",
+            grouped(self.packets),
+            grouped(self.matched)
+        )
+    }
+}
