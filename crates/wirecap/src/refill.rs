@@ -203,7 +203,8 @@ impl FillSide {
 impl Port {
     fn post(&mut self, pool: &Pool, cells: &[Descriptor]) -> Result<(), BrokenRing> {
         // There is room for every cell of the pool: what does not fit was given to us twice.
-        self.ring.push_slice(cells, |cell| pool.cell_of(cell.address))?;
+        let mask = pool.cell_mask();
+        self.ring.push_slice(cells, |cell| cell.address & mask)?;
         self.ring.submit();
         if self.ring.needs_wakeup() {
             self.kernel.wake();
