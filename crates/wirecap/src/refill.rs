@@ -222,7 +222,8 @@ impl Port {
     fn post(&mut self, pool: &Pool, cells: &[Descriptor]) -> Result<(), BrokenRing> {
         // There is room for every cell of the pool. What does not fit lost its slot to a cell that was
         // given to us twice.
-        self.ring.push_slice(cells, |cell| pool.cell_of(cell.address))?;
+        let mask = pool.cell_mask();
+        self.ring.push_slice(cells, |cell| cell.address & mask)?;
         self.ring.submit();
         if self.ring.needs_wakeup() {
             self.kernel.wake();

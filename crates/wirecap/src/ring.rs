@@ -183,13 +183,7 @@ impl UmemRing {
     /// cell is lost, and the ring with it.
     fn check(&self, list: &mut CellList, stamps: Stamps, other: &mut u64) -> Result<u64, CaptureError> {
         let (pool, room) = (self.pool(), stamps.record_bytes());
-        let mut all_good = true;
-        let mut bytes = 0;
-        for cell in &list.cells {
-            all_good &= pool.holds(cell, room);
-            bytes += u64::from(cell.len);
-        }
-        if all_good {
+        if let Some(bytes) = pool.bytes_if_all_held(&list.cells, room) {
             return Ok(bytes);
         }
         let mut bad: Vec<Descriptor> = list.cells.extract_if(.., |cell| !pool.holds(cell, room)).collect();

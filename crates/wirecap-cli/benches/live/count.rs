@@ -2,28 +2,14 @@
 
 use std::time::Duration;
 
-use wirecap_testbed::{Generator, SendError};
+use wirecap_testbed::{Generator, Load, loss_lock};
 
+use crate::Effort;
 use crate::bed::{Bed, CommandLine, Outcome, Receiver, first_cpu, send};
 use crate::figures::Figures;
-use wirecap_testbed::Load;
 
 /// Cells that each has: R x M of the default geometry.
 const CELLS: u32 = 131_072;
-
-/// How much is measured.
-struct Extent {
-    /// Packets of the two runs whose difference is counted.
-    counted: [u64; 2],
-    counted_per_second: u64,
-    rounds: usize,
-    frames: u64,
-}
-
-const FULL: Extent =
-    Extent { counted: [200_000, 1_000_000], counted_per_second: 200_000, rounds: 15, frames: 6_000_000 };
-const QUICK: Extent =
-    Extent { counted: [2_000, 6_000], counted_per_second: 50_000, rounds: 1, frames: 50_000 };
 
 /// A program that receives all there is.
 struct Contender {
@@ -49,20 +35,14 @@ fn contenders() -> Outcome<Vec<Contender>> {
     ])
 }
 
-pub(crate) fn run(quick: bool) -> Outcome<()> {
-    let extent = if quick { QUICK } else { FULL };
+/// User-space instructions per packet, without start and end of the program.
+pub(crate) fn instructions(effort: Effort) -> Outcome<()> {
     let bed = Bed::new()?;
     let mut generator = bed.generator(60)?;
-    instructions(&bed, &mut generator, &extent)?;
-    rates(&bed, &mut generator, &extent)
-}
-
-/// User-space instructions per packet, without start and end of the program.
-fn instructions(bed: &Bed, generator: &mut Generator, extent: &Extent) -> Outcome<()> {
-    println!(
-        "\ninstructions per packet (callgrind, {} packets per second of 60 bytes)",
-        extent.counted_per_second
-    );
+    // Of two runs, of which the difference counts.
+    let runs = effort.choose([200_000, 1_000_000], [2_000, 6_000]);
+    let per_second = effort.choose(200_000, 50_000);
+    println!("\ninstructions per packet (callgrind, {per_second} packets of 60 bytes a second)");
     let mut baseline = None;
     for Contender { name, command } in contenders()? {
         // A loop that spins executes as many instructions as it has time for.
@@ -70,8 +50,8 @@ fn instructions(bed: &Bed, generator: &mut Generator, extent: &Extent) -> Outcom
             continue;
         }
         let mut points = Vec::new();
-        for packets in extent.counted {
-            let Some(point) = count_instructions(bed, generator, &command, packets, extent)? else {
+        for packets in runs {
+            let Some(point) = count_instructions(&bed, &mut generator, &command, packets, per_second)? else {
                 println!("  SKIP: valgrind is not installed");
                 return Ok(());
             };
@@ -90,7 +70,7 @@ fn count_instructions(
     generator: &mut Generator,
     command: &CommandLine,
     packets: u64,
-    extent: &Extent,
+    per_second: u64,
 ) -> Outcome<Option<(u64, u64)>> {
     let valgrind = CommandLine::new("valgrind").with("--tool=callgrind --callgrind-out-file=/dev/null");
     if !CommandLine::new("valgrind").is_installed() {
@@ -98,21 +78,16 @@ fn count_instructions(
     }
     let command = command.clone().with(&format!("-c {packets}")).under(valgrind);
     let receiver = bed.receive(&command, "capturing")?;
-    let load = Load::endless(0).per_second(extent.counted_per_second).on_cpu(first_cpu()?);
+    let load = Load::endless(0).per_second(per_second).on_cpu(first_cpu()?);
     let run = generator.start(&[load])?;
     let finished = receiver.wait();
-    stopped(run.stop())?;
+    run.stop()?;
     let finished = finished?;
     let collected = finished.errors.lines().find_map(|line| line.split("Collected :").nth(1));
     let instructions = collected.ok_or("callgrind collected nothing")?.trim().parse()?;
     let delivered = finished.ledger("/delivered")?;
     assert!(delivered >= packets, "{delivered} of {packets} packets");
     Ok(Some((instructions, delivered)))
-}
-
-fn stopped<T>(outcome: Result<T, SendError>) -> Outcome<()> {
-    outcome?;
-    Ok(())
 }
 
 /// What one contender did in one round at the top rate.
@@ -123,14 +98,18 @@ struct Round {
 
 /// Frames per second that each contender takes when the kernel sends as fast as it can, one after the
 /// other in each round.
-fn rates(bed: &Bed, generator: &mut Generator, extent: &Extent) -> Outcome<()> {
-    println!("\nrate at the top of the in-kernel generator ({} frames of 60 bytes a run)", extent.frames);
+pub(crate) fn rates(effort: Effort) -> Outcome<()> {
+    let bed = Bed::new()?;
+    let mut generator = bed.generator(60)?;
+    let frames = effort.choose(6_000_000, 50_000);
+    println!("\nrate at the top of the in-kernel generator ({frames} frames of 60 bytes a run)");
     let contenders = contenders()?;
     let mut rounds: Vec<Vec<Round>> = contenders.iter().map(|_| Vec::new()).collect();
-    for _ in 0..extent.rounds {
+    for _ in 0..effort.rounds(15) {
         for (contender, rounds) in contenders.iter().zip(&mut rounds) {
+            let _alone = loss_lock()?;
             let receiver = bed.receive(&contender.command, "capturing")?;
-            rounds.push(sustain(receiver, generator, extent.frames)?);
+            rounds.push(sustain(receiver, &mut generator, frames)?);
         }
     }
     let baseline = &rounds[0];

@@ -8,6 +8,7 @@ mod bare;
 mod bed;
 mod count;
 mod figures;
+mod rivals;
 mod touch;
 
 use clap::{Parser, Subcommand};
@@ -22,6 +23,9 @@ struct Cli {
     /// Run tiny
     #[arg(long, global = true)]
     quick: bool,
+    /// Repeat so many times instead of as often as a spread needs
+    #[arg(long, global = true)]
+    rounds: Option<usize>,
     /// What to measure [default: everything]
     #[command(subcommand)]
     part: Option<Part>,
@@ -29,17 +33,39 @@ struct Cli {
 
 #[derive(Debug, Subcommand)]
 enum Part {
-    /// wirecap count beside the bare loop
-    Count,
+    /// Instructions per packet: wirecap count beside a bare loop
+    Instructions,
+    /// The rate that is sustained: wirecap count beside a bare loop
+    Rates,
+    /// wirecap capture beside other programs that record
+    Rivals,
     /// The bare AF_XDP receive loop
     Bare(bare::Arguments),
     /// The bare loop's work done with the library
     Touch(touch::Arguments),
 }
 
+/// How much is to be measured.
+#[derive(Debug, Clone, Copy)]
+struct Effort {
+    quick: bool,
+    rounds: Option<usize>,
+}
+
+impl Effort {
+    /// How often to repeat what is usually repeated `full` times.
+    fn rounds(self, full: usize) -> usize {
+        self.rounds.unwrap_or(if self.quick { 1 } else { full })
+    }
+
+    fn choose<T>(self, full: T, quick: T) -> T {
+        if self.quick { quick } else { full }
+    }
+}
+
 fn main() -> Outcome<()> {
     let cli = Cli::parse();
-    let quick = cli.quick || !cli.bench;
+    let effort = Effort { quick: cli.quick || !cli.bench, rounds: cli.rounds };
     match cli.part {
         Some(Part::Bare(arguments)) => return bare::run(&arguments),
         Some(Part::Touch(arguments)) => return touch::run(&arguments),
@@ -48,9 +74,14 @@ fn main() -> Outcome<()> {
     if !wirecap_testbed::privileged() {
         return Ok(());
     }
-    let _alone = wirecap_testbed::loss_lock()?;
     match cli.part {
-        Some(Part::Count) => count::run(quick),
-        _ => count::run(quick),
+        Some(Part::Instructions) => count::instructions(effort),
+        Some(Part::Rates) => count::rates(effort),
+        Some(Part::Rivals) => rivals::run(effort),
+        _ => {
+            count::instructions(effort)?;
+            count::rates(effort)?;
+            rivals::run(effort)
+        }
     }
 }

@@ -1,0 +1,233 @@
+//! `wirecap capture -w` beside tcpdump, dumpcap and netsniff-ng: the highest rate at which each writes
+//! every packet into a file in memory.
+//!
+//! The rivals get the buffer memory that wirecap gets, the settings that their manuals recommend, and
+//! an XDP program that passes everything, without which frames of the generator are lost to AF_PACKET.
+//! A packet counts when it is in the file.
+
+use std::fs;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use wirecap::bpf::Link;
+use wirecap::savefile;
+use wirecap_testbed::{Generator, loss_lock, pass_program};
+
+use crate::Effort;
+use crate::bed::{Bed, CommandLine, Outcome, send};
+use crate::figures::Figures;
+
+/// Buffer memory of each.
+const BUFFER_MIB: u32 = 64;
+/// Longer than the timeout after which the kernel hands out a part-filled block of a packet ring, which
+/// is one second with tcpdump.
+const CALM: Duration = Duration::from_millis(1200);
+/// A run counts as disturbed when the receiver waited for its CPU longer than this share of it, because
+/// somebody else had it; it is then repeated, so many times.
+const DISTURBED_SHARE: f64 = 0.03;
+const REPEATS: usize = 3;
+/// A sender that reaches less than this share of the rate is at its own limit.
+const SENDER_SHARE: f64 = 0.98;
+
+struct Extent {
+    seconds: f64,
+    /// Between which rates the limit is sought, in packets per second.
+    from: f64,
+    to: f64,
+    /// Halvings of that range.
+    steps: usize,
+}
+
+const FULL: Extent = Extent { seconds: 3.0, from: 0.4e6, to: 4.5e6, steps: 6 };
+const QUICK: Extent = Extent { seconds: 0.1, from: 1e4, to: 2e4, steps: 1 };
+
+struct Contender {
+    name: &'static str,
+    command: CommandLine,
+    /// What it says when it captures.
+    ready: &'static str,
+    file: PathBuf,
+    /// On AF_PACKET, which needs a program that passes.
+    passing: bool,
+}
+
+fn contenders() -> Vec<Contender> {
+    let directory = PathBuf::from("/dev/shm");
+    let contender = |name, program: &str, arguments: &str, ready, passing| {
+        let file = directory.join(format!("wirecap-bench-{}", std::process::id()));
+        let command = if program == "wirecap" { CommandLine::wirecap() } else { CommandLine::new(program) };
+        let command = command.with(arguments).with(&file.display().to_string());
+        Contender { name, command, ready, file, passing }
+    };
+    let (mib, kib) = (BUFFER_MIB, BUFFER_MIB * 1024);
+    let all = vec![
+        contender(
+            "wirecap, pcapng",
+            "wirecap",
+            &format!("capture -i a1 --buffer {mib}M -w"),
+            "capturing",
+            false,
+        ),
+        contender(
+            "wirecap, pcap",
+            "wirecap",
+            &format!("capture -i a1 --buffer {mib}M --format pcap -w"),
+            "capturing",
+            false,
+        ),
+        contender(
+            "tcpdump",
+            "tcpdump",
+            &format!("-i a1 -n -B {kib} --time-stamp-precision=nano -Z root -w"),
+            "listening",
+            true,
+        ),
+        contender("dumpcap, pcapng", "dumpcap", &format!("-i a1 -q -B {mib} -w"), "File:", true),
+        contender("dumpcap, pcap", "dumpcap", &format!("-i a1 -q -P -B {mib} -w"), "File:", true),
+        contender(
+            "netsniff-ng",
+            "netsniff-ng",
+            &format!("--in a1 --silent --ring-size {mib}MiB -T 0xa1b23c4d --notouch-irq --out"),
+            "Running",
+            true,
+        ),
+    ];
+    all.into_iter()
+        .filter(|contender| {
+            let installed = contender.command.is_installed();
+            if !installed {
+                println!("  SKIP: {} is not installed", contender.name);
+            }
+            installed
+        })
+        .collect()
+}
+
+pub(crate) fn run(effort: Effort) -> Outcome<()> {
+    let extent = effort.choose(FULL, QUICK);
+    println!(
+        "\nhighest lossless rate of a capture to a file in memory (60 bytes, {BUFFER_MIB} MiB, runs of {} s)",
+        extent.seconds
+    );
+    let bed = Bed::new()?;
+    let mut generator = bed.generator(60)?;
+    let contenders = contenders();
+    let mut limits: Vec<Figures> = contenders.iter().map(|_| Figures::default()).collect();
+    for _ in 0..effort.rounds(5) {
+        let mut searches: Vec<Search> = contenders.iter().map(|_| Search::new(&extent)).collect();
+        // Step by step in turn, so that whatever disturbs the machine meets all alike.
+        for _ in 0..extent.steps {
+            for (contender, search) in contenders.iter().zip(&mut searches) {
+                let point = search.point();
+                search.note(point, is_lossless(&bed, &mut generator, contender, point, extent.seconds)?);
+            }
+        }
+        for (limits, search) in limits.iter_mut().zip(&searches) {
+            limits.push(search.lossless / 1e6);
+        }
+    }
+    report(&contenders, &limits);
+    Ok(())
+}
+
+fn report(contenders: &[Contender], limits: &[Figures]) {
+    for (contender, limits) in contenders.iter().zip(limits) {
+        println!("  {:<20} {limits:>18} M packets/s", contender.name);
+    }
+    let best = |passing| {
+        let of_kind = contenders.iter().zip(limits).filter(|(contender, _)| contender.passing == passing);
+        of_kind.map(|(_, limits)| limits.median()).fold(f64::NAN, f64::max)
+    };
+    println!("  ours / best rival: {:.2}", best(false) / best(true));
+}
+
+/// A search for the highest lossless rate, by halving a range of rates in logarithms.
+struct Search {
+    lossless: f64,
+    lossy: f64,
+}
+
+impl Search {
+    fn new(extent: &Extent) -> Self {
+        Self { lossless: extent.from, lossy: extent.to }
+    }
+
+    fn point(&self) -> f64 {
+        (self.lossless * self.lossy).sqrt()
+    }
+
+    fn note(&mut self, point: f64, is_lossless: bool) {
+        *(if is_lossless { &mut self.lossless } else { &mut self.lossy }) = point;
+    }
+}
+
+/// Whether a contender writes all packets at this rate, undisturbed.
+fn is_lossless(
+    bed: &Bed,
+    generator: &mut Generator,
+    contender: &Contender,
+    per_second: f64,
+    seconds: f64,
+) -> Outcome<bool> {
+    for _ in 0..REPEATS {
+        let run = record(bed, generator, contender, per_second, seconds)?;
+        if std::env::var_os("WIRECAP_BENCH_VERBOSE").is_some() {
+            println!("    {:<20} {per_second:>9.0}/s {run:?}", contender.name);
+        }
+        if run.lost == 0 && run.reached >= SENDER_SHARE {
+            return Ok(true);
+        }
+        if run.waited < DISTURBED_SHARE {
+            return Ok(false);
+        }
+    }
+    Ok(false)
+}
+
+#[derive(Debug)]
+struct Run {
+    lost: u64,
+    /// The share of the rate that the sender reached.
+    reached: f64,
+    /// The share of the time that the receiver waited for its CPU.
+    waited: f64,
+    /// The share of the time that it had it.
+    #[expect(dead_code, reason = "shown")]
+    busy: f64,
+}
+
+fn record(
+    bed: &Bed,
+    generator: &mut Generator,
+    contender: &Contender,
+    per_second: f64,
+    seconds: f64,
+) -> Outcome<Run> {
+    let _alone = loss_lock()?;
+    let passing: Option<Link> = contender.passing.then(|| pass_program(&bed.pair.receiver)).transpose()?;
+    let receiver = bed.receive(&contender.command, contender.ready)?;
+    let before = receiver.cpu_time()?;
+    let sent = send(generator, (per_second * seconds) as u64, per_second as u64)?;
+    let after = receiver.cpu_time()?;
+    receiver.settle(CALM)?;
+    receiver.stop()?;
+    drop(passing);
+    let recorded = packets_in(&contender.file)?;
+    fs::remove_file(&contender.file)?;
+    let took = sent.duration.as_secs_f64();
+    Ok(Run {
+        lost: sent.frames.checked_sub(recorded).ok_or("more packets in the file than were sent")?,
+        reached: sent.per_second() / per_second,
+        waited: (after.waited - before.waited).as_secs_f64() / took,
+        busy: (after.ran - before.ran).as_secs_f64() / took,
+    })
+}
+
+fn packets_in(file: &PathBuf) -> Outcome<u64> {
+    let mut reader = savefile::Reader::open(file)?;
+    let mut packets = 0;
+    while let Some(_packet) = reader.next_record()? {
+        packets += 1;
+    }
+    Ok(packets)
+}
