@@ -6,7 +6,7 @@ use std::io;
 
 use crate::bpf::BpfError;
 use crate::chunk::RingName;
-use crate::device::DeviceError;
+use crate::device::{DeviceError, Reason};
 
 /// Why a capture could not be opened.
 #[derive(Debug)]
@@ -76,6 +76,13 @@ pub enum OpenError {
         ring: RingName,
         /// What the kernel said.
         source: io::Error,
+    },
+    /// The host uses the interface, and the engine `xdp` would take its packets.
+    CarriesHostTraffic {
+        /// The interface's name.
+        interface: String,
+        /// What the host uses it for.
+        reason: Reason,
     },
     /// Packets that the host sends were asked for where there are none.
     ReceivedOnly {
@@ -152,6 +159,11 @@ impl fmt::Display for OpenError {
                 )
             }
             Self::Bind { ring, .. } => write!(f, "cannot bind an AF_XDP socket to {ring}"),
+            Self::CarriesHostTraffic { interface, reason } => write!(
+                f,
+                "the engine xdp would take the host's packets from {interface}, and {reason}; use the engine \
+                 packet, or --take if the host can do without"
+            ),
             Self::ReceivedOnly { interface, reason } => write!(
                 f,
                 "{reason} has received packets only; for those sent, capture {interface} as a whole with the \

@@ -10,6 +10,7 @@ use std::time::Duration;
 use serde::Serialize;
 
 use crate::pool::Geometry;
+use crate::warning::Warning;
 
 /// How the rings of a capture share their load, written as the paper writes it.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -71,6 +72,11 @@ pub struct Account {
     pub dropped: Drops,
     /// Chunks handed to a worker that the ring is not a home ring of.
     pub offloaded_chunks: u64,
+    /// Packets handed out that were longer than what the interface carries
+    /// ([`Warning::SuperPackets`](crate::Warning::SuperPackets)).
+    pub super_packets: u64,
+    /// With the engine `packet`: how often the kernel stood still at a block that was not returned.
+    pub stalls: u64,
 }
 
 impl Account {
@@ -89,6 +95,8 @@ impl Account {
         self.dropped.ring_full += other.dropped.ring_full;
         self.dropped.other += other.dropped.other;
         self.offloaded_chunks += other.offloaded_chunks;
+        self.super_packets += other.super_packets;
+        self.stalls += other.stalls;
     }
 }
 
@@ -106,7 +114,7 @@ pub struct RingLedger {
 /// `--json` prints.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Ledger {
-    /// The engine: `xdp`.
+    /// The engine: `xdp` or `packet`, or both where interfaces differ.
     pub engine: &'static str,
     /// The configuration in the paper's notation.
     pub mode: String,
@@ -118,6 +126,9 @@ pub struct Ledger {
     pub duration: Duration,
     /// The rings.
     pub rings: Vec<RingLedger>,
+    /// What should be known beside the numbers.
+    #[serde(skip)]
+    pub warnings: Vec<Warning>,
 }
 
 fn as_seconds<S: serde::Serializer>(duration: &Duration, serializer: S) -> Result<S::Ok, S::Error> {
@@ -136,7 +147,7 @@ impl Ledger {
         let mut total = Account { filtered: Some(0), ..Account::default() };
         rings.iter().for_each(|ring| total.add(&ring.account));
         total.dropped.device = device;
-        Self { engine, mode, total: total.balanced(), duration, rings }
+        Self { engine, mode, total: total.balanced(), duration, rings, warnings: Vec::new() }
     }
 
     /// Whether every packet that was offered was delivered, as far as is reported.

@@ -75,6 +75,7 @@ pub(crate) struct Settings {
 pub(crate) struct Opened {
     pub(crate) rings: Vec<Arc<dyn Ring>>,
     pub(crate) attachment: Attachment,
+    pub(crate) unplaced: Option<Arc<Unplaced>>,
     pub(crate) shape: BlockShape,
 }
 
@@ -155,8 +156,10 @@ pub(crate) fn open(device: &Device, settings: &Settings) -> Result<Opened, OpenE
         .then(|| Promiscuous::join(device.index))
         .transpose()
         .map_err(failed("set promiscuous mode on"))?;
-    let unplaced =
-        unplaced.map(Unplaced::new).transpose().map_err(failed("count the packets without a queue on"))?;
+    let unplaced = unplaced
+        .map(|socket| Unplaced::new(socket).map(Arc::new))
+        .transpose()
+        .map_err(failed("count the packets without a queue on"))?;
     // Until here every socket refused every packet: those that came while the group was incomplete would
     // have gone to the wrong ring, or to several.
     let whole = steering::everything(settings.snap_len.max(SNAP_BYTES_MIN));
@@ -167,10 +170,11 @@ pub(crate) fn open(device: &Device, settings: &Settings) -> Result<Opened, OpenE
         rings: rings.iter().map(|ring| Arc::clone(ring) as Arc<dyn Ring>).collect(),
         attachment: Attachment {
             rings,
-            unplaced,
+            unplaced: unplaced.clone(),
             patience: settings.retire_after + RETIREMENT_SLACK,
             _promiscuous: promiscuous,
         },
+        unplaced,
         shape,
     })
 }
@@ -311,7 +315,7 @@ impl Unplaced {
 #[derive(Debug)]
 pub(crate) struct Attachment {
     rings: Vec<Arc<PacketRing>>,
-    unplaced: Option<Unplaced>,
+    unplaced: Option<Arc<Unplaced>>,
     /// How long the kernel may take to hand over its last blocks.
     patience: Duration,
     _promiscuous: Option<Promiscuous>,

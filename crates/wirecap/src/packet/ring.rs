@@ -224,6 +224,8 @@ impl Ring for PacketRing {
             filtered: (!self.traits.filtering).then_some(0),
             dropped: Drops { no_cell: side.no_cell, ring_full: 0, device: None, other: side.other },
             offloaded_chunks: side.offloaded_chunks,
+            super_packets: side.super_packets,
+            stalls: side.stalls,
             ..Account::default()
         }
         .balanced()
