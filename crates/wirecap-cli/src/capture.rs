@@ -7,7 +7,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use clap::{Args, ValueEnum};
 use wirecap::savefile::{self, FileSink, Format, LinkType, Record, Section, Sink, StreamSink, WriteError};
-use wirecap::{Capture, Chunk, Ledger, Packet, Timestamp, Worker, grouped};
+use wirecap::{Capture, Chunk, Ledger, Packet, Reception, Timestamp, Worker, grouped};
 
 use crate::failure::Failure;
 use crate::merge::Merge;
@@ -144,7 +144,7 @@ impl<S: Sink> Recorder<S> {
                 os: operating_system(),
                 link_type: link_type(interface.device.link_type),
                 snap_len: options.snaplen,
-                time_source: Some("XDP program, CLOCK_TAI as UTC".to_owned()),
+                time_source: Some(time_source(&interface.reception).to_owned()),
                 ..savefile::Interface::default()
             })?;
         }
@@ -197,7 +197,9 @@ impl<S: Sink> Recorder<S> {
     ) -> Result<(), Failure> {
         let rings = capture.rings().len();
         // What is held back is missing in the pool: a quarter of it at most.
-        let mut merge = Merge::new(rings, rings * capture.geometry().cells() as usize / 4);
+        let delay = capture.interfaces().iter().map(|interface| interface.reception.delay()).max();
+        let held_max = rings * capture.geometry().cells() as usize / 4;
+        let mut merge = Merge::new(rings, held_max, delay.unwrap_or_default());
         while !worker.is_finished() {
             let before = now();
             let empty: Vec<bool> = capture.backlogs().into_iter().map(|backlog| backlog == 0).collect();
@@ -226,7 +228,7 @@ impl<S: Sink> Recorder<S> {
         self.writer.write(&Record {
             interface: chunk.interface_index() as u32,
             timestamp: packet.timestamp(),
-            queue: Some(chunk.ring().queue),
+            queue: packet.queue(),
             direction: None,
             wire_len: packet.wire_len(),
             data: packet.data(),
@@ -288,6 +290,14 @@ fn operating_system() -> Option<String> {
 }
 
 /// What packets of an interface of this hardware type (`ARPHRD_*`) begin with.
+/// Whose clock the packets' times are by.
+fn time_source(reception: &Reception) -> &'static str {
+    match reception {
+        Reception::Xdp { .. } => "XDP program, CLOCK_TAI as UTC",
+        _ => "packet socket, CLOCK_REALTIME",
+    }
+}
+
 fn link_type(hardware_type: u16) -> LinkType {
     const ARPHRD_ETHER: u16 = 1;
     const ARPHRD_LOOPBACK: u16 = 772;

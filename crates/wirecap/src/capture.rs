@@ -564,6 +564,16 @@ impl Reception {
             Self::Packet { .. } => Engine::Packet,
         }
     }
+
+    /// How long after it was stamped a packet may be captured at the latest, if it is not lost. To put
+    /// packets of several rings in order, wait that long for a ring that has none.
+    pub fn delay(&self) -> Duration {
+        match self {
+            // The kernel stamps a batch of up to 64 packets before it publishes them together.
+            Self::Xdp { .. } => Duration::from_millis(2),
+            Self::Packet { retire_after, .. } => *retire_after + packet::RETIREMENT_SLACK,
+        }
+    }
 }
 
 /// A running capture. Dropping it stops and closes it.

@@ -12,12 +12,13 @@ use crate::pool::Descriptor;
 use crate::recycle::CellList;
 use crate::time::Timestamp;
 
-/// A receive ring by name: receive queue `queue` of `interface`, written `eth0@2`.
+/// A receive ring by name: receive queue `queue` of `interface`, written `eth0@2`. Where the rings of an
+/// interface share its packets by flow they are only numbered.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct RingName {
     /// The interface's name.
     pub interface: String,
-    /// Its receive queue, counted from 0.
+    /// Its receive queue, or its number among the interface's rings, counted from 0.
     pub queue: u32,
 }
 
@@ -66,10 +67,12 @@ pub(crate) enum Stamps {
     /// All of the chunk's packets count as arrived when the chunk was captured.
     AtCapture(Timestamp),
     /// The packet's header by the kernel stands as far in front of it as the descriptor's `options` say.
-    /// It has the length on the wire, and UTC, which is told if it was asked for.
+    /// It has the length on the wire, and UTC.
     Header {
-        /// Whether it was.
+        /// Whether the time was asked for.
         told: bool,
+        /// Whether the ring's number is that of a receive queue.
+        by_queue: bool,
     },
 }
 
@@ -265,14 +268,25 @@ impl<'a> Packet<'a> {
         }
     }
 
+    /// The receive queue that the packet came from; `None` where nobody tells.
+    #[inline]
+    pub fn queue(&self) -> Option<u32> {
+        match self.chunk.stamps {
+            Stamps::Header { by_queue: false, .. } => None,
+            Stamps::Header { .. } | Stamps::None | Stamps::Tai { .. } | Stamps::AtCapture(_) => {
+                Some(self.chunk.ring.name.queue)
+            }
+        }
+    }
+
     /// When the packet arrived; `None` if the capture was opened without timestamps.
     #[inline]
     pub fn timestamp(&self) -> Option<Timestamp> {
         match self.chunk.stamps {
-            Stamps::None | Stamps::Header { told: false } => None,
+            Stamps::None | Stamps::Header { told: false, .. } => None,
             Stamps::AtCapture(time) => Some(time),
             // SAFETY: as in `wire_len`.
-            Stamps::Header { told: true } => Some(unsafe { frame::timestamp(self.header()) }),
+            Stamps::Header { told: true, .. } => Some(unsafe { frame::timestamp(self.header()) }),
             Stamps::Tai { ahead_of_utc_nanos } => {
                 // SAFETY: the room in front of the packet was checked when it was captured; it is
                 // ours as the packet is, and the program filled it before the packet was published.
