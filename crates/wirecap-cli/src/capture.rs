@@ -8,7 +8,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use clap::{Args, ValueEnum};
 use wirecap::savefile::{self, FileSink, Format, Record, Section, Sink, StreamSink, WriteError};
-use wirecap::{Account, Capture, Chunk, Ledger, Packet, Timestamp, Worker, grouped};
+use wirecap::{Account, Capture, Chunk, Ledger, Packet, Reception, Timestamp, Worker, grouped};
 
 use crate::failure::Failure;
 use crate::merge::Merge;
@@ -152,7 +152,7 @@ impl<S: Sink> Recorder<S> {
                 os: operating_system(),
                 link_type: interface.device.savefile_link_type(),
                 snap_len: options.snaplen,
-                time_source: Some("XDP program, CLOCK_TAI as UTC".to_owned()),
+                time_source: Some(time_source(&interface.reception).to_owned()),
                 ..savefile::Interface::default()
             })?;
         }
@@ -212,7 +212,9 @@ impl<S: Sink> Recorder<S> {
     ) -> Result<(), Failure> {
         let rings = capture.rings().len();
         // What is held back is missing in the pool: a quarter of it at most.
-        let mut merge = Merge::new(rings, rings * capture.geometry().cells() as usize / 4);
+        let delay = capture.interfaces().iter().map(|interface| interface.reception.delay()).max();
+        let held_max = rings * capture.geometry().cells() as usize / 4;
+        let mut merge = Merge::new(rings, held_max, delay.unwrap_or_default());
         while !worker.is_finished() {
             let before = now();
             let empty: Vec<bool> = capture.backlogs().into_iter().map(|backlog| backlog == 0).collect();
@@ -316,4 +318,12 @@ fn now() -> Timestamp {
 fn operating_system() -> Option<String> {
     let release = fs::read_to_string("/proc/sys/kernel/osrelease").ok()?;
     Some(format!("Linux {}", release.trim()))
+}
+
+/// Whose clock the packets' times are by.
+fn time_source(reception: &Reception) -> &'static str {
+    match reception {
+        Reception::Xdp { .. } => "XDP program, CLOCK_TAI as UTC",
+        _ => "packet socket, CLOCK_REALTIME",
+    }
 }

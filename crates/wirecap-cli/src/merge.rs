@@ -10,16 +10,14 @@ use std::time::Duration;
 
 use wirecap::{Chunk, Packet, Timestamp};
 
-/// The longest time between a packet's stamp and its appearance on the ring that is reckoned with: the
-/// program stamps a batch of up to 64 packets before the kernel publishes them together.
-const PUBLICATION_DELAY: Duration = Duration::from_millis(2);
-
 /// Chunks of several rings on their way to one file.
 #[derive(Debug)]
 pub(crate) struct Merge {
     rings: Vec<Queue>,
     held: usize,
     held_max: usize,
+    /// How long after its stamp a packet may appear on its ring.
+    delay: Duration,
 }
 
 #[derive(Debug)]
@@ -38,10 +36,11 @@ impl Queue {
 }
 
 impl Merge {
-    /// For `ring_count` rings; holds `held_max` packets back at most, then gives up order for room.
-    pub(crate) fn new(ring_count: usize, held_max: usize) -> Self {
+    /// For `ring_count` rings, on which packets appear up to `delay` after they were stamped; holds
+    /// `held_max` packets back at most, then gives up order for room.
+    pub(crate) fn new(ring_count: usize, held_max: usize, delay: Duration) -> Self {
         let queue = || Queue { chunks: VecDeque::new(), next: 0, complete_until: Timestamp::default() };
-        Self { rings: (0..ring_count).map(|_| queue()).collect(), held: 0, held_max }
+        Self { rings: (0..ring_count).map(|_| queue()).collect(), held: 0, held_max, delay }
     }
 
     pub(crate) fn is_empty(&self) -> bool {
@@ -59,7 +58,7 @@ impl Merge {
 
     /// Notes that a ring was empty at `time`.
     pub(crate) fn found_empty(&mut self, ring: usize, time: Timestamp) {
-        let delay = PUBLICATION_DELAY.as_nanos() as u64;
+        let delay = self.delay.as_nanos() as u64;
         let until = Timestamp::from_unix_nanos(time.unix_nanos().saturating_sub(delay));
         let queue = &mut self.rings[ring];
         queue.complete_until = queue.complete_until.max(until);

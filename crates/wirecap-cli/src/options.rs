@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use clap::{Args, ValueEnum};
 use wirecap::{
-    Capture, CaptureBuilder, Direction, Engine, Interface, Ledger, Pin, Reception, Spread, grouped,
+    Capture, CaptureBuilder, Direction, Engine, Interface, Ledger, Pin, Reception, Spread, Warning, grouped,
 };
 
 use crate::failure::Failure;
@@ -25,6 +25,10 @@ pub(crate) struct CaptureOptions {
     /// How packets are captured: auto takes xdp where the host misses nothing by it, else packet
     #[arg(long, value_enum, default_value_t = EngineName::Auto)]
     engine: EngineName,
+
+    /// With --engine xdp: capture also where the host uses the interface; it gets none of the packets captured
+    #[arg(long)]
+    take: bool,
 
     /// Which packets: received, sent or both [default: both with --engine packet, unless queues are named]
     #[arg(short = 'Q', long, value_enum)]
@@ -124,6 +128,7 @@ impl CaptureOptions {
         };
         let builder = source
             .engine(self.engine.into())
+            .take(self.take)
             .chunk(self.chunk)
             .promiscuous(!self.no_promiscuous_mode)
             .snap_len(self.snaplen)
@@ -161,12 +166,16 @@ impl CaptureOptions {
                 eprintln!("  worker {worker} {placement}");
             });
         }
+        warn(&capture.ledger().warnings);
         Ok(capture)
     }
 
     /// Prints the final ledger: for people on standard error, for programs on standard output.
     pub(crate) fn report(&self, ledger: &Ledger) -> Result<(), Failure> {
         eprintln!("{ledger}");
+        // What is taken from the host was said at the beginning.
+        let is_news = |warning: &&Warning| !matches!(warning, Warning::TakenFromHost { .. });
+        warn(ledger.warnings.iter().filter(is_news));
         if self.json {
             println!("{}", serde_json::to_string(ledger)?);
         }
@@ -195,6 +204,10 @@ fn cpu_list(text: &str) -> Option<Vec<u32>> {
     (!cpus.is_empty()).then_some(cpus)
 }
 
+fn warn<'a>(warnings: impl IntoIterator<Item = &'a Warning>) {
+    warnings.into_iter().for_each(|warning| eprintln!("warning: {warning}"));
+}
+
 /// `capturing eth0: 4 rings of 131,072 packets, xdp engine (native copy), B-(256,512), 1.0 GiB of cells`,
 /// and below it a line for each rung of the ladder that was missed.
 fn opened(capture: &Capture, interface: &Interface) -> String {
@@ -204,14 +217,16 @@ fn opened(capture: &Capture, interface: &Interface) -> String {
         size::human_bytes(chunk_bytes * u64::from(geometry.chunks) * interface.rings as u64)
     };
     let begin = format!("capturing {}: {} {noun}", interface.device.name, interface.rings);
+    let why = interface.why.as_ref().map(|why| format!(": {why}")).unwrap_or_default();
     match &interface.reception {
         Reception::Xdp { rung, missed_rungs, huge_pages } => {
             let cells = grouped(geometry.cells().into());
             let memory = memory(u64::from(geometry.chunk_cells) * u64::from(geometry.cell_bytes));
             let pages = if *huge_pages { " on huge pages" } else { "" };
             let mode = capture.mode();
-            let mut text =
-                format!("{begin} of {cells} packets, xdp engine ({rung}), {mode}, {memory} of cells{pages}");
+            let mut text = format!(
+                "{begin} of {cells} packets, xdp engine ({rung}), {mode}, {memory} of cells{pages}{why}"
+            );
             for (rung, reason) in missed_rungs {
                 text += &format!("\n  not {rung}: {reason}");
             }
@@ -232,7 +247,7 @@ fn opened(capture: &Capture, interface: &Interface) -> String {
             let block = size::human_bytes(u64::from(*block_bytes));
             let memory = memory(u64::from(*block_bytes));
             format!(
-                "{begin}{spread} of {blocks} blocks of {block}, packet engine{direction}, {mode}, {memory}"
+                "{begin}{spread} of {blocks} blocks of {block}, packet engine{direction}, {mode}, {memory}{why}"
             )
         }
         _ => begin,

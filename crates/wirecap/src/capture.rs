@@ -8,19 +8,20 @@ use std::time::{Duration, Instant};
 
 use crate::affinity::{Machine, Pin, Placement, may_run_on};
 use crate::chunk::RingName;
-use crate::device::{Device, DeviceCounters, DropSource};
+use crate::device::{self, Device, DeviceCounters, DropSource, Rung};
 use crate::error::OpenError;
 use crate::file::FileRing;
 use crate::group::Group;
 use crate::ledger::{Ledger, Mode, RingLedger};
 use crate::limits;
-use crate::packet::{self, Direction, Spread};
+use crate::packet::{self, Direction, Spread, Unplaced};
 use crate::pool::Geometry;
 use crate::ring::Ring;
 use crate::source::Source;
 use crate::sync::{Mutex, lock};
+use crate::warning::Warning;
 use crate::worker::{Alarm, Worker, ring_bell};
-use crate::xdp::{self, Rung};
+use crate::xdp;
 
 /// Cells per chunk (M) unless something else is asked for.
 pub const DEFAULT_CHUNK_CELLS: u32 = 256;
@@ -54,6 +55,7 @@ pub struct CaptureBuilder {
     /// A savefile in place of interfaces.
     file: Option<PathBuf>,
     engine: Engine,
+    take: bool,
     direction: Option<Direction>,
     retire_after: Duration,
     chunk_cells: u32,
@@ -78,6 +80,12 @@ impl CaptureBuilder {
     /// The engine. Default: [`Engine::Auto`].
     pub fn engine(mut self, engine: Engine) -> Self {
         self.engine = engine;
+        self
+    }
+
+    /// With the engine `xdp`: captures also where the host uses the interface and will miss its packets.
+    pub fn take(mut self, on: bool) -> Self {
+        self.take = on;
         self
     }
 
@@ -202,10 +210,12 @@ impl CaptureBuilder {
                 target: target.clone(),
                 counters_at_start: opened.counters_at_start,
                 attachment: Some(opened.attachment),
+                unplaced: opened.unplaced,
             });
             interfaces.push(Interface {
                 rings: target.rings(),
                 reception: opened.reception,
+                why: target.why,
                 device: target.device,
                 queues: target.queues,
                 snap_len: self.snap_len,
@@ -239,35 +249,78 @@ impl CaptureBuilder {
                     target.queues.dedup();
                     target.whole |= source.is_whole();
                 }
-                None => targets.push(Target { device, queues, whole: source.is_whole(), way: Way::Xdp }),
+                None => targets.push(Target {
+                    device,
+                    queues,
+                    whole: source.is_whole(),
+                    way: Way::Xdp,
+                    why: None,
+                }),
             }
         }
         for target in &mut targets {
-            target.way = self.way(target)?;
+            (target.way, target.why) = self.way(target)?;
         }
         Ok(targets)
     }
 
-    /// The way in which packets are received from `target`.
-    fn way(&self, target: &Target) -> Result<Way, OpenError> {
-        let received_only = |reason| match self.direction {
-            None | Some(Direction::In) => Ok(()),
-            Some(_) => Err(OpenError::ReceivedOnly { interface: target.device.name.clone(), reason }),
-        };
-        match self.engine {
-            Engine::Xdp => received_only("the engine xdp").map(|()| Way::Xdp),
-            Engine::Auto if target.suits_xdp() && received_only("").is_ok() => Ok(Way::Xdp),
-            Engine::Packet | Engine::Auto if target.whole => Ok(Way::Packet {
-                spread: Spread::Flows {
-                    rings: self.workers.map_or(target.device.rx_queues, |count| count as u32),
-                },
-                direction: self.direction.unwrap_or_default(),
-            }),
-            Engine::Packet | Engine::Auto => received_only("a receive queue").map(|()| Way::Packet {
-                spread: Spread::Queues(target.queues.clone()),
-                direction: Direction::In,
-            }),
+    /// The way in which packets are received from `target`, and why, if that is our choice.
+    fn way(&self, target: &Target) -> Result<(Way, Option<String>), OpenError> {
+        let device = &target.device;
+        if !device.up {
+            return Err(OpenError::InterfaceDown { interface: device.name.clone() });
         }
+        let (engine, why) = match self.engine {
+            Engine::Auto => self.choice(device),
+            engine => (engine, None),
+        };
+        let way = if engine == Engine::Xdp { self.xdp_way(target) } else { self.packet_way(target) };
+        way.map(|way| (way, why))
+    }
+
+    /// What [`Engine::Auto`] takes for `device`.
+    fn choice(&self, device: &Device) -> (Engine, Option<String>) {
+        let packet = |why| (Engine::Packet, Some(why));
+        if self.wants_sent() {
+            return packet("sent packets are wanted, too".to_owned());
+        }
+        if xdp::cell_bytes(device).is_err() {
+            return packet(format!("frames of its MTU, {}, do not fit a cell", device.mtu));
+        }
+        let choice = device.choose_engine();
+        match choice.engine {
+            device::Engine::Packet => packet(choice.why),
+            device::Engine::Xdp(_) => (Engine::Xdp, Some(choice.why)),
+        }
+    }
+
+    fn xdp_way(&self, target: &Target) -> Result<Way, OpenError> {
+        let interface = target.device.name.clone();
+        if self.wants_sent() {
+            return Err(OpenError::ReceivedOnly { interface, reason: "the engine xdp" });
+        }
+        match target.device.carries_host_traffic() {
+            Some(reason) if !self.take => Err(OpenError::CarriesHostTraffic { interface, reason }),
+            _ => Ok(Way::Xdp),
+        }
+    }
+
+    fn packet_way(&self, target: &Target) -> Result<Way, OpenError> {
+        if target.whole {
+            let rings = self.workers.map_or(target.device.rx_queues, |count| count as u32);
+            let direction = self.direction.unwrap_or_default();
+            return Ok(Way::Packet { spread: Spread::Flows { rings }, direction });
+        }
+        if self.wants_sent() {
+            let interface = target.device.name.clone();
+            return Err(OpenError::ReceivedOnly { interface, reason: "a receive queue" });
+        }
+        Ok(Way::Packet { spread: Spread::Queues(target.queues.clone()), direction: Direction::In })
+    }
+
+    /// Whether packets that the host sends were asked for.
+    fn wants_sent(&self) -> bool {
+        matches!(self.direction, Some(Direction::Out | Direction::InOut))
     }
 
     /// Opens the rings of one interface, whose first one is the capture's ring `first_ring_index`.
@@ -293,6 +346,7 @@ impl CaptureBuilder {
                     rings: opened.rings,
                     counters_at_start: opened.counters_at_start,
                     attachment: Attachment::Xdp(opened.attachment),
+                    unplaced: None,
                     reception: Reception::Xdp {
                         rung: opened.rung,
                         missed_rungs: opened.missed_rungs,
@@ -317,6 +371,7 @@ impl CaptureBuilder {
                     rings: opened.rings,
                     counters_at_start: target.counters(),
                     attachment: Attachment::Packet(opened.attachment),
+                    unplaced: opened.unplaced,
                     reception: Reception::Packet {
                         spread: settings.spread,
                         direction: settings.direction,
@@ -399,6 +454,8 @@ struct Target {
     /// No queues were named.
     whole: bool,
     way: Way,
+    /// Why, if it was our choice.
+    why: Option<String>,
 }
 
 /// How packets are to be received from an interface.
@@ -415,11 +472,6 @@ impl Target {
             Way::Xdp => self.queues.len(),
             Way::Packet { spread, .. } => spread.rings(),
         }
-    }
-
-    /// Whether the engine `xdp` can and may take its packets.
-    fn suits_xdp(&self) -> bool {
-        self.device.link_type == libc::ARPHRD_ETHER
     }
 
     /// The device's counters; `None` if they do not tell its drops, or not by themselves.
@@ -454,6 +506,8 @@ struct Opened {
     rings: Vec<Arc<dyn Ring>>,
     attachment: Attachment,
     counters_at_start: Option<DeviceCounters>,
+    /// Counts packets that no ring gets because their queue is not known.
+    unplaced: Option<Arc<Unplaced>>,
     reception: Reception,
 }
 
@@ -485,8 +539,30 @@ pub struct Interface {
     pub rings: usize,
     /// How its packets are received.
     pub reception: Reception,
+    /// Why this engine was chosen, with [`Engine::Auto`].
+    pub why: Option<String>,
     /// Bytes kept of each packet.
     pub snap_len: u32,
+}
+
+impl Interface {
+    /// What should be known of it, after so many super-packets and packets of unknown queues.
+    fn warnings(&self, super_packets: u64, unplaced: u64) -> Vec<Warning> {
+        let interface = self.device.name.clone();
+        let mut warnings = Vec::new();
+        if self.reception.engine() == Engine::Xdp
+            && let Some(reason) = self.device.carries_host_traffic()
+        {
+            warnings.push(Warning::TakenFromHost { interface: interface.clone(), reason });
+        }
+        if super_packets > 0 {
+            warnings.push(Warning::SuperPackets { interface: interface.clone(), packets: super_packets });
+        }
+        if unplaced > 0 {
+            warnings.push(Warning::QueueUnknown { interface, packets: unplaced });
+        }
+        warnings
+    }
 }
 
 /// How the packets of an interface are received.
@@ -521,6 +597,16 @@ impl Reception {
         match self {
             Self::Xdp { .. } => Engine::Xdp,
             Self::Packet { .. } => Engine::Packet,
+        }
+    }
+
+    /// How long after it was stamped a packet may be captured at the latest, if it is not lost. To put
+    /// packets of several rings in order, wait that long for a ring that has none.
+    pub fn delay(&self) -> Duration {
+        match self {
+            // The kernel stamps a batch of up to 64 packets before it publishes them together.
+            Self::Xdp { .. } => Duration::from_millis(2),
+            Self::Packet { retire_after, .. } => *retire_after + packet::RETIREMENT_SLACK,
         }
     }
 }
@@ -561,6 +647,7 @@ struct Attached {
     counters_at_start: Option<DeviceCounters>,
     /// None once the capture was stopped.
     attachment: Option<Attachment>,
+    unplaced: Option<Arc<Unplaced>>,
 }
 
 impl Attached {
@@ -628,6 +715,7 @@ impl Capture {
             sources: vec![device.into()],
             file: None,
             engine: Engine::default(),
+            take: false,
             direction: None,
             retire_after: packet::DEFAULT_RETIRE_AFTER,
             chunk_cells: DEFAULT_CHUNK_CELLS,
@@ -706,6 +794,18 @@ impl Capture {
         &self.placements
     }
 
+    fn warnings(&self, rings: &[RingLedger], running: &Running) -> Vec<Warning> {
+        let interfaces = self.interfaces.iter().zip(&running.interfaces);
+        let of_interface = |(index, (interface, attached)): (usize, (&Interface, &Attached))| {
+            let is_here = |ring: &&Arc<dyn Ring>| ring.identity().interface_index == index;
+            let here = self.shared.group.rings().iter().filter(is_here);
+            let super_packets = here.map(|ring| rings[ring.identity().index].account.super_packets).sum();
+            let unplaced = attached.unplaced.as_ref().map_or(0, |unplaced| unplaced.count());
+            interface.warnings(super_packets, unplaced)
+        };
+        interfaces.enumerate().flat_map(of_interface).collect()
+    }
+
     /// The engine's name in the ledger: `xdp` or `packet`, both where interfaces differ, or `file`.
     fn engine(&self) -> &'static str {
         let uses = |engine| self.interfaces.iter().any(|interface| interface.reception.engine() == engine);
@@ -749,12 +849,13 @@ impl Capture {
             name: ring.identity().name.to_string(),
             account: ring.account(),
         };
-        let rings = self.shared.group.rings().iter().map(page).collect();
+        let rings: Vec<RingLedger> = self.shared.group.rings().iter().map(page).collect();
         let running = lock(&self.shared.running);
         let (duration, device) =
             running.end.clone().unwrap_or_else(|| (self.shared.started.elapsed(), running.device_drops()));
+        let warnings = self.warnings(&rings, &running);
         drop(running);
-        Ledger::of(self.engine(), self.mode(), duration, rings, device)
+        Ledger { warnings, ..Ledger::of(self.engine(), self.mode(), duration, rings, device) }
     }
 
     /// Stops and closes the capture and gives its final account: what was not taken out of the rings

@@ -13,12 +13,13 @@ use crate::recycle::CellList;
 use crate::savefile::LinkType;
 use crate::time::Timestamp;
 
-/// A receive ring by name: receive queue `queue` of `interface`, written `eth0@2`.
+/// A receive ring by name: receive queue `queue` of `interface`, written `eth0@2`. Where the rings of an
+/// interface share its packets by flow they are only numbered.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct RingName {
     /// The interface's name.
     pub interface: String,
-    /// Its receive queue, counted from 0.
+    /// Its receive queue, or its number among the interface's rings, counted from 0.
     pub queue: u32,
 }
 
@@ -71,10 +72,12 @@ pub(crate) enum Stamps {
     /// A [`FileRecord`] stands before the packet.
     InFile,
     /// The packet's header by the kernel stands as far in front of it as the descriptor's `options` say.
-    /// It has the length on the wire, and UTC, which is told if it was asked for.
+    /// It has the length on the wire, and UTC.
     Header {
-        /// Whether it was.
+        /// Whether the time was asked for.
         told: bool,
+        /// Whether the ring's number is that of a receive queue.
+        by_queue: bool,
     },
 }
 
@@ -315,12 +318,13 @@ impl<'a> Packet<'a> {
         }
     }
 
-    /// The receive queue that the packet came from; `None` where a savefile does not tell.
+    /// The receive queue that the packet came from; `None` where nobody tells.
     #[inline]
     pub fn queue(&self) -> Option<u32> {
         match self.chunk.stamps {
             Stamps::InFile => Some(self.file_record().queue).filter(|queue| *queue != FileRecord::NO_QUEUE),
-            Stamps::None | Stamps::Tai { .. } | Stamps::AtCapture(_) | Stamps::Header { .. } => {
+            Stamps::Header { by_queue: false, .. } => None,
+            Stamps::Header { .. } | Stamps::None | Stamps::Tai { .. } | Stamps::AtCapture(_) => {
                 Some(self.chunk.ring.name.queue)
             }
         }
@@ -336,13 +340,13 @@ impl<'a> Packet<'a> {
     #[inline]
     pub fn timestamp(&self) -> Option<Timestamp> {
         match self.chunk.stamps {
-            Stamps::None | Stamps::Header { told: false } => None,
+            Stamps::None | Stamps::Header { told: false, .. } => None,
             Stamps::AtCapture(time) => Some(time),
             Stamps::InFile => Some(self.file_record().unix_nanos)
                 .filter(|nanos| *nanos != FileRecord::NO_TIME)
                 .map(Timestamp::from_unix_nanos),
             // SAFETY: as in `wire_len`.
-            Stamps::Header { told: true } => Some(unsafe { frame::timestamp(self.header()) }),
+            Stamps::Header { told: true, .. } => Some(unsafe { frame::timestamp(self.header()) }),
             Stamps::Tai { ahead_of_utc_nanos } => {
                 // SAFETY: the room in front of the packet was checked when it was captured; it is
                 // ours as the packet is, and the program filled it before the packet was published.

@@ -7,7 +7,7 @@ use std::path::PathBuf;
 
 use crate::bpf::BpfError;
 use crate::chunk::RingName;
-use crate::device::DeviceError;
+use crate::device::{DeviceError, Reason};
 use crate::savefile::ReadError;
 
 /// Why a capture could not be opened.
@@ -86,6 +86,13 @@ pub enum OpenError {
         /// Why.
         source: ReadError,
     },
+    /// The host uses the interface, and the engine `xdp` would take its packets.
+    CarriesHostTraffic {
+        /// The interface's name.
+        interface: String,
+        /// What the host uses it for.
+        reason: Reason,
+    },
     /// Packets that the host sends were asked for where there are none.
     ReceivedOnly {
         /// The interface's name.
@@ -162,6 +169,11 @@ impl fmt::Display for OpenError {
             }
             Self::Savefile { path, .. } => write!(f, "{} cannot be read as a savefile", path.display()),
             Self::Bind { ring, .. } => write!(f, "cannot bind an AF_XDP socket to {ring}"),
+            Self::CarriesHostTraffic { interface, reason } => write!(
+                f,
+                "the engine xdp would take the host's packets from {interface}, and {reason}; use the engine \
+                 packet, or --take if the host can do without"
+            ),
             Self::ReceivedOnly { interface, reason } => write!(
                 f,
                 "{reason} has received packets only; for those sent, capture {interface} as a whole with the \

@@ -10,6 +10,7 @@ use std::time::Duration;
 use serde::Serialize;
 
 use crate::pool::Geometry;
+use crate::warning::Warning;
 
 /// How the rings of a capture share their load, written as the paper writes it.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -74,6 +75,11 @@ pub struct Account {
     /// Chunks of these that were taken whatever the threshold, because the ring's worker was stuck or
     /// gone.
     pub abandoned_chunks: u64,
+    /// Packets handed out that were longer than what the interface carries
+    /// ([`Warning::SuperPackets`](crate::Warning::SuperPackets)).
+    pub super_packets: u64,
+    /// With the engine `packet`: how often the kernel stood still at a block that was not returned.
+    pub stalls: u64,
 }
 
 impl Account {
@@ -93,6 +99,8 @@ impl Account {
         self.dropped.other += other.dropped.other;
         self.offloaded_chunks += other.offloaded_chunks;
         self.abandoned_chunks += other.abandoned_chunks;
+        self.super_packets += other.super_packets;
+        self.stalls += other.stalls;
     }
 }
 
@@ -110,7 +118,7 @@ pub struct RingLedger {
 /// `--json` prints.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Ledger {
-    /// The engine: `xdp`.
+    /// The engine: `xdp` or `packet`, or both where interfaces differ.
     pub engine: &'static str,
     /// The configuration in the paper's notation.
     pub mode: String,
@@ -126,6 +134,9 @@ pub struct Ledger {
     /// [`Capture::interfaces`](crate::Capture::interfaces); `None` where it reports nothing.
     #[serde(skip)]
     pub device_drops: Vec<Option<u64>>,
+    /// What should be known beside the numbers.
+    #[serde(skip)]
+    pub warnings: Vec<Warning>,
 }
 
 fn as_seconds<S: serde::Serializer>(duration: &Duration, serializer: S) -> Result<S::Ok, S::Error> {
@@ -144,7 +155,8 @@ impl Ledger {
         let mut total = Account { filtered: Some(0), ..Account::default() };
         rings.iter().for_each(|ring| total.add(&ring.account));
         total.dropped.device = device_drops.iter().copied().flatten().reduce(|a, b| a + b);
-        Self { engine, mode, total: total.balanced(), duration, rings, device_drops }
+        let total = total.balanced();
+        Self { engine, mode, total, duration, rings, device_drops, warnings: Vec::new() }
     }
 
     /// Whether every packet that was offered was delivered, as far as is reported.

@@ -24,7 +24,7 @@ use std::time::Duration;
 use crate::chunk::{RingIdentity, RingName};
 use crate::device::Device;
 use crate::error::OpenError;
-use crate::packet::blocks::Blocks;
+use crate::packet::blocks::{Blocks, Labels};
 use crate::packet::ring::{PacketRing, Traits};
 use crate::packet::steering::Selection;
 use crate::pool::Geometry;
@@ -75,6 +75,7 @@ pub(crate) struct Settings {
 pub(crate) struct Opened {
     pub(crate) rings: Vec<Arc<dyn Ring>>,
     pub(crate) attachment: Attachment,
+    pub(crate) unplaced: Option<Arc<Unplaced>>,
     pub(crate) shape: BlockShape,
 }
 
@@ -123,7 +124,10 @@ pub(crate) fn open(device: &Device, settings: &Settings) -> Result<Opened, OpenE
     let traits = Traits {
         ifindex: device.index,
         geometry: settings.geometry,
-        timestamps: settings.timestamps,
+        labels: Labels {
+            timestamps: settings.timestamps,
+            by_queue: matches!(settings.spread, Spread::Queues(_)),
+        },
         longest_frame: device.mtu + LINK_HEADER_BYTES,
         filtering: false,
     };
@@ -156,8 +160,10 @@ pub(crate) fn open(device: &Device, settings: &Settings) -> Result<Opened, OpenE
         .then(|| Promiscuous::join(device.index))
         .transpose()
         .map_err(failed("set promiscuous mode on"))?;
-    let unplaced =
-        unplaced.map(Unplaced::new).transpose().map_err(failed("count the packets without a queue on"))?;
+    let unplaced = unplaced
+        .map(|socket| Unplaced::new(socket, plan.marks_tell()).map(Arc::new))
+        .transpose()
+        .map_err(failed("count the packets without a queue on"))?;
     // Until here every socket refused every packet: those that came while the group was incomplete would
     // have gone to the wrong ring, or to several.
     let whole = steering::everything(settings.snap_len.max(SNAP_BYTES_MIN));
@@ -168,10 +174,11 @@ pub(crate) fn open(device: &Device, settings: &Settings) -> Result<Opened, OpenE
         rings: rings.iter().map(|ring| Arc::clone(ring) as Arc<dyn Ring>).collect(),
         attachment: Attachment {
             rings,
-            unplaced,
+            unplaced: unplaced.clone(),
             patience: settings.retire_after + RETIREMENT_SLACK,
             _promiscuous: promiscuous,
         },
+        unplaced,
         shape,
     })
 }
@@ -247,6 +254,11 @@ impl<'a> Plan<'a> {
         queue + self.first_mark
     }
 
+    /// Whether a packet's mark tells that its queue is not known.
+    fn marks_tell(&self) -> bool {
+        self.first_mark > steering::NO_QUEUE
+    }
+
     fn needs_program(&self) -> bool {
         matches!(self.spread, Spread::Queues(_)) && !self.one_queue
     }
@@ -279,7 +291,8 @@ impl<'a> Plan<'a> {
     }
 }
 
-/// Counts the packets of an interface with several queues of which the kernel does not know the queue.
+/// Gets the packets of an interface with several queues that no ring gets, and counts those of which the
+/// kernel does not know the queue.
 #[derive(Debug)]
 pub(crate) struct Unplaced {
     socket: Mutex<Option<PacketSocket>>,
@@ -287,10 +300,12 @@ pub(crate) struct Unplaced {
 }
 
 impl Unplaced {
-    /// Counts by `socket`, to which all packets come that no ring gets.
-    fn new(socket: PacketSocket) -> io::Result<Self> {
-        socket.keep_little()?;
-        socket.attach_filter(&steering::without_queue())?;
+    /// Counts by `socket`, which refuses every packet until now, if `marks_tell`.
+    fn new(socket: PacketSocket, marks_tell: bool) -> io::Result<Self> {
+        if marks_tell {
+            socket.keep_little()?;
+            socket.attach_filter(&steering::without_queue())?;
+        }
         Ok(Self { socket: Mutex::new(Some(socket)), count: AtomicU64::new(0) })
     }
 
@@ -312,7 +327,7 @@ impl Unplaced {
 #[derive(Debug)]
 pub(crate) struct Attachment {
     rings: Vec<Arc<PacketRing>>,
-    unplaced: Option<Unplaced>,
+    unplaced: Option<Arc<Unplaced>>,
     /// How long the kernel may take to hand over its last blocks.
     patience: Duration,
     _promiscuous: Option<Promiscuous>,

@@ -234,6 +234,9 @@ impl Worker {
         };
         let outcome = if idle { self.alarm.wait(longest.min(look_round)) } else { Ok(()) };
         self.shared.group.set_asleep(self.index, false);
+        // A packet socket stays readable while a chunk of its last block is held: when nothing is found
+        // after this, a short sleep comes before the next poll.
+        self.sleep = LONGEST_SLEEP;
         outcome.map_err(|errno| CaptureError::System { action: "wait for packets", source: errno.into() })
     }
 

@@ -1,6 +1,5 @@
 //! The `xdp` engine: AF_XDP sockets on the receive queues of an interface (take mode).
 
-use std::fmt;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
@@ -9,7 +8,7 @@ use rustix::net::{AddressFamily, SocketFlags, SocketType, netdevice, socket_with
 
 use crate::bpf::{BpfError, Link, Map, MapKind, Program, XdpMode};
 use crate::chunk::{RingIdentity, RingName};
-use crate::device::{Device, DeviceCounters};
+use crate::device::{Device, DeviceCounters, Rung};
 use crate::error::OpenError;
 use crate::kernel_ring::{Consumer, Producer};
 use crate::limits::locked_memory_rlimit;
@@ -26,27 +25,6 @@ use crate::sys::xdp::{BindMode, HEADROOM_BYTES, XdpSocket};
 const LINK_HEADER_BYTES: u32 = 14 + 2 * 4;
 /// The cells to choose from, in bytes.
 const CELL_BYTES: [u32; 2] = [2048, 4096];
-
-/// A way in which AF_XDP receives packets, the fastest first.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Rung {
-    /// The device writes packets straight into the cells.
-    ZeroCopy,
-    /// The program runs in the driver; the kernel copies packets into the cells.
-    NativeCopy,
-    /// The program runs in the network stack, on any driver; the kernel copies packets into the cells.
-    Generic,
-}
-
-impl fmt::Display for Rung {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::ZeroCopy => "zero-copy",
-            Self::NativeCopy => "native copy",
-            Self::Generic => "generic",
-        })
-    }
-}
 
 /// How rings are to be opened.
 #[derive(Debug, Clone, Copy)]

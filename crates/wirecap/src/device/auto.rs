@@ -43,11 +43,12 @@ impl fmt::Display for Reason {
 /// How the `xdp` engine gets at the frames; the best comes first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Rung {
-    /// The hardware writes into the pool.
+    /// The device writes packets straight into the cells.
     ZeroCopy,
-    /// The driver's XDP copies into the pool.
+    /// The program runs in the driver; the kernel copies packets into the cells.
     NativeCopy,
-    /// The stack copies into the pool, after it has made a socket buffer.
+    /// The program runs in the network stack, on any driver; the kernel copies packets into the cells,
+    /// after it has made a socket buffer.
     Generic,
 }
 

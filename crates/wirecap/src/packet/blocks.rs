@@ -239,6 +239,15 @@ impl Drop for OpenBlock {
     }
 }
 
+/// What the packets of a ring tell beside their bytes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Labels {
+    /// When they arrived.
+    pub(crate) timestamps: bool,
+    /// Which receive queue they came from: the ring's number.
+    pub(crate) by_queue: bool,
+}
+
 /// What was taken out of a block.
 #[derive(Debug)]
 pub(crate) struct Taken<'a> {
@@ -277,7 +286,7 @@ impl Taken<'_> {
     pub(crate) fn into_chunk(
         self,
         ring: Arc<RingIdentity>,
-        timestamps: bool,
+        labels: Labels,
         sequence: u64,
         offloaded: bool,
     ) -> Option<Chunk> {
@@ -286,9 +295,215 @@ impl Taken<'_> {
         }
         let home = Arc::clone(&self.block.blocks);
         home.hold(self.block.index);
-        let stamps = Stamps::Header { told: timestamps };
+        let stamps = Stamps::Header { told: labels.timestamps, by_queue: labels.by_queue };
         // SAFETY: `frame::read` checked each packet, which has its header as far in front of it as its
         // descriptor says; the block was just held for the chunk.
         Some(unsafe { Chunk::new(self.list, home, ring, stamps, sequence, offloaded) })
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use std::os::fd::OwnedFd;
+
+    use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
+
+    use super::*;
+    use crate::chunk::RingName;
+
+    const SHAPE: BlockShape = BlockShape { block_bytes: 4096, blocks: 4 };
+    const LABELS: Labels = Labels { timestamps: true, by_queue: false };
+
+    /// The kernel's half of a ring: it begins blocks in turn, and waits at one that is not returned.
+    struct Kernel {
+        mapping: Mapping,
+        begun: u64,
+        lost: u64,
+    }
+
+    /// A packet as the kernel has it: its bytes without the tag that it took out, and the tag.
+    #[derive(Clone)]
+    struct Given {
+        data: Vec<u8>,
+        tag: Option<(u16, u16)>,
+    }
+
+    fn ring() -> (Arc<Blocks>, Kernel) {
+        let file: OwnedFd = memfd_create("test", MemfdFlags::CLOEXEC).unwrap();
+        ftruncate(&file, SHAPE.ring_bytes() as u64).unwrap();
+        let map = || Mapping::of(&file, SHAPE.ring_bytes(), 0).unwrap();
+        (Arc::new(Blocks::new(map(), SHAPE)), Kernel { mapping: map(), begun: 0, lost: 0 })
+    }
+
+    impl Kernel {
+        fn write<T>(&self, offset: usize, value: T) {
+            // SAFETY: `at` checked the place; the tests run both halves on one thread.
+            unsafe { self.mapping.at::<T>(offset, 1).write(value) }
+        }
+
+        /// Fills the next block with `packets` and hands it over, or loses them.
+        fn hand_over(&mut self, packets: &[Given]) {
+            let start = (self.begun % 4) as usize * 4096;
+            // SAFETY: as in `write`.
+            let status = unsafe { self.mapping.at::<u32>(start + place::STATUS, 1).read() };
+            if status != libc::TP_STATUS_KERNEL {
+                self.lost += packets.len() as u64;
+                return;
+            }
+            self.begun += 1;
+            self.write(start + place::NUMBER, self.begun);
+            self.write(start + place::PACKETS, packets.len() as u32);
+            self.write(start + place::FIRST, 48_u32);
+            let mut offset = 48;
+            for packet in packets {
+                offset += self.put(start + offset, packet);
+            }
+            self.write(start + place::STATUS, libc::TP_STATUS_USER);
+        }
+
+        /// Writes a packet and gives the length of its place.
+        fn put(&self, place: usize, packet: &Given) -> usize {
+            const MAC: usize = 82;
+            let room = (MAC + packet.data.len()).next_multiple_of(8);
+            // SAFETY: integers, of which 0 is a value.
+            let mut header: libc::tpacket3_hdr = unsafe { std::mem::zeroed() };
+            header.tp_next_offset = room as u32;
+            (header.tp_sec, header.tp_nsec) = (7, place as u32);
+            (header.tp_len, header.tp_snaplen) = (packet.data.len() as u32 + 100, packet.data.len() as u32);
+            header.tp_mac = MAC as u16;
+            if let Some((tpid, tci)) = packet.tag {
+                header.tp_status = libc::TP_STATUS_VLAN_VALID | libc::TP_STATUS_VLAN_TPID_VALID;
+                (header.hv1.tp_vlan_tpid, header.hv1.tp_vlan_tci) = (tpid, tci.into());
+            }
+            self.write(place, header);
+            packet.data.iter().enumerate().for_each(|(n, byte)| self.write(place + MAC + n, *byte));
+            room
+        }
+    }
+
+    fn plain(bytes: usize) -> Given {
+        Given { data: (0..bytes).map(|n| n as u8).collect(), tag: None }
+    }
+
+    fn identity() -> Arc<RingIdentity> {
+        let name = RingName { interface: "test".to_owned(), queue: 0 };
+        Arc::new(RingIdentity {
+            name,
+            index: 0,
+            interface_index: 0,
+            snap_len: 4096,
+            link_type: crate::savefile::LinkType::ETHERNET,
+        })
+    }
+
+    fn chunk(block: &mut OpenBlock, count: u32) -> Chunk {
+        block.take(count, 200).into_chunk(identity(), LABELS, 0, false).unwrap()
+    }
+
+    #[test]
+    #[cfg_attr(miri, ignore = "miri has no memfd")]
+    fn packets_come_out_with_their_tags_lengths_and_times() {
+        let (blocks, mut kernel) = ring();
+        assert!(blocks.open_next().is_none());
+        let tagged = Given { tag: Some((0x88a8, 0x2007)), ..plain(60) };
+        kernel.hand_over(&[plain(60), tagged, plain(1), plain(150)]);
+        assert_eq!((blocks.filled(), blocks.waiting()), (1, 4));
+        let mut block = blocks.open_next().unwrap();
+        let taken = block.take(3, 200);
+        assert_eq!((taken.len(), taken.bytes, taken.super_packets), (3, 160 + 164 + 101, 0));
+        let first = taken.into_chunk(identity(), LABELS, 0, false).unwrap();
+        assert_eq!(block.left(), 1);
+        let taken = block.take(3, 200);
+        assert_eq!((taken.len(), taken.super_packets, taken.bad), (1, 1, None));
+        drop(taken);
+        let bytes: Vec<u8> = (0..60).collect();
+        let with_tag = [&bytes[..12], &[0x88, 0xa8, 0x20, 7], &bytes[12..]].concat();
+        assert!(first.iter().map(|packet| packet.data()).eq([&bytes[..], &with_tag, &[0]]));
+        assert!(first.iter().map(|packet| packet.wire_len()).eq([160, 164, 101]));
+        assert!(first.iter().all(|packet| packet.timestamp().unwrap().unix_seconds() == 7));
+        assert!(first.iter().all(|packet| packet.queue().is_none()));
+    }
+
+    #[test]
+    #[cfg_attr(miri, ignore = "miri has no memfd")]
+    fn a_block_is_the_kernel_s_again_when_its_last_chunk_is_dropped() {
+        let (blocks, mut kernel) = ring();
+        (0..5).for_each(|_| kernel.hand_over(&vec![plain(60); 2]));
+        assert_eq!((blocks.filled(), kernel.lost), (4, 2));
+        let mut block = blocks.open_next().unwrap();
+        let (first, second) = (chunk(&mut block, 1), chunk(&mut block, 1));
+        drop((block, first));
+        kernel.hand_over(&[plain(60)]);
+        assert_eq!(kernel.lost, 3, "the second chunk holds the block");
+        drop(second);
+        kernel.hand_over(&[plain(61)]);
+        assert_eq!((kernel.lost, blocks.filled()), (3, 4));
+        let lens: Vec<u32> = std::iter::from_fn(|| blocks.open_next()).map(|block| block.left()).collect();
+        assert_eq!(lens, [2, 2, 2, 1]);
+        assert!(blocks.open_next().is_none(), "returned blocks are not opened twice");
+    }
+
+    #[test]
+    #[cfg_attr(miri, ignore = "miri has no memfd")]
+    fn a_block_that_is_held_while_others_come_back_is_not_taken_for_a_new_one() {
+        let (blocks, mut kernel) = ring();
+        kernel.hand_over(&[plain(60)]);
+        let held = chunk(&mut blocks.open_next().unwrap(), 1);
+        for _ in 0..3 {
+            kernel.hand_over(&[plain(60)]);
+            drop(blocks.open_next().unwrap());
+        }
+        kernel.hand_over(&[plain(60)]);
+        assert_eq!((kernel.lost, blocks.filled(), blocks.filling(), blocks.waiting()), (1, 0, 0, 0));
+        assert!(blocks.open_next().is_none());
+        drop(held);
+        kernel.hand_over(&[plain(60)]);
+        assert_eq!((kernel.lost, blocks.filled()), (1, 1));
+    }
+
+    #[test]
+    #[cfg_attr(miri, ignore = "miri has no memfd")]
+    fn chunks_keep_their_packets_when_the_blocks_are_cut_loose() {
+        let (blocks, mut kernel) = ring();
+        kernel.hand_over(&[plain(60)]);
+        kernel.hand_over(&[plain(70)]);
+        let held = chunk(&mut blocks.open_next().unwrap(), 1);
+        blocks.cut_loose();
+        assert_eq!(blocks.waiting(), 0);
+        kernel.write(48 + 82, [0xff_u8; 60]);
+        assert_eq!(held.get(0).unwrap().data(), plain(60).data);
+        drop(held);
+    }
+
+    #[test]
+    #[cfg_attr(miri, ignore = "miri has no memfd")]
+    fn headers_that_lead_astray_end_the_block() {
+        type Lie = fn(&mut libc::tpacket3_hdr);
+        let lies: [Lie; 6] = [
+            |header| header.tp_mac = 0,
+            |header| header.tp_mac = 51,
+            |header| header.tp_mac = u16::MAX,
+            |header| header.tp_snaplen = 4096,
+            |header| header.tp_snaplen = u32::MAX,
+            |header| header.tp_mac = 4000,
+        ];
+        for (number, lie) in lies.into_iter().enumerate() {
+            let (blocks, mut kernel) = ring();
+            kernel.hand_over(&vec![plain(60); 3]);
+            let second = 48 + 144;
+            // SAFETY: the kernel's half has just written a header there.
+            unsafe { lie(kernel.mapping.at::<libc::tpacket3_hdr>(second, 1).as_mut()) };
+            let mut block = blocks.open_next().unwrap();
+            let taken = block.take(3, 200);
+            assert!(taken.len() == 1 && taken.bad.is_some(), "lie {number}: {taken:?}");
+        }
+        for next in [0_u32, 8, 143, 4000, u32::MAX] {
+            let (blocks, mut kernel) = ring();
+            kernel.hand_over(&vec![plain(60); 3]);
+            kernel.write(48, next);
+            let mut block = blocks.open_next().unwrap();
+            let taken = block.take(3, 200);
+            assert!(taken.len() == 1 && taken.bad.is_some(), "next {next}: {taken:?}");
+        }
     }
 }

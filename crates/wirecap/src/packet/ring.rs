@@ -11,7 +11,7 @@ use rustix::net::netdevice;
 use crate::chunk::{Chunk, RingIdentity};
 use crate::error::CaptureError;
 use crate::ledger::{Account, Drops};
-use crate::packet::blocks::{BadBlock, Blocks, OpenBlock};
+use crate::packet::blocks::{BadBlock, Blocks, Labels, OpenBlock};
 use crate::packet::steering::{self, Selection};
 use crate::pool::Geometry;
 use crate::ring::Ring;
@@ -26,8 +26,7 @@ const RETIREMENT_LOOK: Duration = Duration::from_millis(1);
 pub(crate) struct Traits {
     pub(crate) ifindex: u32,
     pub(crate) geometry: Geometry,
-    /// Whether packets tell their times.
-    pub(crate) timestamps: bool,
+    pub(crate) labels: Labels,
     /// Bytes of the longest frame that the interface carries.
     pub(crate) longest_frame: u32,
     /// Whether a socket filter turns packets away, which the kernel does not count.
@@ -132,7 +131,7 @@ impl PacketRing {
         side.delivered += taken.len() as u64;
         let bad = taken.bad;
         let ring = Arc::clone(&self.identity);
-        let chunk = taken.into_chunk(ring, self.traits.timestamps, side.next_sequence, offloaded);
+        let chunk = taken.into_chunk(ring, self.traits.labels, side.next_sequence, offloaded);
         side.next_sequence += u64::from(chunk.is_some());
         side.offloaded_chunks += u64::from(offloaded && chunk.is_some());
         if bad.is_some() {
@@ -229,6 +228,8 @@ impl Ring for PacketRing {
             dropped: Drops { no_cell: side.no_cell, ring_full: 0, device: None, other: side.other },
             offloaded_chunks: side.offloaded_chunks,
             abandoned_chunks: side.abandoned_chunks,
+            super_packets: side.super_packets,
+            stalls: side.stalls,
             ..Account::default()
         }
         .balanced()

@@ -99,3 +99,73 @@ pub(crate) fn place_of_mark(marks: &[u32]) -> Vec<sock_filter> {
 pub(crate) fn without_queue() -> Vec<sock_filter> {
     vec![load(Knowledge::QueueMark), jump_if(NO_QUEUE, 0, 1), give(1), give(0)]
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What the kernel knows of a packet.
+    #[derive(Clone, Copy)]
+    struct Known {
+        packet_type: u32,
+        queue_mark: u32,
+    }
+
+    /// Runs a program as the kernel does, as far as our programs go.
+    fn run(program: &SocketFilter, known: Known) -> u32 {
+        let (mut accumulator, mut at) = (0, 0);
+        loop {
+            let sock_filter { code, jt, jf, k } = program[at];
+            at += 1;
+            match u32::from(code) {
+                code if code == libc::BPF_LD | libc::BPF_W | libc::BPF_ABS => {
+                    accumulator = match k.cast_signed() - libc::SKF_AD_OFF {
+                        libc::SKF_AD_PKTTYPE => known.packet_type,
+                        libc::SKF_AD_QUEUE => known.queue_mark,
+                        other => panic!("a load of {other}"),
+                    }
+                }
+                code if code == libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K => {
+                    at += usize::from(if accumulator == k { jt } else { jf });
+                }
+                code if code == libc::BPF_RET | libc::BPF_K => return k,
+                other => panic!("instruction {other:#x}"),
+            }
+        }
+    }
+
+    fn received(queue_mark: u32) -> Known {
+        Known { packet_type: libc::PACKET_OTHERHOST.into(), queue_mark }
+    }
+
+    #[test]
+    fn a_selection_runs_the_program_on_what_it_selects_and_on_nothing_else() {
+        let program = everything(99);
+        let sent = Known { packet_type: OUTGOING, queue_mark: 3 };
+        let all = Selection { direction: Direction::InOut, queue_mark: None };
+        let out = Selection { direction: Direction::Out, queue_mark: None };
+        let queue = Selection { direction: Direction::In, queue_mark: Some(3) };
+        let results = |selection: Selection| {
+            [received(3), received(4), sent].map(|known| run(&selection.then(&program), known))
+        };
+        assert_eq!(results(all), [99, 99, 99]);
+        assert_eq!(results(out), [0, 0, 99]);
+        assert_eq!(results(queue)[..2], [99, 0]);
+    }
+
+    #[test]
+    fn every_named_mark_has_its_place_and_the_others_the_last() {
+        let marks: Vec<u32> = (0..200).map(|n| 3 * n + 1).collect();
+        let program = place_of_mark(&marks);
+        for mark in 0..700 {
+            let place = marks.iter().position(|known| *known == mark).unwrap_or(marks.len());
+            assert_eq!(run(&program, received(mark)), place as u32, "mark {mark}");
+        }
+    }
+
+    #[test]
+    fn only_packets_without_a_queue_are_counted_as_such() {
+        assert_eq!([0, 1, 7].map(|mark| run(&without_queue(), received(mark))), [1, 0, 0]);
+        assert_eq!(run(&nothing(), received(0)), 0);
+    }
+}

@@ -285,7 +285,7 @@ impl State {
             .expect("the application's half of the fill ring is sound");
         self.fill.release();
         for &address in &self.fetched {
-            if pool.cell_of(address) != address || !pool.contains(address) {
+            if address & pool.cell_mask() != address || !pool.contains(address) {
                 self.violations.push(Violation::NotACell { address });
                 continue;
             }

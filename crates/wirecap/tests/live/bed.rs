@@ -29,7 +29,13 @@ impl Bed {
         let (sender, receiver) = (Namespace::new().unwrap(), Namespace::new().unwrap());
         let pair = VethPair::new((&sender, "a0"), (&receiver, "a1"), queue_count, mtu).unwrap();
         let pass = (engine == Engine::Packet).then(|| pass_program(&pair.receiver).unwrap());
-        Self { engine, sender, receiver, pair, _pass: pass }
+        Self { _pass: pass, ..Self::of(engine, pair) }
+    }
+
+    /// A bed around a pair as it is.
+    pub(crate) fn of(engine: Engine, pair: VethPair) -> Self {
+        let (sender, receiver) = (pair.sender.namespace.clone(), pair.receiver.namespace.clone());
+        Self { engine, sender, receiver, pair, _pass: None }
     }
 
     /// A capture with a pool of 16,384 cells: deep enough for the tests that send fewer packets than that.
@@ -81,7 +87,7 @@ impl Bed {
 
     /// The error of a capture that cannot be opened, with its causes.
     pub(crate) fn refusal(&self, builder: CaptureBuilder) -> (OpenError, String) {
-        let error = self.at_receiver(|| builder.open()).expect_err("the capture opened");
+        let Err(error) = self.at_receiver(|| builder.open()) else { panic!("the capture opened") };
         let mut text = error.to_string();
         let mut cause = std::error::Error::source(&error);
         while let Some(source) = cause {

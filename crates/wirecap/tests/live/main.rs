@@ -3,4 +3,6 @@
 
 mod bed;
 mod every_engine;
+mod frames;
+mod packet;
 mod xdp;

@@ -1,0 +1,64 @@
+//! What the user of a capture should know beside the numbers.
+
+use std::fmt;
+
+use crate::device::Reason;
+use crate::ledger::grouped;
+
+/// Something about a capture that is no error, and that whoever relies on it should know.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Warning {
+    /// The engine `xdp` captures from an interface that the host uses: the host gets none of the packets
+    /// captured.
+    TakenFromHost {
+        /// The interface's name.
+        interface: String,
+        /// What the host uses it for.
+        reason: Reason,
+    },
+    /// Packets longer than what the interface carries: this host merged them (GRO, LRO) or had not cut
+    /// them yet (TSO, GSO) when they were captured.
+    SuperPackets {
+        /// The interface's name.
+        interface: String,
+        /// How many there were.
+        packets: u64,
+    },
+    /// Packets whose receive queue the kernel does not know, so that no ring of a queue got them.
+    QueueUnknown {
+        /// The interface's name.
+        interface: String,
+        /// How many there were.
+        packets: u64,
+    },
+}
+
+impl fmt::Display for Warning {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::TakenFromHost { interface, reason } => write!(
+                f,
+                "the host gets none of the packets captured from {interface} while the capture runs, and \
+                 {reason}"
+            ),
+            Self::SuperPackets { interface, packets } => {
+                let packets = grouped(*packets);
+                write!(
+                    f,
+                    "{packets} packets of {interface} are longer than any on the wire: this host merges \
+                     received segments or leaves cutting to the device; to see them as they are on the wire: \
+                     ethtool -K {interface} gro off lro off tso off gso off"
+                )
+            }
+            Self::QueueUnknown { interface, packets } => {
+                let packets = grouped(*packets);
+                write!(
+                    f,
+                    "{packets} packets of {interface} were left out because its driver does not say which \
+                     receive queue they came from; capture {interface} as a whole"
+                )
+            }
+        }
+    }
+}

@@ -1,0 +1,591 @@
+//! What only the engine `packet` does.
+
+use std::collections::HashMap;
+use std::fs;
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::{TcpListener, TcpStream, UdpSocket};
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use proptest::prelude::*;
+use proptest::strategy::ValueTree;
+use proptest::test_runner::TestRunner;
+use rustix::thread::{CapabilitySet, CapabilitySets, set_capabilities};
+use rustix::time::{ClockId, clock_gettime};
+use wirecap::savefile::Reader;
+use wirecap::{Capture, CaptureBuilder, Chunk, Direction, Engine, OpenError, Reception, Warning, Worker};
+use wirecap_testbed::{
+    AfXdpSender, Load, Namespace, PacketSender, Sizes, Stamp, Traffic, VethPair, loss_lock, privileged,
+};
+
+use crate::bed::{Bed, PATIENCE, balanced, ip, take};
+use crate::frames::flows;
+
+fn bed(queue_count: u32) -> Option<Bed> {
+    privileged().then(|| Bed::new(Engine::Packet, queue_count))
+}
+
+/// The packets that come until none came for a while.
+fn all(worker: &mut Worker) -> Vec<Vec<u8>> {
+    let mut packets = Vec::new();
+    while let Some(chunk) = worker.next_chunk_timeout(Duration::from_millis(300)).unwrap() {
+        packets.extend(chunk.iter().map(|packet| packet.data().to_vec()));
+    }
+    packets
+}
+
+/// Frames of all sorts: with up to three tags, of any length, of any content.
+fn assorted_frames(count: usize) -> Vec<Vec<u8>> {
+    let tag = prop_oneof![Just([0x81, 0x00]), Just([0x88, 0xa8])]
+        .prop_flat_map(|protocol| any::<[u8; 2]>().prop_map(move |tag| [protocol, tag].concat()));
+    let tags = prop::collection::vec(tag, 0..=3).prop_map(|tags| tags.concat());
+    let protocol =
+        prop_oneof![Just(vec![8, 0]), Just(vec![0x86, 0xdd]), Just(vec![8, 6]), Just(vec![0x12, 0x34])];
+    let payload = prop::collection::vec(any::<u8>(), 0..1400);
+    let frame =
+        (any::<[u8; 11]>(), tags, protocol, payload).prop_map(|(addresses, tags, protocol, payload)| {
+            [&[2], &addresses[..], &tags[..], &protocol[..], &payload[..]].concat()
+        });
+    let mut runner = TestRunner::deterministic();
+    (0..count).map(|_| frame.new_tree(&mut runner).unwrap().current()).collect()
+}
+
+/// The packets of a savefile that may still be written to: bytes, length on the wire, nanoseconds.
+fn records(path: &Path) -> Vec<(Vec<u8>, u32, u64)> {
+    let mut records = Vec::new();
+    let Ok(mut reader) = Reader::open(path) else { return records };
+    while let Ok(Some(record)) = reader.next_record() {
+        records.push((record.data.to_vec(), record.wire_len, record.timestamp.unwrap().unix_nanos()));
+    }
+    records
+}
+
+#[test]
+fn tcpdump_sees_the_same_packets() {
+    let Some(bed) = bed(1) else { return };
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("tcpdump.pcap");
+    let file = path.to_str().unwrap();
+    let arguments = ["-i", "a1", "-U", "-B", "32768", "-Z", "root", "-w", file];
+    let start = || Command::new("tcpdump").args(arguments).stderr(Stdio::piped()).spawn();
+    let mut tcpdump = bed.at_receiver(start).expect("tcpdump is installed (make test installs it)");
+    let mut said = BufReader::new(tcpdump.stderr.take().unwrap());
+    let mut line = String::new();
+    while !line.contains("listening on") {
+        assert!(said.read_line(&mut line).unwrap() > 0, "tcpdump ended: {line}");
+    }
+    let capture = bed.open(bed.small().timestamps(true));
+    let mut worker = capture.workers().pop().unwrap();
+    let frames = assorted_frames(2000);
+    let mut sender = PacketSender::on(&bed.pair.sender).unwrap();
+    frames.iter().for_each(|frame| sender.send(frame).unwrap());
+
+    let mut ours = Vec::new();
+    while let Some(chunk) = worker.next_chunk_timeout(Duration::from_millis(500)).unwrap() {
+        ours.extend(chunk.iter().map(|packet| {
+            (packet.data().to_vec(), packet.wire_len(), packet.timestamp().unwrap().unix_nanos())
+        }));
+    }
+    // What tcpdump had not written when it ends is lost, so it gets time.
+    let deadline = Instant::now() + PATIENCE;
+    let mut theirs = records(&path);
+    while theirs.len() < ours.len() && Instant::now() < deadline {
+        thread::sleep(Duration::from_millis(100));
+        theirs = records(&path);
+    }
+    tcpdump.kill().unwrap();
+    tcpdump.wait().unwrap();
+    assert_eq!(ours.len(), theirs.len());
+    for (index, (ours, theirs)) in ours.iter().zip(&theirs).enumerate() {
+        assert_eq!((&ours.0, ours.1), (&theirs.0, theirs.1), "packet {index}");
+        assert!(ours.2.abs_diff(theirs.2) < 100_000_000, "packet {index}: {} and {}", ours.2, theirs.2);
+    }
+    // Before anybody sees them, the kernel drops frames that end within or right behind their first tag.
+    let seen: Vec<&Vec<u8>> = ours.iter().map(|(data, ..)| data).collect();
+    let whole = |frame: &&Vec<u8>| frame.len() >= 20 || !matches!(frame[12..14], [0x81, 0] | [0x88, 0xa8]);
+    assert!(seen.into_iter().eq(frames.iter().filter(whole)));
+    balanced(&bed.close(capture), ours.len() as u64);
+}
+
+#[test]
+fn a_snap_length_below_a_tag_still_records_the_tag_and_the_true_length() {
+    let Some(bed) = bed(1) else { return };
+    for snap_len in [1, 13, 14, 18, 100] {
+        let capture = bed.open(bed.small().snap_len(snap_len));
+        let mut worker = capture.workers().pop().unwrap();
+        let tagged: Vec<u8> = (0..200)
+            .map(|n| if (12..16).contains(&n) { [0x81, 0, 0, 5][n - 12] } else { n as u8 & !1 })
+            .collect();
+        PacketSender::on(&bed.pair.sender).unwrap().send(&tagged).unwrap();
+        take(&mut worker, 1, |chunk| {
+            let packet = chunk.get(0).unwrap();
+            assert_eq!((packet.data(), packet.wire_len()), (&tagged[..snap_len as usize], 200));
+        });
+        balanced(&bed.close(capture), 1);
+    }
+}
+
+#[test]
+fn both_directions_of_a_flow_come_to_one_of_many_rings() {
+    const FLOWS: usize = 10_000;
+    const WORKERS: usize = 4;
+    let Some(bed) = bed(1) else { return };
+    let capture = bed.open(bed.small().pool(512).workers(WORKERS));
+    assert_eq!(capture.rings().len(), WORKERS);
+    let mut runner = TestRunner::deterministic();
+    let flows: Vec<_> = (0..FLOWS).map(|_| flows().new_tree(&mut runner).unwrap().current()).collect();
+    let mut sender = PacketSender::on(&bed.pair.sender).unwrap();
+    let sent = 2 * FLOWS as u64;
+    for forth in [true, false] {
+        for (number, flow) in flows.iter().enumerate() {
+            let payload = [&(number as u32).to_be_bytes()[..], &[u8::from(forth)]].concat();
+            sender.send(&flow.frame(forth, &payload)).unwrap();
+        }
+    }
+    let mut ring_of: HashMap<u32, usize> = HashMap::new();
+    let mut seen = [vec![false; FLOWS], vec![false; FLOWS]];
+    for mut worker in capture.workers() {
+        bed.at_receiver(|| capture.stop());
+        while let Some(chunk) = worker.next_chunk().unwrap() {
+            for packet in &chunk {
+                assert_eq!(packet.queue(), None, "nobody tells the queue");
+                let (rest, forth) = packet.data().split_at(packet.data().len() - 1);
+                let number = u32::from_be_bytes(*rest.last_chunk().unwrap());
+                let before = ring_of.insert(number, chunk.ring_index());
+                assert!(before.is_none_or(|ring| ring == chunk.ring_index()), "{:?}", flows[number as usize]);
+                let twice = std::mem::replace(&mut seen[usize::from(forth[0])][number as usize], true);
+                assert!(!twice, "a packet came twice");
+            }
+        }
+    }
+    assert!(seen.iter().flatten().all(|seen| *seen));
+    let ledger = bed.close(capture);
+    balanced(&ledger, sent);
+    let least = ledger.rings.iter().map(|ring| ring.account.delivered).min().unwrap();
+    assert!(least > sent / WORKERS as u64 / 2, "unfair: {ledger}");
+}
+
+/// Sends `per_queue` stamped frames to each queue.
+fn send_to_queues(bed: &Bed, queues: u16, per_queue: u64) {
+    let traffic = bed.traffic();
+    for queue in 0..queues {
+        let mut sender = AfXdpSender::on(&bed.pair.sender, queue.into()).unwrap();
+        (0..per_queue).for_each(|sequence| sender.send(&traffic.frame(Stamp { queue, sequence })).unwrap());
+        sender.flush().unwrap();
+    }
+}
+
+#[test]
+fn rings_of_some_queues_get_the_packets_of_those_only() {
+    let Some(bed) = bed(4) else { return };
+    let capture = bed.open(bed.small_on("a1@1,3").workers(1));
+    let names: Vec<String> = capture.rings().iter().map(ToString::to_string).collect();
+    assert_eq!(names, ["a1@1", "a1@3"]);
+    let mut worker = capture.workers().pop().unwrap();
+    let mut expect = |per_queue: u64| {
+        send_to_queues(&bed, 4, per_queue);
+        take(&mut worker, 2 * per_queue, |chunk| {
+            for packet in chunk {
+                assert_eq!(packet.queue(), Some(Stamp::of(packet.data()).unwrap().queue.into()));
+                assert_eq!(packet.queue(), Some(chunk.ring().queue));
+            }
+        });
+        assert!(worker.next_chunk_timeout(Duration::from_millis(100)).unwrap().is_none());
+    };
+    expect(100);
+    // The kernel takes the sockets out of their group and puts them back.
+    ip(&bed.receiver, &["link", "set", "a1", "down"]);
+    ip(&bed.receiver, &["link", "set", "a1", "up"]);
+    thread::sleep(Duration::from_millis(100));
+    expect(50);
+    let ledger = bed.close(capture);
+    balanced(&ledger, 300);
+    assert!(ledger.warnings.is_empty(), "{:?}", ledger.warnings);
+}
+
+#[test]
+fn a_direction_is_captured_alone() {
+    let Some(bed) = bed(1) else { return };
+    let cases =
+        [(Direction::In, vec![1, 3]), (Direction::Out, vec![2, 4]), (Direction::InOut, vec![1, 2, 3, 4])];
+    for (direction, expected) in cases {
+        for workers in [1, 2] {
+            let capture = bed.open(bed.small().direction(direction).workers(workers));
+            let mut to = PacketSender::on(&bed.pair.sender).unwrap();
+            let mut from = PacketSender::on(&bed.pair.receiver).unwrap();
+            for number in 1..=4 {
+                let sender = if number % 2 == 1 { &mut to } else { &mut from };
+                sender.send(&[number; 60]).unwrap();
+            }
+            let mut numbers: Vec<u8> =
+                capture.workers().iter_mut().flat_map(all).map(|packet| packet[0]).collect();
+            numbers.sort_unstable();
+            assert_eq!(numbers, expected, "{direction:?} with {workers} workers");
+            balanced(&bed.close(capture), expected.len() as u64);
+        }
+    }
+    let (error, text) = bed.refusal(bed.small_on("a1@0").direction(Direction::Out));
+    assert!(matches!(error, OpenError::ReceivedOnly { .. }), "{text}");
+    let (error, text) = bed.refusal(bed.small().engine(Engine::Xdp).direction(Direction::InOut));
+    assert!(matches!(error, OpenError::ReceivedOnly { .. }), "{text}");
+}
+
+#[test]
+fn the_loopback_interface_shows_each_packet_once() {
+    if !privileged() {
+        return;
+    }
+    let namespace = Namespace::new().unwrap();
+    ip(&namespace, &["link", "set", "lo", "up"]);
+    for direction in [Direction::In, Direction::Out, Direction::InOut] {
+        namespace
+            .run_in(|| {
+                let capture = Capture::on("lo").chunk(64).pool(16).direction(direction).open().unwrap();
+                assert_eq!(capture.interfaces()[0].why.as_deref(), Some("it is the loopback interface"));
+                assert_eq!(capture.interfaces()[0].reception.engine(), Engine::Packet);
+                let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
+                (0..10u8).for_each(|n| assert_eq!(socket.send_to(&[n], "127.0.0.1:9").unwrap(), 1));
+                let mut worker = capture.workers().pop().unwrap();
+                let udp: Vec<u8> = all(&mut worker)
+                    .iter()
+                    .filter(|packet| packet[23] == 17)
+                    .map(|packet| packet[42])
+                    .collect();
+                assert!(udp.into_iter().eq(0..10), "{direction:?}");
+            })
+            .unwrap();
+    }
+}
+
+#[test]
+fn a_ring_holds_as_many_full_frames_as_its_pool_has_cells() {
+    let Some(bed) = bed(1) else { return };
+    let _lock = loss_lock().unwrap();
+    let capture = bed.open(Capture::on("a1").engine(Engine::Packet).chunk(64).pool(128));
+    let Reception::Packet { block_bytes, .. } = capture.interfaces()[0].reception else { panic!() };
+    assert_eq!(block_bytes, 64 * 2048);
+    let mut worker = capture.workers().pop().unwrap();
+    let traffic = Traffic { sizes: Sizes::fixed(1514), ..bed.traffic() };
+    let mut generator = wirecap_testbed::Generator::new(&bed.pair.sender, &traffic).unwrap();
+    let sent = generator.send(&[Load::new(0, 64 * 128).per_second(200_000)]).unwrap()[0].frames;
+    take(&mut worker, sent, |chunk| assert!(chunk.len() <= 64));
+    let ledger = bed.close(capture);
+    balanced(&ledger, sent);
+    assert!(ledger.is_lossless(), "{ledger}");
+}
+
+#[test]
+fn small_chunks_get_blocks_that_hold_every_packet() {
+    let Some(bed) = bed(1) else { return };
+    let capture = bed.open(bed.small().chunk(3).pool(5));
+    let Reception::Packet { block_bytes, .. } = capture.interfaces()[0].reception else { panic!() };
+    assert_eq!(block_bytes, 128 * 1024);
+    let mut worker = capture.workers().pop().unwrap();
+    bed.generator().send(&[Load::new(0, 1000)]).unwrap();
+    take(&mut worker, 1000, |chunk| assert!(chunk.len() <= 3));
+    balanced(&bed.close(capture), 1000);
+}
+
+#[test]
+fn a_chunk_held_for_long_stops_its_ring_and_the_ledger_says_so() {
+    let Some(bed) = bed(1) else { return };
+    let capture = bed.open(bed.small().pool(8));
+    let mut worker = capture.workers().pop().unwrap();
+    let mut generator = bed.generator();
+    let mut sequences = Vec::new();
+    let note = |chunk: &Chunk, sequences: &mut Vec<u64>| {
+        sequences.extend(chunk.iter().map(|packet| Stamp::of(packet.data()).unwrap().sequence));
+    };
+    generator.send(&[Load::new(0, 10)]).unwrap();
+    let held = worker.next_chunk_timeout(PATIENCE).unwrap().unwrap();
+    note(&held, &mut sequences);
+    // Far more than the other seven blocks hold, though every one of them is returned at once.
+    generator.send(&[Load::new(0, 20_000).per_second(200_000)]).unwrap();
+    while let Some(chunk) = worker.next_chunk_timeout(Duration::from_millis(200)).unwrap() {
+        note(&chunk, &mut sequences);
+    }
+    let ledger = bed.at_receiver(|| capture.ledger());
+    balanced(&ledger, 20_010);
+    assert!(ledger.total.dropped.no_cell > 10_000, "{ledger}");
+    assert_eq!(ledger.total.dropped.no_cell, ledger.total.dropped.total(), "{ledger}");
+    assert!(ledger.total.stalls >= 1, "{ledger}");
+    let delivered = sequences.len() as u64;
+    assert!(sequences.drain(..).eq(0..delivered), "what came before the stall came in order");
+
+    drop(held);
+    // The kernel goes on at the very block that was returned.
+    generator.send(&[Load::new(0, 1000)]).unwrap();
+    take(&mut worker, 1000, |chunk| note(chunk, &mut sequences));
+    assert!(sequences.into_iter().eq(20_010..21_010));
+    let after = bed.close(capture);
+    balanced(&after, 21_010);
+    assert_eq!(after.total.dropped, ledger.total.dropped);
+}
+
+#[test]
+fn chunks_returned_in_any_order_all_come_back() {
+    let Some(bed) = bed(1) else { return };
+    let capture = bed.open(bed.small().pool(16));
+    let mut worker = capture.workers().pop().unwrap();
+    let mut generator = bed.generator();
+    let mut next = 0;
+    let mut held: Vec<Chunk> = Vec::new();
+    for round in 0..100 {
+        generator.send(&[Load::new(0, 700)]).unwrap();
+        take_into(&mut worker, 700, &mut held);
+        let first_new = next;
+        let is_new = |frame: &&[u8]| sequence(frame) >= first_new;
+        for frame in held.iter().flatten().map(|packet| packet.data()).filter(is_new) {
+            assert_eq!(sequence(frame), next);
+            next += 1;
+        }
+        // Some stay for the next round.
+        let keep = round % 3;
+        held.reverse();
+        held.truncate(keep);
+        held.reverse();
+    }
+    assert_eq!(next, 70_000);
+    drop(held);
+    let ledger = bed.close(capture);
+    balanced(&ledger, 70_000);
+    assert!(ledger.is_lossless(), "{ledger}");
+}
+
+fn sequence(frame: &[u8]) -> u64 {
+    Stamp::of(frame).unwrap().sequence
+}
+
+fn take_into(worker: &mut Worker, packets: usize, chunks: &mut Vec<Chunk>) {
+    let mut taken = 0;
+    while taken < packets {
+        let chunk = worker.next_chunk_timeout(PATIENCE).unwrap().expect("all packets come");
+        taken += chunk.len();
+        chunks.push(chunk);
+    }
+    assert_eq!(taken, packets);
+}
+
+#[test]
+fn a_chunk_held_after_the_close_keeps_its_packets_and_nothing_of_the_kernel_s() {
+    let Some(bed) = bed(1) else { return };
+    let capture = bed.open(bed.small().workers(2));
+    let traffic = Traffic { flows: 64, ..bed.traffic() };
+    let mut sender = PacketSender::on(&bed.pair.sender).unwrap();
+    let frames: Vec<Vec<u8>> =
+        (0..1000).map(|sequence| traffic.frame(Stamp { queue: 0, sequence })).collect();
+    frames.iter().for_each(|frame| sender.send(frame).unwrap());
+    bed.at_receiver(|| capture.stop());
+    let mut chunks = Vec::new();
+    for mut worker in capture.workers() {
+        while let Some(chunk) = worker.next_chunk().unwrap() {
+            chunks.push(chunk);
+        }
+    }
+    assert_eq!(bed.packet_sockets(), 2);
+    balanced(&bed.close(capture), 1000);
+    assert_eq!(bed.packet_sockets(), 0, "the mapping keeps a socket open");
+    let mut packets: Vec<(u64, &[u8])> =
+        chunks.iter().flatten().map(|packet| (sequence(packet.data()), packet.data())).collect();
+    packets.sort_unstable();
+    assert!(packets.into_iter().map(|(_, data)| data).eq(&frames));
+    drop(chunks);
+}
+
+#[test]
+fn holding_the_last_chunk_while_waiting_costs_no_processor_time() {
+    let Some(bed) = bed(1) else { return };
+    let capture = bed.open(bed.small());
+    let mut worker = capture.workers().pop().unwrap();
+    bed.generator().send(&[Load::new(0, 10)]).unwrap();
+    let held = worker.next_chunk_timeout(PATIENCE).unwrap().unwrap();
+    let spent = || Duration::try_from(clock_gettime(ClockId::ThreadCPUTime)).unwrap();
+    let before = spent();
+    assert!(worker.next_chunk_timeout(Duration::from_secs(1)).unwrap().is_none());
+    let spent = spent() - before;
+    assert!(spent < Duration::from_millis(300), "{spent:?} of one second");
+    assert_eq!(held.len(), 10);
+    balanced(&bed.close(capture), 10);
+}
+
+#[test]
+fn a_lone_packet_comes_soon_and_after_the_time_that_was_asked_for() {
+    let Some(bed) = bed(1) else { return };
+    let measure = |builder: CaptureBuilder| {
+        let capture = bed.open(builder);
+        let mut worker = capture.workers().pop().unwrap();
+        let mut sender = PacketSender::on(&bed.pair.sender).unwrap();
+        let mut longest = Duration::ZERO;
+        for _ in 0..10 {
+            let sent = Instant::now();
+            sender.send(&[9; 60]).unwrap();
+            take(&mut worker, 1, |_| {});
+            longest = longest.max(sent.elapsed());
+        }
+        balanced(&bed.close(capture), 10);
+        longest
+    };
+    let longest = measure(bed.small());
+    assert!(longest < Duration::from_millis(500), "{longest:?}");
+    let longest = measure(bed.small().retire_after(Duration::from_millis(300)));
+    assert!(longest > Duration::from_millis(100), "{longest:?}");
+}
+
+#[test]
+fn two_captures_of_an_interface_both_see_everything() {
+    let Some(bed) = bed(1) else { return };
+    let captures = [bed.open(bed.small().workers(3)), bed.open(bed.small().workers(3))];
+    let traffic = Traffic { flows: 100, ..bed.traffic() };
+    let mut sender = PacketSender::on(&bed.pair.sender).unwrap();
+    (0..1000).for_each(|sequence| sender.send(&traffic.frame(Stamp { queue: 0, sequence })).unwrap());
+    for capture in captures {
+        bed.at_receiver(|| capture.stop());
+        for mut worker in capture.workers() {
+            while worker.next_chunk().unwrap().is_some() {}
+        }
+        let ledger = bed.close(capture);
+        balanced(&ledger, 1000);
+        assert!(ledger.is_lossless(), "{ledger}");
+    }
+}
+
+#[test]
+fn the_right_to_open_raw_sockets_is_enough_and_its_lack_is_named() {
+    let Some(bed) = bed(1) else { return };
+    let with = |rights: CapabilitySet| {
+        bed.at_receiver(|| {
+            // Rights are the thread's own, and this one ends with the closure.
+            let sets = CapabilitySets { effective: rights, permitted: rights, inheritable: rights };
+            set_capabilities(None, sets).unwrap();
+            let capture = bed.small().workers(3).open()?;
+            assert_eq!(capture.rings().len(), 3);
+            Ok::<_, OpenError>(capture)
+        })
+    };
+    let capture = with(CapabilitySet::NET_RAW).unwrap();
+    PacketSender::on(&bed.pair.sender).unwrap().send(&[1; 60]).unwrap();
+    balanced(&bed.close(capture), 1);
+    let error = with(CapabilitySet::empty()).unwrap_err();
+    assert!(matches!(error, OpenError::PacketSocket { .. }), "{error}");
+    assert!(error.to_string().ends_with("run as root or grant CAP_NET_RAW"), "{error}");
+}
+
+/// Two hosts with addresses and a default route each, as a capture meets them in real life.
+fn hosts() -> Bed {
+    let (sender, receiver) = (Namespace::new().unwrap(), Namespace::new().unwrap());
+    let pair = VethPair::new((&sender, "a0"), (&receiver, "a1"), 1, 1500).unwrap();
+    pair.sender.add_address("10.0.0.1/24").unwrap();
+    pair.receiver.add_address("10.0.0.2/24").unwrap();
+    ip(&receiver, &["route", "add", "default", "via", "10.0.0.1"]);
+    Bed::of(Engine::Auto, pair)
+}
+
+#[test]
+fn a_host_keeps_its_connections_and_super_packets_are_counted() {
+    const BYTES: usize = 8 << 20;
+    if !privileged() {
+        return;
+    }
+    let bed = hosts();
+    let listener = bed.at_receiver(|| TcpListener::bind("10.0.0.2:5000")).unwrap();
+    let client = bed.sender.run_in(|| TcpStream::connect("10.0.0.2:5000")).unwrap().unwrap();
+    let (server, _) = listener.accept().unwrap();
+    // The connection is older than the capture.
+    let capture = bed.open(bed.small().pool(1024));
+    let interface = &capture.interfaces()[0];
+    assert_eq!(interface.reception.engine(), Engine::Packet);
+    assert!(interface.why.as_ref().unwrap().contains("10.0.0.2"), "{:?}", interface.why);
+    let sent: Vec<u8> = (0..BYTES).map(|n| (n / 7) as u8).collect();
+    let received = thread::scope(|scope| {
+        scope.spawn(|| (&client).write_all(&sent).and_then(|()| client.shutdown(std::net::Shutdown::Write)));
+        let mut received = Vec::new();
+        (&server).read_to_end(&mut received).unwrap();
+        received
+    });
+    assert!(received == sent, "the connection was disturbed");
+    bed.at_receiver(|| capture.stop());
+    let mut worker = capture.workers().pop().unwrap();
+    let (mut super_packets, mut payload) = (0, 0);
+    while let Some(chunk) = worker.next_chunk().unwrap() {
+        for packet in &chunk {
+            assert_eq!(packet.data().len(), packet.wire_len() as usize, "cut");
+            super_packets += u64::from(packet.wire_len() > 1514);
+            let to_server = packet.data()[12..14] == [8, 0] && packet.data()[30..34] == [10, 0, 0, 2];
+            let header = 14 + 20 + usize::from(packet.data()[46] >> 4) * 4;
+            payload += if to_server { packet.data().len() - header } else { 0 };
+        }
+    }
+    assert!(payload >= BYTES, "{payload} of {BYTES} bytes were captured");
+    assert!(super_packets > 0, "a veth cuts no segments unless told to");
+    let ledger = bed.close(capture);
+    balanced(&ledger, ledger.total.delivered);
+    assert_eq!(ledger.total.super_packets, super_packets);
+    let expected = Warning::SuperPackets { interface: "a1".to_owned(), packets: super_packets };
+    assert_eq!(ledger.warnings, [expected]);
+    assert!(ledger.warnings[0].to_string().contains("ethtool -K a1"), "{}", ledger.warnings[0]);
+}
+
+#[test]
+fn xdp_takes_the_host_s_packets_only_when_told_to() {
+    if !privileged() {
+        return;
+    }
+    let bed = hosts();
+    let (error, text) = bed.refusal(bed.small().engine(Engine::Xdp));
+    assert!(matches!(error, OpenError::CarriesHostTraffic { .. }), "{text}");
+    assert!(text.contains("10.0.0.2") && text.contains("--take"), "{text}");
+    let capture = bed.open(bed.small().engine(Engine::Xdp).take(true));
+    let warnings = bed.close(capture).warnings;
+    assert!(matches!(&warnings[..], [Warning::TakenFromHost { .. }]), "{warnings:?}");
+    // Without the host's traffic nothing needs to be told.
+    let bed = Bed::new(Engine::Auto, 1);
+    let capture = bed.open(bed.small());
+    assert_eq!(capture.interfaces()[0].reception.engine(), Engine::Xdp);
+    assert!(bed.close(capture).warnings.is_empty());
+}
+
+/// The variable that tells the test below that it runs in a user namespace.
+const ROOTLESS: &str = "WIRECAP_TEST_ROOTLESS";
+
+#[test]
+fn a_user_namespace_of_one_s_own_is_enough() {
+    if std::env::var_os(ROOTLESS).is_some() {
+        return capture_rootless();
+    }
+    if !privileged() {
+        return;
+    }
+    let this = std::env::current_exe().unwrap();
+    let name = thread::current().name().unwrap().to_owned();
+    let output = Command::new("unshare")
+        .args(["--user", "--net", "--map-root-user"])
+        .arg(this)
+        .args([&name, "--exact", "--nocapture"])
+        .env(ROOTLESS, "1")
+        .output()
+        .unwrap();
+    let text = String::from_utf8_lossy(&output.stdout) + String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success() && text.contains("1 passed"), "{text}");
+}
+
+fn capture_rootless() {
+    for interfaces in ["all", "default"] {
+        fs::write(format!("/proc/sys/net/ipv6/conf/{interfaces}/disable_ipv6"), "1").unwrap();
+    }
+    let here = Namespace::current().unwrap();
+    let pair = VethPair::new((&here, "a0"), (&here, "a1"), 2, 1500).unwrap();
+    let builder = Capture::on("a1").engine(Engine::Packet).chunk(64).pool(64).workers(2);
+    let capture = builder.open().unwrap();
+    let traffic = Traffic { flows: 64, ..Traffic::to(&pair.receiver) };
+    let mut sender = PacketSender::on(&pair.sender).unwrap();
+    (0..1000).for_each(|sequence| sender.send(&traffic.frame(Stamp { queue: 0, sequence })).unwrap());
+    capture.stop();
+    for mut worker in capture.workers() {
+        while worker.next_chunk().unwrap().is_some() {}
+    }
+    let ledger = capture.close();
+    balanced(&ledger, 1000);
+    assert!(ledger.is_lossless() && ledger.rings.iter().all(|ring| ring.account.delivered > 0), "{ledger}");
+}
