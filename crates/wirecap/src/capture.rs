@@ -284,13 +284,13 @@ impl CaptureBuilder {
         if self.wants_sent() {
             return packet("sent packets are wanted, too".to_owned());
         }
-        if xdp::cell_bytes(device).is_err() {
-            return packet(format!("frames of its MTU, {}, do not fit a cell", device.mtu));
-        }
         let choice = device.choose_engine();
         match choice.engine {
-            device::Engine::Packet => packet(choice.why),
+            device::Engine::Xdp(_) if xdp::cell_bytes(device).is_err() => {
+                packet(format!("frames of its MTU, {}, do not fit a cell", device.mtu))
+            }
             device::Engine::Xdp(_) => (Engine::Xdp, Some(choice.why)),
+            device::Engine::Packet => packet(choice.why),
         }
     }
 
