@@ -23,10 +23,15 @@ use crate::error::CaptureError;
 use crate::group::Asked;
 use crate::ledger::Mode;
 
-/// The first sleep after the last packet; each that finds nothing is twice as long.
-const FIRST_SLEEP: Duration = Duration::from_micros(50);
-/// Sleeps longer than this give way to polling.
+/// The shortest sleep, which the kernel's timer slack doubles.
+const SHORTEST_SLEEP: Duration = Duration::from_micros(50);
+/// The longest sleep. When it finds nothing, the worker polls.
 const LONGEST_SLEEP: Duration = Duration::from_millis(1);
+/// A wake-up that finds fewer packets than a quarter of this came too early, one that finds more came
+/// too late.
+const WORTH_WAKING: usize = 256;
+/// At the line rate of 10 Gbit/s a packet comes every 67 ns: a sleep may take an eighth of a pool.
+const SLEEP_PER_CELL: Duration = Duration::from_nanos(67 / 8);
 /// How often a worker that polls looks whether its interface is still there, which no descriptor tells.
 const LOOK_ROUND: Duration = Duration::from_millis(250);
 /// In advanced mode it also looks whether a buddy is in need that cannot call for help because it is
@@ -43,6 +48,9 @@ pub struct Worker {
     /// Where to go on among the home rings.
     turn: usize,
     sleep: Duration,
+    longest_sleep: Duration,
+    /// Packets captured since the last sleep.
+    taken: usize,
     finished: bool,
     alarm: Alarm,
     placement: Placement,
@@ -102,11 +110,15 @@ pub(crate) fn ring_bell(bell: &OwnedFd) {
 
 impl Worker {
     pub(crate) fn new(shared: Arc<Shared>, index: usize, alarm: Alarm, placement: Placement) -> Self {
+        let smallest_pool = shared.group.home(index).map(|ring| ring.capacity()).min().unwrap_or(0);
         Self {
             shared,
             index,
             turn: 0,
-            sleep: FIRST_SLEEP,
+            sleep: SHORTEST_SLEEP,
+            longest_sleep: (SLEEP_PER_CELL.saturating_mul(smallest_pool))
+                .clamp(SHORTEST_SLEEP, LONGEST_SLEEP),
+            taken: 0,
             finished: false,
             alarm,
             placed: placement.cpu.is_none(),
@@ -192,7 +204,7 @@ impl Worker {
         }
         match self.shared.group.ask(self.index, &mut self.turn, self.shared.now())? {
             Asked::Chunk { chunk, wake } => {
-                self.sleep = FIRST_SLEEP;
+                self.taken += chunk.len();
                 if let Some(buddy) = wake {
                     self.shared.wake(buddy);
                 }
@@ -218,9 +230,9 @@ impl Worker {
 
     /// Sleeps until there may be something to do, `longest` at most.
     fn wait(&mut self, longest: Duration) -> Result<(), CaptureError> {
-        if self.sleep <= LONGEST_SLEEP {
+        self.adapt_sleep();
+        if self.sleep <= self.longest_sleep {
             thread::sleep(self.sleep.min(longest));
-            self.sleep *= 2;
             return Ok(());
         }
         self.check_rings()?;
@@ -238,6 +250,17 @@ impl Worker {
         // after this, a short sleep comes before the next poll.
         self.sleep = LONGEST_SLEEP;
         outcome.map_err(|errno| CaptureError::System { action: "wait for packets", source: errno.into() })
+    }
+
+    /// Makes the next sleep as long as it takes a chunk's worth of packets to come, as far as the last
+    /// one tells; longer than the longest when it is time to poll.
+    fn adapt_sleep(&mut self) {
+        self.sleep = match std::mem::take(&mut self.taken) {
+            0 => (self.sleep * 2).min(self.longest_sleep * 2),
+            few if few < WORTH_WAKING / 4 => (self.sleep * 2).min(self.longest_sleep),
+            many if many > WORTH_WAKING => (self.sleep / 2).max(SHORTEST_SLEEP),
+            _ => self.sleep.min(self.longest_sleep),
+        };
     }
 
     fn check_rings(&self) -> Result<(), CaptureError> {

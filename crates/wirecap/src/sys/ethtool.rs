@@ -6,6 +6,10 @@ use std::ffi::{c_char, c_void};
 use std::io;
 use std::mem::{offset_of, size_of};
 use std::os::fd::{AsRawFd, BorrowedFd};
+use std::ptr::{self, NonNull};
+use std::slice;
+
+use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous, munmap};
 
 /// Size of an interface's name with its closing zero (`IFNAMSIZ`).
 pub(crate) const NAME_BYTES: usize = 16;
@@ -22,8 +26,7 @@ const GLINKSETTINGS: u32 = 0x4c;
 const STRING_BYTES: usize = 32;
 /// The kernel answers `GSTRINGS` and `GSTATS` with as many entries as the driver has *at that moment*,
 /// whatever room was announced. An `ethtool -L` between the question for the number and the one for the
-/// entries can raise it, so there is room for many more than any driver has. The memory is zeroed by the
-/// allocator and costs nothing until it is written.
+/// entries can raise it, so there is room for many more than any driver has.
 const ROOM_ENTRIES: usize = 1 << 17;
 /// Entries that we are ready to believe in: the other half of the room is for growth.
 const ENTRIES_MAX: usize = ROOM_ENTRIES / 2;
@@ -159,12 +162,11 @@ impl<'a> Ethtool<'a> {
     /// The driver's own statistics by their names, in its order.
     pub(crate) fn statistics(&self) -> io::Result<Vec<(String, u64)>> {
         let names = self.strings(StringSet::Statistics)?;
-        let mut words = vec![0_u64; 1 + ROOM_ENTRIES];
-        words[0] = pair(GSTATS, names.len() as u32);
         // SAFETY: for GSTATS the kernel writes 8 bytes and a u64 for each statistic that the driver has;
         // see ROOM_ENTRIES for why these are not more than there is room for.
-        unsafe { self.request(words.as_mut_ptr().cast()) }?;
-        Ok(names.into_iter().zip(words.into_iter().skip(1)).collect())
+        let room = unsafe { self.ask_for_entries(&[GSTATS, names.len() as u32]) }?;
+        let values = room.bytes()[8..].as_chunks::<8>().0.iter().map(|value| u64::from_ne_bytes(*value));
+        Ok(names.into_iter().zip(values).collect())
     }
 
     /// The names of the offloads that are on now, in the kernel's words (`rx-gro`, `rx-lro`).
@@ -189,15 +191,12 @@ impl<'a> Ethtool<'a> {
 
     fn strings(&self, set: StringSet) -> io::Result<Vec<String>> {
         let count = self.string_count(set)?;
-        let mut words = vec![0_u32; 3 + ROOM_ENTRIES * (STRING_BYTES / 4)];
-        words[..3].copy_from_slice(&[GSTRINGS, set as u32, count as u32]);
         // SAFETY: for GSTRINGS the kernel writes 12 bytes and 32 bytes for each name that the driver has;
         // see ROOM_ENTRIES for why these are not more than there is room for.
-        unsafe { self.request(words.as_mut_ptr().cast()) }?;
-        let names = words[3..].chunks_exact(STRING_BYTES / 4).take(count.min(words[2] as usize));
-        Ok(names
-            .map(|name| text(&name.iter().flat_map(|word| word.to_ne_bytes()).collect::<Vec<_>>()))
-            .collect())
+        let room = unsafe { self.ask_for_entries(&[GSTRINGS, set as u32, count as u32]) }?;
+        let (head, entries) = room.bytes().split_at(3 * size_of::<u32>());
+        let answered = u32::from_ne_bytes([head[8], head[9], head[10], head[11]]) as usize;
+        Ok(entries.chunks_exact(STRING_BYTES).take(count.min(answered)).map(text).collect())
     }
 
     fn string_count(&self, set: StringSet) -> io::Result<usize> {
@@ -210,6 +209,17 @@ impl<'a> Ethtool<'a> {
         unsafe { self.request(words.as_mut_ptr().cast()) }?;
         let count = if words[1] == 0 { 0 } else { first_half(words[2]) as usize };
         if count > ENTRIES_MAX { Err(io::ErrorKind::InvalidData.into()) } else { Ok(count) }
+    }
+
+    /// Puts a request that is answered with entries behind `head`.
+    ///
+    /// # Safety
+    /// The kernel must write at most `head` and [`ROOM_ENTRIES`] entries of 32 bytes.
+    unsafe fn ask_for_entries(&self, head: &[u32]) -> io::Result<Room> {
+        let room = Room::new(head)?;
+        // SAFETY: there is room for all that the caller says may be written.
+        unsafe { self.request(room.0.as_ptr().cast()) }?;
+        Ok(room)
     }
 
     /// Puts a request to the driver.
@@ -225,6 +235,38 @@ impl<'a> Ethtool<'a> {
         let result =
             unsafe { libc::ioctl(self.socket.as_raw_fd(), libc::SIOCETHTOOL as _, &raw mut request) };
         if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+    }
+}
+
+/// Memory for an answer of any length, in pages that cost nothing until they are written to. The
+/// allocator's would be cleared first, 4 MiB each time: it keeps such blocks once one was freed.
+struct Room(NonNull<u8>);
+
+impl Room {
+    const BYTES: usize = 64 + ROOM_ENTRIES * STRING_BYTES;
+
+    /// Zeros that begin with `head`, which must be short.
+    fn new(head: &[u32]) -> io::Result<Self> {
+        assert!(size_of_val(head) <= 64, "the head of a request has its place");
+        let protection = ProtFlags::READ | ProtFlags::WRITE;
+        // SAFETY: a fresh mapping at a place of the kernel's choosing overlaps nothing.
+        let base = unsafe { mmap_anonymous(ptr::null_mut(), Self::BYTES, protection, MapFlags::PRIVATE) }?;
+        let base = NonNull::new(base.cast::<u8>()).expect("the kernel maps nothing at address 0");
+        // SAFETY: it was asserted that `head` fits, and nobody else knows of this memory.
+        unsafe { base.cast::<u32>().as_ptr().copy_from_nonoverlapping(head.as_ptr(), head.len()) };
+        Ok(Self(base))
+    }
+
+    fn bytes(&self) -> &[u8] {
+        // SAFETY: so much was mapped, and nobody writes to it while it is borrowed.
+        unsafe { slice::from_raw_parts(self.0.as_ptr(), Self::BYTES) }
+    }
+}
+
+impl Drop for Room {
+    fn drop(&mut self) {
+        // SAFETY: the mapping is ours, and borrows of it have ended.
+        let _ = unsafe { munmap(self.0.as_ptr().cast(), Self::BYTES) };
     }
 }
 
