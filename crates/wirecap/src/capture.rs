@@ -214,7 +214,7 @@ impl CaptureBuilder {
     fn geometry(&self, targets: &[Target], rings: usize) -> Result<Geometry, OpenError> {
         let mut cell_bytes = 0;
         for target in targets {
-            cell_bytes = cell_bytes.max(xdp::cell_bytes(&target.device)?);
+            cell_bytes = cell_bytes.max(xdp::cell_bytes(&target.device, self.chunk_cells)?);
         }
         let chunk_bytes = u64::from(self.chunk_cells) * u64::from(cell_bytes);
         let fitting = |bytes: u64| bytes / rings as u64 / chunk_bytes;

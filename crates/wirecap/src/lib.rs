@@ -35,6 +35,7 @@ mod capture;
 mod chunk;
 pub mod device;
 mod error;
+mod fragments;
 mod group;
 mod kernel_ring;
 mod ledger;
@@ -56,7 +57,7 @@ mod xdp;
 
 pub use capture::{Capture, CaptureBuilder, DEFAULT_CHUNK_CELLS, DEFAULT_CHUNKS, DEFAULT_SNAP_LEN};
 pub use capture::{Interface, Stopper};
-pub use chunk::{Chunk, Packet, Packets, RingName};
+pub use chunk::{Chunk, Fragments, Packet, Packets, RingName};
 pub use error::{CaptureError, OpenError};
 pub use ledger::{Account, Drops, Ledger, Mode, RingLedger, grouped};
 pub use pool::Geometry;

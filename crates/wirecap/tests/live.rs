@@ -400,7 +400,7 @@ fn vlan_tags_and_odd_lengths_are_recorded_as_they_were_on_the_wire() {
 }
 
 #[test]
-fn a_larger_mtu_gets_larger_cells_and_too_large_a_one_is_refused() {
+fn a_larger_mtu_gets_larger_cells() {
     if !privileged() {
         return;
     }
@@ -414,10 +414,6 @@ fn a_larger_mtu_gets_larger_cells_and_too_large_a_one_is_refused() {
     sender.flush().unwrap();
     take(&mut worker, 1, |chunk| assert_eq!(chunk.get(0).unwrap().data(), frame));
     balanced(&bed.close(capture), 1);
-
-    let (error, text) = Bed::with_mtu(1, 9000).refusal(small());
-    assert!(matches!(error, OpenError::MtuTooLarge { mtu: 9000, .. }), "{text}");
-    assert!(text.contains("ip link set a1 mtu"), "{text}");
 }
 
 #[test]
