@@ -286,7 +286,7 @@ impl CaptureBuilder {
         }
         let choice = device.choose_engine();
         match choice.engine {
-            device::Engine::Xdp(_) if xdp::cell_bytes(device).is_err() => {
+            device::Engine::Xdp(_) if xdp::cell_bytes(device, self.chunk_cells).is_err() => {
                 packet(format!("frames of its MTU, {}, do not fit a cell", device.mtu))
             }
             device::Engine::Xdp(_) => (Engine::Xdp, Some(choice.why)),
@@ -426,7 +426,7 @@ impl CaptureBuilder {
     fn geometry(&self, targets: &[Target], rings: usize) -> Result<Geometry, OpenError> {
         let mut geometry = Geometry { chunk_cells: self.chunk_cells, chunks: 0, cell_bytes: 0 };
         for target in targets {
-            geometry.cell_bytes = geometry.cell_bytes.max(target.cell_bytes()?);
+            geometry.cell_bytes = geometry.cell_bytes.max(target.cell_bytes(self.chunk_cells)?);
         }
         let chunk_bytes = targets.iter().map(|target| target.way.chunk_bytes(geometry)).max().unwrap_or(1);
         let fitting = |bytes: u64| bytes / rings as u64 / chunk_bytes;
@@ -482,9 +482,9 @@ impl Target {
         (!mixed).then_some(counters)
     }
 
-    fn cell_bytes(&self) -> Result<u32, OpenError> {
+    fn cell_bytes(&self, chunk_cells: u32) -> Result<u32, OpenError> {
         match self.way {
-            Way::Xdp => xdp::cell_bytes(&self.device),
+            Way::Xdp => xdp::cell_bytes(&self.device, chunk_cells),
             Way::Packet { .. } => Ok(packet::CELL_BYTES),
         }
     }

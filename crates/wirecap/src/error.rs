@@ -56,7 +56,7 @@ pub enum OpenError {
         /// `MemAvailable`, in bytes.
         available_bytes: u64,
     },
-    /// The interface's frames do not fit the largest cells.
+    /// The interface's frames do not fit the largest cells, and the kernel cannot spread them over several.
     MtuTooLarge {
         /// The interface's name.
         interface: String,
@@ -155,8 +155,8 @@ impl fmt::Display for OpenError {
             ),
             Self::MtuTooLarge { interface, mtu, max_mtu } => write!(
                 f,
-                "frames of {interface} (MTU {mtu}) do not fit a cell; lower the MTU to {max_mtu} or less: \
-                 ip link set {interface} mtu {max_mtu}"
+                "frames of {interface} (MTU {mtu}) do not fit a cell, and this kernel (before 6.6) cannot spread \
+                 them over several; lower the MTU to {max_mtu} or less: ip link set {interface} mtu {max_mtu}"
             ),
             Self::Program { interface, .. } => {
                 write!(f, "cannot attach wirecap's XDP program to {interface}")

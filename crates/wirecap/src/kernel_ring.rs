@@ -271,6 +271,11 @@ impl<T: Copy> Consumer<T> {
         Ok(count as usize)
     }
 
+    /// Puts back the last `count` slots that were taken and not released.
+    pub(crate) fn put_back(&mut self, count: u32) {
+        self.head = self.head.wrapping_sub(count);
+    }
+
     /// Gives the slots that were taken back to the producer.
     pub(crate) fn release(&mut self) {
         // Release pairs with the producer's acquire: our reads of the slots come before their reuse.
@@ -400,6 +405,18 @@ mod tests {
         assert_eq!(producer.push_slice(&[6u64, 7, 8, 9], |n| *n), Ok(3));
         producer.submit();
         assert_eq!(take(&mut consumer, 9), [4, 6, 7, 8]);
+    }
+
+    #[test]
+    fn what_is_put_back_is_taken_again() {
+        let (mut producer, mut consumer) = HeapRing::pair(4, u32::MAX);
+        producer.push_slice(&[1u64, 2, 3], |n| *n).unwrap();
+        producer.submit();
+        assert_eq!(take(&mut consumer, 3), [1, 2, 3]);
+        consumer.put_back(2);
+        consumer.release();
+        assert_eq!(producer.free(), Ok(2));
+        assert_eq!(take(&mut consumer, 3), [2, 3]);
     }
 
     #[test]

@@ -30,9 +30,13 @@ pub(crate) struct Plan<'a> {
     pub(crate) stamp_failed: Option<&'a Map>,
 }
 
-/// Loads the program for `plan`.
+/// Loads the program for `plan`; for frames of several fragments as well, unless the kernel does not know
+/// them (before Linux 5.18).
 pub(crate) fn load(plan: &Plan<'_>) -> Result<Program, BpfError> {
-    Program::load(ProgramKind::Xdp, NAME, &assemble(plan), LoadOptions::default())
+    let code = assemble(plan);
+    let load =
+        |fragments| Program::load(ProgramKind::Xdp, NAME, &code, LoadOptions { fragments, device: None });
+    load(true).or_else(|error| if error.errno() == Some(libc::EINVAL) { load(false) } else { Err(error) })
 }
 
 fn assemble(plan: &Plan<'_>) -> Vec<Insn> {

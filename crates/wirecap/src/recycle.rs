@@ -9,6 +9,7 @@
 
 use std::ptr;
 
+use crate::fragments::Fragmented;
 use crate::pool::Descriptor;
 use crate::sync::{AtomicPtr, Ordering};
 
@@ -16,6 +17,8 @@ use crate::sync::{AtomicPtr, Ordering};
 #[derive(Debug)]
 pub(crate) struct CellList {
     pub(crate) cells: Vec<Descriptor>,
+    /// The packets in them, when some have several.
+    pub(crate) fragmented: Fragmented,
     /// The list below this one while it lies in a recycle queue.
     next: *mut CellList,
 }
@@ -28,7 +31,19 @@ unsafe impl Sync for CellList {}
 impl CellList {
     /// An empty list with room for `capacity` cells.
     pub(crate) fn with_capacity(capacity: usize) -> Box<Self> {
-        Box::new(Self { cells: Vec::with_capacity(capacity), next: ptr::null_mut() })
+        Box::new(Self {
+            cells: Vec::with_capacity(capacity),
+            fragmented: Fragmented::default(),
+            next: ptr::null_mut(),
+        })
+    }
+
+    /// Empties the list for its next use.
+    pub(crate) fn clear(&mut self) {
+        self.cells.clear();
+        if !self.fragmented.packets().is_empty() {
+            self.fragmented.clear();
+        }
     }
 }
 

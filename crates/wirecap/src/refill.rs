@@ -10,6 +10,7 @@ use std::io;
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 
+use crate::fragments::refuse;
 use crate::kernel_ring::{BrokenRing, Producer};
 use crate::pool::{Descriptor, Pool};
 use crate::recycle::{CellList, RecycleQueue};
@@ -152,18 +153,18 @@ impl Refill {
         Ok(list)
     }
 
-    /// Notes that the kernel gave these cells to us. Debug builds remove those that it never had to
-    /// give; returns how many.
+    /// Notes that the kernel gave these cells, of whole packets, to us. Debug builds remove the packets
+    /// with cells that it never had to give; returns how many.
     pub(crate) fn captured(&self, list: &mut CellList) -> u64 {
         if !CellCheck::ENABLED {
             return 0;
         }
-        let before = list.cells.len();
         let mut side = lock(&self.fill);
-        list.cells.retain(|cell| side.cells.capture(&self.pool, cell));
+        let refused = refuse(&mut list.cells, |cell, _| !side.cells.capture(&self.pool, cell));
+        side.post(&self.pool, &refused.good);
         drop(side);
         self.flush_if_free();
-        (before - list.cells.len()) as u64
+        refused.packets
     }
 
     /// Plays another thread that holds the fill ring's lock while `act` runs.
@@ -201,13 +202,16 @@ impl FillSide {
         self.post(pool, &list.cells);
         let chunk_cells = pool.geometry().chunk_cells as usize;
         if list.cells.capacity() >= chunk_cells {
-            list.cells.clear();
+            list.clear();
             self.lists_out = self.lists_out.saturating_sub(1);
             self.spares.push(list);
         }
     }
 
     fn post(&mut self, pool: &Pool, cells: &[Descriptor]) {
+        if cells.is_empty() {
+            return;
+        }
         self.cells.post(pool, cells);
         let Some(port) = &mut self.port else { return };
         match port.post(pool, cells) {

@@ -10,12 +10,13 @@ use std::sync::Arc;
 
 use crate::chunk::{Chunk, Home, RingIdentity, Stamps};
 use crate::error::CaptureError;
+use crate::fragments::{refuse, unfinished};
 use crate::kernel_ring::{BrokenRing, Consumer, Gauge, Producer};
 use crate::ledger::{Account, Drops};
 use crate::pool::{Descriptor, Pool};
 use crate::recycle::CellList;
 use crate::refill::{Kernel, KernelDrops, Refill};
-use crate::sync::{Mutex, MutexGuard, lock, try_lock};
+use crate::sync::{AtomicU32, Mutex, MutexGuard, Ordering, lock, try_lock};
 
 /// A receive ring as the group sees it: something that chunks are captured from.
 pub(crate) trait Ring: Send + Sync + fmt::Debug {
@@ -57,7 +58,9 @@ pub(crate) struct UmemRing {
     identity: Arc<RingIdentity>,
     refill: Arc<Refill>,
     stamps: Arc<dyn StampSource>,
-    backlog: Gauge<Descriptor>,
+    filled: Gauge<Descriptor>,
+    /// Filled cells of a packet at the head of the rx ring that was not all there at the last look.
+    unfinished: AtomicU32,
     rx: Mutex<RxSide>,
 }
 
@@ -71,7 +74,9 @@ struct RxSide {
     bytes: u64,
     offloaded_chunks: u64,
     abandoned_chunks: u64,
-    /// Descriptors that cannot be packets, and packets left behind at the close.
+    /// The packet at the head of the rx ring has more cells than a chunk; those seen were posted again.
+    overlong: bool,
+    /// Packets that cannot be, or do not fit a chunk, and those left behind at the close.
     other: u64,
     /// What the kernel had dropped at the close.
     drops: KernelDrops,
@@ -88,6 +93,14 @@ struct Offload {
 struct OpenRx {
     ring: Consumer<Descriptor>,
     kernel: Arc<dyn Kernel>,
+}
+
+/// What the cells of a chunk are.
+#[derive(Debug)]
+struct Checked {
+    bytes: u64,
+    /// Some packets may have several cells.
+    fragmented: bool,
 }
 
 // SAFETY: the pool keeps its memory mapped while the `Refill` lives. `UmemRing::chunk_of` is the only
@@ -114,7 +127,7 @@ impl UmemRing {
         stamps: Arc<dyn StampSource>,
     ) -> Result<Self, BrokenRing> {
         let refill = Arc::new(Refill::new(pool, fill, Arc::clone(&kernel))?);
-        let backlog = rx.gauge();
+        let filled = rx.gauge();
         let side = RxSide {
             open: Some(OpenRx { ring: rx, kernel }),
             next_sequence: 0,
@@ -122,14 +135,22 @@ impl UmemRing {
             bytes: 0,
             offloaded_chunks: 0,
             abandoned_chunks: 0,
+            overlong: false,
             other: 0,
             drops: KernelDrops::default(),
         };
-        Ok(Self { identity: Arc::new(identity), refill, stamps, backlog, rx: Mutex::new(side) })
+        let (unfinished, rx) = (AtomicU32::new(0), Mutex::new(side));
+        Ok(Self { identity: Arc::new(identity), refill, stamps, filled, unfinished, rx })
     }
 
     fn pool(&self) -> &Pool {
         self.refill.pool()
+    }
+
+    /// How many cells on the rx ring are filled: also those of a packet that is not all there.
+    #[cfg(all(test, not(loom)))]
+    pub(crate) fn filled_cells(&self) -> u32 {
+        self.filled.filled()
     }
 
     #[cfg(all(test, not(loom)))]
@@ -139,37 +160,52 @@ impl UmemRing {
 
     fn capture_from(
         &self,
-        mut side: MutexGuard<'_, RxSide>,
+        mut guard: MutexGuard<'_, RxSide>,
         offload: Option<Offload>,
     ) -> Result<Option<Chunk>, CaptureError> {
+        let side = &mut *guard;
         let Some(open) = &mut side.open else { return Ok(None) };
         let waiting = open.ring.available().map_err(|broken| self.broken(&broken))?;
         // Looked at under the lock: what a buddy saw may have been captured since.
         if waiting <= offload.map_or(0, |offload| offload.limit) {
-            drop(side);
+            drop(guard);
             self.refill.flush_if_free();
             return Ok(None);
         }
-        let count = waiting.min(self.pool().geometry().chunk_cells) as usize;
+        let chunk_cells = self.pool().geometry().chunk_cells;
+        let count = waiting.min(chunk_cells) as usize;
         let mut list = self.refill.empty_list(count).map_err(|broken| self.broken_fill(&broken))?;
         let stamps = self.stamps.stamps();
         open.ring.take_into(&mut list.cells, count).map_err(|broken| self.broken(&broken))?;
-        open.ring.release();
-        let checked = self.check(&mut list, stamps, &mut side.other);
+        let whole = if list.cells.last().is_some_and(Descriptor::is_continued) || side.overlong {
+            self.keep_packets_whole(side, &mut list)
+        } else {
+            open.ring.release();
+            self.unfinished.store(0, Ordering::Relaxed);
+            Ok(())
+        };
+        // Whatever happened, nothing that cannot be stays in the list.
+        let checked = whole.and(self.check(&mut list, stamps, &mut side.other));
         side.other += self.refill.captured(&mut list);
         if checked.is_err() || list.cells.is_empty() {
-            side.other += list.cells.len() as u64;
-            drop(side);
+            side.other += packets_in(&list.cells);
+            drop(guard);
             self.refill.recycle(list);
             return checked.map(|_| None);
         }
-        side.bytes += checked?;
-        side.delivered += list.cells.len() as u64;
+        let Checked { bytes, fragmented } = checked?;
+        side.bytes += bytes;
+        side.delivered += if fragmented {
+            list.fragmented.find(&list.cells, self.identity.snap_len);
+            list.fragmented.packets().len() as u64
+        } else {
+            list.cells.len() as u64
+        };
         let sequence = side.next_sequence;
         side.next_sequence += 1;
         side.offloaded_chunks += u64::from(offload.is_some());
         side.abandoned_chunks += u64::from(offload.is_some_and(|offload| offload.abandoned));
-        drop(side);
+        drop(guard);
         let home: Arc<dyn Home> = self.refill.clone();
         // SAFETY: the kernel gave these cells to us, from this pool, and `check` looked at each.
         let chunk = unsafe {
@@ -178,32 +214,69 @@ impl UmemRing {
         Ok(Some(chunk))
     }
 
-    /// Removes from `list` what cannot be a packet, counting it in `other`, and adds up the bytes of
-    /// the rest. A cell with a bad length is posted again; an address outside the pool means that a
-    /// cell is lost, and the ring with it.
-    fn check(&self, list: &mut CellList, stamps: Stamps, other: &mut u64) -> Result<u64, CaptureError> {
-        let (pool, room) = (self.pool(), stamps.record_bytes());
-        if let Some(bytes) = pool.bytes_if_all_held(&list.cells, room) {
-            return Ok(bytes);
+    /// Releases the cells of `list`, which were just taken from the rx ring, but for those at the end
+    /// whose packet is not all among them: it is for the next chunk. A packet that has more cells than a
+    /// chunk can hold is taken out, and counted.
+    #[cold]
+    fn keep_packets_whole(&self, side: &mut RxSide, list: &mut CellList) -> Result<(), CaptureError> {
+        let open = side.open.as_mut().expect("cells were just taken from it");
+        let chunk_cells = self.pool().geometry().chunk_cells as usize;
+        let mut unwanted = Vec::new();
+        if side.overlong {
+            let ended = list.cells.iter().position(|cell| !cell.is_continued());
+            unwanted.extend(list.cells.drain(..ended.map_or(list.cells.len(), |end| end + 1)));
+            side.overlong = ended.is_none();
         }
-        let mut bad: Vec<Descriptor> = list.cells.extract_if(.., |cell| !pool.holds(cell, room)).collect();
-        *other += bad.len() as u64;
-        let stray = bad.extract_if(.., |cell| !pool.contains(cell.address)).last();
-        self.post_again(bad)?;
+        let mut unfinished = unfinished(&list.cells);
+        if unfinished == chunk_cells {
+            unwanted.append(&mut list.cells);
+            unfinished = 0;
+            side.overlong = true;
+            side.other += 1;
+        }
+        list.cells.truncate(list.cells.len() - unfinished);
+        open.ring.put_back(unfinished as u32);
+        open.ring.release();
+        // Only a packet at the head of the ring waits for its end; behind others it waits for its turn.
+        let waiting_for_its_end = if list.cells.is_empty() { unfinished } else { 0 };
+        self.unfinished.store(waiting_for_its_end as u32, Ordering::Relaxed);
+        self.post_again(unwanted)
+    }
+
+    /// Removes from `list` the packets that cannot be, counting them in `other`, and looks at what the
+    /// rest is. A cell with a bad length is posted again; an address outside the pool means that a cell
+    /// is lost, and the ring with it.
+    fn check(&self, list: &mut CellList, stamps: Stamps, other: &mut u64) -> Result<Checked, CaptureError> {
+        let (pool, room) = (self.pool(), stamps.record_bytes());
+        if let Some(bytes) = pool.bytes_of_plain(&list.cells, room) {
+            return Ok(Checked { bytes, fragmented: false });
+        }
+        let refused =
+            refuse(&mut list.cells, |cell, begins| !pool.holds(cell, if begins { room } else { 0 }));
+        *other += refused.packets;
+        self.post_again([refused.good, refused.bad].concat())?;
+        Ok(Checked {
+            bytes: list.cells.iter().map(|cell| u64::from(cell.len)).sum(),
+            fragmented: list.cells.iter().any(Descriptor::is_continued),
+        })
+    }
+
+    /// Posts cells of packets that cannot be delivered.
+    fn post_again(&self, mut cells: Vec<Descriptor>) -> Result<(), CaptureError> {
+        let stray = cells.extract_if(.., |cell| !self.pool().contains(cell.address)).last();
+        if !cells.is_empty() {
+            let mut list = self.refill.empty_list(cells.len()).map_err(|broken| self.broken_fill(&broken))?;
+            // Not as packets: each cell by itself is to be looked at.
+            list.cells.extend(cells.into_iter().map(|cell| Descriptor { options: 0, ..cell }));
+            self.refill.captured(&mut list);
+            self.refill.recycle(list);
+        }
         match stray {
             Some(stray) => {
                 Err(self.broken(&format_args!("a packet at {:#x}, outside the pool", stray.address)))
             }
-            None => Ok(list.cells.iter().map(|cell| u64::from(cell.len)).sum()),
+            None => Ok(()),
         }
-    }
-
-    fn post_again(&self, cells: Vec<Descriptor>) -> Result<(), CaptureError> {
-        let mut list = self.refill.empty_list(cells.len()).map_err(|broken| self.broken_fill(&broken))?;
-        list.cells.extend(cells);
-        self.refill.captured(&mut list);
-        self.refill.recycle(list);
-        Ok(())
     }
 
     fn broken_fill(&self, broken: &BrokenRing) -> CaptureError {
@@ -225,7 +298,7 @@ impl Ring for UmemRing {
     }
 
     fn backlog(&self) -> u32 {
-        self.backlog.filled()
+        self.filled.filled().saturating_sub(self.unfinished.load(Ordering::Relaxed))
     }
 
     fn capture(&self) -> Result<Option<Chunk>, CaptureError> {
@@ -269,9 +342,24 @@ impl Ring for UmemRing {
     fn close(&self) {
         let mut side = lock(&self.rx);
         if let Some(mut open) = side.open.take() {
-            side.other += open.ring.available().map_or(0, u64::from);
+            side.other += packets_left(&mut open.ring, side.overlong);
             side.drops = open.kernel.drops().unwrap_or_default();
         }
         self.refill.close();
     }
+}
+
+/// How many packets `cells` hold, the last one perhaps without its end.
+fn packets_in(cells: &[Descriptor]) -> u64 {
+    let ends = cells.iter().filter(|cell| !cell.is_continued()).count();
+    ends as u64 + u64::from(unfinished(cells) > 0)
+}
+
+/// How many packets are left on `ring`; one that was counted already may end there.
+fn packets_left(ring: &mut Consumer<Descriptor>, ends_first: bool) -> u64 {
+    let mut cells = Vec::new();
+    // A ring whose indices cannot be has nothing that can be counted.
+    let _ = ring.take_into(&mut cells, usize::MAX);
+    let ends_there = ends_first && !cells.is_empty();
+    packets_in(&cells) - u64::from(ends_there)
 }

@@ -183,7 +183,7 @@ impl SimCapture {
         &self.kernels[ring]
     }
 
-    /// How many packets wait in ring `ring`.
+    /// How many filled cells wait in ring `ring`.
     pub fn backlog(&self, ring: usize) -> u32 {
         self.rings[ring].backlog()
     }
@@ -196,6 +196,12 @@ impl SimCapture {
     /// Takes a chunk from ring `ring` on nobody's behalf.
     fn take_chunk(&self, ring: usize) -> Option<Chunk> {
         self.rings[ring].capture().expect("simulated rings break only when they are told to")
+    }
+
+    /// Filled cells that are not captured yet, also those of packets that are not all there.
+    #[cfg(test)]
+    fn cells_waiting(&self, ring: usize) -> usize {
+        self.rings[ring].filled_cells() as usize + self.kernels[ring].held_back()
     }
 
     /// From now on workers end when the rings are empty.
@@ -264,13 +270,8 @@ impl Drop for SimWorker {
 fn open_ring(index: usize, settings: &SimSettings) -> (Arc<UmemRing>, Arc<SimKernel>) {
     let pool = Arc::new(Pool::on_heap(settings.geometry));
     let name = RingName { interface: "sim0".to_owned(), queue: index as u32 };
-    let identity = RingIdentity {
-        name,
-        index,
-        interface_index: 0,
-        snap_len: settings.geometry.cell_bytes,
-        link_type: LinkType::ETHERNET,
-    };
+    let identity =
+        RingIdentity { name, index, interface_index: 0, snap_len: u32::MAX, link_type: LinkType::ETHERNET };
     let (kernel, rx, fill) = SimKernel::new(Arc::clone(&pool), settings);
     let kernel = Arc::new(kernel);
     let ring = UmemRing::new(identity, pool, rx, fill, kernel.clone(), Arc::new(SimStamps));

@@ -52,15 +52,29 @@ pub(crate) struct Opened {
     pub(crate) counters_at_start: Option<DeviceCounters>,
 }
 
-/// Bytes of the cells that hold any frame of `device`.
-pub(crate) fn cell_bytes(device: &Device) -> Result<u32, OpenError> {
-    let frame_bytes = |cell_bytes: u32| cell_bytes - HEADROOM_BYTES;
-    let fits = |cell: &u32| device.mtu + LINK_HEADER_BYTES <= frame_bytes(*cell);
-    CELL_BYTES.into_iter().find(fits).ok_or_else(|| OpenError::MtuTooLarge {
-        interface: device.name.clone(),
-        mtu: device.mtu,
-        max_mtu: frame_bytes(CELL_BYTES[1]) - LINK_HEADER_BYTES,
-    })
+/// Bytes of the cells for the frames of `device`: the smallest that hold any of them, else the largest
+/// there are, of which a long frame takes several.
+///
+/// # Errors
+///
+/// [`OpenError::BadParameter`] if a chunk of `chunk_cells` cells cannot hold the longest frame.
+pub(crate) fn cell_bytes(device: &Device, chunk_cells: u32) -> Result<u32, OpenError> {
+    let one_is_enough = |cell: &u32| cells_per_frame(device, *cell) == 1;
+    let cell_bytes = CELL_BYTES.into_iter().find(one_is_enough).unwrap_or(CELL_BYTES[1]);
+    let needed = cells_per_frame(device, cell_bytes);
+    if needed > chunk_cells {
+        return Err(OpenError::BadParameter {
+            parameter: "M (cells per chunk)",
+            value: chunk_cells.into(),
+            allowed: format!("{needed} or more on {}, whose frames take up to {needed} cells", device.name),
+        });
+    }
+    Ok(cell_bytes)
+}
+
+/// How many cells of this size the longest frame of `device` takes.
+fn cells_per_frame(device: &Device, cell_bytes: u32) -> u32 {
+    (device.mtu + LINK_HEADER_BYTES).div_ceil(cell_bytes - HEADROOM_BYTES)
 }
 
 /// Opens a ring on each of `queues`. Nothing on the interface is changed before all that needs no
@@ -69,7 +83,7 @@ pub(crate) fn open(device: &Device, queues: &[u32], settings: &Settings) -> Resu
     if !device.up {
         return Err(OpenError::InterfaceDown { interface: device.name.clone() });
     }
-    let mut ladder = Ladder::new();
+    let mut ladder = Ladder::new(device, settings.geometry.cell_bytes);
     let pools = queues.iter().map(|_| Pool::new(settings.geometry)).collect::<Result<Vec<_>, _>>();
     let pools = pools.map_err(|source| system("map the memory of the pools", source))?;
     let prepared = pools.into_iter().map(Prepared::new).collect::<Result<Vec<_>, _>>()?;
@@ -81,7 +95,7 @@ pub(crate) fn open(device: &Device, queues: &[u32], settings: &Settings) -> Resu
     let mut kernels = Vec::new();
     for (index, (&queue, prepared)) in queues.iter().zip(prepared).enumerate() {
         let name = RingName { interface: device.name.clone(), queue };
-        ladder.bind(&prepared.socket, device.index, &name)?;
+        ladder.bind(&prepared.socket, &name)?;
         let kernel = Arc::new(SocketKernel {
             socket: prepared.socket,
             ifindex: device.index,
@@ -153,14 +167,18 @@ fn system(action: &str, source: io::Error) -> OpenError {
 }
 
 /// How far down the ladder the interface's queues had to go.
-struct Ladder {
+struct Ladder<'a> {
+    device: &'a Device,
+    /// The longest frames do not fit a cell.
+    has_long_frames: bool,
     rung: Rung,
     missed: Vec<(Rung, String)>,
 }
 
-impl Ladder {
-    fn new() -> Self {
-        Self { rung: Rung::ZeroCopy, missed: Vec::new() }
+impl<'a> Ladder<'a> {
+    fn new(device: &'a Device, cell_bytes: u32) -> Self {
+        let has_long_frames = cells_per_frame(device, cell_bytes) > 1;
+        Self { device, has_long_frames, rung: Rung::ZeroCopy, missed: Vec::new() }
     }
 
     fn miss(&mut self, rung: Rung, reason: String) {
@@ -170,34 +188,66 @@ impl Ladder {
     }
 
     /// Attaches `program` in the driver if that is possible, else in the network stack.
-    fn attach(&mut self, program: &Program, ifindex: u32) -> Result<Link, BpfError> {
-        match Link::attach_xdp(program, ifindex, XdpMode::Native) {
-            Err(error) if error.errno() == Some(libc::EOPNOTSUPP) => {
-                let reason = "the driver has no native XDP";
-                self.miss(Rung::ZeroCopy, reason.to_owned());
-                self.miss(Rung::NativeCopy, reason.to_owned());
+    fn attach(&mut self, program: &Program) -> Result<Link, BpfError> {
+        match Link::attach_xdp(program, self.device.index, XdpMode::Native) {
+            Err(error) if is_refusal_by_driver(&error) => {
+                let reason = match error.errno() {
+                    Some(libc::EOPNOTSUPP) => "the driver has no native XDP".to_owned(),
+                    _ => format!("the driver has no native XDP at an MTU of {}", self.device.mtu),
+                };
+                self.miss(Rung::ZeroCopy, reason.clone());
+                self.miss(Rung::NativeCopy, reason);
                 self.rung = Rung::Generic;
-                Link::attach_xdp(program, ifindex, XdpMode::Generic)
+                Link::attach_xdp(program, self.device.index, XdpMode::Generic)
             }
             outcome => outcome,
         }
     }
 
     /// Binds with zero-copy if that is possible, else with a copy.
-    fn bind(&mut self, socket: &XdpSocket, ifindex: u32, ring: &RingName) -> Result<(), OpenError> {
-        let failed = |source| OpenError::Bind { ring: ring.clone(), source };
+    fn bind(&mut self, socket: &XdpSocket, ring: &RingName) -> Result<(), OpenError> {
         if self.rung == Rung::ZeroCopy {
-            match socket.bind(ifindex, ring.queue, BindMode::ZeroCopy) {
-                Ok(()) => return Ok(()),
+            // A driver that can receive fragments may be slower when it is asked to.
+            let mode = BindMode { zero_copy: true, fragments: self.has_long_frames };
+            match socket.bind(self.device.index, ring.queue, mode) {
                 Err(error) if is_refusal_of_zero_copy(&error) => {
                     self.miss(Rung::ZeroCopy, zero_copy_reason(&error, ring));
                     self.rung = Rung::NativeCopy;
                 }
-                Err(error) => return Err(failed(error)),
+                outcome => return outcome.map_err(|source| refusal_to_bind(ring, source)),
             }
         }
-        socket.bind(ifindex, ring.queue, BindMode::Copy).map_err(failed)
+        self.bind_with_copy(socket, ring)
     }
+
+    /// Binds for fragments, which costs nothing here: packets that the host has joined to longer ones
+    /// than the MTU come whole. Before Linux 6.6 there are none.
+    fn bind_with_copy(&self, socket: &XdpSocket, ring: &RingName) -> Result<(), OpenError> {
+        let bind = |fragments| {
+            let mode = BindMode { zero_copy: false, fragments };
+            socket.bind(self.device.index, ring.queue, mode)
+        };
+        match bind(true) {
+            Err(error) if error.raw_os_error() == Some(libc::EINVAL) => match bind(false) {
+                Ok(()) if self.has_long_frames => Err(OpenError::MtuTooLarge {
+                    interface: self.device.name.clone(),
+                    mtu: self.device.mtu,
+                    max_mtu: CELL_BYTES[1] - HEADROOM_BYTES - LINK_HEADER_BYTES,
+                }),
+                outcome => outcome.map_err(|source| refusal_to_bind(ring, source)),
+            },
+            outcome => outcome.map_err(|source| refusal_to_bind(ring, source)),
+        }
+    }
+}
+
+fn refusal_to_bind(ring: &RingName, source: io::Error) -> OpenError {
+    OpenError::Bind { ring: ring.clone(), source }
+}
+
+/// Drivers that have no XDP, or not at this MTU, have several ways to say so.
+fn is_refusal_by_driver(error: &BpfError) -> bool {
+    matches!(error.errno(), Some(libc::EOPNOTSUPP | libc::ERANGE | libc::EINVAL))
 }
 
 fn is_refusal_of_zero_copy(error: &io::Error) -> bool {
@@ -228,7 +278,7 @@ impl Attachment {
         device: &Device,
         queues: &[u32],
         settings: &Settings,
-        ladder: &mut Ladder,
+        ladder: &mut Ladder<'_>,
     ) -> Result<Self, OpenError> {
         let failed = |source| refused(device, source);
         let sockets = Map::create(MapKind::Xskmap, "wirecap_sockets", 4, device.rx_queues).map_err(failed)?;
@@ -252,7 +302,7 @@ impl Attachment {
             .then(|| Promiscuous::join(device.index))
             .transpose()
             .map_err(|source| system("set the interface to promiscuous mode", source))?;
-        let link = ladder.attach(&program, device.index).map_err(failed)?;
+        let link = ladder.attach(&program).map_err(failed)?;
         Ok(Self { link, sockets, stamps, queues: queues.to_vec(), _promiscuous: promiscuous })
     }
 

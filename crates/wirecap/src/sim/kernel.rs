@@ -7,6 +7,7 @@ use std::io;
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 
+use crate::fragments::CONTINUED;
 use crate::kernel_ring::{Consumer, HeapRing, Producer};
 use crate::pool::{Descriptor, Pool};
 use crate::refill::{Kernel, KernelDrops};
@@ -25,7 +26,7 @@ pub enum Fate {
     RingFull,
 }
 
-/// A descriptor that no sane kernel publishes.
+/// Something that no sane kernel publishes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Fault {
     /// The packet is said to be longer than its cell.
@@ -34,6 +35,23 @@ pub enum Fault {
     StrayAddress,
     /// The packet, an empty one, is published twice. The kernel never writes to its cell again.
     RepeatedCell,
+    /// The packet has three cells, of which the second is said to be longer than it is.
+    BadFragment,
+    /// The packet has three cells, of which the last is said to lie outside the pool. It is lost.
+    StrayFragment,
+    /// Two cells of a packet whose end never comes: what comes next looks as if it belonged to it.
+    Truncated,
+}
+
+impl Fault {
+    /// How many cells are published.
+    pub fn cells(self) -> usize {
+        match self {
+            Self::BadLength | Self::StrayAddress => 1,
+            Self::RepeatedCell | Self::Truncated => 2,
+            Self::BadFragment | Self::StrayFragment => 3,
+        }
+    }
 }
 
 /// Something on the fill ring that should not be there.
@@ -65,6 +83,8 @@ struct State {
     /// Free cells that the driver holds ready for packets.
     descriptors: VecDeque<u64>,
     descriptor_count: usize,
+    /// The end of a packet that is not published yet.
+    held_back: Vec<Descriptor>,
     fetched: Vec<u64>,
     places: Vec<Place>,
     sleeps: bool,
@@ -102,6 +122,7 @@ impl SimKernel {
             rx,
             descriptors: VecDeque::new(),
             descriptor_count: settings.descriptors.max(1) as usize,
+            held_back: Vec::new(),
             fetched: Vec::new(),
             places: vec![Place::Away; pool.geometry().cells() as usize],
             sleeps: settings.drivers_sleep,
@@ -116,58 +137,72 @@ impl SimKernel {
         (Self { pool, state: Mutex::new(state) }, rx_consumer, fill_producer)
     }
 
-    /// Receives `packet`, which arrives at `time`.
-    ///
-    /// # Panics
-    ///
-    /// If the packet does not fit a cell.
+    /// Receives `packet`, which arrives at `time`, into as many cells as it needs.
     pub fn receive(&self, packet: &[u8], time: Timestamp) -> Fate {
-        let room = self.pool.geometry().cell_bytes - HEADROOM_BYTES;
-        assert!(packet.len() <= room as usize, "a packet of {} bytes in {room}", packet.len());
+        self.receive_in_parts(packet, time, usize::MAX)
+    }
+
+    /// As [`receive`](Self::receive), but publishes no more than `cells_now` cells of the packet now. The
+    /// others follow before the next packet, or by [`look`](Self::look).
+    pub fn receive_in_parts(&self, packet: &[u8], time: Timestamp, cells_now: usize) -> Fate {
         let mut state = lock(&self.state);
-        let cell = match state.next_cell(&self.pool) {
-            Ok(cell) => cell,
+        let mut pieces: Vec<&[u8]> = packet.chunks(self.room()).collect();
+        if pieces.is_empty() {
+            pieces.push(packet);
+        }
+        let cells = match state.next_cells(&self.pool, pieces.len()) {
+            Ok(cells) => cells,
             Err(fate) => return fate,
         };
-        state.places[self.pool.index_of(cell)] = Place::Away;
-        // SAFETY: the application posted the cell, so it does not touch it until it is published.
-        unsafe { self.write(cell, packet, time) };
-        state.publish(Descriptor {
-            address: cell + u64::from(HEADROOM_BYTES),
-            len: packet.len() as u32,
-            options: 0,
-        });
+        for (&cell, piece) in cells.iter().zip(&pieces) {
+            state.places[self.pool.index_of(cell)] = Place::Away;
+            // SAFETY: the application posted the cell, so it does not touch it until it is published.
+            unsafe { self.write(cell, piece, time) };
+        }
+        let descriptors = chain(&cells, |index| pieces[index].len() as u32);
+        let (now, later) = descriptors.split_at(cells_now.min(descriptors.len()));
+        state.publish(now);
+        state.held_back = later.to_vec();
         Fate::Received
+    }
+
+    /// Bytes of a packet that a cell holds.
+    fn room(&self) -> usize {
+        (self.pool.geometry().cell_bytes - HEADROOM_BYTES) as usize
     }
 
     /// Receives a packet and publishes it wrongly.
     pub fn receive_badly(&self, fault: Fault) -> Fate {
         let mut state = lock(&self.state);
-        let cell = match state.next_cell(&self.pool) {
-            Ok(cell) => cell,
+        let cell_count = if fault == Fault::RepeatedCell { 1 } else { fault.cells() };
+        let cells = match state.next_cells(&self.pool, cell_count) {
+            Ok(cells) => cells,
             Err(fate) => return fate,
         };
         let geometry = self.pool.geometry();
-        let good = Descriptor { address: cell + u64::from(HEADROOM_BYTES), len: 0, options: 0 };
-        let place = match fault {
-            Fault::BadLength => {
-                state.publish(Descriptor { len: geometry.cell_bytes, ..good });
-                Place::Away
-            }
-            Fault::StrayAddress => {
-                state.publish(Descriptor { address: good.address + geometry.pool_bytes() as u64, ..good });
+        let mut descriptors = chain(&cells, |_| 0);
+        let mut lost = None;
+        match fault {
+            Fault::BadLength => descriptors[0].len = geometry.cell_bytes,
+            Fault::BadFragment => descriptors[1].len = geometry.cell_bytes,
+            Fault::StrayAddress | Fault::StrayFragment => {
+                descriptors[cell_count - 1].address += geometry.pool_bytes() as u64;
+                lost = cells.last();
                 state.lost_cells += 1;
-                Place::Lost
             }
+            Fault::Truncated => descriptors[1].options = CONTINUED,
             Fault::RepeatedCell => {
-                state.publish(good);
-                if !state.rx_is_full() {
-                    state.publish(good);
+                lost = cells.last();
+                if state.rx_free() > 1 {
+                    descriptors.push(descriptors[0]);
                 }
-                Place::Lost
             }
-        };
-        state.places[self.pool.index_of(cell)] = place;
+        }
+        for cell in &cells {
+            let place = if lost == Some(cell) { Place::Lost } else { Place::Away };
+            state.places[self.pool.index_of(*cell)] = place;
+        }
+        state.publish(&descriptors);
         Fate::Received
     }
 
@@ -178,7 +213,9 @@ impl SimKernel {
 
     /// Publishes an index of the rx ring that cannot be; the next packet received mends it.
     pub fn break_rx_index(&self) {
-        lock(&self.state).rx.break_index();
+        let mut state = lock(&self.state);
+        state.publish_rest();
+        state.rx.break_index();
     }
 
     /// Publishes an index of the fill ring that cannot be; the next look at the ring mends it.
@@ -186,15 +223,24 @@ impl SimKernel {
         lock(&self.state).fill.break_index();
     }
 
-    /// Makes the driver take free cells, as it does by itself when packets arrive.
+    /// Makes the driver take free cells, as it does by itself when packets arrive, and publish what it
+    /// has held back.
     pub fn look(&self) {
-        lock(&self.state).refill(&self.pool);
+        let mut state = lock(&self.state);
+        state.publish_rest();
+        let wanted = state.descriptor_count;
+        state.refill(&self.pool, wanted);
     }
 
     /// How many free cells the kernel has: on the fill ring and in the driver.
     pub fn free_cells(&self) -> usize {
         let state = &mut *lock(&self.state);
         state.descriptors.len() + state.fill.available().map_or(0, |posted| posted as usize)
+    }
+
+    /// How many filled cells the kernel has not published yet.
+    pub fn held_back(&self) -> usize {
+        lock(&self.state).held_back.len()
     }
 
     /// How many descriptors were published on the rx ring.
@@ -232,44 +278,54 @@ impl SimKernel {
 }
 
 impl State {
-    /// A free cell and room on the rx ring, or which of them was missing; that is then counted.
-    fn next_cell(&mut self, pool: &Pool) -> Result<u64, Fate> {
-        if self.descriptors.is_empty() {
-            self.refill(pool);
+    /// Free cells and room on the rx ring for a packet of `count`, or which of them was missing; that is
+    /// then counted.
+    fn next_cells(&mut self, pool: &Pool, count: usize) -> Result<Vec<u64>, Fate> {
+        self.publish_rest();
+        if self.descriptors.len() < count {
+            self.refill(pool, count.max(self.descriptor_count));
         }
-        // In the kernel's order, too: without a cell it does not look at the rx ring.
-        if self.descriptors.is_empty() {
+        // In the kernel's order, too: without cells it does not look at the rx ring.
+        if self.descriptors.len() < count {
             self.drops.no_cell += 1;
             return Err(Fate::NoCell);
         }
-        if self.rx_is_full() {
+        if (self.rx_free() as usize) < count {
             self.drops.ring_full += 1;
             return Err(Fate::RingFull);
         }
-        Ok(self.descriptors.pop_front().expect("there is one"))
+        Ok(self.descriptors.drain(..count).collect())
     }
 
-    fn rx_is_full(&mut self) -> bool {
-        self.rx.free().expect("the application's half of the rx ring is sound") == 0
+    fn rx_free(&mut self) -> u32 {
+        self.rx.free().expect("the application's half of the rx ring is sound")
     }
 
-    fn publish(&mut self, descriptor: Descriptor) {
-        let pushed = self.rx.push_slice(&[descriptor], |descriptor| *descriptor);
-        assert_eq!(pushed, Ok(1), "there was room on the rx ring");
+    fn publish(&mut self, descriptors: &[Descriptor]) {
+        let pushed = self.rx.push_slice(descriptors, |descriptor| *descriptor);
+        assert_eq!(pushed, Ok(descriptors.len()), "there was room on the rx ring");
         self.rx.submit();
-        self.published += 1;
+        self.published += descriptors.len() as u64;
     }
 
-    /// Takes free cells from the fill ring; falls asleep if there are none and the driver is of that kind.
-    fn refill(&mut self, pool: &Pool) {
+    fn publish_rest(&mut self) {
+        let rest = std::mem::take(&mut self.held_back);
+        if !rest.is_empty() {
+            self.publish(&rest);
+        }
+    }
+
+    /// Takes free cells from the fill ring until there are `wanted`; falls asleep if there are none and
+    /// the driver is of that kind.
+    fn refill(&mut self, pool: &Pool, wanted: usize) {
         if self.stalled || self.asleep {
             return;
         }
-        self.fetch(pool);
+        self.fetch(pool, wanted);
         if self.sleeps && self.descriptors.is_empty() {
             self.fill.set_needs_wakeup(true);
             // What was posted before the flag could be seen came without a call.
-            self.fetch(pool);
+            self.fetch(pool, wanted);
             self.asleep = self.descriptors.is_empty();
             if !self.asleep {
                 self.fill.set_needs_wakeup(false);
@@ -277,8 +333,8 @@ impl State {
         }
     }
 
-    fn fetch(&mut self, pool: &Pool) {
-        let wanted = self.descriptor_count.saturating_sub(self.descriptors.len());
+    fn fetch(&mut self, pool: &Pool, wanted: usize) {
+        let wanted = wanted.saturating_sub(self.descriptors.len());
         self.fetched.clear();
         self.fill
             .take_into(&mut self.fetched, wanted)
@@ -305,8 +361,18 @@ impl State {
         self.calls += 1;
         self.asleep = false;
         self.fill.set_needs_wakeup(false);
-        self.refill(pool);
+        self.refill(pool, self.descriptor_count);
     }
+}
+
+/// The descriptors of a packet in `cells`, of which each holds as many bytes as `len` says.
+fn chain(cells: &[u64], len: impl Fn(usize) -> u32) -> Vec<Descriptor> {
+    let descriptor = |(index, cell): (usize, &u64)| Descriptor {
+        address: cell + u64::from(HEADROOM_BYTES),
+        len: len(index),
+        options: if index + 1 < cells.len() { CONTINUED } else { 0 },
+    };
+    cells.iter().enumerate().map(descriptor).collect()
 }
 
 impl Kernel for SimKernel {

@@ -9,6 +9,8 @@ use crate::time::Timestamp;
 
 /// As many runs under Miri as fit into a minute.
 const RUNS: u64 = if cfg!(miri) { 6 } else { 3000 };
+/// Bytes of a packet in a cell of 64 bytes.
+const CELL_ROOM: u64 = 64 - HEADROOM_BYTES as u64;
 const STEPS: u64 = if cfg!(miri) { 50 } else { 300 };
 
 /// Runs `run` for many seeds, or for the one in WIRECAP_SEED; a panic names its seed.
@@ -66,20 +68,34 @@ fn settings(random: &mut Random) -> SimSettings {
     }
 }
 
-/// What a descriptor on an rx ring must come out as.
+/// What a packet on an rx ring must come out as.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Expected {
     Packet(u64),
-    /// Not a packet: counted, not delivered.
+    /// Packets whose borders the kernel lost.
+    Merged,
+    /// Not a packet, or too long for a chunk: counted, not delivered.
     Refused,
     /// The end of the chunk that it is in.
     Stray,
+    /// The beginning of a packet that goes on in the next.
+    Truncated,
+}
+
+/// A packet on an rx ring.
+#[derive(Debug)]
+struct Waiting {
+    expected: Expected,
+    cells: usize,
+    /// How many of them have not left the ring.
+    left: usize,
 }
 
 /// What the test knows of one ring.
 #[derive(Default)]
 struct Model {
-    waiting: VecDeque<Expected>,
+    waiting: VecDeque<Waiting>,
+    chunk_cells: usize,
     offered: u64,
     delivered: u64,
     next_sequence: u64,
@@ -112,7 +128,7 @@ impl Schedule {
         Self {
             workers: (0..settings.workers).map(|index| capture.worker(index)).collect(),
             asked_at: vec![Some(Duration::ZERO); settings.workers],
-            models: (0..settings.rings).map(|_| Model::default()).collect(),
+            models: (0..settings.rings).map(|_| Model::new(settings.geometry)).collect(),
             held: Vec::new(),
             now: Duration::ZERO,
             next_number: 0,
@@ -129,6 +145,7 @@ impl Schedule {
             self.step();
             self.check_cells();
         }
+        (0..self.settings.rings).for_each(|ring| self.capture.kernel(ring).look());
         self.capture.end();
         while !self.workers.is_empty() {
             self.ask(true);
@@ -157,10 +174,13 @@ impl Schedule {
         for _ in 0..self.random.between(1, 8) {
             let number = self.next_number;
             self.next_number += 1;
-            let len = self.random.between(8, 64 - u64::from(HEADROOM_BYTES)) as usize;
+            let cells = if self.random.once_in(2) { 1 } else { self.random.between(1, 7) };
+            let len = self.random.between((cells - 1) * CELL_ROOM + 8, cells * CELL_ROOM) as usize;
             let time = Timestamp::from_unix_nanos(number);
-            let fate = self.capture.kernel(ring).receive(&packet(number, len), time);
-            self.models[ring].offer(fate, Expected::Packet(number));
+            let cells_now = if self.random.once_in(4) { self.random.below(cells + 1) } else { cells };
+            let kernel = self.capture.kernel(ring);
+            let fate = kernel.receive_in_parts(&packet(number, len), time, cells_now as usize);
+            self.models[ring].offer(fate, Expected::Packet(number), cells as usize);
         }
     }
 
@@ -175,8 +195,11 @@ impl Schedule {
                 kernel.break_fill_index();
                 model.fill_broken = true;
             }
-            2 => model.offer(kernel.receive_badly(Fault::StrayAddress), Expected::Stray),
-            _ => model.offer(kernel.receive_badly(Fault::BadLength), Expected::Refused),
+            2 => model.inject(kernel, Fault::StrayAddress, Expected::Stray),
+            3 => model.inject(kernel, Fault::StrayFragment, Expected::Stray),
+            4 => model.inject(kernel, Fault::BadFragment, Expected::Refused),
+            5 => model.inject(kernel, Fault::Truncated, Expected::Truncated),
+            _ => model.inject(kernel, Fault::BadLength, Expected::Refused),
         }
     }
 
@@ -202,7 +225,7 @@ impl Schedule {
             let mut queued = 0;
             for _ in 0..random.below(4) {
                 let Some(chunk) = random.take(held) else { break };
-                queued += if chunk.ring_index() == ring { chunk.len() } else { 0 };
+                queued += if chunk.ring_index() == ring { chunk.cells() } else { 0 };
             }
             assert_eq!(refill.queued_cells(), queued);
         });
@@ -258,22 +281,29 @@ impl Schedule {
 
     /// The chunk holds exactly the packets that waited longest in its ring.
     fn check_chunk(&mut self, chunk: &Chunk) {
+        assert!(chunk.cells() <= self.settings.geometry.chunk_cells as usize);
+        let left = self.capture.cells_waiting(chunk.ring_index());
         let model = &mut self.models[chunk.ring_index()];
         assert_eq!(chunk.sequence(), model.next_sequence);
         model.next_sequence += 1;
         model.delivered += chunk.len() as u64;
         for packet in chunk {
-            let number = number_of(packet.data());
-            while model.waiting.front() == Some(&Expected::Refused) {
-                model.waiting.pop_front();
+            model.drop_refused();
+            let pieces: Vec<&[u8]> = packet.fragments().collect();
+            let waiting = model.waiting.pop_front().expect("nothing waited");
+            assert_eq!(packet.wire_len() as usize, pieces.concat().len());
+            assert_eq!(waiting.left, waiting.cells);
+            if waiting.expected == Expected::Merged {
+                continue;
             }
-            assert_eq!(model.waiting.pop_front(), Some(Expected::Packet(number)));
+            let in_one_piece = self.random.once_in(2);
+            let number = if in_one_piece { number_of(packet.data()) } else { number_of(&pieces.concat()) };
+            assert_eq!((waiting.expected, waiting.cells), (Expected::Packet(number), pieces.len()));
             assert_eq!(packet.timestamp(), Some(Timestamp::from_unix_nanos(number)));
         }
         // What came last in the chunk and was refused has left the ring as well.
-        let left = self.capture.backlog(chunk.ring_index()) as usize;
-        while !model.rx_broken && model.waiting.len() > left {
-            assert_eq!(model.waiting.pop_front(), Some(Expected::Refused));
+        if !model.rx_broken {
+            model.drop_refused_beyond(left);
         }
     }
 
@@ -281,13 +311,17 @@ impl Schedule {
     fn check_error(&mut self, error: &CaptureError) -> bool {
         let CaptureError::BrokenRing { ring, .. } = error else { panic!("{error}") };
         let ring = ring.queue as usize;
+        let left = self.capture.cells_waiting(ring);
         let model = &mut self.models[ring];
         if model.rx_broken {
             return true;
         }
-        let left = self.capture.backlog(ring) as usize;
-        let mut lost = model.waiting.drain(..model.waiting.len() - left);
-        assert!(model.fill_broken || lost.any(|entry| entry == Expected::Stray), "{error}");
+        let mut stray = false;
+        while model.cells_waiting() > left {
+            let waiting = model.waiting.pop_front().expect("cells wait");
+            stray |= waiting.expected == Expected::Stray;
+        }
+        assert!(model.fill_broken || stray, "{error}");
         model.fill_broken
     }
 
@@ -299,15 +333,12 @@ impl Schedule {
             if model.is_broken() {
                 continue;
             }
-            let left = self.capture.backlog(ring) as usize;
+            let left = self.capture.cells_waiting(ring);
             // A chunk of refused packets alone is nothing that a worker sees.
-            while model.waiting.len() > left {
-                assert_eq!(model.waiting.pop_front(), Some(Expected::Refused));
-            }
-            assert_eq!(model.waiting.len(), left);
-            let strays = model.waiting.iter().filter(|entry| **entry == Expected::Stray).count();
+            model.drop_refused_beyond(left);
+            let strays = model.waiting.iter().filter(|waiting| waiting.expected == Expected::Stray).count();
             let held: usize =
-                self.held.iter().filter(|chunk| chunk.ring_index() == ring).map(Chunk::len).sum();
+                self.held.iter().filter(|chunk| chunk.ring_index() == ring).map(Chunk::cells).sum();
             let queued = self.capture.rings[ring].refill().queued_cells();
             let known = kernel.free_cells() + left - strays + held + queued + kernel.lost_cells();
             assert_eq!(known, self.settings.geometry.cells() as usize, "cells of ring {ring}");
@@ -346,6 +377,40 @@ impl Schedule {
 }
 
 impl Model {
+    fn new(geometry: Geometry) -> Self {
+        Self { chunk_cells: geometry.chunk_cells as usize, ..Self::default() }
+    }
+
+    fn cells_waiting(&self) -> usize {
+        self.waiting.iter().map(|waiting| waiting.left).sum()
+    }
+
+    fn drop_refused(&mut self) {
+        while self.waiting.front().is_some_and(|waiting| waiting.expected == Expected::Refused) {
+            self.waiting.pop_front();
+        }
+    }
+
+    /// More cells have left the ring than those of packets delivered: they were of refused ones, or of
+    /// one that is longer than a chunk, whatever its end.
+    fn drop_refused_beyond(&mut self, left: usize) {
+        let mut gone = self.cells_waiting().checked_sub(left).expect("cells came from nowhere");
+        while gone > 0 {
+            let first = self.waiting.iter_mut().find(|waiting| waiting.left > 0).expect("cells wait");
+            let overlong = first.cells > self.chunk_cells;
+            let of_first = gone.min(first.left);
+            match first.expected {
+                Expected::Refused => {}
+                Expected::Truncated if first.cells >= self.chunk_cells => {}
+                Expected::Stray if overlong && of_first < first.left => {}
+                _ => panic!("{first:?} has left the ring"),
+            }
+            first.left -= of_first;
+            gone -= of_first;
+        }
+        self.waiting.retain(|waiting| waiting.left > 0 || waiting.expected == Expected::Truncated);
+    }
+
     fn is_broken(&self) -> bool {
         self.rx_broken || self.fill_broken
     }
@@ -356,15 +421,30 @@ impl Model {
         assert_eq!(kernel.free_cells(), left);
         let fate = kernel.receive(&packet(0, 8), Timestamp::default());
         assert_eq!(fate, if left > 0 { Fate::Received } else { Fate::NoCell });
-        self.offer(fate, Expected::Packet(0));
+        self.offer(fate, Expected::Packet(0), 1);
     }
 
-    fn offer(&mut self, fate: Fate, entry: Expected) {
+    fn inject(&mut self, kernel: &SimKernel, fault: Fault, expected: Expected) {
+        self.offer(kernel.receive_badly(fault), expected, fault.cells());
+    }
+
+    fn offer(&mut self, fate: Fate, expected: Expected, cells: usize) {
         self.offered += 1;
-        if fate == Fate::Received {
-            self.waiting.push_back(entry);
-            self.rx_broken = false;
+        if fate != Fate::Received {
+            return;
         }
+        self.rx_broken = false;
+        let is_begun = self.waiting.back().is_some_and(|waiting| waiting.expected == Expected::Truncated);
+        let begun = if is_begun { self.waiting.pop_back() } else { None };
+        self.offered -= u64::from(begun.is_some());
+        let left = cells + begun.as_ref().map_or(0, |begun| begun.left);
+        let cells = cells + begun.as_ref().map_or(0, |begun| begun.cells);
+        let expected = match expected {
+            Expected::Packet(_) if cells > self.chunk_cells => Expected::Refused,
+            Expected::Packet(_) if begun.is_some() => Expected::Merged,
+            other => other,
+        };
+        self.waiting.push_back(Waiting { expected, cells, left });
     }
 }
 
@@ -464,6 +544,97 @@ fn a_full_rx_ring_is_told_from_a_lack_of_cells() {
     assert_eq!((dropped.ring_full, dropped.no_cell), (2, 0));
 }
 
+/// A ring whose chunks hold four cells.
+fn ring_of_small_chunks() -> SimCapture {
+    let geometry = Geometry { chunk_cells: 4, chunks: 8, cell_bytes: 64 };
+    SimCapture::new(&SimSettings { geometry, ..SimSettings::default() })
+}
+
+#[test]
+fn a_chunk_ends_where_a_packet_ends() {
+    let capture = ring_of_small_chunks();
+    let (kernel, mut worker) = (capture.kernel(0), capture.worker(0));
+    let len = 2 * CELL_ROOM as usize + 1;
+    for number in 0..3 {
+        kernel.receive(&packet(number, len), Timestamp::from_unix_nanos(number));
+    }
+    for number in 0..3 {
+        let chunk = next_chunk(&mut worker);
+        assert_eq!((chunk.len(), chunk.cells(), chunk.sequence()), (1, 3, number));
+        let packet = chunk.get(0).unwrap();
+        assert_eq!((number_of(packet.data()), packet.data().len()), (number, len));
+        let pieces: Vec<usize> = packet.fragments().map(<[u8]>::len).collect();
+        assert_eq!(pieces, [CELL_ROOM as usize, CELL_ROOM as usize, 1]);
+        assert_eq!(packet.timestamp(), Some(Timestamp::from_unix_nanos(number)));
+    }
+    assert_eq!(kernel.free_cells(), 32);
+    capture.close();
+    let account = capture.ledger(Duration::ZERO).total;
+    assert_eq!((account.delivered, account.bytes, account.offered), (3, 3 * len as u64, 3));
+}
+
+#[test]
+fn a_packet_that_is_not_all_there_waits_for_its_end() {
+    let capture = ring_of_small_chunks();
+    let (kernel, mut worker) = (capture.kernel(0), capture.worker(0));
+    kernel.receive(&packet(1, 8), Timestamp::default());
+    kernel.receive_in_parts(&packet(2, 3 * CELL_ROOM as usize), Timestamp::default(), 2);
+    let first = next_chunk(&mut worker);
+    assert_eq!((first.len(), first.cells()), (1, 1));
+    assert_eq!(capture.backlog(0), 2);
+    for _ in 0..2 {
+        assert!(matches!(worker.ask(Duration::ZERO), Ok(Answer::Nothing)));
+        assert_eq!(capture.backlog(0), 0, "there is nothing to do");
+        assert!(worker.fall_asleep(Duration::ZERO));
+    }
+    kernel.look();
+    let second = next_chunk(&mut worker);
+    assert_eq!((second.len(), second.cells()), (1, 3));
+    assert_eq!(number_of(second.get(0).unwrap().data()), 2);
+    drop((first, second));
+    assert_eq!(kernel.free_cells(), 32);
+}
+
+#[test]
+fn a_packet_with_more_cells_than_a_chunk_is_counted_and_its_cells_come_home() {
+    let capture = ring_of_small_chunks();
+    let (kernel, mut worker) = (capture.kernel(0), capture.worker(0));
+    for cells in [1, 4, 5, 8, 12, 2] {
+        kernel.receive(&packet(cells, (cells * CELL_ROOM) as usize), Timestamp::default());
+    }
+    capture.end();
+    let mut received = Vec::new();
+    loop {
+        match worker.ask(Duration::ZERO).unwrap() {
+            Answer::Chunk { chunk, .. } => {
+                received.extend(chunk.iter().map(|packet| number_of(packet.data())));
+            }
+            Answer::Nothing => {}
+            Answer::Ended => break,
+        }
+    }
+    assert_eq!(received, [1, 4, 2]);
+    assert_eq!(kernel.free_cells(), 32);
+    capture.close();
+    let account = capture.ledger(Duration::ZERO).total;
+    assert_eq!((account.offered, account.delivered, account.dropped.other), (6, 3, 3));
+}
+
+#[test]
+fn a_packet_whose_end_never_comes_keeps_nobody_from_ending_and_is_counted() {
+    for mode in [Mode::Basic, Mode::Advanced(0.5)] {
+        let capture = SimCapture::new(&SimSettings { mode, ..SimSettings::default() });
+        let mut worker = capture.worker(0);
+        capture.kernel(0).receive_badly(Fault::Truncated);
+        capture.end();
+        let answers = [worker.ask(Duration::ZERO), worker.ask(Duration::ZERO)];
+        assert!(matches!(answers[1], Ok(Answer::Ended)), "{answers:?}");
+        capture.close();
+        let account = capture.ledger(Duration::ZERO).total;
+        assert_eq!((account.offered, account.dropped.other), (1, 1));
+    }
+}
+
 #[test]
 fn in_basic_mode_a_worker_that_is_gone_is_an_error_for_the_others() {
     let settings = SimSettings { rings: 2, workers: 2, ..SimSettings::default() };
@@ -494,7 +665,7 @@ fn cells_and_packets_are_conserved_between_threads() {
             let kernel = |ring| Arc::clone(capture.kernel(ring));
             let kernels: Vec<_> = (0..settings.rings)
                 .map(kernel)
-                .map(|kernel| scope.spawn(move || offer(&kernel, PACKETS)))
+                .map(|kernel| scope.spawn(move || offer(&kernel, PACKETS, settings.geometry.chunk_cells)))
                 .collect();
             kernels.into_iter().for_each(|kernel| kernel.join().unwrap());
             capture.end();
@@ -513,9 +684,12 @@ fn cells_and_packets_are_conserved_between_threads() {
     });
 }
 
-fn offer(kernel: &SimKernel, packets: u64) {
+/// Packets of up to as many cells as a chunk holds, or three.
+fn offer(kernel: &SimKernel, packets: u64, chunk_cells: u32) {
+    let cells = u64::from(chunk_cells).min(3);
     for number in 0..packets {
-        kernel.receive(&packet(number, 24), Timestamp::default());
+        let len = 8 + number * 11 % (cells * CELL_ROOM - 8);
+        kernel.receive(&packet(number, len as usize), Timestamp::default());
         if number % 8 == 0 {
             thread::yield_now();
         }

@@ -30,11 +30,11 @@ const BUSY_RETRY_TIME: Duration = Duration::from_millis(500);
 
 /// How a socket gets its packets.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum BindMode {
-    /// The device writes into the cells itself.
-    ZeroCopy,
-    /// The kernel copies from the driver's buffers into the cells.
-    Copy,
+pub(crate) struct BindMode {
+    /// The device writes into the cells itself; else the kernel copies from the driver's buffers.
+    pub(crate) zero_copy: bool,
+    /// Packets longer than a cell come in several; else they are dropped.
+    pub(crate) fragments: bool,
 }
 
 /// An AF_XDP socket.
@@ -106,11 +106,11 @@ impl XdpSocket {
     /// Binds to receive queue `queue` of interface `ifindex`, waiting a while for a queue that is
     /// still busy from its last user.
     pub(crate) fn bind(&self, ifindex: u32, queue: u32, mode: BindMode) -> io::Result<()> {
-        let mode = match mode {
-            BindMode::ZeroCopy => SocketAddrXdpFlags::XDP_ZEROCOPY,
-            BindMode::Copy => SocketAddrXdpFlags::XDP_COPY,
-        };
-        let address = SocketAddrXdp::new(mode | SocketAddrXdpFlags::XDP_USE_NEED_WAKEUP, ifindex, queue);
+        let mut flags = SocketAddrXdpFlags::XDP_USE_NEED_WAKEUP;
+        flags.set(SocketAddrXdpFlags::XDP_ZEROCOPY, mode.zero_copy);
+        flags.set(SocketAddrXdpFlags::XDP_COPY, !mode.zero_copy);
+        flags.set(SocketAddrXdpFlags::XDP_USE_SG, mode.fragments);
+        let address = SocketAddrXdp::new(flags, ifindex, queue);
         let deadline = Instant::now() + BUSY_RETRY_TIME;
         loop {
             match bind(self, &address) {

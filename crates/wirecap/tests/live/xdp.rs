@@ -60,7 +60,7 @@ fn a_capture_of_one_queue_leaves_the_others_to_the_host() {
 }
 
 #[test]
-fn a_larger_mtu_gets_larger_cells_and_too_large_a_one_is_refused() {
+fn a_larger_mtu_gets_larger_cells() {
     if !privileged() {
         return;
     }
@@ -68,11 +68,6 @@ fn a_larger_mtu_gets_larger_cells_and_too_large_a_one_is_refused() {
     let capture = bed.open(bed.small());
     assert_eq!(capture.geometry().cell_bytes, 4096);
     balanced(&bed.close(capture), 0);
-
-    let bed = Bed::with_mtu(Engine::Xdp, 1, 9000);
-    let (error, text) = bed.refusal(bed.small());
-    assert!(matches!(error, OpenError::MtuTooLarge { mtu: 9000, .. }), "{text}");
-    assert!(text.contains("ip link set a1 mtu"), "{text}");
 }
 
 #[test]
