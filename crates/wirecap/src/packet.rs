@@ -10,6 +10,7 @@
 //!   blocks in turn: when it comes round to one that is still held it waits there, and what arrives
 //!   meanwhile is lost (`no_cell`), although other blocks are free. So a chunk may be held for as long
 //!   as the ring takes to fill once, and no longer.
+//! - A worker's descriptor stays readable while a chunk of the last block is held.
 
 #![allow(unsafe_code)]
 
@@ -46,7 +47,9 @@ pub(crate) const CELL_BYTES: u32 = 2048;
 /// Bytes of an Ethernet header with two VLAN tags: what a frame is longer than the MTU.
 const LINK_HEADER_BYTES: u32 = 14 + 2 * 4;
 /// How long after it was begun a block with packets in it is handed over unless something else is asked
-/// for.
+/// for. A lone packet then waits for 10 ms on average, and a ring of 512 blocks that nobody reads takes in
+/// 10 s of however little traffic. A shorter time costs more wake-ups (from 4 ms on too few to be measured;
+/// at 1 ms, 64 idle rings took a third of a core) and fills the ring with emptier blocks.
 pub(crate) const DEFAULT_RETIRE_AFTER: Duration = Duration::from_millis(20);
 /// How much later than asked for the kernel may hand over a block: a tick of its coarsest clock, and
 /// some time to get round to it.

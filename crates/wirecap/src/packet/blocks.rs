@@ -310,6 +310,7 @@ impl Taken<'_> {
 mod tests {
     use std::os::fd::OwnedFd;
 
+    use proptest::prelude::*;
     use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
 
     use super::*;
@@ -502,6 +503,48 @@ mod tests {
             let mut block = blocks.open_next().unwrap();
             let taken = block.take(3, 200);
             assert!(taken.len() == 1 && taken.bad.is_some(), "next {next}: {taken:?}");
+        }
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(if cfg!(miri) { 1 } else { 2000 }))]
+
+        /// Whatever stands in a block, packets lie in it one behind the other, and are read and kept.
+        #[test]
+        #[cfg_attr(miri, ignore = "miri has no memfd")]
+        fn a_block_of_anything_gives_packets_inside_it(
+            headers in prop::collection::vec(any::<([u16; 2], u8, u8, u8)>(), 1..20),
+            packets in 0..30u32,
+            first in prop_oneof![Just(48), 0..5000u32],
+        ) {
+            let (blocks, mut kernel) = ring();
+            kernel.hand_over(&[]);
+            let mut at = 48;
+            for ([mac, next], len, status, wild) in headers {
+                // SAFETY: integers, of which 0 is a value.
+                let mut header: libc::tpacket3_hdr = unsafe { std::mem::zeroed() };
+                header.tp_mac = if wild & 7 == 1 { mac } else { 48 + mac % 40 };
+                header.tp_snaplen = if wild & 7 == 2 { u32::from(mac) << 16 } else { len.into() };
+                header.tp_status = status.into();
+                let room = (u32::from(header.tp_mac) + u32::from(len)).next_multiple_of(8);
+                header.tp_next_offset = if wild & 7 == 3 { next.into() } else { room };
+                kernel.write(at, header);
+                at += room as usize;
+                if at + 200 > 4096 {
+                    break;
+                }
+            }
+            kernel.write(place::PACKETS, packets);
+            kernel.write(place::FIRST, first);
+            let mut block = blocks.open_next().unwrap();
+            let taken = block.take(100, 200);
+            prop_assert!(taken.len() == packets as usize || taken.bad.is_some());
+            let mut rest = 48;
+            for cell in &taken.list.cells {
+                prop_assert!(cell.address >= rest && cell.options >= 48);
+                rest = cell.address + u64::from(cell.len);
+                prop_assert!(rest <= 4096);
+            }
         }
     }
 }
