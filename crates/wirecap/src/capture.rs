@@ -113,7 +113,8 @@ impl CaptureBuilder {
         self
     }
 
-    /// R: chunks per pool. Every ring can hold R x M packets. Default 512, or less on a machine with
+    /// R: chunks per pool. Every ring can hold R x M packets, with the engine `packet` R x M full frames of
+    /// an MTU of 1500 or more shorter ones. Default 512, or less on a machine with
     /// little memory: all pools together take at most an eighth of it unless R is given.
     pub fn pool(mut self, chunks: u32) -> Self {
         self.chunks = Some(chunks);
@@ -281,11 +282,11 @@ impl CaptureBuilder {
     /// What [`Engine::Auto`] takes for `device`.
     fn choice(&self, device: &Device) -> (Engine, Option<String>) {
         let packet = |why| (Engine::Packet, Some(why));
-        if self.wants_sent() {
-            return packet("sent packets are wanted, too".to_owned());
-        }
         let choice = device.choose_engine();
         match choice.engine {
+            device::Engine::Xdp(_) if self.wants_sent() => {
+                packet("the engine xdp does not see what the host sends".to_owned())
+            }
             device::Engine::Xdp(_) if xdp::cell_bytes(device, self.chunk_cells).is_err() => {
                 packet(format!("frames of its MTU, {}, do not fit a cell", device.mtu))
             }
@@ -827,7 +828,8 @@ impl Capture {
         self.shared.group.mode().notation(&self.geometry)
     }
 
-    /// How many packets wait in each ring, in the order of [`rings`](Self::rings): a snapshot.
+    /// How many packets wait in each ring, in the order of [`rings`](Self::rings): a snapshot. With the
+    /// engine `packet`, how many cells' memory they take.
     pub fn backlogs(&self) -> Vec<u32> {
         self.shared.group.rings().iter().map(|ring| ring.backlog()).collect()
     }

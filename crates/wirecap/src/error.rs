@@ -182,6 +182,12 @@ impl fmt::Display for OpenError {
             Self::PacketSocket { interface, action, source } if is_permission(source) => {
                 write!(f, "cannot {action} {interface}; run as root or grant CAP_NET_RAW")
             }
+            Self::PacketSocket { interface, action, source }
+                if source.raw_os_error() == Some(libc::ENOMEM) =>
+            {
+                let way = "use fewer or smaller chunks (-R, -M, --buffer)";
+                write!(f, "cannot {action} {interface}; {way}")
+            }
             Self::PacketSocket { interface, action, .. } => write!(f, "cannot {action} {interface}"),
             Self::System { action, source } if is_permission(source) => {
                 write!(f, "cannot {action}; run as root or grant CAP_NET_RAW, CAP_NET_ADMIN and CAP_BPF")

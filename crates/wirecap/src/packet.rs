@@ -10,6 +10,9 @@
 //!   blocks in turn: when it comes round to one that is still held it waits there, and what arrives
 //!   meanwhile is lost (`no_cell`), although other blocks are free. So a chunk may be held for as long
 //!   as the ring takes to fill once, and no longer.
+//! - A worker's descriptor stays readable while a chunk of the last block is held.
+
+#![allow(unsafe_code)]
 
 mod blocks;
 pub(crate) mod frame;
@@ -44,7 +47,9 @@ pub(crate) const CELL_BYTES: u32 = 2048;
 /// Bytes of an Ethernet header with two VLAN tags: what a frame is longer than the MTU.
 const LINK_HEADER_BYTES: u32 = 14 + 2 * 4;
 /// How long after it was begun a block with packets in it is handed over unless something else is asked
-/// for.
+/// for. A lone packet then waits for 10 ms on average, and a ring of 512 blocks that nobody reads takes in
+/// 10 s of however little traffic. A shorter time costs more wake-ups (from 4 ms on too few to be measured;
+/// at 1 ms, 64 idle rings took a third of a core) and fills the ring with emptier blocks.
 pub(crate) const DEFAULT_RETIRE_AFTER: Duration = Duration::from_millis(20);
 /// How much later than asked for the kernel may hand over a block: a tick of its coarsest clock, and
 /// some time to get round to it.
@@ -172,12 +177,7 @@ pub(crate) fn open(device: &Device, settings: &Settings) -> Result<Opened, OpenE
     }
     Ok(Opened {
         rings: rings.iter().map(|ring| Arc::clone(ring) as Arc<dyn Ring>).collect(),
-        attachment: Attachment {
-            rings,
-            unplaced: unplaced.clone(),
-            patience: settings.retire_after + RETIREMENT_SLACK,
-            _promiscuous: promiscuous,
-        },
+        attachment: Attachment { rings, unplaced: unplaced.clone(), _promiscuous: promiscuous },
         unplaced,
         shape,
     })
@@ -328,19 +328,22 @@ impl Unplaced {
 pub(crate) struct Attachment {
     rings: Vec<Arc<PacketRing>>,
     unplaced: Option<Arc<Unplaced>>,
-    /// How long the kernel may take to hand over its last blocks.
-    patience: Duration,
     _promiscuous: Option<Promiscuous>,
 }
 
 impl Attachment {
-    /// Receives no more. When it returns, every packet that came is in a block that was handed over.
+    /// Receives no more. When it returns, every packet that came can be captured.
     pub(crate) fn detach(self) {
-        self.rings.iter().for_each(|ring| ring.silence());
         if let Some(unplaced) = &self.unplaced {
             unplaced.end();
         }
+        let silent: Vec<bool> = self.rings.iter().map(|ring| ring.silence().is_ok()).collect();
         wait_for_running_programs();
-        self.rings.iter().for_each(|ring| ring.await_retirement(self.patience));
+        for (ring, _) in self.rings.iter().zip(silent).filter(|(_, silent)| *silent) {
+            // SAFETY: the filter that refuses every packet is in place, and whatever ran before it has
+            // ended: no packet is written any more. Where the kernel had no memory for that filter its
+            // last block is left to it, and counted at the close.
+            unsafe { ring.blocks().end() };
+        }
     }
 }

@@ -10,7 +10,7 @@ use std::fmt;
 use std::mem::offset_of;
 use std::ptr::NonNull;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
 use crate::chunk::{Chunk, Home, RingIdentity, Stamps};
 use crate::packet::frame::{self, BadFrame};
@@ -67,6 +67,8 @@ pub(crate) struct Blocks {
     next: AtomicU64,
     /// For each block how many hold it: chunks, and whoever takes packets out. The last one returns it.
     holders: Box<[AtomicU32]>,
+    /// The kernel puts in no more packets.
+    ended: AtomicBool,
 }
 
 impl Blocks {
@@ -75,7 +77,7 @@ impl Blocks {
         assert!(shape.ring_bytes() <= mapping.bytes(), "the ring is larger than its mapping");
         assert!((shape.block_bytes as usize).is_multiple_of(rustix::param::page_size()), "blocks are pages");
         let holders = (0..shape.blocks).map(|_| AtomicU32::new(0)).collect();
-        Self { mapping, shape, next: AtomicU64::new(1), holders }
+        Self { mapping, shape, next: AtomicU64::new(1), holders, ended: AtomicBool::new(false) }
     }
 
     /// Opens the next block, if the kernel has handed it over. Each is opened once.
@@ -93,11 +95,8 @@ impl Blocks {
 
     /// How many blocks the kernel has handed over that were not opened yet.
     pub(crate) fn filled(&self) -> u32 {
-        self.filled_from(self.next.load(Ordering::Relaxed))
-    }
-
-    fn filled_from(&self, number: u64) -> u32 {
-        let is_filled = |ahead: u32| matches!(self.turn(number + u64::from(ahead)), Turn::Filled(_));
+        let next = self.next.load(Ordering::Relaxed);
+        let is_filled = |ahead: u32| matches!(self.turn(next + u64::from(ahead)), Turn::Filled(_));
         let (mut filled, mut limit) = (0, self.shape.blocks);
         // Blocks are filled in turn: those that are come first.
         while filled < limit {
@@ -107,13 +106,14 @@ impl Blocks {
         filled
     }
 
-    /// Packets in the block that the kernel is at.
-    pub(crate) fn filling(&self) -> u32 {
-        let next = self.next.load(Ordering::Relaxed);
-        match self.turn(next + u64::from(self.filled_from(next))) {
-            Turn::Filling(packets) => packets,
-            Turn::NotYet | Turn::Filled(_) => 0,
-        }
+    /// Takes the block that the kernel is at, if there is anything in it, as if it was handed over.
+    ///
+    /// # Safety
+    ///
+    /// The kernel must have written its last packet into these blocks.
+    pub(crate) unsafe fn end(&self) {
+        // Release pairs with the acquire in `turn`: who sees the end sees the packets.
+        self.ended.store(true, Ordering::Release);
     }
 
     /// Packets in blocks that were not opened yet.
@@ -137,7 +137,11 @@ impl Blocks {
             return Turn::NotYet;
         }
         let packets = self.word(index, place::PACKETS).load(Ordering::Relaxed);
-        if status & libc::TP_STATUS_USER == 0 { Turn::Filling(packets) } else { Turn::Filled(packets) }
+        let is_last = || packets > 0 && self.ended.load(Ordering::Acquire);
+        if status & libc::TP_STATUS_USER != 0 || is_last() {
+            return Turn::Filled(packets);
+        }
+        Turn::Filling(packets)
     }
 
     /// Lets go of the kernel's side, which the mapping keeps alive. Chunks keep their packets.
@@ -306,6 +310,7 @@ impl Taken<'_> {
 mod tests {
     use std::os::fd::OwnedFd;
 
+    use proptest::prelude::*;
     use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
 
     use super::*;
@@ -454,7 +459,7 @@ mod tests {
             drop(blocks.open_next().unwrap());
         }
         kernel.hand_over(&[plain(60)]);
-        assert_eq!((kernel.lost, blocks.filled(), blocks.filling(), blocks.waiting()), (1, 0, 0, 0));
+        assert_eq!((kernel.lost, blocks.filled(), blocks.waiting()), (1, 0, 0));
         assert!(blocks.open_next().is_none());
         drop(held);
         kernel.hand_over(&[plain(60)]);
@@ -504,6 +509,48 @@ mod tests {
             let mut block = blocks.open_next().unwrap();
             let taken = block.take(3, 200);
             assert!(taken.len() == 1 && taken.bad.is_some(), "next {next}: {taken:?}");
+        }
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(if cfg!(miri) { 1 } else { 2000 }))]
+
+        /// Whatever stands in a block, packets lie in it one behind the other, and are read and kept.
+        #[test]
+        #[cfg_attr(miri, ignore = "miri has no memfd")]
+        fn a_block_of_anything_gives_packets_inside_it(
+            headers in prop::collection::vec(any::<([u16; 2], u8, u8, u8)>(), 1..20),
+            packets in 0..30u32,
+            first in prop_oneof![Just(48), 0..5000u32],
+        ) {
+            let (blocks, mut kernel) = ring();
+            kernel.hand_over(&[]);
+            let mut at = 48;
+            for ([mac, next], len, status, wild) in headers {
+                // SAFETY: integers, of which 0 is a value.
+                let mut header: libc::tpacket3_hdr = unsafe { std::mem::zeroed() };
+                header.tp_mac = if wild & 7 == 1 { mac } else { 48 + mac % 40 };
+                header.tp_snaplen = if wild & 7 == 2 { u32::from(mac) << 16 } else { len.into() };
+                header.tp_status = status.into();
+                let room = (u32::from(header.tp_mac) + u32::from(len)).next_multiple_of(8);
+                header.tp_next_offset = if wild & 7 == 3 { next.into() } else { room };
+                kernel.write(at, header);
+                at += room as usize;
+                if at + 200 > 4096 {
+                    break;
+                }
+            }
+            kernel.write(place::PACKETS, packets);
+            kernel.write(place::FIRST, first);
+            let mut block = blocks.open_next().unwrap();
+            let taken = block.take(100, 200);
+            prop_assert!(taken.len() == packets as usize || taken.bad.is_some());
+            let mut rest = 48;
+            for cell in &taken.list.cells {
+                prop_assert!(cell.address >= rest && cell.options >= 48);
+                rest = cell.address + u64::from(cell.len);
+                prop_assert!(rest <= 4096);
+            }
         }
     }
 }

@@ -141,3 +141,63 @@ pub(crate) unsafe fn timestamp(header: NonNull<u8>) -> Timestamp {
     };
     Timestamp::from_unix_nanos(u64::from(seconds) * 1_000_000_000 + u64::from(nanos))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A packet of `len` bytes behind its header, `mac` bytes from it.
+    fn packet(mac: u16, len: u32, tag: Option<(u16, u32)>) -> Vec<u8> {
+        // SAFETY: integers, of which 0 is a value.
+        let mut header: tpacket3_hdr = unsafe { std::mem::zeroed() };
+        (header.tp_mac, header.tp_snaplen, header.tp_len) = (mac, len, len + 5);
+        (header.tp_sec, header.tp_nsec) = (3, 4);
+        if let Some((tpid, tci)) = tag {
+            header.tp_status = libc::TP_STATUS_VLAN_VALID;
+            header.tp_status |= if tpid == 0 { 0 } else { libc::TP_STATUS_VLAN_TPID_VALID };
+            (header.hv1.tp_vlan_tpid, header.hv1.tp_vlan_tci) = (tpid, tci);
+        }
+        let mut bytes = vec![0xee; usize::from(mac)];
+        // SAFETY: the header's bytes; it has no padding.
+        bytes[..HEADER_BYTES]
+            .copy_from_slice(&unsafe { std::mem::transmute::<tpacket3_hdr, [u8; HEADER_BYTES]>(header) });
+        bytes.extend((0..len).map(|n| n as u8));
+        bytes
+    }
+
+    fn read_in(bytes: &mut [u8]) -> Result<Frame, BadFrame> {
+        // SAFETY: the room is that of the slice, which is ours alone.
+        unsafe { read(NonNull::from(&mut *bytes).cast(), &(0..bytes.len()), 0) }
+    }
+
+    #[test]
+    fn a_tag_is_put_back_once_with_the_least_room_there_can_be() {
+        for (tpid, expected) in [(0, 0x8100), (0x88a8, 0x88a8)] {
+            let mut bytes = packet(52, 60, Some((tpid, 0x6abc)));
+            let frame = read_in(&mut bytes).unwrap();
+            assert_eq!((frame.wire_len, frame.descriptor.len, frame.descriptor.address), (69, 64, 48));
+            let plain: Vec<u8> = (0..60).collect();
+            let [a, b] = u16::to_be_bytes(expected);
+            assert_eq!(bytes[48..], [&plain[..12], &[a, b, 0x6a, 0xbc], &plain[12..]].concat());
+            let again = read_in(&mut bytes);
+            assert!(again.is_err(), "there is no more room, and nothing is put back twice");
+        }
+    }
+
+    #[test]
+    fn length_and_time_are_read_from_the_header() {
+        let mut bytes = packet(82, 20, Some((0, 1)));
+        read_in(&mut bytes).unwrap();
+        let header = NonNull::from(&mut bytes[..]).cast();
+        // SAFETY: the header stands there.
+        let (wire_len, time) = unsafe { (wire_len(header), timestamp(header)) };
+        assert_eq!((wire_len, time), (29, Timestamp::from_unix_nanos(3_000_000_004)));
+    }
+
+    #[test]
+    fn what_was_cut_before_the_tag_stays_as_it_is() {
+        let mut bytes = packet(82, 11, Some((0, 1)));
+        let frame = read_in(&mut bytes).unwrap();
+        assert_eq!((frame.descriptor.address, frame.descriptor.len, frame.wire_len), (82, 11, 16));
+    }
+}

@@ -4,7 +4,6 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::time::{Duration, Instant};
 
 use rustix::net::netdevice;
 
@@ -17,9 +16,6 @@ use crate::pool::Geometry;
 use crate::ring::Ring;
 use crate::sync::{Mutex, lock, try_lock};
 use crate::sys::packet::{PacketSocket, SocketFilter};
-
-/// How often to look whether the kernel has handed over its last packets.
-const RETIREMENT_LOOK: Duration = Duration::from_millis(1);
 
 /// What is the same for all rings of an interface.
 #[derive(Debug, Clone, Copy)]
@@ -107,18 +103,14 @@ impl PacketRing {
         self.with_socket(|socket| socket.attach_filter(&self.selection.then(program)))
     }
 
-    /// Receives nothing more. A packet that is on its way at this moment may still come.
-    pub(crate) fn silence(&self) {
-        // Fails only where the kernel is out of memory for one instruction.
-        let _ = self.with_socket(|socket| socket.attach_filter(&steering::nothing()));
+    /// Receives nothing more, if it succeeds. A packet that is on its way at this moment may still come.
+    pub(crate) fn silence(&self) -> io::Result<()> {
+        self.with_socket(|socket| socket.attach_filter(&steering::nothing()))
     }
 
-    /// Waits until the kernel has handed over what it has, `longest` at most. Nothing more may arrive.
-    pub(crate) fn await_retirement(&self, longest: Duration) {
-        let deadline = Instant::now() + longest;
-        while self.blocks.filling() > 0 && Instant::now() < deadline {
-            std::thread::sleep(RETIREMENT_LOOK);
-        }
+    /// Its blocks.
+    pub(crate) fn blocks(&self) -> &Blocks {
+        &self.blocks
     }
 
     fn capture_from(&self, side: &mut Side, offloaded: bool) -> Result<Option<Chunk>, CaptureError> {

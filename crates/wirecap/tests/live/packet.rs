@@ -434,6 +434,59 @@ fn a_lone_packet_comes_soon_and_after_the_time_that_was_asked_for() {
 }
 
 #[test]
+fn what_a_block_begins_with_is_delivered_when_the_capture_is_stopped() {
+    let Some(bed) = bed(1) else { return };
+    let capture = bed.open(bed.small().retire_after(Duration::from_secs(60)).workers(2));
+    let traffic = Traffic { flows: 10, ..bed.traffic() };
+    let mut sender = PacketSender::on(&bed.pair.sender).unwrap();
+    (0..100).for_each(|sequence| sender.send(&traffic.frame(Stamp { queue: 0, sequence })).unwrap());
+    let stopping = Instant::now();
+    bed.at_receiver(|| capture.stop());
+    let mut delivered = 0;
+    for mut worker in capture.workers() {
+        while let Some(chunk) = worker.next_chunk().unwrap() {
+            delivered += chunk.len();
+        }
+    }
+    assert_eq!(delivered, 100);
+    assert!(stopping.elapsed() < Duration::from_secs(5), "{:?}", stopping.elapsed());
+    balanced(&bed.close(capture), 100);
+}
+
+#[test]
+fn buddies_take_chunks_from_the_ring_of_a_stuck_worker_in_order() {
+    let Some(bed) = bed(1) else { return };
+    let builder = bed.small().advanced(0.9).stuck_after(Duration::from_millis(50)).workers(2);
+    let capture = bed.open(builder);
+    let mut workers = capture.workers();
+    let (mut awake, _stuck) = (workers.remove(0), workers);
+    let traffic = Traffic { flows: 64, ..bed.traffic() };
+    let mut sender = PacketSender::on(&bed.pair.sender).unwrap();
+    (0..5000).for_each(|sequence| sender.send(&traffic.frame(Stamp { queue: 0, sequence })).unwrap());
+    let mut last = [None; 2];
+    let mut offloaded = 0;
+    take(&mut awake, 5000, |chunk| {
+        offloaded += u64::from(chunk.is_offloaded());
+        for packet in chunk {
+            let sequence = sequence(packet.data());
+            assert!(last[chunk.ring_index()].replace(sequence).is_none_or(|before| before < sequence));
+        }
+    });
+    let ledger = bed.close(capture);
+    balanced(&ledger, 5000);
+    assert!(offloaded > 0 && ledger.total.offloaded_chunks == offloaded, "{ledger}");
+    assert_eq!(ledger.rings[0].account.offloaded_chunks, 0, "{ledger}");
+}
+
+#[test]
+fn more_rings_than_a_group_takes_are_refused() {
+    let Some(bed) = bed(1) else { return };
+    let (error, text) = bed.refusal(bed.small().pool(1).workers(256));
+    assert!(matches!(error, OpenError::BadParameter { value: 256, .. }), "{text}");
+    balanced(&bed.close(bed.open(bed.small().pool(1).workers(255))), 0);
+}
+
+#[test]
 fn two_captures_of_an_interface_both_see_everything() {
     let Some(bed) = bed(1) else { return };
     let captures = [bed.open(bed.small().workers(3)), bed.open(bed.small().workers(3))];

@@ -6,7 +6,7 @@ use std::net::UdpSocket;
 use std::sync::LazyLock;
 use std::thread;
 
-use wirecap::{Capture, CaptureBuilder, OpenError, Packet, Reception, Rung};
+use wirecap::{Capture, CaptureBuilder, Engine, OpenError, Packet, Reception, Rung};
 use wirecap_testbed::{AfXdpSender, Counters, Namespace, PacketSender, loss_lock, privileged};
 
 use crate::bed::{Bed, balanced, ip, small, take};
@@ -135,7 +135,7 @@ fn a_pool_that_is_full_drops_jumbo_frames_whole() {
     let _lock = loss_lock().unwrap();
     let bed = Bed::with_mtu(1, MTU);
     // 1,024 cells, of which 341 frames take 1,023.
-    let capture = bed.open(Capture::on("a1").chunk(64).pool(16));
+    let capture = bed.open(Capture::on("a1").engine(Engine::Xdp).chunk(64).pool(16));
     let mut worker = capture.workers().pop().unwrap();
     let mut sender = AfXdpSender::on(&bed.pair.sender, 0).unwrap();
     let mut counters = Counters::of(&bed.pair.sender).unwrap();
@@ -163,7 +163,7 @@ fn jumbo_frames_at_full_rate_are_all_accounted_for() {
     }
     let _lock = loss_lock().unwrap();
     let bed = Bed::with_mtu(2, MTU);
-    let capture = bed.open(Capture::on("a1").chunk(100).pool(20));
+    let capture = bed.open(Capture::on("a1").engine(Engine::Xdp).chunk(100).pool(20));
     let mut counters = Counters::of(&bed.pair.sender).unwrap();
     let stopper = capture.stopper();
     let delivered: u64 = thread::scope(|scope| {
@@ -205,10 +205,10 @@ fn a_chunk_must_hold_the_longest_frame() {
         return;
     }
     let bed = Bed::with_mtu(1, MTU);
-    let (error, text) = bed.refusal(Capture::on("a1").chunk(2).pool(64));
+    let (error, text) = bed.refusal(Capture::on("a1").engine(Engine::Xdp).chunk(2).pool(64));
     assert!(matches!(error, OpenError::BadParameter { value: 2, .. }), "{text}");
     assert!(text.contains("3 or more on a1"), "{text}");
-    let capture = bed.open(Capture::on("a1").chunk(3).pool(64));
+    let capture = bed.open(Capture::on("a1").engine(Engine::Xdp).chunk(3).pool(64));
     let mut worker = capture.workers().pop().unwrap();
     let mut sender = AfXdpSender::on(&bed.pair.sender, 0).unwrap();
     let sent = frame(1, FRAME_BYTES);
@@ -227,7 +227,7 @@ fn the_longest_packets_of_all_come_through_the_stack_s_own_hook() {
     let namespace = Namespace::new().unwrap();
     ip(&namespace, &["link", "set", "lo", "up"]);
     let on_loopback = |builder: CaptureBuilder| namespace.run_in(|| builder.open()).unwrap().unwrap();
-    let capture = on_loopback(Capture::on("lo").chunk(64).pool(64));
+    let capture = on_loopback(Capture::on("lo").engine(Engine::Xdp).take(true).chunk(64).pool(64));
     let reception = &capture.interfaces()[0].reception;
     assert!(matches!(reception, Reception::Xdp { rung: Rung::Generic, .. }), "{reception:?}");
     let mut worker = capture.workers().pop().unwrap();
