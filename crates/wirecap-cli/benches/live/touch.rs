@@ -6,7 +6,7 @@ use std::thread;
 use std::time::Duration;
 
 use clap::Args;
-use wirecap::{Capture, Chunk};
+use wirecap::{Capture, Chunk, Packet};
 
 use crate::bed::Outcome;
 
@@ -51,5 +51,9 @@ pub(crate) fn run(arguments: &Arguments) -> Outcome<()> {
 }
 
 fn count_ipv4(chunk: &Chunk) -> u64 {
-    chunk.iter().filter(|packet| packet.data().get(12..14) == Some(&[8, 0])).count() as u64
+    let is_ipv4 = |packet: &Packet<'_>| {
+        let header = packet.data().first_chunk::<14>();
+        header.is_some_and(|header| u16::from_be_bytes([header[12], header[13]]) == 0x0800)
+    };
+    chunk.iter().filter(is_ipv4).count() as u64
 }
