@@ -26,20 +26,27 @@ use std::ops::Range;
 
 use crate::savefile::LinkType;
 
+mod compiled;
 mod context;
 mod ethernet;
+mod flow;
 mod insn;
 mod interpreter;
 mod libpcap;
+#[cfg(all(target_arch = "x86_64", not(miri)))]
+mod machine_code;
 mod netlink;
 mod place;
 mod program;
+mod translate;
 
+pub use compiled::CompiledFilter;
 pub use context::{Context, PacketType, Unsupported, VlanTag};
 pub use insn::{ClassicInsn, Extension};
 pub use interpreter::Interpreter;
 pub use libpcap::{Libpcap, LibpcapError, LibpcapFilter};
 pub use program::ProgramError;
+pub use translate::XdpTarget;
 
 use insn::{Base, Op, Place, Source};
 use program::ClassicProgram;

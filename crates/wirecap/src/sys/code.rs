@@ -1,0 +1,60 @@
+//! Memory for machine code: written first, executed then, and never both at a time.
+
+#![allow(unsafe_code)]
+
+use std::io;
+use std::mem::transmute;
+use std::ptr::{self, NonNull};
+
+use rustix::mm::{MapFlags, MprotectFlags, ProtFlags, mmap_anonymous, mprotect, munmap};
+
+/// A function that was made at run time.
+#[derive(Debug)]
+pub(crate) struct Code {
+    base: NonNull<u8>,
+    bytes: usize,
+}
+
+// SAFETY: the pages are never written again, and belong to the process, not to a thread.
+unsafe impl Send for Code {}
+// SAFETY: as above.
+unsafe impl Sync for Code {}
+
+impl Code {
+    /// Maps `bytes`, which are zero, has `write` fill them, and makes them executable. Some systems forbid
+    /// processes to make code.
+    pub(crate) fn write(bytes: usize, write: impl FnOnce(&mut [u8]) -> io::Result<()>) -> io::Result<Self> {
+        let protection = ProtFlags::READ | ProtFlags::WRITE;
+        // SAFETY: a fresh mapping at a place of the kernel's choosing overlaps nothing.
+        let base = unsafe { mmap_anonymous(ptr::null_mut(), bytes, protection, MapFlags::PRIVATE) }?;
+        let base = NonNull::new(base.cast::<u8>()).expect("the kernel maps nothing at address 0");
+        let code = Self { base, bytes };
+        // SAFETY: the mapping is so long, zeroed, ours alone, and can be written until `write` has returned.
+        write(unsafe { std::slice::from_raw_parts_mut(base.as_ptr(), bytes) })?;
+        // SAFETY: the range is the mapping, and nobody refers to it.
+        unsafe { mprotect(base.as_ptr().cast(), bytes, MprotectFlags::READ | MprotectFlags::EXEC) }?;
+        Ok(code)
+    }
+
+    /// Calls the code as a C function of one argument.
+    ///
+    /// # Safety
+    ///
+    /// The caller guarantees that what was written is such a function, and that it does nothing undefined with
+    /// this argument.
+    #[inline]
+    pub(crate) unsafe fn call<T>(&self, argument: *const T) -> u64 {
+        // SAFETY: a function's address is what a function pointer is; the rest the caller vouches for.
+        unsafe {
+            let function: unsafe extern "C" fn(*const T) -> u64 = transmute(self.base.as_ptr());
+            function(argument)
+        }
+    }
+}
+
+impl Drop for Code {
+    fn drop(&mut self) {
+        // SAFETY: the mapping is ours, and a call into it holds this value.
+        let _ = unsafe { munmap(self.base.as_ptr().cast(), self.bytes) };
+    }
+}
