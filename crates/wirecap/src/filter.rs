@@ -172,6 +172,11 @@ impl Filter {
         self.expression.as_deref()
     }
 
+    /// Whether the program loads what only Linux knows of a packet.
+    fn asks_linux(&self) -> bool {
+        self.program().iter().any(|insn| insn.is_for_linux())
+    }
+
     /// Whether all that the program loads can be had, where `refuses` says why an extension cannot.
     fn check_sources(&self, refuses: fn(Extension) -> Option<&'static str>) -> Result<(), Unsupported> {
         for &op in self.program.ops() {

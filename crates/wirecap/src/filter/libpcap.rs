@@ -117,11 +117,11 @@ impl Libpcap {
     /// Prepares `filter` for libpcap's own interpreter, the standard that all others are held against. It does
     /// not know what Linux added to the language: there is none for a filter that asks for such.
     pub fn prepare(&self, filter: &Filter) -> Option<LibpcapFilter> {
-        let program = filter.program();
-        if program.iter().any(|insn| insn.is_for_linux()) {
+        if filter.asks_linux() {
             return None;
         }
-        self.functions.prepare(program.iter().map(|&insn| insn.into()).collect()).map(LibpcapFilter)
+        let program = filter.program().iter().map(|&insn| insn.into()).collect();
+        self.functions.prepare(program).map(LibpcapFilter)
     }
 }
 

@@ -7,10 +7,11 @@
 #![allow(unsafe_code)]
 
 use std::io;
+use std::ptr;
 
 use super::Filter;
 use super::context::Context;
-use super::translate::{UserFrame, user_program};
+use super::translate::{Surroundings, user_program};
 use crate::bpf::asm::{Insn, to_bytes};
 use crate::sys::code::Code;
 
@@ -19,24 +20,46 @@ const INSN_CODE_BYTES: usize = 64;
 /// Bytes for what stands around the program. They are more than enough.
 const FRAME_CODE_BYTES: usize = 4096;
 
+/// A filter as a function of the packet's address and length, two things that do not matter, its length on the
+/// wire, and what else is known of it.
+///
+/// The eBPF registers that `user_program` names are those in which rbpf 0.4.1 finds the first, second, sixth and
+/// fifth argument, and it leaves them there. Only the first is documented, so the manifest names that version.
+type Function = unsafe extern "sysv64" fn(*const u8, usize, usize, usize, u64, *const Surroundings) -> u64;
+
 /// A filter as a function of this process.
 #[derive(Debug)]
-pub(super) struct MachineCode(Code);
+pub(super) struct MachineCode {
+    code: Code,
+    /// Whether the filter asks for more than the packet's bytes and length. Few do.
+    asks_linux: bool,
+}
 
 impl MachineCode {
     /// Fails where the filter is not made for it, and where the system lets no process make code.
     pub(super) fn compile(filter: &Filter) -> io::Result<Self> {
         let program = user_program(filter).map_err(io::Error::other)?;
-        compile(&program).map(Self)
+        Ok(Self { code: compile(&program)?, asks_linux: filter.asks_linux() })
     }
 
     /// How many bytes of the packet to keep; 0: none of it.
     #[inline]
     pub(super) fn matches(&self, packet: &[u8], wire_len: u32, context: &Context) -> u32 {
-        let frame = UserFrame::new(packet, wire_len, context);
-        // SAFETY: `compile` wrote a function of this argument. It is `user_program`'s, which reads the frame, the
-        // packet between the addresses in it, and its own stack; all of them outlive the call.
-        unsafe { self.0.call(&raw const frame) as u32 }
+        if self.asks_linux {
+            let surroundings = Surroundings::from(context);
+            return self.call(packet, wire_len, &raw const surroundings);
+        }
+        self.call(packet, wire_len, ptr::null())
+    }
+
+    #[inline]
+    fn call(&self, packet: &[u8], wire_len: u32, surroundings: *const Surroundings) -> u32 {
+        // SAFETY: `compile` wrote such a function, and this value lives. It is `user_program`'s, which reads the
+        // packet between its beginning and its end, and the surroundings only where the filter asks Linux.
+        unsafe {
+            let function: Function = self.code.function();
+            function(packet.as_ptr(), packet.len(), 0, 0, wire_len.into(), surroundings) as u32
+        }
     }
 }
 

@@ -8,11 +8,11 @@ mod load;
 mod user;
 mod xdp;
 
-pub(super) use user::{UserFrame, user_program};
+pub(super) use user::{Surroundings, user_program};
 pub use xdp::XdpTarget;
 
 use super::Filter;
-use super::flow::{Flow, is_rejection};
+use super::flow::{Flow, is_rejection, may_match};
 use super::insn::{Condition, Op, Operand, Operation, Register, SLOTS, Verdict};
 use super::interpreter::BACKWARD_JUMPS_MAX;
 use crate::bpf::asm::{Alu, Assembler, Condition as Jump, Label, Operand as AsmOperand, Reg, Size};
@@ -21,10 +21,8 @@ use crate::bpf::asm::{Alu, Assembler, Condition as Jump, Label, Operand as AsmOp
 const A: Reg = Reg::R7;
 /// The index register.
 const X: Reg = Reg::R8;
-/// The address of the packet's first byte.
-const DATA: Reg = Reg::R9;
-/// The address behind the packet's last byte; lost in calls, and loaded anew behind them.
-const END: Reg = Reg::R5;
+/// What passes between two instructions.
+const SCRATCH: Reg = Reg::R0;
 /// How many more backward jumps there may be: on the stack, below the scratch memory.
 const JUMPS_LEFT: i16 = slot_offset(SLOTS) - 8;
 /// What a program may have at most, so that every jump reaches its target.
@@ -43,14 +41,28 @@ enum Environment {
         /// The interface's Ethernet address.
         address: [u8; 6],
     },
-    /// This process, with a [`UserFrame`].
+    /// This process, on packets in its memory.
     User,
+}
+
+/// Where the packet is, and what is known of it.
+#[derive(Clone, Copy, Debug)]
+struct Registers {
+    /// Holds the address of the packet's first byte.
+    data: Reg,
+    /// XDP: holds the address behind the packet's last byte; lost in calls, and loaded anew behind them.
+    /// User space: holds the number of the packet's bytes.
+    end: Reg,
+    /// Holds the address of the program's context, or of the [`Surroundings`].
+    context: Reg,
+    /// User space: holds the packet's length on the wire.
+    wire_len: Reg,
 }
 
 /// How a load gets at the packet.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Way {
-    /// It reads between `DATA` and `END`.
+    /// It reads between the packet's beginning and end.
     Direct,
     /// It asks the kernel for a copy: slower, but the kernel finds any byte of any fragment.
     Ask,
@@ -84,8 +96,7 @@ struct Translation<'a> {
     environment: Environment,
     access: Access,
     exits: Exits,
-    /// Holds the address of the program's context; not lost in calls.
-    context: Reg,
+    registers: Registers,
     /// One for each instruction of the filter.
     labels: Vec<Label>,
 }
@@ -95,29 +106,35 @@ impl<'a> Translation<'a> {
         filter: &'a Filter,
         asm: &'a mut Assembler,
         environment: Environment,
-        context: Reg,
+        registers: Registers,
         access: Access,
         exits: Exits,
     ) -> Self {
         let labels = filter.program.ops().iter().map(|_| asm.label()).collect();
         let flow = Flow::of(&filter.program);
-        Self { filter, flow, asm, environment, access, exits, context, labels }
+        Self { filter, flow, asm, environment, access, exits, registers, labels }
     }
 
-    /// Writes the whole filter. Behind it is where `exits.accept` is to be.
-    fn write(mut self) {
+    /// Writes the whole filter. Returns whether what comes behind it is reached with packets that match.
+    fn write(mut self) -> bool {
         self.begin();
-        for (index, &op) in self.filter.program.ops().iter().enumerate() {
-            if self.flow.sure_bytes(index).is_some() {
+        let ops = self.filter.program.ops();
+        for (index, &op) in ops.iter().enumerate() {
+            if self.flow.reaches(index) {
                 self.asm.bind(self.labels[index]);
                 self.op(index, op);
             }
         }
+        may_match(ops[self.flow.last()])
     }
 
     fn begin(&mut self) {
         self.load_bounds();
-        self.asm.mov32(A, 0).mov32(X, 0);
+        for register in [Register::A, Register::X] {
+            if self.flow.needs_start(&self.filter.program, register) {
+                self.asm.mov32(self::register(register), 0);
+            }
+        }
         for slot in (0..SLOTS).filter(|&slot| self.filter.program.loads_slot(slot)) {
             self.asm.store(Size::Word, Reg::R10, slot_offset(slot), 0);
         }
@@ -143,12 +160,19 @@ impl<'a> Translation<'a> {
             }
             Op::Return(Verdict::Constant(0)) => _ = self.asm.jump(self.exits.reject),
             Op::Return(Verdict::Constant(bytes)) => {
-                self.asm.mov32(Reg::R0, bytes.cast_signed()).jump(self.exits.accept);
+                self.asm.mov32(Reg::R0, bytes.cast_signed());
+                self.accept(index);
             }
             Op::Return(Verdict::A) => {
-                self.asm.jump_if32(A, Jump::Eq, 0, self.exits.reject);
-                self.asm.mov32(Reg::R0, A).jump(self.exits.accept);
+                self.asm.jump_if32(A, Jump::Eq, 0, self.exits.reject).mov32(Reg::R0, A);
+                self.accept(index);
             }
+        }
+    }
+
+    fn accept(&mut self, index: usize) {
+        if index != self.flow.last() {
+            self.asm.jump(self.exits.accept);
         }
     }
 
@@ -183,7 +207,7 @@ impl<'a> Translation<'a> {
 
     fn jump(&mut self, index: usize, target: u32) {
         if target as usize <= index {
-            let left = Reg::R1;
+            let left = SCRATCH;
             self.asm.load(Size::Word, left, Reg::R10, JUMPS_LEFT);
             self.asm.jump_if32(left, Jump::Eq, 0, self.exits.reject);
             self.asm.alu32(Alu::Sub, left, 1).store(Size::Word, Reg::R10, JUMPS_LEFT, left);

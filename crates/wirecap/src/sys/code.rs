@@ -3,7 +3,7 @@
 #![allow(unsafe_code)]
 
 use std::io;
-use std::mem::transmute;
+use std::mem::transmute_copy;
 use std::ptr::{self, NonNull};
 
 use rustix::mm::{MapFlags, MprotectFlags, ProtFlags, mmap_anonymous, mprotect, munmap};
@@ -36,19 +36,17 @@ impl Code {
         Ok(code)
     }
 
-    /// Calls the code as a C function of one argument.
+    /// The code as a function, by a function pointer.
     ///
     /// # Safety
     ///
-    /// The caller guarantees that what was written is such a function, and that it does nothing undefined with
-    /// this argument.
+    /// The caller guarantees that `F` is the type of a function pointer, that what was written is such a function,
+    /// and that it is not called after this value is gone.
     #[inline]
-    pub(crate) unsafe fn call<T>(&self, argument: *const T) -> u64 {
-        // SAFETY: a function's address is what a function pointer is; the rest the caller vouches for.
-        unsafe {
-            let function: unsafe extern "C" fn(*const T) -> u64 = transmute(self.base.as_ptr());
-            function(argument)
-        }
+    pub(crate) unsafe fn function<F: Copy>(&self) -> F {
+        const { assert!(size_of::<F>() == size_of::<NonNull<u8>>()) };
+        // SAFETY: the sizes agree (asserted above); a function's address is what its pointer is.
+        unsafe { transmute_copy(&self.base) }
     }
 }
 

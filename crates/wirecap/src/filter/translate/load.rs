@@ -2,7 +2,8 @@
 
 use std::mem::offset_of;
 
-use super::{A, DATA, END, Environment, JUMPS_LEFT, Translation, UserFrame, Way, X, slot_offset};
+use super::Registers;
+use super::{A, Environment, JUMPS_LEFT, SCRATCH, Surroundings, Translation, Way, X, slot_offset};
 use crate::bpf::asm::{Alu, Condition as Jump, Helper, Reg, Size};
 use crate::bpf::xdp_md;
 use crate::filter::NetworkHeader;
@@ -12,8 +13,6 @@ use crate::filter::insn::{Base, Extension, Place, Source, Width};
 
 /// An offset that depends on the packet; then the address that is made of it.
 const INDEX: Reg = Reg::R3;
-/// What passes between two instructions.
-const SCRATCH: Reg = Reg::R4;
 /// Where the kernel copies bytes of the packet to: on the stack, below what else is there.
 const COPY: i16 = JUMPS_LEFT - 8;
 /// How many bytes of a packet the kernel lets an XDP program see.
@@ -50,7 +49,7 @@ impl Translation<'_> {
             self.network_index();
             self.bytes(to, width, Offset::Computed(place.offset));
         } else {
-            let sure_bytes = self.flow.sure_bytes(index).unwrap_or(0);
+            let sure_bytes = self.flow.sure_bytes(index);
             self.bytes_unless_sure(to, width, Offset::Constant(place.offset), sure_bytes);
         }
     }
@@ -91,33 +90,62 @@ impl Translation<'_> {
 
     fn bytes_directly(&mut self, to: Reg, width: Width, offset: Offset, sure_bytes: u32) {
         let (Offset::Constant(k) | Offset::Computed(k)) = offset;
-        let bytes_max = match self.environment {
-            Environment::Xdp { .. } => XDP_BYTES_MAX,
-            Environment::User => USER_BYTES_MAX,
-        };
-        let beyond = self.exits.beyond;
-        let Some(end) = k.checked_add(width.bytes()).filter(|&end| end <= bytes_max) else {
-            self.asm.jump(beyond);
+        let Some(end) = k.checked_add(width.bytes()).filter(|&end| end <= self.bytes_max()) else {
+            self.asm.jump(self.exits.beyond);
             return;
         };
-        let address = match offset {
-            Offset::Constant(k) if end <= sure_bytes && k <= i16::MAX as u32 => {
-                self.asm.load(size(width), to, DATA, k as i16);
-                return;
+        match offset {
+            Offset::Constant(_) if end <= sure_bytes => {}
+            Offset::Constant(_) => self.check_constant(end),
+            Offset::Computed(_) => self.check_index(end),
+        }
+        let data = self.registers.data;
+        let (address, displacement) = match (offset, i16::try_from(k)) {
+            (Offset::Constant(_), Ok(k)) => (data, k),
+            (Offset::Constant(_), Err(_)) => {
+                self.asm.mov(SCRATCH, data).add(SCRATCH, k.cast_signed());
+                (SCRATCH, 0)
             }
-            Offset::Constant(_) => {
-                self.asm.mov(SCRATCH, DATA);
-                SCRATCH
+            // It is at the end of the bytes by now.
+            (Offset::Computed(_), _) => (INDEX, -(width.bytes() as i16)),
+        };
+        self.asm.load(size(width), to, address, displacement);
+    }
+
+    fn bytes_max(&self) -> u32 {
+        match self.environment {
+            Environment::Xdp { .. } => XDP_BYTES_MAX,
+            Environment::User => USER_BYTES_MAX,
+        }
+    }
+
+    /// Goes on if the packet has so many bytes.
+    fn check_constant(&mut self, end: u32) {
+        let (beyond, end) = (self.exits.beyond, end.cast_signed());
+        match self.environment {
+            Environment::Xdp { .. } => {
+                self.asm.mov(SCRATCH, self.registers.data).add(SCRATCH, end);
+                self.asm.jump_if(SCRATCH, Jump::Gt, self.registers.end, beyond)
             }
-            Offset::Computed(_) => {
-                // The verifier, too, wants to know that the address does not wrap.
-                let most = (bytes_max - end).cast_signed();
-                self.asm.jump_if(INDEX, Jump::Gt, most, beyond).add(INDEX, DATA);
-                INDEX
+            Environment::User => self.asm.jump_if(self.registers.end, Jump::Lt, end, beyond),
+        };
+    }
+
+    /// Goes on if the packet has so many bytes behind the index, which becomes the address of their end.
+    fn check_index(&mut self, end: u32) {
+        let Registers { data, end: bound, .. } = self.registers;
+        let (beyond, end_max) = (self.exits.beyond, (self.bytes_max() - end).cast_signed());
+        let end = end.cast_signed();
+        match self.environment {
+            Environment::Xdp { .. } => {
+                // The verifier wants to know that the address does not wrap before it sees where it ends.
+                self.asm.jump_if(INDEX, Jump::Gt, end_max, beyond).add(INDEX, data).add(INDEX, end);
+                self.asm.jump_if(INDEX, Jump::Gt, bound, beyond)
+            }
+            Environment::User => {
+                self.asm.add(INDEX, end).jump_if(INDEX, Jump::Gt, bound, beyond).add(INDEX, data)
             }
         };
-        self.asm.add(address, end.cast_signed()).jump_if(address, Jump::Gt, END, beyond);
-        self.asm.load(size(width), to, address, -(width.bytes() as i16));
     }
 
     fn bytes_from_the_kernel(&mut self, to: Reg, width: Width, offset: Offset) {
@@ -130,40 +158,32 @@ impl Translation<'_> {
                 self.asm.jump_if(Reg::R2, Jump::Gt, most, self.exits.reject);
             }
         }
-        self.asm.mov(Reg::R1, self.context);
+        self.asm.mov(Reg::R1, self.registers.context);
         self.asm.mov(Reg::R3, Reg::R10).add(Reg::R3, i32::from(COPY)).mov(Reg::R4, width.bytes() as i32);
         self.call(Helper::XdpLoadBytes);
         self.asm.jump_if(Reg::R0, Jump::Ne, 0, self.exits.reject);
         self.asm.load(size(width), to, Reg::R10, COPY);
     }
 
-    /// Loads the addresses of the packet's beginning and end.
+    /// XDP: loads the addresses of the packet's beginning and end.
     pub(super) fn load_bounds(&mut self) {
-        if !self.reads_directly() {
-            return;
+        if matches!(self.environment, Environment::Xdp { .. }) && self.reads_directly() {
+            let Registers { data, context, .. } = self.registers;
+            self.asm.load(Size::Word, data, context, xdp_md::DATA);
+            self.load_end();
         }
-        match self.environment {
-            Environment::Xdp { .. } => self.asm.load(Size::Word, DATA, self.context, xdp_md::DATA),
-            Environment::User => {
-                self.asm.load(Size::Double, DATA, self.context, offset_of!(UserFrame, data) as i16)
-            }
-        };
-        self.load_end();
     }
 
     fn load_end(&mut self) {
-        match self.environment {
-            Environment::Xdp { .. } => self.asm.load(Size::Word, END, self.context, xdp_md::DATA_END),
-            Environment::User => {
-                self.asm.load(Size::Double, END, self.context, offset_of!(UserFrame, end) as i16)
-            }
-        };
+        let Registers { end, context, .. } = self.registers;
+        self.asm.load(Size::Word, end, context, xdp_md::DATA_END);
     }
 
     fn reads_directly(&self) -> bool {
         self.access.constant == Way::Direct || self.access.computed == Way::Direct
     }
 
+    /// Calls a helper of the kernel.
     fn call(&mut self, helper: Helper) {
         self.asm.call(helper);
         if self.reads_directly() {
@@ -174,17 +194,17 @@ impl Translation<'_> {
     fn wire_len(&mut self, to: Reg) {
         match self.environment {
             Environment::Xdp { .. } => {
-                self.asm.mov(Reg::R1, self.context);
+                self.asm.mov(Reg::R1, self.registers.context);
                 self.call(Helper::XdpFrameLen);
                 self.asm.mov32(to, Reg::R0);
             }
-            Environment::User => self.ask_frame(to, offset_of!(UserFrame, wire_len)),
+            Environment::User => _ = self.asm.mov32(to, self.registers.wire_len),
         }
     }
 
-    /// Loads a field of the [`UserFrame`].
-    fn ask_frame(&mut self, to: Reg, field_offset: usize) {
-        self.asm.load(Size::Word, to, self.context, field_offset as i16);
+    /// User space: loads one of the [`Surroundings`].
+    fn ask(&mut self, to: Reg, field_offset: usize) {
+        self.asm.load(Size::Word, to, self.registers.context, field_offset as i16);
     }
 
     fn extension(&mut self, extension: Extension) {
@@ -200,10 +220,14 @@ impl Translation<'_> {
         match extension {
             Extension::PacketType => self.packet_type(address),
             Extension::InterfaceIndex => {
-                self.asm.load(Size::Word, A, self.context, xdp_md::INGRESS_IFINDEX);
+                self.asm.load(Size::Word, A, self.registers.context, xdp_md::INGRESS_IFINDEX);
             }
             Extension::Queue => {
-                self.asm.load(Size::Word, A, self.context, xdp_md::RX_QUEUE_INDEX).alu32(Alu::Add, A, 1);
+                self.asm.load(Size::Word, A, self.registers.context, xdp_md::RX_QUEUE_INDEX).alu32(
+                    Alu::Add,
+                    A,
+                    1,
+                );
             }
             Extension::Cpu => self.ask_helper(Helper::CpuId),
             Extension::Random => self.ask_helper(Helper::RandomU32),
@@ -218,15 +242,15 @@ impl Translation<'_> {
 
     fn extension_of_user_space(&mut self, extension: Extension) {
         match extension {
-            Extension::PacketType => self.ask_frame(A, offset_of!(UserFrame, packet_type)),
-            Extension::InterfaceIndex => self.ask_frame(A, offset_of!(UserFrame, ifindex)),
+            Extension::PacketType => self.ask(A, offset_of!(Surroundings, packet_type)),
+            Extension::InterfaceIndex => self.ask(A, offset_of!(Surroundings, ifindex)),
             Extension::Queue => {
-                self.ask_frame(A, offset_of!(UserFrame, queue));
+                self.ask(A, offset_of!(Surroundings, queue));
                 self.asm.alu32(Alu::Add, A, 1);
             }
-            Extension::VlanTag => self.ask_frame(A, offset_of!(UserFrame, vlan_tci)),
-            Extension::VlanPresent => self.ask_frame(A, offset_of!(UserFrame, vlan_present)),
-            Extension::VlanProtocol => self.ask_frame(A, offset_of!(UserFrame, vlan_tpid)),
+            Extension::VlanTag => self.ask(A, offset_of!(Surroundings, vlan_tci)),
+            Extension::VlanPresent => self.ask(A, offset_of!(Surroundings, vlan_present)),
+            Extension::VlanProtocol => self.ask(A, offset_of!(Surroundings, vlan_tpid)),
             _ => unreachable!("[{extension}] is refused before"),
         }
     }
@@ -269,15 +293,15 @@ impl Translation<'_> {
     fn network_index(&mut self) {
         let (tagged, done) = (self.asm.label(), self.asm.label());
         self.bytes(SCRATCH, Width::Half, Offset::Constant(ethernet::TYPE_OFFSET));
-        self.asm.mov(INDEX, ethernet::HEADER_BYTES.cast_signed());
-        if matches!(self.environment, Environment::User) {
-            self.ask_frame(Reg::R1, offset_of!(UserFrame, vlan_present));
-            self.asm.jump_if32(Reg::R1, Jump::Ne, 0, done);
-        }
         let [tag, service_tag] = ethernet::TAG_TYPES.map(u32::cast_signed);
+        self.asm.mov(INDEX, ethernet::HEADER_BYTES.cast_signed());
         self.asm.jump_if32(SCRATCH, Jump::Eq, tag, tagged).jump_if32(SCRATCH, Jump::Ne, service_tag, done);
-        self.asm.bind(tagged).add(INDEX, ethernet::TAG_BYTES.cast_signed());
-        self.asm.bind(done);
+        self.asm.bind(tagged);
+        if matches!(self.environment, Environment::User) {
+            self.ask(SCRATCH, offset_of!(Surroundings, vlan_present));
+            self.asm.jump_if32(SCRATCH, Jump::Ne, 0, done);
+        }
+        self.asm.add(INDEX, ethernet::TAG_BYTES.cast_signed()).bind(done);
     }
 }
 

@@ -1,21 +1,16 @@
 //! Filters as programs of this process.
 
-use super::{Access, Environment, Exits, INSNS_MAX, Translation, Way};
+use super::{Access, Environment, Exits, INSNS_MAX, Registers, Translation, Way};
 use crate::bpf::asm::{Assembler, Insn, Reg};
 use crate::filter::Filter;
 use crate::filter::context::{Context, Unsupported};
 use crate::filter::insn::Extension;
 use crate::filter::interpreter::user_space_refuses;
 
-/// What a filter in this process is called with.
+/// What is known of a packet beside its bytes and its length.
 #[repr(C)]
 #[derive(Debug)]
-pub(in crate::filter) struct UserFrame {
-    /// The packet's first byte.
-    pub(super) data: *const u8,
-    /// Behind its last.
-    pub(super) end: *const u8,
-    pub(super) wire_len: u32,
+pub(in crate::filter) struct Surroundings {
     pub(super) ifindex: u32,
     pub(super) queue: u32,
     pub(super) packet_type: u32,
@@ -24,15 +19,10 @@ pub(in crate::filter) struct UserFrame {
     pub(super) vlan_present: u32,
 }
 
-impl UserFrame {
-    /// The frame for a packet, which it borrows without saying so.
-    pub(in crate::filter) fn new(packet: &[u8], wire_len: u32, context: &Context) -> Self {
+impl From<&Context> for Surroundings {
+    fn from(context: &Context) -> Self {
         let vlan = context.vlan.unwrap_or_default();
-        let range = packet.as_ptr_range();
         Self {
-            data: range.start,
-            end: range.end,
-            wire_len,
             ifindex: context.ifindex,
             queue: context.queue,
             packet_type: context.packet_type as u32,
@@ -43,17 +33,19 @@ impl UserFrame {
     }
 }
 
-/// The filter as a program that takes the address of a [`UserFrame`] in `R1` and returns how many bytes of
-/// the packet to keep. It reads nothing but the frame, the packet, and the upper 128 bytes of its stack.
+/// The filter as a program that returns how many bytes of a packet to keep. It takes the address of the
+/// packet's first byte in `R1`, the number of its bytes in `R2`, the address of the [`Surroundings`] in `R4`
+/// (of which it reads nothing unless the filter asks Linux), and the packet's length on the wire in `R5`.
+///
+/// It reads nothing but those, and the upper 128 bytes of its stack, and makes no call.
 pub(in crate::filter) fn user_program(filter: &Filter) -> Result<Vec<Insn>, Unsupported> {
     filter.check_sources(machine_code_refuses)?;
     let mut asm = Assembler::new();
     let (accept, reject) = (asm.label(), asm.label());
-    let context = Reg::R6;
-    asm.mov(context, Reg::R1);
+    let registers = Registers { data: Reg::R1, end: Reg::R2, context: Reg::R4, wire_len: Reg::R5 };
     let access = Access { constant: Way::Direct, computed: Way::Direct };
     let exits = Exits { accept, reject, beyond: reject };
-    Translation::new(filter, &mut asm, Environment::User, context, access, exits).write();
+    Translation::new(filter, &mut asm, Environment::User, registers, access, exits).write();
     asm.bind(accept).exit();
     asm.bind(reject).mov32(Reg::R0, 0).exit();
     match asm.len() {

@@ -1,12 +1,12 @@
 //! Filters inside of XDP programs.
 
 use super::load::XDP_BYTES_MAX;
-use super::{Access, Environment, Exits, INSNS_MAX, Translation, Way};
+use super::{Access, Environment, Exits, INSNS_MAX, Registers, Translation, Way};
 use crate::bpf::asm::{Assembler, Condition as Jump, Label, Reg};
 use crate::filter::Filter;
 use crate::filter::context::Unsupported;
 use crate::filter::ethernet;
-use crate::filter::flow::{Flow, is_rejection};
+use crate::filter::flow::{Flow, may_match};
 use crate::filter::insn::{Base, Extension, Op, Operand, Place, Source, Width};
 
 /// The verifier gives up where more branches than 8,192 are yet to be looked at; some are left to the program
@@ -84,7 +84,9 @@ impl Filter {
         let write = |access, beyond, asm: &mut Assembler| {
             let environment = Environment::Xdp { address: target.address.unwrap_or_default() };
             let exits = Exits { accept, reject: target.reject, beyond };
-            Translation::new(self, asm, environment, target.context, access, exits).write();
+            let registers =
+                Registers { data: Reg::R9, end: Reg::R5, context: target.context, wire_len: Reg::R0 };
+            Translation::new(self, asm, environment, registers, access, exits).write()
         };
         if !self.may_match() {
             jump_never(asm, accept);
@@ -94,8 +96,11 @@ impl Filter {
         if target.multi_buffer {
             // Nearly all packets have in their first fragment what the filter looks at. Where that turns out not to
             // be so, the filter starts over and asks the kernel for every byte.
-            write(quick, whole, asm);
+            let falls_through = write(quick, whole, asm);
             if asm.has_jump_to(whole) {
+                if falls_through {
+                    asm.jump(accept);
+                }
                 asm.bind(whole);
                 write(Access { constant: Way::Ask, computed: Way::Ask }, target.reject, asm);
             }
@@ -112,9 +117,7 @@ impl Filter {
     fn may_match(&self) -> bool {
         let flow = Flow::of(&self.program);
         let mut ops = self.program.ops().iter().enumerate();
-        ops.any(|(index, &op)| {
-            matches!(op, Op::Return(_)) && !is_rejection(op) && flow.sure_bytes(index).is_some()
-        })
+        ops.any(|(index, &op)| may_match(op) && flow.reaches(index))
     }
 }
 
