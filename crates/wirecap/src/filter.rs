@@ -26,20 +26,27 @@ use std::ops::Range;
 
 use crate::savefile::LinkType;
 
+mod compiled;
 mod context;
 mod ethernet;
+mod flow;
 mod insn;
 mod interpreter;
 mod libpcap;
+#[cfg(all(target_arch = "x86_64", not(miri)))]
+mod machine_code;
 mod netlink;
 mod place;
 mod program;
+mod translate;
 
+pub use compiled::CompiledFilter;
 pub use context::{Context, PacketType, Unsupported, VlanTag};
 pub use insn::{ClassicInsn, Extension};
 pub use interpreter::Interpreter;
 pub use libpcap::{Libpcap, LibpcapError, LibpcapFilter};
 pub use program::ProgramError;
+pub use translate::XdpTarget;
 
 use insn::{Base, Op, Place, Source};
 use program::ClassicProgram;
@@ -163,6 +170,11 @@ impl Filter {
     /// What it was compiled from.
     pub fn expression(&self) -> Option<&str> {
         self.expression.as_deref()
+    }
+
+    /// Whether the program loads what only Linux knows of a packet.
+    fn asks_linux(&self) -> bool {
+        self.program().iter().any(|insn| insn.is_for_linux())
     }
 
     /// Whether all that the program loads can be had, where `refuses` says why an extension cannot.

@@ -329,6 +329,11 @@ impl Assembler {
         self
     }
 
+    /// Whether some jump so far goes to the label.
+    pub fn has_jump_to(&self, label: Label) -> bool {
+        self.jumps.iter().any(|&(_, target)| target == label)
+    }
+
     /// `dst = src`, 64 bits.
     pub fn mov(&mut self, dst: Reg, src: impl Into<Operand>) -> &mut Self {
         self.alu64(Alu::Mov, dst, src)

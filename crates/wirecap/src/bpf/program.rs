@@ -15,8 +15,8 @@ const LOG_BYTES: usize = 1 << 20;
 const XDP_HAS_FRAGS: u32 = 1 << 5;
 /// Load flag: the program is bound to one interface, whose metadata it may read.
 const XDP_DEV_BOUND_ONLY: u32 = 1 << 6;
-/// What a program may add to a frame in a test run: it cannot grow beyond its page.
-const TEST_FRAME_BYTES: usize = 4096;
+/// What a program may add to a frame in a test run: its last part cannot grow beyond its page.
+const TEST_FRAME_GROWTH_BYTES: usize = 4096;
 
 /// The kinds of program that wirecap loads.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -155,9 +155,10 @@ impl Program {
     ///
     /// # Errors
     ///
-    /// [`BpfError`] if the frame is shorter than 14 bytes or too long for a page.
+    /// [`BpfError`] if the frame is shorter than 14 bytes, or too long for a page and the program does not know
+    /// frames of several fragments.
     pub fn test_run(&self, frame: &[u8], repeat: u32) -> Result<TestRun, BpfError> {
-        let mut frame_out = vec![0; TEST_FRAME_BYTES];
+        let mut frame_out = vec![0; frame.len() + TEST_FRAME_GROWTH_BYTES];
         let request = TestRunRequest {
             data: frame,
             data_out: &mut frame_out,

@@ -60,6 +60,29 @@ pub enum Unsupported {
         /// The number of the link type in the LINKTYPE registry.
         link_type: u16,
     },
+    /// The program jumps backwards, which the kernel does not take.
+    Loop,
+    /// The filter looks further into the packet than the kernel lets it.
+    Offset {
+        /// Where it looks.
+        offset: u32,
+        /// How far it could.
+        most: u32,
+    },
+    /// The filter decides too often on its way for the kernel's verifier.
+    TooManyJumps {
+        /// How many conditional jumps there may be on the way of a packet.
+        jumps: u32,
+        /// How many there could be.
+        most: u32,
+    },
+    /// The filter becomes too long.
+    TooLong {
+        /// How many eBPF instructions it has.
+        insns: usize,
+        /// How many it could have.
+        most: usize,
+    },
 }
 
 impl fmt::Display for Unsupported {
@@ -72,6 +95,19 @@ impl fmt::Display for Unsupported {
                 f,
                 "the filter counts from the network header, whose place is not known for link type {link_type}"
             ),
+            Self::Loop => f.write_str("the filter jumps backwards, which the kernel does not take"),
+            Self::Offset { offset, most } => {
+                write!(
+                    f,
+                    "the filter looks at offset {offset} of the packet; the kernel lets it see up to {most}"
+                )
+            }
+            Self::TooManyJumps { jumps, most } => {
+                write!(f, "the filter makes up to {jumps} decisions on a packet; the most is {most}")
+            }
+            Self::TooLong { insns, most } => {
+                write!(f, "the filter becomes {insns} eBPF instructions long; the most is {most}")
+            }
         }
     }
 }

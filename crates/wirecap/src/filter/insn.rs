@@ -233,6 +233,16 @@ impl Place {
     }
 }
 
+impl Width {
+    pub(crate) fn bytes(self) -> u32 {
+        match self {
+            Self::Byte => 1,
+            Self::Half => 2,
+            Self::Word => 4,
+        }
+    }
+}
+
 /// The fields of a code, `linux/bpf_common.h`.
 mod code {
     pub(super) const MAX: u16 = 0xff;
@@ -297,6 +307,13 @@ impl ClassicInsn {
             },
         })
         .filter(|_| code <= code::MAX)
+    }
+
+    /// Whether it loads what only Linux knows by this offset.
+    pub(crate) fn is_for_linux(self) -> bool {
+        let is_load = [code::LD, code::LDX].contains(&(self.code & code::CLASS));
+        let is_of_packet = [code::ABS, code::IND, code::MSH].contains(&(self.code & code::MODE));
+        is_load && is_of_packet && self.k >= LINK_OFFSET
     }
 
     fn source(self) -> Option<Source> {

@@ -10,7 +10,7 @@ use super::{Filter, NetworkHeader};
 
 /// Jumps backwards before a program counts as endless. A loop over the headers of a packet, as
 /// `protochain` has one, takes as many as the packet has headers.
-const BACKWARD_JUMPS_MAX: u32 = 1 << 16;
+pub(super) const BACKWARD_JUMPS_MAX: u32 = 1 << 16;
 
 /// Runs a filter step by step.
 #[derive(Clone, Debug)]

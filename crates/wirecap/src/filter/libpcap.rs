@@ -7,7 +7,7 @@ use std::fmt;
 use std::path::PathBuf;
 use std::sync::{Mutex, OnceLock, PoisonError};
 
-use super::insn::{ClassicInsn, Op, Source};
+use super::insn::ClassicInsn;
 use super::{Filter, FilterError, place};
 use crate::savefile::LinkType;
 use crate::sys::libpcap::{self as sys, RawInsn, Refusal, Runnable};
@@ -114,12 +114,14 @@ impl Libpcap {
         Ok(insns.into_iter().map(ClassicInsn::from).collect())
     }
 
-    /// Prepares `filter` for libpcap's own interpreter, the standard that all others are held against. It
-    /// knows no [`Extension`](super::Extension): there is none for a filter that asks for one.
+    /// Prepares `filter` for libpcap's own interpreter, the standard that all others are held against. It does
+    /// not know what Linux added to the language: there is none for a filter that asks for such.
     pub fn prepare(&self, filter: &Filter) -> Option<LibpcapFilter> {
-        let known = |op: &Op| !matches!(op, Op::Load(_, Source::Extension(_)));
+        if filter.asks_linux() {
+            return None;
+        }
         let program = filter.program().iter().map(|&insn| insn.into()).collect();
-        filter.program.ops().iter().all(known).then(|| self.functions.prepare(program))?.map(LibpcapFilter)
+        self.functions.prepare(program).map(LibpcapFilter)
     }
 }
 

@@ -6,7 +6,7 @@ use std::fmt;
 use super::insn::{ClassicInsn, Op, Operand, Operation, SLOTS, Source};
 
 /// The kernel's limit, `BPF_MAXINSNS`.
-pub(crate) const INSNS_MAX: usize = 4096;
+pub(crate) const INSNS_MAX: usize = 1 << 20;
 
 /// A classic program that is known to be sound: every instruction has a meaning, no jump leaves the program,
 /// and the program ends with a verdict.
@@ -161,6 +161,18 @@ impl ClassicProgram {
 
     pub(crate) fn ops(&self) -> &[Op] {
         &self.ops
+    }
+
+    /// Whether some load is from this slot of scratch memory.
+    pub(crate) fn loads_slot(&self, slot: u32) -> bool {
+        self.ops.iter().any(|op| matches!(*op, Op::Load(_, Source::Slot(loaded)) if loaded == slot))
+    }
+
+    /// Whether a jump goes backwards.
+    pub(crate) fn has_loop(&self) -> bool {
+        let mut ops = self.ops.iter().zip(0..);
+        // Branches cannot: what they skip is not negative.
+        ops.any(|(op, index)| matches!(*op, Op::Jump(target) if target <= index))
     }
 }
 

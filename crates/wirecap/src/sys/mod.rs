@@ -1,6 +1,7 @@
 //! System calls that no crate wraps: the only place where the engine talks to the kernel by hand.
 
 pub(crate) mod bpf;
+pub(crate) mod code;
 pub(crate) mod ethtool;
 pub(crate) mod libpcap;
 pub(crate) mod memory;

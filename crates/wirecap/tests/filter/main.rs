@@ -4,5 +4,8 @@ mod choices;
 mod compile;
 mod differential;
 mod expressions;
+mod kernel;
+mod limits;
 mod names;
 mod packets;
+mod programs;

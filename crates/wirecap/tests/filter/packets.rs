@@ -134,6 +134,14 @@ fn transport(choices: &mut Choices, data: &mut Vec<u8>, protocol: u8) {
     }
 }
 
+/// A frame that takes several fragments.
+pub(crate) fn jumbo(choices: &mut Choices) -> Packet {
+    let mut data = frame(choices).data;
+    let len = 3000 + choices.below(6200) as usize;
+    data.extend((0..len).map(|at| (at % 251) as u8));
+    Packet { wire_len: data.len() as u32, data }
+}
+
 /// Bytes of no protocol.
 pub(crate) fn noise(choices: &mut Choices) -> Packet {
     let len = choices.of(&[0_u32, 1, 13, 14, 33, 60, 64, 128, 200]) + choices.below(3);

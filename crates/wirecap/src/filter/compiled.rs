@@ -1,0 +1,52 @@
+//! Filters for packets in the memory of this process.
+
+use std::sync::Arc;
+
+use super::context::{Context, Unsupported};
+#[cfg(all(target_arch = "x86_64", not(miri)))]
+use super::machine_code::MachineCode;
+use super::{Filter, Interpreter};
+
+/// A filter, ready for packets in memory: as machine code if the processor is an x86-64 and the system lets
+/// processes make code, else interpreted. Copies share the code.
+#[derive(Clone, Debug)]
+pub struct CompiledFilter(Form);
+
+#[derive(Clone, Debug)]
+enum Form {
+    #[cfg(all(target_arch = "x86_64", not(miri)))]
+    MachineCode(Arc<MachineCode>),
+    Interpreted(Arc<Interpreter>),
+}
+
+impl CompiledFilter {
+    /// Prepares `filter`.
+    ///
+    /// # Errors
+    ///
+    /// [`Unsupported`] if the filter asks for what user space does not know of a packet.
+    pub fn new(filter: &Filter) -> Result<Self, Unsupported> {
+        let interpreter = Interpreter::new(filter)?;
+        #[cfg(all(target_arch = "x86_64", not(miri)))]
+        if let Ok(code) = MachineCode::compile(filter) {
+            return Ok(Self(Form::MachineCode(Arc::new(code))));
+        }
+        Ok(Self(Form::Interpreted(Arc::new(interpreter))))
+    }
+
+    /// How many bytes of the packet to keep; 0: none of it. `packet` is what there is of a packet that had
+    /// `wire_len` bytes; a filter that looks beyond what there is rejects the packet.
+    #[inline]
+    pub fn matches(&self, packet: &[u8], wire_len: u32, context: &Context) -> u32 {
+        match &self.0 {
+            #[cfg(all(target_arch = "x86_64", not(miri)))]
+            Form::MachineCode(code) => code.matches(packet, wire_len, context),
+            Form::Interpreted(interpreter) => interpreter.matches(packet, wire_len, context),
+        }
+    }
+
+    /// Whether the filter became machine code.
+    pub fn is_machine_code(&self) -> bool {
+        !matches!(self.0, Form::Interpreted(_))
+    }
+}
