@@ -85,7 +85,8 @@ fn measure(case: &Case) {
     let compiled = CompiledFilter::new(&filter).expect("no extensions");
     assert!(compiled.is_machine_code() || !cfg!(target_arch = "x86_64"));
     let wire_len = FRAME_BYTES as u32;
-    let forms: [(&str, &dyn Fn(&[u8]) -> u32); 3] = [
+    type Form<'a> = (&'a str, &'a dyn Fn(&[u8]) -> u32);
+    let forms: [Form<'_>; 3] = [
         ("libpcap", &|frame| libpcap.matches(frame, wire_len)),
         ("interpreter", &|frame| interpreter.matches(frame, wire_len, &context)),
         ("machine code", &|frame| compiled.matches(frame, wire_len, &context)),
