@@ -118,8 +118,8 @@ pub(super) fn link_payload(
     found(netlink.get(libc::RTM_GETLINK, &request))
 }
 
-/// "No such interface" is an answer.
-fn found<T>(result: io::Result<T>) -> io::Result<Option<T>> {
+/// "No such interface" is an answer: it may have gone between two questions.
+pub(super) fn found<T>(result: io::Result<T>) -> io::Result<Option<T>> {
     match result {
         Ok(answer) => Ok(Some(answer)),
         Err(error) if error.raw_os_error() == Some(libc::ENODEV) => Ok(None),

@@ -35,14 +35,15 @@ impl Survey {
     /// The interface of this name or alternative name, if there is one.
     pub(super) fn find(&mut self, name: &str) -> io::Result<Option<Device>> {
         match link::link_by_name(&mut self.netlink, name)? {
-            Some(link) => self.describe(link).map(Some),
+            Some(link) => link::found(self.describe(link)),
             None => Ok(None),
         }
     }
 
     /// All interfaces, in the order of their indices.
     pub(super) fn devices(&mut self) -> io::Result<Vec<Device>> {
-        self.links.clone().into_iter().map(|link| self.describe(link)).collect()
+        let links = self.links.clone();
+        links.into_iter().filter_map(|link| link::found(self.describe(link)).transpose()).collect()
     }
 
     /// Gathers all that is known about an interface. What a driver does not answer stays unknown.

@@ -490,6 +490,26 @@ fn all_devices_are_listed_by_index() {
 }
 
 #[test]
+fn interfaces_that_come_and_go_do_not_spoil_the_list() {
+    in_new_namespace(|| {
+        let churn = std::sync::atomic::AtomicBool::new(true);
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                while churn.load(std::sync::atomic::Ordering::Relaxed) {
+                    make_pair(1);
+                    ip("link del a0");
+                }
+            });
+            let lists: Vec<_> = (0..100).map(|_| devices()).collect();
+            churn.store(false, std::sync::atomic::Ordering::Relaxed);
+            for list in lists {
+                assert_eq!(list.unwrap()[0].name, "lo");
+            }
+        });
+    });
+}
+
+#[test]
 fn an_alternative_name_finds_the_proper_one() {
     in_new_namespace(|| {
         make_pair(1);
