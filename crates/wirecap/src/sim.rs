@@ -199,7 +199,7 @@ impl SimCapture {
     }
 
     /// Filled cells that are not captured yet, also those of packets that are not all there.
-    #[cfg(test)]
+    #[cfg(all(test, not(loom)))]
     fn cells_waiting(&self, ring: usize) -> usize {
         self.rings[ring].filled_cells() as usize + self.kernels[ring].held_back()
     }

@@ -259,7 +259,7 @@ impl Worker {
         self.shared.group.set_asleep(self.index, false);
         // A packet socket stays readable while a chunk of its last block is held: when nothing is found
         // after this, a short sleep comes before the next poll.
-        self.sleep = LONGEST_SLEEP;
+        self.sleep = self.longest_sleep / 2;
         outcome.map_err(|errno| CaptureError::System { action: "wait for packets", source: errno.into() })
     }
 
