@@ -1,11 +1,12 @@
 //! `wirecap count` beside the bare loop: instructions per packet, and the rate that each sustains.
 
+use std::thread;
 use std::time::Duration;
 
 use wirecap_testbed::{Generator, Load, loss_lock};
 
 use crate::Effort;
-use crate::bed::{Bed, CommandLine, Outcome, Receiver, first_cpu, send};
+use crate::bed::{Bed, CommandLine, Outcome, Run, calmest, first_cpu, send};
 use crate::figures::Figures;
 
 /// Cells that each has: R x M of the default geometry.
@@ -90,12 +91,6 @@ fn count_instructions(
     Ok(Some((instructions, delivered)))
 }
 
-/// What one contender did in one round at the top rate.
-struct Round {
-    delivered_per_second: f64,
-    lost_share: f64,
-}
-
 /// Frames per second that each contender takes when the kernel sends as fast as it can, one after the
 /// other in each round.
 pub(crate) fn rates(effort: Effort) -> Outcome<()> {
@@ -107,29 +102,42 @@ pub(crate) fn rates(effort: Effort) -> Outcome<()> {
     let mut rounds: Vec<Vec<Round>> = contenders.iter().map(|_| Vec::new()).collect();
     for _ in 0..effort.rounds(15) {
         for (contender, rounds) in contenders.iter().zip(&mut rounds) {
-            let _alone = loss_lock()?;
-            let receiver = bed.receive(&contender.command, "capturing")?;
-            rounds.push(sustain(receiver, &mut generator, frames)?);
+            rounds.push(sustain(&bed, &mut generator, contender, frames)?);
         }
     }
     let baseline = &rounds[0];
     for (contender, rounds) in contenders.iter().zip(&rounds) {
-        let rate: Figures = rounds.iter().map(|round| round.delivered_per_second / 1e6).collect();
-        let ratio = |(round, bare): (&Round, &Round)| round.delivered_per_second / bare.delivered_per_second;
-        let ratio: Figures = rounds.iter().zip(baseline).map(ratio).collect();
-        let lost: Figures = rounds.iter().map(|round| round.lost_share * 100.0).collect();
-        println!("  {:<28} {rate:>18} M/s   {ratio:>18} of bare   {lost} % lost", contender.name);
+        let figures = |figure: fn(&Round) -> f64| rounds.iter().map(figure).collect::<Figures>();
+        let rate = figures(|round| round.per_second / 1e6);
+        let lost = figures(|round| round.lost * 100.0);
+        let busy = figures(|round| round.run.busy * 100.0);
+        let ratios = rounds.iter().zip(baseline).map(|(round, bare)| round.per_second / bare.per_second);
+        let ratio: Figures = ratios.collect();
+        let disturbed = rounds.iter().filter(|round| round.run.is_disturbed()).count();
+        println!("  {:<28} {rate:>18} M/s {ratio:>18} of bare", contender.name);
+        println!("  {:<28} {lost:.1} % lost, {busy:.0} % of a core, {disturbed} runs disturbed", "");
     }
     Ok(())
 }
 
-fn sustain(receiver: Receiver, generator: &mut Generator, frames: u64) -> Outcome<Round> {
-    let sent = send(generator, frames, 0)?;
-    receiver.settle(Duration::from_millis(100))?;
-    let delivered = receiver.stop()?.ledger("/delivered")?;
-    assert!(delivered <= sent.frames, "more packets than were sent");
-    Ok(Round {
-        delivered_per_second: delivered as f64 / sent.duration.as_secs_f64(),
-        lost_share: 1.0 - delivered as f64 / sent.frames as f64,
-    })
+/// What one contender did in one round.
+struct Round {
+    run: Run,
+    /// Packets delivered.
+    per_second: f64,
+    /// The share of packets that was not.
+    lost: f64,
+}
+
+fn sustain(bed: &Bed, generator: &mut Generator, contender: &Contender, frames: u64) -> Outcome<Round> {
+    let (run, delivered) = calmest(|| {
+        let _alone = loss_lock()?;
+        let receiver = bed.receive(&contender.command, "capturing")?;
+        let run = send(generator, &receiver, frames, None)?;
+        // A full pool is emptied in a fraction of this.
+        thread::sleep(Duration::from_millis(200));
+        Ok((run, receiver.stop()?.ledger("/delivered")?))
+    })?;
+    let lost = run.frames.checked_sub(delivered).ok_or("more packets than were sent")?;
+    Ok(Round { run, per_second: delivered as f64 / run.seconds, lost: lost as f64 / run.frames as f64 })
 }

@@ -35,6 +35,7 @@ impl fmt::Display for Figures {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let digits = f.precision().unwrap_or(2);
         let (Some(min), Some(max)) = (self.0.first(), self.0.last()) else { return f.write_str("-") };
-        f.pad(&format!("{:.digits$} ({min:.digits$}-{max:.digits$})", self.median()))
+        let text = format!("{:.digits$} ({min:.digits$}-{max:.digits$})", self.median());
+        write!(f, "{text:>width$}", width = f.width().unwrap_or(0))
     }
 }

@@ -45,6 +45,9 @@ enum Part {
     Touch(touch::Arguments),
 }
 
+/// The nice value of all that takes part in a measurement.
+const PRIORITY: i32 = -10;
+
 /// How much is to be measured.
 #[derive(Debug, Clone, Copy)]
 struct Effort {
@@ -74,6 +77,8 @@ fn main() -> Outcome<()> {
     if !wirecap_testbed::privileged() {
         return Ok(());
     }
+    // Sender and receivers alike go before whatever else the machine does.
+    let _ = rustix::process::setpriority_process(None, PRIORITY);
     match cli.part {
         Some(Part::Instructions) => count::instructions(effort),
         Some(Part::Rates) => count::rates(effort),
