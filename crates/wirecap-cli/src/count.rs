@@ -63,7 +63,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
     Ok(outcome?)
 }
 
-/// One worker's loop: nothing per packet but the packet's length.
+/// One worker's loop: nothing per packet.
 fn count(
     mut worker: Worker,
     tallies: &[Tally],
@@ -71,10 +71,9 @@ fn count(
     limit: Option<u64>,
 ) -> Result<(), CaptureError> {
     while let Some(chunk) = worker.next_chunk().inspect_err(|_| capture.stop())? {
-        let bytes: u64 = chunk.iter().map(|packet| u64::from(packet.wire_len())).sum();
         let tally = &tallies[chunk.ring_index()];
         tally.packets.fetch_add(chunk.len() as u64, Ordering::Relaxed);
-        tally.bytes.fetch_add(bytes, Ordering::Relaxed);
+        tally.bytes.fetch_add(chunk.wire_bytes(), Ordering::Relaxed);
         if limit.is_some_and(|limit| total(tallies) >= limit) {
             capture.stop();
         }

@@ -196,6 +196,12 @@ impl Chunk {
         self.packets().len()
     }
 
+    /// Bytes of all its packets together, as they were on the wire. Known since the capture: nothing is
+    /// added up.
+    pub fn wire_bytes(&self) -> u64 {
+        self.list().wire_bytes
+    }
+
     /// The packets, in the order in which the ring received them.
     pub fn iter(&self) -> Packets<'_> {
         Packets { descriptors: self.packets().iter(), chunk: self }

@@ -51,13 +51,12 @@ struct Gathering {
     interface: u32,
     list: Box<CellList>,
     bytes: Vec<u8>,
-    wire_bytes: u64,
 }
 
 impl Gathering {
     fn begin(record: &Record<'_>, chunk_packets: u32) -> Self {
         let list = CellList::with_capacity(chunk_packets as usize);
-        let mut gathering = Self { interface: record.interface, list, bytes: Vec::new(), wire_bytes: 0 };
+        let mut gathering = Self { interface: record.interface, list, bytes: Vec::new() };
         gathering.add(record);
         gathering
     }
@@ -71,7 +70,7 @@ impl Gathering {
         self.bytes.extend_from_slice(&header.to_bytes());
         let (address, len) = (self.bytes.len() as u64, record.data.len() as u32);
         self.bytes.extend_from_slice(record.data);
-        self.wire_bytes += u64::from(record.wire_len);
+        self.list.wire_bytes += u64::from(record.wire_len);
         self.list.cells.push(Descriptor { address, len, options: 0 });
     }
 
@@ -128,7 +127,7 @@ impl FileRing {
         let sequence = side.next_sequence;
         side.next_sequence += 1;
         side.delivered += gathering.list.cells.len() as u64;
-        side.bytes += gathering.wire_bytes;
+        side.bytes += gathering.list.wire_bytes;
         let home = Arc::new(Block(gathering.bytes.into_boxed_slice()));
         // SAFETY: the descriptors were made with these bytes by `Gathering::add`.
         Ok(Some(unsafe { Chunk::new(gathering.list, home, ring, Stamps::InFile, sequence, false) }))

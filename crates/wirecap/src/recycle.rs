@@ -17,6 +17,8 @@ use crate::sync::{AtomicPtr, Ordering};
 #[derive(Debug)]
 pub(crate) struct CellList {
     pub(crate) cells: Vec<Descriptor>,
+    /// Bytes of the packets in them, as they were on the wire.
+    pub(crate) wire_bytes: u64,
     /// The packets in them, when some have several.
     pub(crate) fragmented: Fragmented,
     /// The list below this one while it lies in a recycle queue.
@@ -33,6 +35,7 @@ impl CellList {
     pub(crate) fn with_capacity(capacity: usize) -> Box<Self> {
         Box::new(Self {
             cells: Vec::with_capacity(capacity),
+            wire_bytes: 0,
             fragmented: Fragmented::default(),
             next: ptr::null_mut(),
         })

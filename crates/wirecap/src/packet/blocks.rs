@@ -288,7 +288,7 @@ impl Taken<'_> {
 
     /// A chunk of the packets; `None` if there are none.
     pub(crate) fn into_chunk(
-        self,
+        mut self,
         ring: Arc<RingIdentity>,
         labels: Labels,
         sequence: u64,
@@ -297,6 +297,7 @@ impl Taken<'_> {
         if self.list.cells.is_empty() {
             return None;
         }
+        self.list.wire_bytes = self.bytes;
         let home = Arc::clone(&self.block.blocks);
         home.hold(self.block.index);
         let stamps = Stamps::Header { told: labels.timestamps, by_queue: labels.by_queue };
