@@ -103,10 +103,10 @@ impl CaptureOptions {
 /// `capturing eth0: 4 rings, xdp engine (native copy), B-(256,512), 1.0 GiB of cells`, and below it a
 /// line for each rung of the ladder that was missed.
 fn opened(capture: &Capture, interface: &Interface) -> String {
-    let rings = interface.queues.len();
+    let rings = interface.rings;
     let noun = if rings == 1 { "ring" } else { "rings" };
     let geometry = capture.geometry();
-    let cells = size::human_bytes(geometry.pool_bytes() as u64 * rings as u64);
+    let cells = size::human_bytes(interface.pool_bytes);
     let pages = if interface.huge_pages { " on huge pages" } else { "" };
     let mut text = format!(
         "capturing {}: {rings} {noun} of {} packets, xdp engine ({}), {}, {cells} of cells{pages}",

@@ -13,6 +13,7 @@ use crate::ledger::{Ledger, Mode, RingLedger};
 use crate::limits;
 use crate::pool::Geometry;
 use crate::source::Source;
+use crate::steer::Steering;
 use crate::sync::{Mutex, lock};
 use crate::worker::{Alarm, Worker, ring_bell};
 use crate::xdp::{self, Attachment, Rung};
@@ -25,6 +26,8 @@ pub const DEFAULT_CHUNKS: u32 = 512;
 const MAX_CHUNK_CELLS: u32 = 65_536;
 /// The largest R x M: what AF_XDP's 32-bit ring indices and allocators take without complaint.
 const MAX_CELLS: u64 = 1 << 26;
+/// More than any machine has CPUs for.
+const MAX_WORKERS: usize = 1024;
 /// How long a worker may be away before its buddies take everything from its rings.
 const DEFAULT_STUCK_AFTER: Duration = Duration::from_secs(1);
 /// Bytes kept of each packet unless something else is asked for: all of them.
@@ -40,6 +43,7 @@ pub struct CaptureBuilder {
     mode: Mode,
     stuck_after: Duration,
     workers: Option<usize>,
+    most_workers: usize,
     timestamps: bool,
     promiscuous: bool,
     snap_len: u32,
@@ -91,9 +95,20 @@ impl CaptureBuilder {
         self
     }
 
-    /// How many workers share the rings. Default: one per ring; never more than rings.
+    /// How many workers share the rings. Default: one per ring.
+    ///
+    /// Where the interfaces have fewer receive queues than that, queues get several rings, so that each
+    /// worker has one: a hash of a packet's flow decides which of its queue's rings it comes in, the
+    /// same for both directions. Those rings share the memory of their pools, but none takes more than
+    /// R x M packets of it, however long it is not read.
     pub fn workers(mut self, count: usize) -> Self {
         self.workers = Some(count);
+        self
+    }
+
+    /// As [`workers`](Self::workers), but no more than there are rings anyway.
+    pub fn at_most_workers(mut self, count: usize) -> Self {
+        self.most_workers = count;
         self
     }
 
@@ -124,13 +139,15 @@ impl CaptureBuilder {
     pub fn open(self) -> Result<Capture, OpenError> {
         self.check_numbers()?;
         let targets = self.targets()?;
-        let ring_count = targets.iter().map(|target| target.queues.len()).sum();
+        let ring_count = targets.iter().map(|target| target.steering.rings()).sum();
         let geometry = self.geometry(&targets, ring_count)?;
-        limits::check_memory(geometry.pool_bytes() as u64 * ring_count as u64)?;
+        let pool_bytes = targets.iter().map(|target| xdp::pool_bytes(geometry, &target.steering));
+        let pool_bytes = pool_bytes.collect::<Result<Vec<_>, _>>()?;
+        limits::check_memory(pool_bytes.iter().sum())?;
         let mut rings = Vec::new();
         let mut interfaces = Vec::new();
         let mut attached = Vec::new();
-        for (interface_index, target) in targets.into_iter().enumerate() {
+        for (interface_index, (target, pool_bytes)) in targets.into_iter().zip(pool_bytes).enumerate() {
             let settings = xdp::Settings {
                 geometry,
                 timestamps: self.timestamps,
@@ -140,7 +157,7 @@ impl CaptureBuilder {
                 first_ring_index: rings.len(),
             };
             let base_drops = target.device.counters().ok().and_then(|counters| counters.dropped);
-            let opened = xdp::open(&target.device, &target.queues, &settings)?;
+            let opened = xdp::open(&target.device, &target.steering, &settings)?;
             rings.extend(opened.rings);
             attached.push(Attached {
                 device: target.device.clone(),
@@ -151,33 +168,44 @@ impl CaptureBuilder {
                 rung: opened.rung,
                 missed_rungs: opened.missed_rungs,
                 huge_pages: opened.huge_pages,
-                queues: target.queues,
+                rings: target.steering.rings(),
+                pool_bytes,
+                queues: target.steering.queues().to_vec(),
                 device: target.device,
                 snap_len: self.snap_len,
             });
         }
-        let workers = self.workers.unwrap_or(rings.len()).clamp(1, rings.len());
+        let workers = self.workers.unwrap_or(rings.len()).min(self.most_workers).clamp(1, rings.len());
         let group = Group::new(rings, workers, self.mode, self.stuck_after);
         Capture::start(group, interfaces, attached, geometry)
     }
 
     /// The interfaces and queues that are meant, each interface once.
     fn targets(&self) -> Result<Vec<Target>, OpenError> {
-        let mut targets: Vec<Target> = Vec::new();
+        let mut named: Vec<(Device, Vec<u32>)> = Vec::new();
         for name in &self.sources {
             let source: Source = name.parse()?;
             let device = Device::find(&source.interface)?;
             let queues = source.queues_of(&device)?;
-            match targets.iter_mut().find(|target| target.device.index == device.index) {
-                Some(target) => {
-                    target.queues.extend(queues);
-                    target.queues.sort_unstable();
-                    target.queues.dedup();
+            match named.iter_mut().find(|(other, _)| other.index == device.index) {
+                Some((_, others)) => {
+                    others.extend(queues);
+                    others.sort_unstable();
+                    others.dedup();
                 }
-                None => targets.push(Target { device, queues }),
+                None => named.push((device, queues)),
             }
         }
-        Ok(targets)
+        let queue_count: usize = named.iter().map(|(_, queues)| queues.len()).sum();
+        let mut extra = self.workers.unwrap_or(0).saturating_sub(queue_count);
+        let mut left = queue_count;
+        let steer = |(device, queues): (Device, Vec<u32>)| {
+            // As near to the same share for each queue as whole rings are.
+            let own = (extra * queues.len()).div_ceil(left);
+            (extra, left) = (extra - own, left - queues.len());
+            Target { device, steering: Steering::new(queues.clone(), queues.len() + own) }
+        };
+        Ok(named.into_iter().map(steer).collect())
     }
 
     fn check_numbers(&self) -> Result<(), OpenError> {
@@ -201,8 +229,8 @@ impl CaptureBuilder {
         {
             return bad("T (threshold in percent)", (threshold * 100.0) as u64, "0 to 100");
         }
-        if self.workers == Some(0) {
-            return bad("the number of workers", 0, "1 or more");
+        if let Some(count) = self.workers.filter(|count| !(1..=MAX_WORKERS).contains(count)) {
+            return bad("the number of workers", count as u64, "1 to 1024");
         }
         if self.snap_len == 0 {
             return bad("the snap length", 0, "1 byte or more");
@@ -230,7 +258,11 @@ impl CaptureBuilder {
             (None, Some(bytes)) => fitting(bytes).min(MAX_CELLS / u64::from(self.chunk_cells)),
             (None, None) => fitting(limits::memory_total() / 8).clamp(1, u64::from(DEFAULT_CHUNKS)),
         };
-        Ok(Geometry { chunk_cells: self.chunk_cells, chunks: chunks as u32, cell_bytes })
+        let mut geometry = Geometry { chunk_cells: self.chunk_cells, chunks: chunks as u32, cell_bytes };
+        if self.chunks.is_none() && targets.iter().any(|target| target.steering.is_needed()) {
+            geometry = xdp::without_padding(geometry);
+        }
+        Ok(geometry)
     }
 }
 
@@ -238,7 +270,7 @@ impl CaptureBuilder {
 #[derive(Debug)]
 struct Target {
     device: Device,
-    queues: Vec<u32>,
+    steering: Steering,
 }
 
 /// An interface of a capture.
@@ -248,6 +280,10 @@ pub struct Interface {
     pub device: Device,
     /// The receive queues that are captured.
     pub queues: Vec<u32>,
+    /// How many rings its packets come in.
+    pub rings: usize,
+    /// Bytes of its pools' cells.
+    pub pool_bytes: u64,
     /// How its packets are received.
     pub rung: Rung,
     /// The better ways that were tried, each with the reason why it was not to be had.
@@ -365,6 +401,7 @@ impl Capture {
             mode: Mode::Basic,
             stuck_after: DEFAULT_STUCK_AFTER,
             workers: None,
+            most_workers: usize::MAX,
             timestamps: false,
             promiscuous: true,
             snap_len: DEFAULT_SNAP_LEN,

@@ -49,6 +49,7 @@ pub mod savefile;
 pub mod sim;
 mod source;
 mod stamps;
+mod steer;
 mod sync;
 mod sys;
 pub mod time;

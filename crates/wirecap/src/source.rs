@@ -61,7 +61,7 @@ impl Source {
         match queues.iter().find(|queue| **queue >= device.rx_queues) {
             None => Ok(queues.clone()),
             Some(&queue) => Err(OpenError::NoSuchQueue {
-                ring: RingName { interface: device.name.clone(), queue },
+                ring: RingName::of_queue(&device.name, queue),
                 queues: device.rx_queues,
             }),
         }

@@ -17,9 +17,10 @@ use crate::kernel_ring::{Consumer, Producer};
 use crate::limits::locked_memory_rlimit;
 use crate::pool::{Descriptor, Geometry, Pool};
 use crate::program::{self, Plan};
-use crate::refill::{Kernel, KernelDrops};
+use crate::refill::{Kernel, KernelDrops, Refill};
 use crate::ring::{Ring, StampSource, UmemRing};
 use crate::stamps::{NoStamps, ProgramStamps};
+use crate::steer::Steering;
 use crate::sys::promiscuous::Promiscuous;
 use crate::sys::xdp::{BindMode, HEADROOM_BYTES, XdpSocket};
 
@@ -27,6 +28,9 @@ use crate::sys::xdp::{BindMode, HEADROOM_BYTES, XdpSocket};
 const LINK_HEADER_BYTES: u32 = 14 + 2 * 4;
 /// The cells to choose from, in bytes.
 const CELL_BYTES: [u32; 2] = [2048, 4096];
+
+/// The largest ring that the kernel makes.
+const MAX_POOL_CELLS: u64 = 1 << 28;
 
 /// A way in which AF_XDP receives packets, the fastest first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -97,44 +101,82 @@ fn cells_per_frame(device: &Device, cell_bytes: u32) -> u32 {
     (device.mtu + LINK_HEADER_BYTES).div_ceil(cell_bytes - HEADROOM_BYTES)
 }
 
-/// Opens a ring on each of `queues`. Nothing on the interface is changed before all that needs no
+/// The pool of a queue with so many rings, each of which is to hold R x M packets.
+///
+/// A ring of the kernel's has room for a power of two. Where several share a pool, it has as many cells as
+/// they have room: a ring that nobody reads fills up, and takes none of what its neighbours may need.
+fn pool_geometry(ring: Geometry, rings: u32) -> Geometry {
+    if rings == 1 {
+        return ring;
+    }
+    let cells = ring.cells().next_power_of_two() * rings;
+    Geometry { chunks: cells.div_ceil(ring.chunk_cells), ..ring }
+}
+
+/// The largest geometry up to this one that makes shared pools of the sum of their rings' packets.
+pub(crate) fn without_padding(ring: Geometry) -> Geometry {
+    let fitting = (1 << ring.cells().ilog2()) / ring.chunk_cells;
+    Geometry { chunks: fitting.max(1), ..ring }
+}
+
+/// Bytes of all pools of an interface.
+///
+/// # Errors
+///
+/// [`OpenError::BadParameter`] if a pool would have more cells than the kernel makes fill rings for.
+pub(crate) fn pool_bytes(ring: Geometry, steering: &Steering) -> Result<u64, OpenError> {
+    let most =
+        u64::from(ring.cells().next_power_of_two()) * steering.rings_of_queues().max().map_or(0, u64::from);
+    if most > MAX_POOL_CELLS {
+        return Err(OpenError::BadParameter {
+            parameter: "R x M x rings (cells per receive queue)",
+            value: most,
+            allowed: format!("up to {MAX_POOL_CELLS}"),
+        });
+    }
+    Ok(steering.rings_of_queues().map(|rings| pool_geometry(ring, rings).pool_bytes() as u64).sum())
+}
+
+/// Opens the rings that `steering` says. Nothing on the interface is changed before all that needs no
 /// change has succeeded, and a failure undoes everything.
-pub(crate) fn open(device: &Device, queues: &[u32], settings: &Settings) -> Result<Opened, OpenError> {
+pub(crate) fn open(device: &Device, steering: &Steering, settings: &Settings) -> Result<Opened, OpenError> {
     if !device.up {
         return Err(OpenError::InterfaceDown { interface: device.name.clone() });
     }
+    let queues = steering.queues().iter().zip(steering.rings_of_queues());
+    let queues = queues.map(|(&queue, rings)| PreparedQueue::new(device, queue, rings, settings.geometry));
+    let queues = queues.collect::<Result<Vec<_>, _>>()?;
+    let huge_pages = queues.iter().all(|queue| queue.pool.on_huge_pages());
     let mut ladder = Ladder::new(device, settings.geometry.cell_bytes);
-    let pools = queues.iter().map(|_| Pool::new(settings.geometry)).collect::<Result<Vec<_>, _>>();
-    let pools = pools.map_err(|source| system("map the memory of the pools", source))?;
-    let prepared = pools.into_iter().map(Prepared::new).collect::<Result<Vec<_>, _>>()?;
-    let huge_pages = prepared.iter().all(|ring| ring.pool.on_huge_pages());
-    let attachment = Attachment::new(device, queues, settings, &mut ladder)?;
+    let attachment = Attachment::new(device, steering, settings, &mut ladder)?;
     let inquiry = socket_with(AddressFamily::UNIX, SocketType::DGRAM, SocketFlags::CLOEXEC, None);
     let inquiry = Arc::new(inquiry.map_err(|errno| system("open a socket", errno.into()))?);
     let mut rings: Vec<Arc<dyn Ring>> = Vec::new();
-    let mut kernels = Vec::new();
-    for (index, (&queue, prepared)) in queues.iter().zip(prepared).enumerate() {
-        let name = RingName { interface: device.name.clone(), queue };
-        ladder.bind(&prepared.socket, &name)?;
-        let kernel = Arc::new(SocketKernel {
-            socket: prepared.socket,
-            ifindex: device.index,
-            inquiry: Arc::clone(&inquiry),
-        });
-        let identity = RingIdentity {
-            name,
-            index: settings.first_ring_index + index,
-            interface_index: settings.interface_index,
-            snap_len: settings.snap_len,
-        };
-        let (rx, fill, stamps) = (prepared.rx, prepared.fill, Arc::clone(&attachment.stamps));
-        let ring = UmemRing::new(identity, prepared.pool, rx, fill, kernel.clone(), stamps)
+    let mut sockets = Vec::new();
+    for queue in queues {
+        queue.bind(&mut ladder)?;
+        let kernel = |socket| SocketKernel { socket, ifindex: device.index, inquiry: Arc::clone(&inquiry) };
+        let prepared = queue.rings.into_iter();
+        let prepared: Vec<_> =
+            prepared.map(|ring| (ring.name, ring.rx, Arc::new(kernel(ring.socket)))).collect();
+        let refill = Refill::new(queue.pool, queue.fill, prepared[0].2.clone())
             .map_err(|broken| system("post the cells", io::Error::other(broken.to_string())))?;
-        rings.push(Arc::new(ring));
-        kernels.push(kernel);
+        let refill = Arc::new(refill);
+        for (name, rx, kernel) in prepared {
+            sockets.push((steering.key(name.queue, name.part.unwrap_or(0)), Arc::clone(&kernel)));
+            let identity = RingIdentity {
+                name,
+                index: settings.first_ring_index + rings.len(),
+                interface_index: settings.interface_index,
+                snap_len: settings.snap_len,
+            };
+            let (capacity, refill) = (settings.geometry.cells(), Arc::clone(&refill));
+            let stamps = Arc::clone(&attachment.stamps);
+            rings.push(Arc::new(UmemRing::new(identity, capacity, refill, rx, kernel, stamps)));
+        }
     }
-    for (&queue, kernel) in queues.iter().zip(&kernels) {
-        attachment.receive(queue, &kernel.socket).map_err(|source| refused(device, source))?;
+    for (key, kernel) in sockets {
+        attachment.receive(key, &kernel.socket).map_err(|source| refused(device, source))?;
     }
     Ok(Opened { rings, attachment, rung: ladder.rung, missed_rungs: ladder.missed, huge_pages })
 }
@@ -143,34 +185,69 @@ fn refused(device: &Device, source: BpfError) -> OpenError {
     OpenError::Program { interface: device.name.clone(), source }
 }
 
-/// A socket with its memory and rings, not bound to a queue yet.
-struct Prepared {
+/// The rings of a receive queue with their memory, not bound to it yet.
+struct PreparedQueue {
     pool: Arc<Pool>,
-    socket: XdpSocket,
-    rx: Consumer<Descriptor>,
     fill: Producer<u64>,
+    /// The first one's socket has the pool and the fill ring.
+    rings: Vec<PreparedRing>,
 }
 
-impl Prepared {
-    fn new(pool: Pool) -> Result<Self, OpenError> {
-        let geometry = pool.geometry();
-        let socket = XdpSocket::new().map_err(|source| system("open an AF_XDP socket", source))?;
-        socket.register_umem(pool.memory(), geometry.pool_bytes(), geometry.cell_bytes).map_err(
-            |source| {
-                match (source.raw_os_error(), locked_memory_rlimit()) {
-                    // The limit counts all of the user's locked memory, also that of other processes.
-                    (Some(libc::ENOBUFS), Some(limit_bytes)) => {
-                        OpenError::PoolTooLarge { needed_bytes: geometry.pool_bytes() as u64, limit_bytes }
-                    }
-                    _ => system("register the pool with the kernel", source),
-                }
-            },
-        )?;
-        let (rx, fill) = socket
-            .make_rings(geometry.cells().next_power_of_two())
-            .map_err(|source| system("make the rings of an AF_XDP socket", source))?;
-        Ok(Self { pool: Arc::new(pool), socket, rx, fill })
+struct PreparedRing {
+    name: RingName,
+    socket: XdpSocket,
+    rx: Consumer<Descriptor>,
+}
+
+impl PreparedQueue {
+    fn new(device: &Device, queue: u32, rings: u32, ring: Geometry) -> Result<Self, OpenError> {
+        let name = |part| RingName { part: Some(part), ..RingName::of_queue(&device.name, queue) };
+        let names = match rings {
+            1 => vec![RingName::of_queue(&device.name, queue)],
+            _ => (0..rings).map(name).collect(),
+        };
+        let rings = names.into_iter().map(|name| PreparedRing::new(name, ring.cells().next_power_of_two()));
+        let rings = rings.collect::<Result<Vec<_>, _>>()?;
+        let pool = Pool::new(pool_geometry(ring, rings.len() as u32))
+            .map_err(|source| system("map the memory of the pools", source))?;
+        let fill = give_pool(&rings[0].socket, &pool)?;
+        Ok(Self { pool: Arc::new(pool), fill, rings })
     }
+
+    fn bind(&self, ladder: &mut Ladder<'_>) -> Result<(), OpenError> {
+        let (first, others) = self.rings.split_first().expect("every queue has a ring");
+        ladder.bind(&first.socket, &first.name)?;
+        let beside = |ring: &PreparedRing| {
+            let bound = ring.socket.bind_beside(&first.socket, ladder.device.index, ring.name.queue);
+            bound.map_err(|source| refusal_to_bind(&ring.name, source))
+        };
+        others.iter().try_for_each(beside)
+    }
+}
+
+impl PreparedRing {
+    fn new(name: RingName, slots: u32) -> Result<Self, OpenError> {
+        let socket = XdpSocket::new().map_err(|source| system("open an AF_XDP socket", source))?;
+        let rx = socket.make_rx_ring(slots);
+        let rx = rx.map_err(|source| system("make the rx ring of an AF_XDP socket", source))?;
+        Ok(Self { name, socket, rx })
+    }
+}
+
+/// Registers `pool` with `socket`, and makes a fill ring for all of its cells.
+fn give_pool(socket: &XdpSocket, pool: &Pool) -> Result<Producer<u64>, OpenError> {
+    let geometry = pool.geometry();
+    let registered = socket.register_umem(pool.memory(), geometry.pool_bytes(), geometry.cell_bytes);
+    registered.map_err(|source| match (source.raw_os_error(), locked_memory_rlimit()) {
+        // The limit counts all of the user's locked memory, also that of other processes.
+        (Some(libc::ENOBUFS), Some(limit_bytes)) => {
+            OpenError::PoolTooLarge { needed_bytes: geometry.pool_bytes() as u64, limit_bytes }
+        }
+        _ => system("register the pool with the kernel", source),
+    })?;
+    socket
+        .make_fill_ring(geometry.cells().next_power_of_two())
+        .map_err(|source| system("make the fill ring of an AF_XDP socket", source))
 }
 
 fn system(action: &str, source: io::Error) -> OpenError {
@@ -279,7 +356,8 @@ pub(crate) struct Attachment {
     link: Link,
     sockets: Map,
     stamps: Arc<dyn StampSource>,
-    queues: Vec<u32>,
+    /// The keys in use.
+    keys: Vec<u32>,
     _promiscuous: Option<Promiscuous>,
 }
 
@@ -287,12 +365,13 @@ impl Attachment {
     /// Attaches the program, without sockets yet: everything passes.
     fn new(
         device: &Device,
-        queues: &[u32],
+        steering: &Steering,
         settings: &Settings,
         ladder: &mut Ladder<'_>,
     ) -> Result<Self, OpenError> {
         let failed = |source| refused(device, source);
-        let sockets = Map::create(MapKind::Xskmap, "wirecap_sockets", 4, device.rx_queues).map_err(failed)?;
+        let sockets = Map::create(MapKind::Xskmap, "wirecap_sockets", 4, steering.keys(device.rx_queues));
+        let sockets = sockets.map_err(failed)?;
         let stamp_failed = settings
             .timestamps
             .then(|| Map::create(MapKind::Array, "wirecap_nostamp", 4, 1))
@@ -300,7 +379,8 @@ impl Attachment {
             .map_err(failed)?;
         let program = program::load(&Plan {
             sockets: &sockets,
-            queues: (queues.len() < device.rx_queues as usize).then_some(queues),
+            steering,
+            rx_queues: device.rx_queues,
             stamp_failed: stamp_failed.as_ref(),
         })
         .map_err(failed)?;
@@ -314,19 +394,22 @@ impl Attachment {
             .transpose()
             .map_err(|source| system("set the interface to promiscuous mode", source))?;
         let link = ladder.attach(&program).map_err(failed)?;
-        Ok(Self { link, sockets, stamps, queues: queues.to_vec(), _promiscuous: promiscuous })
+        let keys = steering.queues().iter().zip(steering.rings_of_queues());
+        let keys = keys.flat_map(|(&queue, rings)| (0..rings).map(move |part| steering.key(queue, part)));
+        let keys = keys.collect();
+        Ok(Self { link, sockets, stamps, keys, _promiscuous: promiscuous })
     }
 
-    /// From now on the packets of `queue` go to `socket`.
-    fn receive(&self, queue: u32, socket: &XdpSocket) -> Result<(), BpfError> {
-        self.sockets.update_fd(queue, socket)
+    /// From now on the packets of the ring with this key go to `socket`.
+    fn receive(&self, key: u32, socket: &XdpSocket) -> Result<(), BpfError> {
+        self.sockets.update_fd(key, socket)
     }
 
     /// Lets packets pass to the host again. When it returns, the last packet is in its ring.
     pub(crate) fn detach(self) {
-        for &queue in &self.queues {
+        for &key in &self.keys {
             // Fails only where the socket is gone already.
-            let _ = self.sockets.delete(queue);
+            let _ = self.sockets.delete(key);
         }
         drop(self.link);
         wait_for_running_programs();
