@@ -99,8 +99,7 @@ fn record<S: Sink>(
     let mut progress = Progress::new();
     let outcome = recorder.record(&capture, &mut progress);
     progress.clear();
-    let interfaces: Vec<usize> =
-        capture.interfaces().iter().map(|interface| interface.rings).collect();
+    let interfaces: Vec<usize> = capture.interfaces().iter().map(|interface| interface.rings).collect();
     let ledger = capture.close();
     let outcome = outcome.and_then(|()| Ok(recorder.finish(&ledger, &interfaces)?));
     if outcome.is_ok() {

@@ -3,6 +3,7 @@
 //! All answers come by netlink and ioctl, and so from the network namespace of the calling thread: a
 //! `/sys` or `/proc` mount may belong to another one.
 
+mod attached;
 mod counters;
 mod link;
 mod netlink;

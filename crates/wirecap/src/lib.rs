@@ -64,4 +64,4 @@ pub use ledger::{Account, Drops, Ledger, Mode, RingLedger, grouped};
 pub use pool::Geometry;
 pub use time::Timestamp;
 pub use worker::Worker;
-pub use xdp::Rung;
+pub use xdp::{Holder, Rung};

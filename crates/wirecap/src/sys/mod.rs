@@ -4,5 +4,6 @@ pub(crate) mod bpf;
 pub(crate) mod ethtool;
 pub(crate) mod memory;
 pub(crate) mod netlink;
+pub(crate) mod peer;
 pub(crate) mod promiscuous;
 pub(crate) mod xdp;

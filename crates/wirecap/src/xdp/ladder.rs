@@ -69,6 +69,16 @@ impl<'a> Ladder<'a> {
         }
     }
 
+    /// Takes the rung on which another capture has attached its program already.
+    pub(super) fn join(&mut self, mode: XdpMode) {
+        if mode == XdpMode::Generic {
+            let reason = "another capture on the interface has attached its program to the network stack";
+            self.miss(Rung::ZeroCopy, reason.to_owned());
+            self.miss(Rung::NativeCopy, reason.to_owned());
+            self.rung = Rung::Generic;
+        }
+    }
+
     /// Binds with zero-copy if that is possible, else with a copy.
     pub(super) fn bind(&mut self, socket: &XdpSocket, ring: &RingName) -> Result<(), OpenError> {
         if self.rung == Rung::ZeroCopy {

@@ -59,7 +59,11 @@ impl Bed {
 
 /// A pool of 16,384 cells: deep enough for the tests that send fewer packets than that.
 pub(crate) fn small() -> CaptureBuilder {
-    Capture::on("a1").chunk(64).pool(256)
+    small_on("a1")
+}
+
+pub(crate) fn small_on(device: &str) -> CaptureBuilder {
+    Capture::on(device).chunk(64).pool(256)
 }
 
 /// Takes chunks until `packets` packets were delivered.
