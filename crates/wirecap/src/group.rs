@@ -21,6 +21,8 @@ pub(crate) struct Group {
     mode: Mode,
     stuck_after: Duration,
     seats: Vec<Seat>,
+    /// Some rings must be tended.
+    tended: bool,
     /// How many workers are no more.
     gone: AtomicUsize,
     ending: AtomicBool,
@@ -64,11 +66,26 @@ impl Group {
             asleep: AtomicBool::new(false),
         };
         let seats = (0..workers).map(seat).collect();
-        Self { rings, mode, stuck_after, seats, gone: AtomicUsize::new(0), ending: AtomicBool::new(false) }
+        let tended = rings.iter().any(|ring| ring.unattended() < ring.capacity());
+        Self {
+            rings,
+            mode,
+            stuck_after,
+            seats,
+            tended,
+            gone: AtomicUsize::new(0),
+            ending: AtomicBool::new(false),
+        }
     }
 
     pub(crate) fn rings(&self) -> &[Arc<dyn Ring>] {
         &self.rings
+    }
+
+    /// The least number of packets that one of the rings can take while nobody tends it; `None` if none
+    /// needs that.
+    pub(crate) fn unattended(&self) -> Option<u32> {
+        self.tended.then(|| self.rings.iter().map(|ring| ring.unattended()).min()).flatten()
     }
 
     pub(crate) fn mode(&self) -> Mode {
@@ -127,6 +144,10 @@ impl Group {
             return Ok(Asked::Chunk { chunk, wake });
         }
         seat.asked_at.store(IDLE, Ordering::Relaxed);
+        if self.tended {
+            // Whoever captures tends that ring; who has nothing to do looks after them all.
+            self.rings.iter().for_each(|ring| ring.tend());
+        }
         let over = ending || self.rings.iter().all(|ring| ring.is_exhausted());
         Ok(if over && self.is_drained(worker) { Asked::Ended } else { Asked::Nothing })
     }

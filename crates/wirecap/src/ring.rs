@@ -11,7 +11,7 @@ use std::sync::Arc;
 use crate::chunk::{Chunk, Home, RingIdentity, Stamps};
 use crate::error::CaptureError;
 use crate::fragments::{refuse, unfinished};
-use crate::kernel_ring::{BrokenRing, Consumer, Gauge, Producer};
+use crate::kernel_ring::{BrokenRing, Consumer, Gauge};
 use crate::ledger::{Account, Drops};
 use crate::pool::{Descriptor, Pool};
 use crate::recycle::CellList;
@@ -40,6 +40,12 @@ pub(crate) trait Ring: Send + Sync + fmt::Debug {
     fn is_exhausted(&self) -> bool {
         false
     }
+    /// How many packets it can take while nobody [`tend`](Self::tend)s it.
+    fn unattended(&self) -> u32 {
+        self.capacity()
+    }
+    /// Gives the kernel more free cells, if it has fewer than it should.
+    fn tend(&self) {}
     /// The ring's account; `device` drops are not its business.
     fn account(&self) -> Account;
     /// Counts what is left in the ring as dropped and lets go of the kernel's side.
@@ -56,6 +62,8 @@ pub(crate) trait StampSource: Send + Sync + fmt::Debug {
 #[derive(Debug)]
 pub(crate) struct UmemRing {
     identity: Arc<RingIdentity>,
+    /// R x M.
+    capacity: u32,
     refill: Arc<Refill>,
     stamps: Arc<dyn StampSource>,
     filled: Gauge<Descriptor>,
@@ -117,16 +125,16 @@ unsafe impl Home for Refill {
 }
 
 impl UmemRing {
-    /// A ring over our halves of an rx and a fill ring that were just made, posting every cell.
+    /// A ring over our half of an rx ring that was just made, whose cells come from `refill`: from a pool
+    /// of its own, or from one that it shares with other rings. It is to hold `capacity` packets.
     pub(crate) fn new(
         identity: RingIdentity,
-        pool: Arc<Pool>,
+        capacity: u32,
+        refill: Arc<Refill>,
         rx: Consumer<Descriptor>,
-        fill: Producer<u64>,
         kernel: Arc<dyn Kernel>,
         stamps: Arc<dyn StampSource>,
-    ) -> Result<Self, BrokenRing> {
-        let refill = Arc::new(Refill::new(pool, fill, Arc::clone(&kernel))?);
+    ) -> Self {
         let filled = rx.gauge();
         let side = RxSide {
             open: Some(OpenRx { ring: rx, kernel }),
@@ -139,8 +147,8 @@ impl UmemRing {
             other: 0,
             drops: KernelDrops::default(),
         };
-        let (unfinished, rx) = (AtomicU32::new(0), Mutex::new(side));
-        Ok(Self { identity: Arc::new(identity), refill, stamps, filled, unfinished, rx })
+        let (identity, unfinished, rx) = (Arc::new(identity), AtomicU32::new(0), Mutex::new(side));
+        Self { identity, capacity, refill, stamps, filled, unfinished, rx }
     }
 
     fn pool(&self) -> &Pool {
@@ -153,7 +161,6 @@ impl UmemRing {
         self.filled.filled()
     }
 
-    #[cfg(all(test, not(loom)))]
     pub(crate) fn refill(&self) -> &Refill {
         &self.refill
     }
@@ -295,7 +302,15 @@ impl Ring for UmemRing {
     }
 
     fn capacity(&self) -> u32 {
-        self.pool().geometry().cells()
+        self.capacity
+    }
+
+    fn unattended(&self) -> u32 {
+        self.refill.posted().min(self.capacity)
+    }
+
+    fn tend(&self) {
+        self.refill.tend();
     }
 
     fn backlog(&self) -> u32 {

@@ -14,9 +14,10 @@ use crate::kernel_ring::{Consumer, Producer};
 use crate::limits::locked_memory_rlimit;
 use crate::pool::{Descriptor, Geometry, Pool};
 use crate::program::{self, Plan};
-use crate::refill::{Kernel, KernelDrops};
+use crate::refill::{Kernel, KernelDrops, Refill};
 use crate::ring::{Ring, StampSource, UmemRing};
 use crate::stamps::{NoStamps, ProgramStamps};
+use crate::supply::Supply;
 use crate::sys::promiscuous::Promiscuous;
 use crate::sys::wait_for_running_programs;
 use crate::sys::xdp::{BindMode, HEADROOM_BYTES, XdpSocket};
@@ -30,6 +31,8 @@ const CELL_BYTES: [u32; 2] = [2048, 4096];
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Settings {
     pub(crate) geometry: Geometry,
+    /// How many cells of each ring are posted, if not all.
+    pub(crate) warm: Option<u32>,
     pub(crate) timestamps: bool,
     pub(crate) promiscuous: bool,
     pub(crate) snap_len: u32,
@@ -47,6 +50,8 @@ pub(crate) struct Opened {
     pub(crate) rung: Rung,
     pub(crate) missed_rungs: Vec<(Rung, String)>,
     pub(crate) huge_pages: bool,
+    /// How many cells of each ring are posted at a time.
+    pub(crate) posted: u32,
     /// What the device had counted before the first packet came; not before the program was attached,
     /// which changes what a veth counts.
     pub(crate) counters_at_start: Option<DeviceCounters>,
@@ -108,9 +113,13 @@ pub(crate) fn open(device: &Device, queues: &[u32], settings: &Settings) -> Resu
             snap_len: settings.snap_len,
             link_type: device.savefile_link_type(),
         };
-        let (rx, fill, stamps) = (prepared.rx, prepared.fill, Arc::clone(&attachment.stamps));
-        let ring = UmemRing::new(identity, prepared.pool, rx, fill, kernel.clone(), stamps)
-            .map_err(|broken| system("post the cells", io::Error::other(broken.to_string())))?;
+        let capacity = settings.geometry.cells();
+        let (pool, supply) = (prepared.pool, Supply::of(capacity, settings.warm));
+        let refill =
+            Refill::new(Arc::clone(&pool), pool.cell_addresses(), supply, prepared.fill, kernel.clone())
+                .map_err(|broken| system("post the cells", io::Error::other(broken.to_string())))?;
+        let (rx, stamps) = (prepared.rx, Arc::clone(&attachment.stamps));
+        let ring = UmemRing::new(identity, capacity, Arc::new(refill), rx, kernel.clone(), stamps);
         rings.push(Arc::new(ring));
         kernels.push(kernel);
     }
@@ -119,6 +128,7 @@ pub(crate) fn open(device: &Device, queues: &[u32], settings: &Settings) -> Resu
         attachment.receive(queue, &kernel.socket).map_err(|source| refused(device, source))?;
     }
     Ok(Opened {
+        posted: rings.iter().map(|ring| ring.unattended()).min().unwrap_or(0),
         rings,
         attachment,
         rung: ladder.rung,

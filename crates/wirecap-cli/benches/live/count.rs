@@ -94,13 +94,36 @@ fn count_instructions(
 /// Frames per second that each contender takes when the kernel sends as fast as it can, one after the
 /// other in each round.
 pub(crate) fn rates(effort: Effort) -> Outcome<()> {
-    let bed = Bed::new()?;
-    let mut generator = bed.generator(60)?;
     let frames = effort.choose(6_000_000, 50_000);
     println!("\nrate at the top of the in-kernel generator ({frames} frames of 60 bytes a run)");
-    let contenders = contenders()?;
+    compare(&contenders()?, "bare", frames, effort.rounds(15))
+}
+
+/// What a large pool costs and warm cells give back: the library at the top of the generator, each header
+/// touched.
+pub(crate) fn warm(effort: Effort) -> Outcome<()> {
+    let frames = effort.choose(6_000_000, 50_000);
+    println!("\npools and warm cells ({frames} frames of 60 bytes a run, as fast as possible)");
+    let touch = |name, arguments: &str| -> Outcome<_> {
+        Ok(Contender { name, command: CommandLine::this()?.with("touch -i a1").with(arguments) })
+    };
+    let contenders = [
+        touch("R x M = 2,048", "-R 8")?,
+        touch("262,144, warm off", "-R 1024")?,
+        touch("262,144, warm 2,048", "-R 1024 --warm 2048")?,
+        touch("262,144, warm 4,096", "-R 1024 --warm 4096")?,
+        touch("262,144, warm 16,384", "-R 1024 --warm 16384")?,
+        touch("262,144, warm 65,536", "-R 1024 --warm 65536")?,
+    ];
+    compare(&contenders, "2,048", frames, effort.rounds(9))
+}
+
+/// Runs the contenders in turn, and prints each beside the first one.
+fn compare(contenders: &[Contender], first: &str, frames: u64, turns: usize) -> Outcome<()> {
+    let bed = Bed::new()?;
+    let mut generator = bed.generator(60)?;
     let mut rounds: Vec<Vec<Round>> = contenders.iter().map(|_| Vec::new()).collect();
-    for _ in 0..effort.rounds(15) {
+    for _ in 0..turns {
         for (contender, rounds) in contenders.iter().zip(&mut rounds) {
             rounds.push(sustain(&bed, &mut generator, contender, frames)?);
         }
@@ -114,7 +137,7 @@ pub(crate) fn rates(effort: Effort) -> Outcome<()> {
         let ratios = rounds.iter().zip(baseline).map(|(round, bare)| round.per_second / bare.per_second);
         let ratio: Figures = ratios.collect();
         let disturbed = rounds.iter().filter(|round| round.run.is_disturbed()).count();
-        println!("  {:<28} {rate:>18} M/s {ratio:>18} of bare", contender.name);
+        println!("  {:<28} {rate:>18} M/s {ratio:>18} of {first}", contender.name);
         println!("  {:<28} {lost:.1} % lost, {busy:.0} % of a core, {disturbed} runs disturbed", "");
     }
     Ok(())

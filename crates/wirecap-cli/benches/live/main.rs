@@ -37,6 +37,8 @@ enum Part {
     Instructions,
     /// The rate that is sustained: wirecap count beside a bare loop
     Rates,
+    /// What a large pool costs, and what warm cells give back
+    Warm,
     /// wirecap capture beside other programs that record
     Rivals,
     /// The bare AF_XDP receive loop
@@ -82,10 +84,12 @@ fn main() -> Outcome<()> {
     match cli.part {
         Some(Part::Instructions) => count::instructions(effort),
         Some(Part::Rates) => count::rates(effort),
+        Some(Part::Warm) => count::warm(effort),
         Some(Part::Rivals) => rivals::run(effort),
         _ => {
             count::instructions(effort)?;
             count::rates(effort)?;
+            count::warm(effort)?;
             rivals::run(effort)
         }
     }
