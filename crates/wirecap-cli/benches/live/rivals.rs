@@ -196,7 +196,8 @@ fn record(
     let _alone = loss_lock()?;
     let passing: Option<Link> = contender.passing.then(|| pass_program(&bed.pair.receiver)).transpose()?;
     let receiver = bed.receive(&contender.command, contender.ready)?;
-    let run = send(generator, &receiver, (per_second * seconds) as u64, Some(per_second as u64))?;
+    let loads = bed.loads((per_second * seconds) as u64, Some(per_second as u64))?;
+    let run = send(generator, &receiver, &loads)?;
     receiver.settle(CALM)?;
     receiver.stop()?;
     drop(passing);
