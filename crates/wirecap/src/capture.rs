@@ -698,13 +698,9 @@ impl Running {
 }
 
 impl Shared {
-    /// Nanoseconds since the capture began, for the advanced mode's sense of who is stuck; basic mode
-    /// has no use for it and does not pay for it.
+    /// Nanoseconds since the capture began, for the advanced mode's sense of who is stuck.
     pub(crate) fn now(&self) -> u64 {
-        match self.group.mode() {
-            Mode::Basic => 0,
-            Mode::Advanced(_) => self.started.elapsed().as_nanos() as u64,
-        }
+        self.started.elapsed().as_nanos() as u64
     }
 
     pub(crate) fn wake(&self, worker: usize) {

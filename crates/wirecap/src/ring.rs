@@ -203,6 +203,7 @@ impl UmemRing {
         let Checked { bytes, fragmented } = checked?;
         side.bytes += bytes;
         list.wire_bytes = bytes;
+        list.left_behind = Some(waiting - count as u32);
         side.delivered += if fragmented {
             list.fragmented.find(&list.cells, self.identity.snap_len);
             list.fragmented.packets().len() as u64

@@ -271,7 +271,7 @@ impl SimWorker {
     ///
     /// When a ring broke, or its worker is gone and in basic mode nobody else may serve it.
     pub fn ask(&mut self, now: Duration) -> Result<Answer, CaptureError> {
-        Ok(match self.group.ask(self.index, &mut self.turn, now.as_nanos() as u64)? {
+        Ok(match self.group.ask(self.index, &mut self.turn, || now.as_nanos() as u64)? {
             Asked::Chunk { chunk, wake } => Answer::Chunk { chunk, wake },
             Asked::Nothing => Answer::Nothing,
             Asked::Ended => Answer::Ended,
@@ -282,7 +282,7 @@ impl SimWorker {
     /// is something to do.
     pub fn fall_asleep(&mut self, now: Duration) -> bool {
         self.group.set_asleep(self.index, true);
-        let quiet = self.group.is_quiet(self.index, now.as_nanos() as u64);
+        let quiet = self.group.is_quiet(self.index, || now.as_nanos() as u64);
         if !quiet {
             self.wake_up();
         }

@@ -207,7 +207,7 @@ impl Worker {
         if !self.placed {
             self.take_place()?;
         }
-        match self.shared.group.ask(self.index, &mut self.turn, self.shared.now())? {
+        match self.shared.group.ask(self.index, &mut self.turn, || self.shared.now())? {
             Asked::Chunk { chunk, wake } => {
                 self.taken += chunk.len();
                 if let Some(buddy) = wake {
@@ -252,7 +252,7 @@ impl Worker {
         self.shared.group.set_asleep(self.index, true);
         // Whoever wanted help before it saw us asleep did not ring: look once more, then sleep.
         let idle = !self.shared.ending.load(Ordering::SeqCst)
-            && self.shared.group.is_quiet(self.index, self.shared.now());
+            && self.shared.group.is_quiet(self.index, || self.shared.now());
         let look_round = match self.shared.group.mode() {
             Mode::Basic => LOOK_ROUND,
             Mode::Advanced(_) => LOOK_ROUND_FOR_BUDDIES,
