@@ -1,0 +1,252 @@
+//! What a capture receives from each of its interfaces, by which engine, and into how large rings.
+
+use std::sync::Arc;
+
+use super::builder::{CaptureBuilder, DEFAULT_CHUNKS, Engine, MAX_CELLS};
+use super::{Attachment, Reception};
+use crate::device::{self, Device, DeviceCounters, DropSource};
+use crate::error::OpenError;
+use crate::limits;
+use crate::packet::{self, Direction, Spread, Unplaced};
+use crate::pool::Geometry;
+use crate::ring::Ring;
+use crate::source::Source;
+use crate::xdp;
+
+/// What a capture is to receive from one interface.
+#[derive(Debug, Clone)]
+pub(super) struct Target {
+    pub(super) device: Device,
+    pub(super) queues: Vec<u32>,
+    /// No queues were named.
+    pub(super) whole: bool,
+    pub(super) way: Way,
+    /// Why, if it was our choice.
+    pub(super) why: Option<String>,
+}
+
+/// How packets are to be received from an interface.
+#[derive(Debug, Clone)]
+pub(super) enum Way {
+    Xdp,
+    Packet { spread: Spread, direction: Direction },
+}
+
+impl Target {
+    /// How many rings it has.
+    pub(super) fn rings(&self) -> usize {
+        match &self.way {
+            Way::Xdp => self.queues.len(),
+            Way::Packet { spread, .. } => spread.rings(),
+        }
+    }
+
+    /// The device's counters; `None` if they do not tell its drops, or not by themselves.
+    pub(super) fn counters(&self) -> Option<DeviceCounters> {
+        let counters = self.device.counters().ok()?;
+        // A veth's counter also has what the host's stack did not want, of packets that we saw.
+        let mixed = matches!(self.way, Way::Packet { .. }) && counters.source == DropSource::VethReceiver;
+        (!mixed).then_some(counters)
+    }
+
+    fn cell_bytes(&self, chunk_cells: u32) -> Result<u32, OpenError> {
+        match self.way {
+            Way::Xdp => xdp::cell_bytes(&self.device, chunk_cells),
+            Way::Packet { .. } => Ok(packet::CELL_BYTES),
+        }
+    }
+}
+
+impl Way {
+    /// Bytes of memory for each of the R chunks of a ring.
+    pub(super) fn chunk_bytes(&self, geometry: Geometry) -> u64 {
+        match self {
+            Self::Xdp => u64::from(geometry.chunk_cells) * u64::from(geometry.cell_bytes),
+            Self::Packet { .. } => packet::block_shape(geometry).block_bytes.into(),
+        }
+    }
+}
+
+/// The rings of an interface, receiving.
+#[derive(Debug)]
+pub(super) struct Opened {
+    pub(super) rings: Vec<Arc<dyn Ring>>,
+    pub(super) attachment: Attachment,
+    pub(super) counters_at_start: Option<DeviceCounters>,
+    /// Counts packets that no ring gets because their queue is not known.
+    pub(super) unplaced: Option<Arc<Unplaced>>,
+    pub(super) reception: Reception,
+}
+
+impl CaptureBuilder {
+    /// The interfaces and queues that are meant, each interface once.
+    pub(super) fn targets(&self) -> Result<Vec<Target>, OpenError> {
+        let mut targets: Vec<Target> = Vec::new();
+        for name in &self.sources {
+            let source: Source = name.parse()?;
+            let device = Device::find(&source.interface)?;
+            let queues = source.queues_of(&device)?;
+            match targets.iter_mut().find(|target| target.device.index == device.index) {
+                Some(target) => {
+                    target.queues.extend(queues);
+                    target.queues.sort_unstable();
+                    target.queues.dedup();
+                    target.whole |= source.is_whole();
+                }
+                None => targets.push(Target {
+                    device,
+                    queues,
+                    whole: source.is_whole(),
+                    way: Way::Xdp,
+                    why: None,
+                }),
+            }
+        }
+        for target in &mut targets {
+            (target.way, target.why) = self.way(target)?;
+        }
+        Ok(targets)
+    }
+
+    /// The way in which packets are received from `target`, and why, if that is our choice.
+    fn way(&self, target: &Target) -> Result<(Way, Option<String>), OpenError> {
+        let device = &target.device;
+        if !device.up {
+            return Err(OpenError::InterfaceDown { interface: device.name.clone() });
+        }
+        let (engine, why) = match self.engine {
+            Engine::Auto => self.choice(device),
+            engine => (engine, None),
+        };
+        let way = if engine == Engine::Xdp { self.xdp_way(target) } else { self.packet_way(target) };
+        way.map(|way| (way, why))
+    }
+
+    /// What [`Engine::Auto`] takes for `device`.
+    fn choice(&self, device: &Device) -> (Engine, Option<String>) {
+        let packet = |why| (Engine::Packet, Some(why));
+        let choice = device.choose_engine();
+        match choice.engine {
+            device::Engine::Xdp(_) if self.wants_sent() => {
+                packet("the engine xdp does not see what the host sends".to_owned())
+            }
+            device::Engine::Xdp(_) if xdp::cell_bytes(device, self.chunk_cells).is_err() => {
+                packet(format!("frames of its MTU, {}, do not fit a cell", device.mtu))
+            }
+            device::Engine::Xdp(_) => (Engine::Xdp, Some(choice.why)),
+            device::Engine::Packet => packet(choice.why),
+        }
+    }
+
+    fn xdp_way(&self, target: &Target) -> Result<Way, OpenError> {
+        let interface = target.device.name.clone();
+        if self.wants_sent() {
+            return Err(OpenError::ReceivedOnly { interface, reason: "the engine xdp" });
+        }
+        match target.device.carries_host_traffic() {
+            Some(reason) if !self.take => Err(OpenError::CarriesHostTraffic { interface, reason }),
+            _ => Ok(Way::Xdp),
+        }
+    }
+
+    fn packet_way(&self, target: &Target) -> Result<Way, OpenError> {
+        if target.whole {
+            let rings = self.workers.map_or(target.device.rx_queues, |count| count as u32);
+            let direction = self.direction.unwrap_or_default();
+            return Ok(Way::Packet { spread: Spread::Flows { rings }, direction });
+        }
+        if self.wants_sent() {
+            let interface = target.device.name.clone();
+            return Err(OpenError::ReceivedOnly { interface, reason: "a receive queue" });
+        }
+        Ok(Way::Packet { spread: Spread::Queues(target.queues.clone()), direction: Direction::In })
+    }
+
+    /// Whether packets that the host sends were asked for.
+    fn wants_sent(&self) -> bool {
+        matches!(self.direction, Some(Direction::Out | Direction::InOut))
+    }
+
+    /// Opens the rings of one interface, whose first one is the capture's ring `first_ring_index`.
+    pub(super) fn open_target(
+        &self,
+        target: &Target,
+        geometry: Geometry,
+        interface_index: usize,
+        first_ring_index: usize,
+    ) -> Result<Opened, OpenError> {
+        match &target.way {
+            Way::Xdp => {
+                let settings = xdp::Settings {
+                    geometry,
+                    timestamps: self.timestamps,
+                    promiscuous: self.promiscuous,
+                    snap_len: self.snap_len,
+                    interface_index,
+                    first_ring_index,
+                };
+                let opened = xdp::open(&target.device, &target.queues, &settings)?;
+                Ok(Opened {
+                    rings: opened.rings,
+                    counters_at_start: opened.counters_at_start,
+                    attachment: Attachment::Xdp(opened.attachment),
+                    unplaced: None,
+                    reception: Reception::Xdp {
+                        rung: opened.rung,
+                        missed_rungs: opened.missed_rungs,
+                        huge_pages: opened.huge_pages,
+                    },
+                })
+            }
+            Way::Packet { spread, direction } => {
+                let settings = packet::Settings {
+                    geometry,
+                    spread: spread.clone(),
+                    direction: *direction,
+                    retire_after: self.retire_after,
+                    timestamps: self.timestamps,
+                    promiscuous: self.promiscuous,
+                    snap_len: self.snap_len,
+                    interface_index,
+                    first_ring_index,
+                };
+                let opened = packet::open(&target.device, &settings)?;
+                Ok(Opened {
+                    rings: opened.rings,
+                    counters_at_start: target.counters(),
+                    attachment: Attachment::Packet(opened.attachment),
+                    unplaced: opened.unplaced,
+                    reception: Reception::Packet {
+                        spread: settings.spread,
+                        direction: settings.direction,
+                        block_bytes: opened.shape.block_bytes,
+                        retire_after: settings.retire_after,
+                    },
+                })
+            }
+        }
+    }
+
+    /// The same for all rings: cells large enough for the interface with the longest frames.
+    pub(super) fn geometry(&self, targets: &[Target], rings: usize) -> Result<Geometry, OpenError> {
+        let mut geometry = Geometry { chunk_cells: self.chunk_cells, chunks: 0, cell_bytes: 0 };
+        for target in targets {
+            geometry.cell_bytes = geometry.cell_bytes.max(target.cell_bytes(self.chunk_cells)?);
+        }
+        let chunk_bytes = targets.iter().map(|target| target.way.chunk_bytes(geometry)).max().unwrap_or(1);
+        let fitting = |bytes: u64| bytes / rings as u64 / chunk_bytes;
+        let chunks = match (self.chunks, self.buffer_bytes) {
+            (Some(chunks), _) => u64::from(chunks),
+            (None, Some(bytes)) if fitting(bytes) == 0 => {
+                return Err(OpenError::BadParameter {
+                    parameter: "the buffer size",
+                    value: bytes,
+                    allowed: format!("{} bytes (one chunk per ring) or more", chunk_bytes * rings as u64),
+                });
+            }
+            (None, Some(bytes)) => fitting(bytes).min(MAX_CELLS / u64::from(self.chunk_cells)),
+            (None, None) => fitting(limits::memory_total() / 8).clamp(1, u64::from(DEFAULT_CHUNKS)),
+        };
+        Ok(Geometry { chunks: chunks as u32, ..geometry })
+    }
+}
