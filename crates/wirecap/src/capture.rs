@@ -19,6 +19,7 @@ use crate::ledger::{Ledger, Mode, RingLedger};
 use crate::packet::{self, Unplaced};
 use crate::pool::Geometry;
 use crate::ring::Ring;
+use crate::source::Source;
 use crate::sync::{Mutex, lock};
 use crate::warning::Warning;
 use crate::worker::{Alarm, Worker, ring_bell};
@@ -142,10 +143,10 @@ impl Stopper {
 }
 
 impl Capture {
-    /// A capture on `device`: an interface (`eth0`: all its receive queues) or receive queues of it
+    /// A capture on `source`: an interface (`eth0`: all its receive queues) or receive queues of it
     /// (`eth0@2`, `eth0@0-3`, `eth0@0,2`).
-    pub fn on(device: impl Into<String>) -> CaptureBuilder {
-        CaptureBuilder::new(vec![device.into()], None)
+    pub fn on(source: impl Into<Source>) -> CaptureBuilder {
+        CaptureBuilder::new(vec![source.into()], None)
     }
 
     /// Reads a savefile as if its packets were being captured (the engine `file`): one ring, whose end is

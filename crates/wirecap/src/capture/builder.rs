@@ -14,6 +14,7 @@ use crate::ledger::Mode;
 use crate::limits;
 use crate::packet::{self, Direction};
 use crate::pool::Geometry;
+use crate::source::Source;
 
 /// Cells per chunk (M) unless something else is asked for.
 pub const DEFAULT_CHUNK_CELLS: u32 = 256;
@@ -23,6 +24,8 @@ pub const DEFAULT_CHUNKS: u32 = 512;
 const MAX_CHUNK_CELLS: u32 = 65_536;
 /// The largest R x M: what AF_XDP's 32-bit ring indices and allocators take without complaint.
 pub(super) const MAX_CELLS: u64 = 1 << 26;
+/// More than any machine has CPUs for.
+const MAX_WORKERS: usize = 1024;
 /// How long a worker may be away before its buddies take everything from its rings.
 const DEFAULT_STUCK_AFTER: Duration = Duration::from_secs(1);
 /// Bytes kept of each packet unless something else is asked for: all of them.
@@ -43,7 +46,7 @@ pub enum Engine {
 /// What a capture is to be: made by [`Capture::on`], completed by [`open`](Self::open).
 #[derive(Debug, Clone)]
 pub struct CaptureBuilder {
-    pub(super) sources: Vec<String>,
+    pub(super) sources: Vec<Source>,
     /// A savefile in place of interfaces.
     pub(super) file: Option<PathBuf>,
     pub(super) engine: Engine,
@@ -56,6 +59,7 @@ pub struct CaptureBuilder {
     pub(super) mode: Mode,
     pub(super) stuck_after: Duration,
     pub(super) workers: Option<usize>,
+    pub(super) most_workers: Option<usize>,
     pub(super) timestamps: bool,
     pub(super) promiscuous: bool,
     pub(super) snap_len: u32,
@@ -64,7 +68,7 @@ pub struct CaptureBuilder {
 
 impl CaptureBuilder {
     /// A capture from `sources` or else from `file`, by defaults.
-    pub(super) fn new(sources: Vec<String>, file: Option<PathBuf>) -> Self {
+    pub(super) fn new(sources: Vec<Source>, file: Option<PathBuf>) -> Self {
         Self {
             sources,
             file,
@@ -78,6 +82,7 @@ impl CaptureBuilder {
             mode: Mode::Basic,
             stuck_after: DEFAULT_STUCK_AFTER,
             workers: None,
+            most_workers: None,
             timestamps: false,
             promiscuous: true,
             snap_len: DEFAULT_SNAP_LEN,
@@ -85,9 +90,9 @@ impl CaptureBuilder {
         }
     }
 
-    /// Also captures from `device`, named as for [`Capture::on`].
-    pub fn and(mut self, device: impl Into<String>) -> Self {
-        self.sources.push(device.into());
+    /// Also captures from `source`, named as for [`Capture::on`].
+    pub fn and(mut self, source: impl Into<Source>) -> Self {
+        self.sources.push(source.into());
         self
     }
 
@@ -161,11 +166,22 @@ impl CaptureBuilder {
         self
     }
 
-    /// How many workers share the rings. Default: one per ring; never more than rings.
+    /// How many workers share the rings. Default: one per ring.
     ///
-    /// With the engine `packet` a whole interface has as many rings as there are workers.
+    /// Where there are fewer receive queues than that, queues get several rings, so that each worker has one:
+    /// a hash of a packet's flow decides which ring it comes in, the same for both directions. With the
+    /// engine `xdp` the rings of a queue share the memory of their pools, but none takes more than its part
+    /// of it, however long it is not read. With the engine `packet` a whole interface has as many rings as
+    /// there are workers, and named queues have one each.
     pub fn workers(mut self, count: usize) -> Self {
         self.workers = Some(count);
+        self
+    }
+
+    /// As [`workers`](Self::workers), but with the engine `xdp` no rings are made for it: there are no more
+    /// workers than rings anyway.
+    pub fn at_most_workers(mut self, count: usize) -> Self {
+        self.most_workers = Some(count);
         self
     }
 
@@ -182,7 +198,8 @@ impl CaptureBuilder {
         self
     }
 
-    /// Bytes of each packet that [`Packet::data`](crate::Packet::data) gives at most. Default: 262,144.
+    /// Bytes of each packet that [`Packet::data`](crate::Packet::data) gives at most, where
+    /// [`Source::snap_len`] says nothing else. Default: 262,144.
     pub fn snap_len(mut self, bytes: u32) -> Self {
         self.snap_len = bytes;
         self
@@ -205,12 +222,9 @@ impl CaptureBuilder {
             return self.open_file(path);
         }
         let targets = self.targets()?;
-        let ring_count = targets.iter().map(Target::rings).sum();
-        let geometry = self.geometry(&targets, ring_count)?;
-        let bytes = |target: &Target| {
-            target.way.chunk_bytes(geometry) * u64::from(geometry.chunks) * target.rings() as u64
-        };
-        let locked = |target: &&Target| matches!(target.way, Way::Xdp);
+        let geometry = self.geometry(&targets)?;
+        let bytes = |target: &Target| target.pool_bytes(geometry);
+        let locked = |target: &&Target| matches!(target.way, Way::Xdp(_));
         limits::check_memory(
             targets.iter().map(bytes).sum(),
             targets.iter().filter(locked).map(bytes).sum(),
@@ -229,14 +243,15 @@ impl CaptureBuilder {
             });
             interfaces.push(Interface {
                 rings: target.rings(),
+                pool_bytes: target.pool_bytes(geometry),
                 reception: opened.reception,
                 why: target.why,
                 device: target.device,
                 queues: target.queues,
-                snap_len: self.snap_len,
+                snap_len: target.snap_len,
             });
         }
-        let workers = self.workers.unwrap_or(rings.len()).clamp(1, rings.len());
+        let workers = self.workers.or(self.most_workers).unwrap_or(rings.len()).clamp(1, rings.len());
         let group = Group::new(rings, workers, self.mode, self.stuck_after);
         Capture::start(group, interfaces, attached, geometry, &self.pin)
     }
@@ -271,8 +286,8 @@ impl CaptureBuilder {
         {
             return bad("T (threshold in percent)", (threshold * 100.0) as u64, "0 to 100");
         }
-        if self.workers == Some(0) {
-            return bad("the number of workers", 0, "1 or more");
+        if let Some(count) = self.workers.filter(|count| !(1..=MAX_WORKERS).contains(count)) {
+            return bad("the number of workers", count as u64, "1 to 1024");
         }
         if let Pin::List(cpus) = &self.pin
             && let Some(&cpu) = cpus.iter().find(|cpu| !may_run_on(**cpu))
@@ -283,7 +298,8 @@ impl CaptureBuilder {
                 "one that this process may run on (see taskset -p)",
             );
         }
-        if self.snap_len == 0 {
+        let own = self.sources.iter().filter_map(|source| source.settings.snap_len);
+        if own.chain([self.snap_len]).any(|bytes| bytes == 0) {
             return bad("the snap length", 0, "1 byte or more");
         }
         Ok(())
@@ -296,13 +312,16 @@ mod tests {
 
     #[test]
     fn numbers_that_cannot_be_are_refused_before_anything_else() {
-        let cases: [(&str, CaptureBuilder); 6] = [
+        let cases: [(&str, CaptureBuilder); 9] = [
             ("M", Capture::on("x").chunk(0)),
             ("M", Capture::on("x").chunk(1 << 20)),
             ("R (", Capture::on("x").pool(0)),
             ("R x M", Capture::on("x").pool(u32::MAX)),
             ("T", Capture::on("x").advanced(1.5)),
             ("workers", Capture::on("x").workers(0)),
+            ("workers", Capture::on("x").workers(1025)),
+            ("snap length", Capture::on("x").snap_len(0)),
+            ("snap length", Capture::on("x").and(Source::new("y").snap_len(0))),
         ];
         for (parameter, builder) in cases {
             let message = builder.open().unwrap_err().to_string();

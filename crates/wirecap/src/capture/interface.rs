@@ -16,6 +16,8 @@ pub struct Interface {
     pub queues: Vec<u32>,
     /// How many rings its packets come in.
     pub rings: usize,
+    /// Bytes of memory that its rings' packets have.
+    pub pool_bytes: u64,
     /// How its packets are received.
     pub reception: Reception,
     /// Why this engine was chosen, with [`Engine::Auto`].

@@ -10,7 +10,8 @@ use crate::limits;
 use crate::packet::{self, Direction, Spread, Unplaced};
 use crate::pool::Geometry;
 use crate::ring::Ring;
-use crate::source::Source;
+use crate::source::DeviceName;
+use crate::steer::Steering;
 use crate::xdp;
 
 /// What a capture is to receive from one interface.
@@ -23,12 +24,14 @@ pub(super) struct Target {
     pub(super) way: Way,
     /// Why, if it was our choice.
     pub(super) why: Option<String>,
+    /// Bytes kept of each packet.
+    pub(super) snap_len: u32,
 }
 
 /// How packets are to be received from an interface.
 #[derive(Debug, Clone)]
 pub(super) enum Way {
-    Xdp,
+    Xdp(Steering),
     Packet { spread: Spread, direction: Direction },
 }
 
@@ -36,7 +39,7 @@ impl Target {
     /// How many rings it has.
     pub(super) fn rings(&self) -> usize {
         match &self.way {
-            Way::Xdp => self.queues.len(),
+            Way::Xdp(steering) => steering.rings(),
             Way::Packet { spread, .. } => spread.rings(),
         }
     }
@@ -51,18 +54,18 @@ impl Target {
 
     fn cell_bytes(&self, chunk_cells: u32) -> Result<u32, OpenError> {
         match self.way {
-            Way::Xdp => xdp::cell_bytes(&self.device, chunk_cells),
+            Way::Xdp(_) => xdp::cell_bytes(&self.device, chunk_cells),
             Way::Packet { .. } => Ok(packet::CELL_BYTES),
         }
     }
-}
 
-impl Way {
-    /// Bytes of memory for each of the R chunks of a ring.
-    pub(super) fn chunk_bytes(&self, geometry: Geometry) -> u64 {
-        match self {
-            Self::Xdp => u64::from(geometry.chunk_cells) * u64::from(geometry.cell_bytes),
-            Self::Packet { .. } => packet::block_shape(geometry).block_bytes.into(),
+    /// Bytes of memory for its rings' packets.
+    pub(super) fn pool_bytes(&self, geometry: Geometry) -> u64 {
+        match &self.way {
+            Way::Xdp(steering) => xdp::pool_bytes(geometry, steering),
+            Way::Packet { spread, .. } => {
+                packet::block_shape(geometry).ring_bytes() as u64 * spread.rings() as u64
+            }
         }
     }
 }
@@ -82,30 +85,56 @@ impl CaptureBuilder {
     /// The interfaces and queues that are meant, each interface once.
     pub(super) fn targets(&self) -> Result<Vec<Target>, OpenError> {
         let mut targets: Vec<Target> = Vec::new();
-        for name in &self.sources {
-            let source: Source = name.parse()?;
-            let device = Device::find(&source.interface)?;
-            let queues = source.queues_of(&device)?;
+        for source in &self.sources {
+            let name: DeviceName = source.device.parse()?;
+            let device = Device::find(&name.interface)?;
+            let queues = name.queues_of(&device)?;
+            let snap_len = source.settings.snap_len.unwrap_or(self.snap_len);
             match targets.iter_mut().find(|target| target.device.index == device.index) {
+                Some(target) if target.snap_len != snap_len => {
+                    let setting = "snap length";
+                    return Err(OpenError::SettingsDiffer { interface: device.name, setting });
+                }
                 Some(target) => {
                     target.queues.extend(queues);
                     target.queues.sort_unstable();
                     target.queues.dedup();
-                    target.whole |= source.is_whole();
+                    target.whole |= name.is_whole();
                 }
                 None => targets.push(Target {
+                    way: Way::Xdp(Steering::new(queues.clone(), 0)),
+                    why: None,
+                    whole: name.is_whole(),
                     device,
                     queues,
-                    whole: source.is_whole(),
-                    way: Way::Xdp,
-                    why: None,
+                    snap_len,
                 }),
             }
         }
         for target in &mut targets {
             (target.way, target.why) = self.way(target)?;
         }
+        self.deal_rings(&mut targets);
         Ok(targets)
+    }
+
+    /// Where there are fewer rings than workers were asked for, has the engine `xdp` make more: for each
+    /// queue as near to the same number as whole rings are.
+    fn deal_rings(&self, targets: &mut [Target]) {
+        let rings = targets.iter().map(Target::rings).sum();
+        let mut extra = self.workers.unwrap_or(0).saturating_sub(rings);
+        let steerings = targets.iter_mut().filter_map(|target| match &mut target.way {
+            Way::Xdp(steering) => Some(steering),
+            Way::Packet { .. } => None,
+        });
+        let steerings: Vec<&mut Steering> = steerings.collect();
+        let mut left: usize = steerings.iter().map(|steering| steering.queues().len()).sum();
+        for steering in steerings {
+            let queues = steering.queues().len();
+            let own = (extra * queues).div_ceil(left);
+            (extra, left) = (extra - own, left - queues);
+            *steering = Steering::new(steering.queues().to_vec(), queues + own);
+        }
     }
 
     /// The way in which packets are received from `target`, and why, if that is our choice.
@@ -145,13 +174,14 @@ impl CaptureBuilder {
         }
         match target.device.carries_host_traffic() {
             Some(reason) if !self.take => Err(OpenError::CarriesHostTraffic { interface, reason }),
-            _ => Ok(Way::Xdp),
+            _ => Ok(Way::Xdp(Steering::new(target.queues.clone(), 0))),
         }
     }
 
     fn packet_way(&self, target: &Target) -> Result<Way, OpenError> {
         if target.whole {
-            let rings = self.workers.map_or(target.device.rx_queues, |count| count as u32);
+            let count = self.workers.or(self.most_workers);
+            let rings = count.map_or(target.device.rx_queues, |count| count as u32);
             let direction = self.direction.unwrap_or_default();
             return Ok(Way::Packet { spread: Spread::Flows { rings }, direction });
         }
@@ -176,16 +206,16 @@ impl CaptureBuilder {
         first_ring_index: usize,
     ) -> Result<Opened, OpenError> {
         match &target.way {
-            Way::Xdp => {
+            Way::Xdp(steering) => {
                 let settings = xdp::Settings {
                     geometry,
                     timestamps: self.timestamps,
                     promiscuous: self.promiscuous,
-                    snap_len: self.snap_len,
+                    snap_len: target.snap_len,
                     interface_index,
                     first_ring_index,
                 };
-                let opened = xdp::open(&target.device, &target.queues, &settings)?;
+                let opened = xdp::open(&target.device, steering, &settings)?;
                 Ok(Opened {
                     rings: opened.rings,
                     counters_at_start: opened.counters_at_start,
@@ -206,7 +236,7 @@ impl CaptureBuilder {
                     retire_after: self.retire_after,
                     timestamps: self.timestamps,
                     promiscuous: self.promiscuous,
-                    snap_len: self.snap_len,
+                    snap_len: target.snap_len,
                     interface_index,
                     first_ring_index,
                 };
@@ -228,25 +258,61 @@ impl CaptureBuilder {
     }
 
     /// The same for all rings: cells large enough for the interface with the longest frames.
-    pub(super) fn geometry(&self, targets: &[Target], rings: usize) -> Result<Geometry, OpenError> {
-        let mut geometry = Geometry { chunk_cells: self.chunk_cells, chunks: 0, cell_bytes: 0 };
+    pub(super) fn geometry(&self, targets: &[Target]) -> Result<Geometry, OpenError> {
+        let mut geometry = Geometry { chunk_cells: self.chunk_cells, chunks: 1, cell_bytes: 0 };
         for target in targets {
             geometry.cell_bytes = geometry.cell_bytes.max(target.cell_bytes(self.chunk_cells)?);
         }
-        let chunk_bytes = targets.iter().map(|target| target.way.chunk_bytes(geometry)).max().unwrap_or(1);
-        let fitting = |bytes: u64| bytes / rings as u64 / chunk_bytes;
-        let chunks = match (self.chunks, self.buffer_bytes) {
-            (Some(chunks), _) => u64::from(chunks),
-            (None, Some(bytes)) if fitting(bytes) == 0 => {
+        let bytes = |chunks| {
+            let geometry = Geometry { chunks, ..geometry };
+            targets.iter().map(|target| target.pool_bytes(geometry)).sum::<u64>()
+        };
+        let most = (MAX_CELLS / u64::from(self.chunk_cells)) as u32;
+        geometry.chunks = match (self.chunks, self.buffer_bytes) {
+            (Some(chunks), _) => chunks,
+            (None, Some(buffer)) if bytes(1) > buffer => {
                 return Err(OpenError::BadParameter {
                     parameter: "the buffer size",
-                    value: bytes,
-                    allowed: format!("{} bytes (one chunk per ring) or more", chunk_bytes * rings as u64),
+                    value: buffer,
+                    allowed: format!("{} bytes (one chunk per ring) or more", bytes(1)),
                 });
             }
-            (None, Some(bytes)) => fitting(bytes).min(MAX_CELLS / u64::from(self.chunk_cells)),
-            (None, None) => fitting(limits::memory_total() / 8).clamp(1, u64::from(DEFAULT_CHUNKS)),
+            (None, Some(buffer)) => largest(most, |chunks| bytes(chunks) <= buffer),
+            (None, None) => {
+                let buffer = limits::memory_total() / 8;
+                largest(most.min(DEFAULT_CHUNKS), |chunks| bytes(chunks) <= buffer)
+            }
         };
-        Ok(Geometry { chunks: chunks as u32, ..geometry })
+        for target in targets {
+            if let Way::Xdp(steering) = &target.way {
+                xdp::check_pools(geometry, steering)?;
+            }
+        }
+        Ok(geometry)
+    }
+}
+
+/// The largest number up to `most` that fits, where all below it fit as well; 1 if none does.
+fn largest(most: u32, fits: impl Fn(u32) -> bool) -> u32 {
+    let (mut fitting, mut beyond) = (1, most + 1);
+    while beyond - fitting > 1 {
+        let middle = fitting + (beyond - fitting) / 2;
+        *(if fits(middle) { &mut fitting } else { &mut beyond }) = middle;
+    }
+    fitting
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_largest_that_fits_is_found() {
+        for most in 1..40 {
+            for limit in 1..50 {
+                assert_eq!(largest(most, |number| number <= limit), most.min(limit));
+            }
+        }
+        assert_eq!(largest(10, |_| false), 1);
     }
 }
