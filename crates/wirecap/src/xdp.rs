@@ -1,7 +1,9 @@
 //! The `xdp` engine: AF_XDP sockets on the receive queues of an interface (take mode).
 
 mod attachment;
+mod claim;
 mod ladder;
+mod place;
 mod sizes;
 
 use std::io;
@@ -20,11 +22,14 @@ use crate::pool::{Descriptor, Geometry, Pool};
 use crate::refill::{Kernel, KernelDrops, Refill};
 use crate::ring::{Ring, UmemRing};
 use crate::steer::Steering;
+use crate::sync::lock;
 use crate::sys::xdp::XdpSocket;
+use attachment::SharedPlace;
 use ladder::{Ladder, refusal_to_bind};
 use sizes::pool_geometry;
 
 pub(crate) use attachment::Attachment;
+pub use claim::Holder;
 pub(crate) use sizes::{cell_bytes, check_pools, pool_bytes};
 
 /// How rings are to be opened.
@@ -71,7 +76,12 @@ pub(crate) fn open(device: &Device, steering: &Steering, settings: &Settings) ->
     let mut sockets = Vec::new();
     for queue in queues {
         queue.bind(&mut ladder)?;
-        let kernel = |socket| SocketKernel { socket, ifindex: device.index, inquiry: Arc::clone(&inquiry) };
+        let kernel = |socket| SocketKernel {
+            socket,
+            ifindex: device.index,
+            inquiry: Arc::clone(&inquiry),
+            place: Arc::clone(&attachment.place),
+        };
         let prepared = queue.rings.into_iter();
         let prepared: Vec<_> =
             prepared.map(|ring| (ring.name, ring.rx, Arc::new(kernel(ring.socket)))).collect();
@@ -187,6 +197,7 @@ struct SocketKernel {
     /// A socket in the interface's network namespace that answers questions about it; AF_XDP sockets
     /// do not.
     inquiry: Arc<OwnedFd>,
+    place: SharedPlace,
 }
 
 impl Kernel for SocketKernel {
@@ -206,7 +217,13 @@ impl Kernel for SocketKernel {
         Some(self.socket.as_fd())
     }
 
+    /// Also the occasion to see to it that the program still gets its packets: a ring that is idle may be
+    /// so since it does not.
     fn is_gone(&self) -> bool {
+        if let Some(place) = &*lock(&self.place) {
+            // If that fails the interface is gone, which shows below.
+            let _ = place.restore();
+        }
         netdevice::index_to_name(&*self.inquiry, self.ifindex).is_err()
     }
 }
