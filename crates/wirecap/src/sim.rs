@@ -334,7 +334,7 @@ fn supplies(settings: &SimSettings) -> (Vec<RingCells>, Option<Arc<Stock>>) {
 }
 
 fn open_ring(index: usize, cells: RingCells, settings: &SimSettings) -> (Arc<UmemRing>, Arc<SimKernel>) {
-    let name = RingName { interface: "sim0".to_owned(), queue: index as u32 };
+    let name = RingName::of_queue("sim0", index as u32);
     let identity =
         RingIdentity { name, index, interface_index: 0, snap_len: u32::MAX, link_type: LinkType::ETHERNET };
     let RingCells { pool, places, addresses, supply } = cells;

@@ -43,6 +43,8 @@ enum Part {
     Warm,
     /// wirecap capture beside other programs that record
     Rivals,
+    /// wirecap capture --engine packet beside tcpdump
+    Packet,
     /// The bare AF_XDP receive loop
     Bare(bare::Arguments),
     /// The bare loop's work done with the library
@@ -89,12 +91,14 @@ fn main() -> Outcome<()> {
         Some(Part::Modes) => count::rates_of_modes(effort),
         Some(Part::Warm) => count::warm(effort),
         Some(Part::Rivals) => rivals::run(effort),
+        Some(Part::Packet) => rivals::packet(effort),
         _ => {
             count::instructions(effort)?;
             count::rates(effort)?;
             count::rates_of_modes(effort)?;
             count::warm(effort)?;
-            rivals::run(effort)
+            rivals::run(effort)?;
+            rivals::packet(effort)
         }
     }
 }
