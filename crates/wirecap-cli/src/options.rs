@@ -68,6 +68,14 @@ pub(crate) struct CaptureOptions {
     #[arg(long, value_name = "K|off", value_parser = parse_warm, default_value = "off")]
     warm: Warm,
 
+    /// The rings share their cells: each has a quarter of R x M for itself, and more in a burst
+    ///
+    /// A ring keeps a quarter of R x M packets at any pace, whatever the others are doing, and takes what else
+    /// it needs from what is shared, while no more than a quarter comes from one look of the keeper to
+    /// the next, as with --warm. --engine xdp only, and with a queue for each ring.
+    #[arg(long)]
+    elastic: bool,
+
     /// Where workers run: auto (near the CPU that receives their queue), off, or a list of CPUs: 0,2-3
     #[arg(long, value_name = "auto|off|CPUS", value_parser = parse_pin, default_value = "off")]
     pin: Pin,
@@ -151,6 +159,7 @@ impl CaptureOptions {
             None => builder,
         };
         let builder = self.warm.0.into_iter().fold(builder, CaptureBuilder::warm);
+        let builder = if self.elastic { builder.elastic() } else { builder };
         let builder = match self.threshold {
             Some(percent) => builder.advanced(percent / 100.0),
             None => builder.basic(),
@@ -249,12 +258,12 @@ fn opened(capture: &Capture, interface: &Interface) -> String {
             let cells = grouped(geometry.cells().into());
             let pages = if *huge_pages { " on huge pages" } else { "" };
             let mode = capture.mode();
-            let warm = match posted {
-                posted if *posted < geometry.cells() => format!(" ({} warm)", grouped((*posted).into())),
+            let posted = match posted {
+                posted if *posted < geometry.cells() => format!(" ({} posted)", grouped((*posted).into())),
                 _ => String::new(),
             };
             let mut text = format!(
-                "{begin} of {cells} packets{warm}, xdp engine ({rung}), {mode}, {memory} of cells{pages}{snap_len}{why}"
+                "{begin} of {cells} packets{posted}, xdp engine ({rung}), {mode}, {memory} of cells{pages}{snap_len}{why}"
             );
             for (rung, reason) in missed_rungs {
                 text += &format!("\n  not {rung}: {reason}");

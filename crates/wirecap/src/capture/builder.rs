@@ -61,6 +61,7 @@ pub struct CaptureBuilder {
     pub(super) workers: Option<usize>,
     pub(super) most_workers: Option<usize>,
     pub(super) warm: Option<u32>,
+    pub(super) elastic: bool,
     pub(super) timestamps: bool,
     pub(super) promiscuous: bool,
     pub(super) snap_len: u32,
@@ -85,6 +86,7 @@ impl CaptureBuilder {
             workers: None,
             most_workers: None,
             warm: None,
+            elastic: false,
             timestamps: false,
             promiscuous: true,
             snap_len: DEFAULT_SNAP_LEN,
@@ -202,6 +204,20 @@ impl CaptureBuilder {
         self
     }
 
+    /// The rings share the cells of all their pools. Each has a quarter of R x M for itself, posted to the
+    /// kernel (or as many of them as [`warm`](Self::warm) says), and takes more from what is shared as
+    /// its backlog grows: up to all of it, but no more than eight pools. What comes home goes back to what
+    /// is shared. Only the engine `xdp` has this, and only with a queue for each ring. Default: every ring
+    /// has its own R x M.
+    ///
+    /// A ring keeps a quarter of R x M at any pace, whatever the others are doing; more if it is not taken, and
+    /// while no more than a quarter comes from one look of the keeper to the next, as with
+    /// [`warm`](Self::warm).
+    pub fn elastic(mut self) -> Self {
+        self.elastic = true;
+        self
+    }
+
     /// Whether packets carry their time of arrival. It costs a clock read per packet in the kernel, so
     /// it is off by default.
     pub fn timestamps(mut self, on: bool) -> Self {
@@ -246,11 +262,13 @@ impl CaptureBuilder {
             targets.iter().map(bytes).sum(),
             targets.iter().filter(locked).map(bytes).sum(),
         )?;
+        let commons = self.commons(&targets, geometry)?;
         let mut rings = Vec::new();
         let mut interfaces = Vec::new();
         let mut attached = Vec::new();
         for (interface_index, target) in targets.into_iter().enumerate() {
-            let opened = self.open_target(&target, geometry, interface_index, rings.len())?;
+            let opened =
+                self.open_target(&target, geometry, commons.as_ref(), interface_index, rings.len())?;
             rings.extend(opened.rings);
             attached.push(Attached {
                 target: target.clone(),

@@ -174,7 +174,11 @@ impl CaptureBuilder {
 
     /// Something that was asked for and only the engine `xdp` has.
     fn xdp_option(&self) -> Option<&'static str> {
-        self.warm.map(|_| "warm cells (--warm)")
+        match self.warm {
+            _ if self.elastic => Some("elastic pools (--elastic)"),
+            Some(_) => Some("warm cells (--warm)"),
+            None => None,
+        }
     }
 
     fn xdp_way(&self, target: &Target) -> Result<Way, OpenError> {
@@ -212,6 +216,7 @@ impl CaptureBuilder {
         &self,
         target: &Target,
         geometry: Geometry,
+        commons: Option<&Arc<xdp::Commons>>,
         interface_index: usize,
         first_ring_index: usize,
     ) -> Result<Opened, OpenError> {
@@ -220,6 +225,7 @@ impl CaptureBuilder {
                 let settings = xdp::Settings {
                     geometry,
                     warm: self.warm,
+                    commons: commons.cloned(),
                     timestamps: self.timestamps,
                     promiscuous: self.promiscuous,
                     snap_len: target.snap_len,
@@ -267,6 +273,29 @@ impl CaptureBuilder {
                 })
             }
         }
+    }
+
+    /// What the rings of an elastic capture share.
+    pub(super) fn commons(
+        &self,
+        targets: &[Target],
+        geometry: Geometry,
+    ) -> Result<Option<Arc<xdp::Commons>>, OpenError> {
+        if !self.elastic {
+            return Ok(None);
+        }
+        let (rings, queues): (usize, usize) = targets
+            .iter()
+            .fold((0, 0), |(rings, queues), target| (rings + target.rings(), queues + target.queues.len()));
+        if rings > queues {
+            return Err(OpenError::BadParameter {
+                parameter: "the number of workers of an elastic capture",
+                value: rings as u64,
+                allowed: format!("up to {queues}: rings that share a queue have no shares of their own"),
+            });
+        }
+        let devices = targets.iter().map(|target| &target.device);
+        xdp::Commons::new(geometry, rings, self.warm, devices).map(|commons| Some(Arc::new(commons)))
     }
 
     /// The same for all rings: cells large enough for the interface with the longest frames.

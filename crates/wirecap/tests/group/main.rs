@@ -2,6 +2,7 @@
 
 mod bed;
 mod burst;
+mod elastic;
 
 use std::sync::Mutex;
 use std::thread;

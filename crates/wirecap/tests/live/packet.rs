@@ -67,6 +67,9 @@ fn what_only_the_engine_xdp_has_is_refused() {
     let (error, text) = bed.refusal(bed.small().warm(1000));
     assert!(matches!(error, OpenError::XdpOnly { .. }), "{text}");
     assert!(text.contains("warm cells") && text.contains("a1"), "{text}");
+    let (error, text) = bed.refusal(bed.small().elastic());
+    assert!(matches!(error, OpenError::XdpOnly { .. }), "{text}");
+    assert!(text.contains("elastic") && text.contains("--engine xdp"), "{text}");
     bed.assert_untouched();
 }
 
