@@ -19,6 +19,7 @@ use crate::pool::Geometry;
 use crate::ring::Ring;
 use crate::source::Source;
 use crate::sync::{Mutex, lock};
+use crate::time::Timestamps;
 use crate::warning::Warning;
 use crate::worker::{Alarm, Worker, ring_bell};
 use crate::xdp;
@@ -64,7 +65,7 @@ pub struct CaptureBuilder {
     mode: Mode,
     stuck_after: Duration,
     workers: Option<usize>,
-    timestamps: bool,
+    timestamps: Timestamps,
     promiscuous: bool,
     snap_len: u32,
     pin: Pin,
@@ -155,10 +156,9 @@ impl CaptureBuilder {
         self
     }
 
-    /// Whether packets carry their time of arrival. It costs a clock read per packet in the kernel, so
-    /// it is off by default.
-    pub fn timestamps(mut self, on: bool) -> Self {
-        self.timestamps = on;
+    /// Which packets' times of arrival are looked up. Default: none.
+    pub fn timestamps(mut self, which: Timestamps) -> Self {
+        self.timestamps = which;
         self
     }
 
@@ -352,6 +352,7 @@ impl CaptureBuilder {
                         rung: opened.rung,
                         missed_rungs: opened.missed_rungs,
                         huge_pages: opened.huge_pages,
+                        timestamps: opened.timestamps,
                     },
                 })
             }
@@ -578,6 +579,9 @@ pub enum Reception {
         missed_rungs: Vec<(Rung, String)>,
         /// Whether the pools lie on reserved huge pages.
         huge_pages: bool,
+        /// Whose times the program looks up: of every packet also where those of each batch were asked
+        /// for, if the kernel does not tell where a batch ends.
+        timestamps: Timestamps,
     },
     /// By the engine `packet`.
     Packet {
@@ -725,7 +729,7 @@ impl Capture {
             mode: Mode::Basic,
             stuck_after: DEFAULT_STUCK_AFTER,
             workers: None,
-            timestamps: false,
+            timestamps: Timestamps::None,
             promiscuous: true,
             snap_len: DEFAULT_SNAP_LEN,
             pin: Pin::Off,

@@ -12,7 +12,7 @@
 //! let capture = wirecap::Capture::on("eth0") // all rings; "eth0@2" for one
 //!     .chunk(256)
 //!     .pool(500) // M, R
-//!     .timestamps(true)
+//!     .timestamps(wirecap::Timestamps::Batch)
 //!     .open()?;
 //! std::thread::scope(|scope| {
 //!     for mut worker in capture.workers() {
@@ -34,6 +34,7 @@ mod affinity;
 pub mod bpf;
 mod capture;
 mod chunk;
+mod clock;
 pub mod device;
 mod error;
 mod file;
@@ -71,6 +72,6 @@ pub use ledger::{Account, Drops, Ledger, Mode, RingLedger, grouped};
 pub use packet::{Direction, Spread};
 pub use pool::Geometry;
 pub use reorder::{InOrder, Reorder};
-pub use time::Timestamp;
+pub use time::{Timestamp, Timestamps};
 pub use warning::Warning;
 pub use worker::Worker;

@@ -8,18 +8,20 @@ use rustix::net::{AddressFamily, SocketFlags, SocketType, netdevice, socket_with
 
 use crate::bpf::{BpfError, Link, Map, MapKind, Program, XdpMode};
 use crate::chunk::{RingIdentity, RingName};
+use crate::clock::Clock;
 use crate::device::{Device, DeviceCounters, Rung};
 use crate::error::OpenError;
 use crate::kernel_ring::{Consumer, Producer};
 use crate::limits::locked_memory_rlimit;
 use crate::pool::{Descriptor, Geometry, Pool};
-use crate::program::{self, Plan};
+use crate::program::{self, Plan, Stamping};
 use crate::refill::{Kernel, KernelDrops};
 use crate::ring::{Ring, StampSource, UmemRing};
 use crate::stamps::{NoStamps, ProgramStamps};
 use crate::sys::promiscuous::Promiscuous;
 use crate::sys::wait_for_running_programs;
 use crate::sys::xdp::{BindMode, HEADROOM_BYTES, XdpSocket};
+use crate::time::Timestamps;
 
 /// Bytes of an Ethernet header with two VLAN tags: what a frame is longer than the MTU.
 const LINK_HEADER_BYTES: u32 = 14 + 2 * 4;
@@ -30,7 +32,7 @@ const CELL_BYTES: [u32; 2] = [2048, 4096];
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Settings {
     pub(crate) geometry: Geometry,
-    pub(crate) timestamps: bool,
+    pub(crate) timestamps: Timestamps,
     pub(crate) promiscuous: bool,
     pub(crate) snap_len: u32,
     /// The interface's place in the capture.
@@ -47,6 +49,8 @@ pub(crate) struct Opened {
     pub(crate) rung: Rung,
     pub(crate) missed_rungs: Vec<(Rung, String)>,
     pub(crate) huge_pages: bool,
+    /// Whose times the program looks up.
+    pub(crate) timestamps: Timestamps,
     /// What the device had counted before the first packet came; not before the program was attached,
     /// which changes what a veth counts.
     pub(crate) counters_at_start: Option<DeviceCounters>,
@@ -120,6 +124,7 @@ pub(crate) fn open(device: &Device, queues: &[u32], settings: &Settings) -> Resu
     }
     Ok(Opened {
         rings,
+        timestamps: attachment.timestamps,
         attachment,
         rung: ladder.rung,
         missed_rungs: ladder.missed,
@@ -187,9 +192,10 @@ impl<'a> Ladder<'a> {
         }
     }
 
-    /// Attaches `program` in the driver if that is possible, else in the network stack.
-    fn attach(&mut self, program: &Program) -> Result<Link, BpfError> {
-        match Link::attach_xdp(program, self.device.index, XdpMode::Native) {
+    /// Attaches a program in the driver if that is possible, else in the network stack; `load` gives one
+    /// that is made for the place.
+    fn attach(&mut self, load: impl Fn(XdpMode) -> Result<Program, BpfError>) -> Result<Link, BpfError> {
+        match Link::attach_xdp(&load(XdpMode::Native)?, self.device.index, XdpMode::Native) {
             Err(error) if is_refusal_by_driver(&error) => {
                 let reason = match error.errno() {
                     Some(libc::EOPNOTSUPP) => "the driver has no native XDP".to_owned(),
@@ -198,7 +204,7 @@ impl<'a> Ladder<'a> {
                 self.miss(Rung::ZeroCopy, reason.clone());
                 self.miss(Rung::NativeCopy, reason);
                 self.rung = Rung::Generic;
-                Link::attach_xdp(program, self.device.index, XdpMode::Generic)
+                Link::attach_xdp(&load(XdpMode::Generic)?, self.device.index, XdpMode::Generic)
             }
             outcome => outcome,
         }
@@ -268,6 +274,8 @@ pub(crate) struct Attachment {
     link: Link,
     sockets: Map,
     stamps: Arc<dyn StampSource>,
+    timestamps: Timestamps,
+    _clock: Clock,
     queues: Vec<u32>,
     _promiscuous: Option<Promiscuous>,
 }
@@ -282,28 +290,35 @@ impl Attachment {
     ) -> Result<Self, OpenError> {
         let failed = |source| refused(device, source);
         let sockets = Map::create(MapKind::Xskmap, "wirecap_sockets", 4, device.rx_queues).map_err(failed)?;
-        let stamp_failed = settings
-            .timestamps
-            .then(|| Map::create(MapKind::Array, "wirecap_nostamp", 4, 1))
-            .transpose()
-            .map_err(failed)?;
-        let program = program::load(&Plan {
-            sockets: &sockets,
-            queues: (queues.len() < device.rx_queues as usize).then_some(queues),
-            stamp_failed: stamp_failed.as_ref(),
-        })
-        .map_err(failed)?;
-        let stamps: Arc<dyn StampSource> = match stamp_failed {
-            Some(map) => Arc::new(ProgramStamps::new(map)),
-            None => Arc::new(NoStamps),
+        let has_timestamps = settings.timestamps != Timestamps::None;
+        let stamps = has_timestamps.then(ProgramStamps::new).transpose().map_err(failed)?;
+        let clock = Clock::new(settings.timestamps, device);
+        let load = |mode| {
+            // Generic XDP also sees packets that come in no batch.
+            let clock = if mode == XdpMode::Native { &clock } else { &Clock::Packet };
+            program::load(&Plan {
+                sockets: &sockets,
+                queues: (queues.len() < device.rx_queues as usize).then_some(queues),
+                stamping: stamps.as_ref().map(|stamps| Stamping { clock, failed: stamps.failed() }),
+            })
         };
         let promiscuous = settings
             .promiscuous
             .then(|| Promiscuous::join(device.index))
             .transpose()
             .map_err(|source| system("set the interface to promiscuous mode", source))?;
-        let link = ladder.attach(&program).map_err(failed)?;
-        Ok(Self { link, sockets, stamps, queues: queues.to_vec(), _promiscuous: promiscuous })
+        let link = ladder.attach(load).map_err(failed)?;
+        let timestamps = match (has_timestamps, ladder.rung) {
+            (false, _) => Timestamps::None,
+            (true, Rung::Generic) => Timestamps::Packet,
+            (true, _) => clock.timestamps(),
+        };
+        let stamps: Arc<dyn StampSource> = match stamps {
+            Some(stamps) => Arc::new(stamps),
+            None => Arc::new(NoStamps),
+        };
+        let queues = queues.to_vec();
+        Ok(Self { link, sockets, stamps, timestamps, _clock: clock, queues, _promiscuous: promiscuous })
     }
 
     /// From now on the packets of `queue` go to `socket`.

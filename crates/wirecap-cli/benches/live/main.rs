@@ -8,6 +8,7 @@ mod bare;
 mod bed;
 mod count;
 mod figures;
+mod footprint;
 mod rivals;
 mod touch;
 
@@ -39,6 +40,8 @@ enum Part {
     Rates,
     /// wirecap capture beside other programs that record
     Rivals,
+    /// What a capture costs: memory of user and kernel, and the processor while nothing arrives
+    Footprint,
     /// The bare AF_XDP receive loop
     Bare(bare::Arguments),
     /// The bare loop's work done with the library
@@ -83,9 +86,11 @@ fn main() -> Outcome<()> {
         Some(Part::Instructions) => count::instructions(effort),
         Some(Part::Rates) => count::rates(effort),
         Some(Part::Rivals) => rivals::run(effort),
+        Some(Part::Footprint) => footprint::run(effort),
         _ => {
             count::instructions(effort)?;
             count::rates(effort)?;
+            footprint::run(effort)?;
             rivals::run(effort)
         }
     }
