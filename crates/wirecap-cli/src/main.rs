@@ -7,6 +7,7 @@ mod devices;
 mod failure;
 mod generate;
 mod handle;
+mod interfaces;
 mod man;
 mod merge;
 mod options;

@@ -12,6 +12,7 @@
 #![cfg_attr(loom, allow(dead_code))]
 
 use std::ffi::CStr;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use crate::bpf::asm::{Assembler, Condition, Helper, Label, Reg, Size};
 use crate::bpf::{BpfError, Link, LoadOptions, Map, MapKind, Program, ProgramKind};
@@ -19,7 +20,7 @@ use crate::device::Device;
 use crate::time::Timestamps;
 
 /// How many packets of a batch share a reading at most.
-const READ_EVERY: i32 = 8;
+const READ_EVERY: u64 = 8;
 /// The tracepoint that the kernel passes at the end of each batch (`trace_napi_poll` in
 /// `net/core/dev.c`), on the CPU that ran the XDP program for the batch's packets.
 const END_OF_BATCH: &CStr = c"napi_poll";
@@ -35,7 +36,9 @@ mod reading {
     pub(super) const NANOS: i16 = 0;
     /// For how many more packets it stands.
     pub(super) const LEFT: i16 = 8;
-    pub(super) const BYTES: u32 = 16;
+    /// For how many more a new one shall stand.
+    pub(super) const SHARED: i16 = 16;
+    pub(super) const BYTES: u32 = 24;
 }
 
 /// When the clock is read.
@@ -49,6 +52,8 @@ pub(crate) enum Clock {
         reading: Map,
         /// Runs the program that forgets the reading at the end of each batch.
         _forget: Link,
+        /// It is read for each packet after all.
+        each_packet: AtomicBool,
     },
 }
 
@@ -66,6 +71,7 @@ impl Clock {
 
     fn batch() -> Result<Self, BpfError> {
         let reading = Map::create(MapKind::PercpuArray, "wirecap_clock", reading::BYTES, 1)?;
+        share(&reading, READ_EVERY)?;
         let forget = Program::load(
             ProgramKind::RawTracepoint,
             "wirecap_forget",
@@ -73,15 +79,24 @@ impl Clock {
             LoadOptions::default(),
         )?;
         let _forget = Link::attach_tracepoint(&forget, END_OF_BATCH)?;
-        Ok(Self::Batch { reading, _forget })
+        Ok(Self::Batch { reading, _forget, each_packet: AtomicBool::new(false) })
     }
 
     /// The packets whose times it tells.
     pub(crate) fn timestamps(&self) -> Timestamps {
         match self {
-            Self::Packet => Timestamps::Packet,
-            Self::Batch { .. } => Timestamps::Batch,
+            Self::Batch { each_packet, .. } if !each_packet.load(Ordering::Relaxed) => Timestamps::Batch,
+            Self::Packet | Self::Batch { .. } => Timestamps::Packet,
         }
+    }
+
+    /// From now on it is.
+    pub(crate) fn read_for_each_packet(&self) -> Result<(), BpfError> {
+        if let Self::Batch { reading, each_packet, .. } = self {
+            share(reading, 1)?;
+            each_packet.store(true, Ordering::Relaxed);
+        }
+        Ok(())
     }
 
     /// Puts the time in nanoseconds into R0. Leaves nothing in R1 to R5 and R7.
@@ -93,6 +108,13 @@ impl Clock {
             Self::Batch { reading, .. } => read_for_batch(program, reading),
         }
     }
+}
+
+/// Lets every reading stand for so many packets.
+fn share(reading: &Map, packets: u64) -> Result<(), BpfError> {
+    let mut value = [0; reading::BYTES as usize];
+    value[reading::SHARED as usize..].copy_from_slice(&(packets - 1).to_ne_bytes());
+    reading.update(0, &value)
 }
 
 fn read_for_batch(program: &mut Assembler, reading: &Map) {
@@ -107,7 +129,8 @@ fn read_for_batch(program: &mut Assembler, reading: &Map) {
     program.bind(read);
     program.call(Helper::KtimeTaiNs);
     program.store(Size::Double, Reg::R7, reading::NANOS, Reg::R0);
-    program.store(Size::Double, Reg::R7, reading::LEFT, READ_EVERY - 1);
+    program.load(Size::Double, Reg::R1, Reg::R7, reading::SHARED);
+    program.store(Size::Double, Reg::R7, reading::LEFT, Reg::R1);
     program.bind(done);
 }
 

@@ -9,6 +9,7 @@ use crate::bpf::BpfError;
 use crate::chunk::RingName;
 use crate::device::{DeviceError, Reason};
 use crate::savefile::ReadError;
+use crate::xdp::Holder;
 
 /// Why a capture could not be opened.
 #[derive(Debug)]
@@ -32,6 +33,13 @@ pub enum OpenError {
     BadDeviceName {
         /// What was given.
         name: String,
+    },
+    /// An interface was named more than once, with settings that differ.
+    SettingsDiffer {
+        /// The interface's name.
+        interface: String,
+        /// Which setting.
+        setting: &'static str,
     },
     /// A number that cannot be.
     BadParameter {
@@ -64,6 +72,36 @@ pub enum OpenError {
         mtu: u32,
         /// The largest MTU that can be captured.
         max_mtu: u32,
+    },
+    /// Another process, or another capture of this one, has the queue.
+    QueueTaken {
+        /// The queue.
+        ring: RingName,
+        /// Who has it.
+        holder: Holder,
+    },
+    /// Another process has the interface, and this one may not find out how to share it.
+    Joining {
+        /// The interface's name.
+        interface: String,
+        /// Who has one of its queues.
+        holder: Holder,
+        /// What bpf(2) said.
+        source: BpfError,
+    },
+    /// Another version of wirecap has the interface, with which this one cannot share it.
+    OtherVersion {
+        /// The interface's name.
+        interface: String,
+        /// The name of the XDP program on it, which ends in its version.
+        program: String,
+    },
+    /// Another process has been about to open or join a capture on the interface for too long.
+    Contended {
+        /// The interface's name.
+        interface: String,
+        /// Who that is.
+        holder: Holder,
     },
     /// The kernel would not load or attach the XDP program.
     Program {
@@ -139,6 +177,11 @@ impl fmt::Display for OpenError {
                      eth0@0,2"
                 )
             }
+            Self::SettingsDiffer { interface, setting } => write!(
+                f,
+                "{interface} is named more than once, each time with another {setting}; it has one for all of its \
+                 rings"
+            ),
             Self::BadParameter { parameter, value, allowed } => {
                 write!(f, "{parameter} cannot be {value}; it may be {allowed}")
             }
@@ -158,6 +201,25 @@ impl fmt::Display for OpenError {
                 "frames of {interface} (MTU {mtu}) do not fit a cell, and this kernel (before 6.6) cannot spread \
                  them over several; lower the MTU to {max_mtu} or less: ip link set {interface} mtu {max_mtu}"
             ),
+            Self::QueueTaken { ring, holder } => write!(
+                f,
+                "{ring} is captured by {holder} already, and a receive queue serves one capture; give that one \
+                 more workers (--workers N), name another queue ({}@QUEUE), or use --engine packet for both",
+                ring.interface
+            ),
+            Self::Joining { interface, holder, .. } => write!(
+                f,
+                "{interface} is captured by {holder} already; to capture another of its queues this process \
+                 must find that one's program, which takes CAP_SYS_ADMIN: run as root or grant it"
+            ),
+            Self::OtherVersion { interface, program } => write!(
+                f,
+                "{interface} is captured by another version of wirecap (XDP program {program}), which this one \
+                 cannot share it with; use the same version, or stop that capture"
+            ),
+            Self::Contended { interface, holder } => {
+                write!(f, "{holder} is opening a capture on {interface} and does not come to an end; stop it")
+            }
             Self::Program { interface, .. } => {
                 write!(f, "cannot attach wirecap's XDP program to {interface}")
             }
@@ -205,7 +267,7 @@ impl Error for OpenError {
     fn source(&self) -> Option<&(dyn Error + 'static)> {
         match self {
             Self::Device(source) => Some(source),
-            Self::Program { source, .. } => Some(source),
+            Self::Program { source, .. } | Self::Joining { source, .. } => Some(source),
             Self::Savefile { source, .. } => Some(source),
             Self::Bind { source, .. } | Self::PacketSocket { source, .. } | Self::System { source, .. } => {
                 Some(source)

@@ -42,6 +42,8 @@ enum Part {
     Rivals,
     /// What a capture costs: memory of user and kernel, and the processor while nothing arrives
     Footprint,
+    /// wirecap capture --engine packet beside tcpdump
+    Packet,
     /// The bare AF_XDP receive loop
     Bare(bare::Arguments),
     /// The bare loop's work done with the library
@@ -87,11 +89,13 @@ fn main() -> Outcome<()> {
         Some(Part::Rates) => count::rates(effort),
         Some(Part::Rivals) => rivals::run(effort),
         Some(Part::Footprint) => footprint::run(effort),
+        Some(Part::Packet) => rivals::packet(effort),
         _ => {
             count::instructions(effort)?;
             count::rates(effort)?;
             footprint::run(effort)?;
-            rivals::run(effort)
+            rivals::run(effort)?;
+            rivals::packet(effort)
         }
     }
 }

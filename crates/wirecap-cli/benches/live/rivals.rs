@@ -1,5 +1,5 @@
-//! `wirecap capture -w` beside tcpdump, dumpcap and netsniff-ng: the highest rate at which each writes
-//! every packet into a file in memory.
+//! `wirecap capture -w` beside tcpdump, dumpcap and netsniff-ng, and its engine `packet` beside tcpdump, which
+//! stands on the same sockets: the highest rate at which each writes every packet into a file in memory.
 //!
 //! The rivals get the buffer memory that wirecap gets, the settings that their manuals recommend, and
 //! an XDP program that passes everything, without which frames of the generator are lost to AF_PACKET.
@@ -17,6 +17,8 @@ use crate::Effort;
 use crate::bed::{Bed, CommandLine, Outcome, Run, calmest, send};
 use crate::figures::Figures;
 
+/// Reads the clock for each packet, as the rivals do.
+const BY_PACKET: &str = "--timestamp packet";
 /// Buffer memory of each.
 const BUFFER_MIB: u32 = 64;
 /// Longer than the timeout after which the kernel hands out a part-filled block of a packet ring, which
@@ -45,35 +47,50 @@ struct Contender {
     /// What it says when it captures.
     ready: &'static str,
     file: PathBuf,
+    is_ours: bool,
     /// On AF_PACKET, which needs a program that passes.
     passing: bool,
 }
 
-fn contenders() -> Vec<Contender> {
-    let directory = PathBuf::from("/dev/shm");
-    let contender = |name, program: &str, arguments: &str, ready, passing| {
-        let file = directory.join(format!("wirecap-bench-{}", std::process::id()));
-        let command = if program == "wirecap" { CommandLine::wirecap() } else { CommandLine::new(program) };
+impl Contender {
+    /// `arguments` end in the option that the file's name is the value of.
+    fn new(name: &'static str, program: &str, arguments: &str, ready: &'static str, passing: bool) -> Self {
+        let file = PathBuf::from("/dev/shm").join(format!("wirecap-bench-{}", std::process::id()));
+        let is_ours = program == "wirecap";
+        let command = if is_ours { CommandLine::wirecap() } else { CommandLine::new(program) };
         let command = command.with(arguments).with(&file.display().to_string());
-        Contender { name, command, ready, file, passing }
+        Self { name, command, ready, file, is_ours, passing }
+    }
+}
+
+fn tcpdump() -> Contender {
+    let kib = BUFFER_MIB * 1024;
+    let arguments = format!("-i a1 -n -B {kib} --time-stamp-precision=nano -Z root -w");
+    Contender::new("tcpdump", "tcpdump", &arguments, "listening", true)
+}
+
+/// The engine `packet` and who has the same from the kernel.
+fn on_packet_sockets() -> Vec<Contender> {
+    let ours = |name, format| {
+        let arguments = format!("capture -i a1 --engine packet --buffer {BUFFER_MIB}M --format {format} -w");
+        Contender::new(name, "wirecap", &arguments, "capturing", true)
     };
-    let (mib, kib) = (BUFFER_MIB, BUFFER_MIB * 1024);
+    vec![ours("packet engine, pcapng", "pcapng"), ours("packet engine, pcap", "pcap"), tcpdump()]
+}
+
+fn everybody() -> Vec<Contender> {
+    let contender = Contender::new;
+    let mib = BUFFER_MIB;
     let wirecap = |name, options: &str| {
         let arguments = format!("capture -i a1 --buffer {mib}M {options} -w");
         contender(name, "wirecap", &arguments, "capturing", false)
     };
-    let all = vec![
+    vec![
         wirecap("wirecap, pcapng", ""),
         wirecap("wirecap, pcap", "--format pcap"),
-        wirecap("wirecap, pcapng, a clock read per packet", "--timestamp packet"),
-        wirecap("wirecap, pcap, a clock read per packet", "--format pcap --timestamp packet"),
-        contender(
-            "tcpdump",
-            "tcpdump",
-            &format!("-i a1 -n -B {kib} --time-stamp-precision=nano -Z root -w"),
-            "listening",
-            true,
-        ),
+        wirecap("wirecap, pcapng, a clock read each", BY_PACKET),
+        wirecap("wirecap, pcap, a clock read each", &format!("--format pcap {BY_PACKET}")),
+        tcpdump(),
         contender("dumpcap, pcapng", "dumpcap", &format!("-i a1 -q -B {mib} -w"), "File:", true),
         contender("dumpcap, pcap", "dumpcap", &format!("-i a1 -q -P -B {mib} -w"), "File:", true),
         contender(
@@ -83,19 +100,31 @@ fn contenders() -> Vec<Contender> {
             "Running",
             true,
         ),
-    ];
-    all.into_iter()
-        .filter(|contender| {
-            let installed = contender.command.is_installed();
-            if !installed {
-                println!("  SKIP: {} is not installed", contender.name);
-            }
-            installed
-        })
-        .collect()
+    ]
 }
 
+fn installed(contenders: Vec<Contender>) -> Vec<Contender> {
+    let is_installed = |contender: &Contender| {
+        let installed = contender.command.is_installed();
+        if !installed {
+            println!("  SKIP: {} is not installed", contender.name);
+        }
+        installed
+    };
+    contenders.into_iter().filter(is_installed).collect()
+}
+
+/// wirecap beside all of its rivals.
 pub(crate) fn run(effort: Effort) -> Outcome<()> {
+    compare(effort, everybody())
+}
+
+/// The engine `packet` beside tcpdump.
+pub(crate) fn packet(effort: Effort) -> Outcome<()> {
+    compare(effort, on_packet_sockets())
+}
+
+fn compare(effort: Effort, contenders: Vec<Contender>) -> Outcome<()> {
     let extent = effort.choose(FULL, QUICK);
     println!(
         "\nhighest lossless rate of a capture to a file in memory (60 bytes, {BUFFER_MIB} MiB, runs of {} s)",
@@ -103,7 +132,7 @@ pub(crate) fn run(effort: Effort) -> Outcome<()> {
     );
     let bed = Bed::new()?;
     let mut generator = bed.generator(60)?;
-    let contenders = contenders();
+    let contenders = installed(contenders);
     let mut limits: Vec<Figures> = contenders.iter().map(|_| Figures::default()).collect();
     for _ in 0..effort.rounds(3) {
         let mut searches: Vec<Search> = contenders.iter().map(|_| Search::new(&extent)).collect();
@@ -125,16 +154,18 @@ pub(crate) fn run(effort: Effort) -> Outcome<()> {
 
 fn report(contenders: &[Contender], limits: &[Figures]) {
     for (contender, limits) in contenders.iter().zip(limits) {
-        println!("  {:<40} {limits:>18} M packets/s", contender.name);
+        println!("  {:<34} {limits:>18} M packets/s", contender.name);
     }
-    let best = |of_kind: &dyn Fn(&Contender) -> bool| {
-        let of_kind = contenders.iter().zip(limits).filter(|(contender, _)| of_kind(contender));
-        of_kind.map(|(_, limits)| limits.median()).fold(f64::NAN, f64::max)
+    let best = |is_meant: &dyn Fn(&Contender) -> bool| {
+        let meant = contenders.iter().zip(limits).filter(|(contender, _)| is_meant(contender));
+        meant.map(|(_, limits)| limits.median()).fold(f64::NAN, f64::max)
     };
-    let rival = best(&|contender| contender.passing);
-    let by_packet = |contender: &Contender| contender.command.to_string().contains("--timestamp packet");
-    println!("  a clock read per packet / best rival: {:.2}", best(&by_packet) / rival);
-    println!("  a clock read per batch / best rival: {:.2}", best(&|c| !c.passing && !by_packet(c)) / rival);
+    let rival = best(&|contender| !contender.is_ours);
+    let reads_each = |contender: &Contender| contender.command.to_string().contains(BY_PACKET);
+    println!("  ours / best rival: {:.2}", best(&|contender| contender.is_ours) / rival);
+    if contenders.iter().any(reads_each) {
+        println!("  ours with a clock read for each packet / best rival: {:.2}", best(&reads_each) / rival);
+    }
 }
 
 /// A search for the highest lossless rate: the sender's highest if nothing is lost at that, else by halving a
@@ -197,7 +228,7 @@ fn try_rate(
     let lost = run.frames.checked_sub(recorded).ok_or("more packets in the file than were sent")?;
     if std::env::var_os("WIRECAP_BENCH_VERBOSE").is_some() {
         println!(
-            "    {:<20} {:>9.0}/s, sent {:>9.0}/s, lost {lost}, {run:?}",
+            "    {:<34} {:>9.0}/s, sent {:>9.0}/s, lost {lost}, {run:?}",
             contender.name,
             point.per_second.unwrap_or(f64::INFINITY),
             run.per_second()

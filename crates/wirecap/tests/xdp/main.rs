@@ -2,4 +2,6 @@
 //! sender's own count against the ledger.
 
 mod bed;
+mod joining;
 mod jumbo;
+mod steering;
