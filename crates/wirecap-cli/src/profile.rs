@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use clap::Args;
 use plotters::prelude::*;
-use wirecap::{Capture, CaptureError, Chunk, RingName, grouped};
+use wirecap::{Capture, CaptureError, Chunk, RingName, Timestamps, grouped};
 
 use crate::failure::Failure;
 use crate::options::CaptureOptions;
@@ -42,7 +42,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
     if arguments.bin.as_nanos() == 0 {
         return Err(Failure::Usage("a bin must last longer than nothing (--bin)".to_owned()));
     }
-    let capture = arguments.options.open(|builder| builder.workers(1).timestamps(true))?;
+    let capture = arguments.options.open(|builder| builder.workers(1).timestamps(Timestamps::Batch))?;
     // Before the capture has cost any time: a wrong path is found at once.
     let csv = arguments.csv.as_deref().map(create).transpose()?;
     let svg = arguments.svg.as_deref().map(|path| create(path).map(|_| path)).transpose()?;

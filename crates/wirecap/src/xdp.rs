@@ -26,6 +26,7 @@ use crate::steer::Steering;
 use crate::supply::Supply;
 use crate::sync::lock;
 use crate::sys::xdp::XdpSocket;
+use crate::time::Timestamps;
 use attachment::SharedPlace;
 use ladder::{Ladder, refusal_to_bind};
 use sizes::pool_geometry;
@@ -43,7 +44,7 @@ pub(crate) struct Settings {
     pub(crate) warm: Option<u32>,
     /// What the rings of the capture share, if its pool is elastic.
     pub(crate) commons: Option<Arc<Commons>>,
-    pub(crate) timestamps: bool,
+    pub(crate) timestamps: Timestamps,
     pub(crate) promiscuous: bool,
     pub(crate) snap_len: u32,
     /// The interface's place in the capture.
@@ -62,6 +63,8 @@ pub(crate) struct Opened {
     pub(crate) huge_pages: bool,
     /// How many cells of each queue are posted at a time.
     pub(crate) posted: u32,
+    /// Whose times the program looks up.
+    pub(crate) timestamps: Timestamps,
     /// What the device had counted before the first packet came; not before the program was attached,
     /// which changes what a veth counts.
     pub(crate) counters_at_start: Option<DeviceCounters>,
@@ -125,6 +128,7 @@ pub(crate) fn open(device: &Device, steering: &Steering, settings: &Settings) ->
     Ok(Opened {
         posted: rings.iter().map(|ring| ring.unattended()).min().unwrap_or(0),
         rings,
+        timestamps: attachment.timestamps,
         attachment,
         rung: ladder.rung,
         missed_rungs: ladder.missed,

@@ -8,6 +8,7 @@ mod bare;
 mod bed;
 mod count;
 mod figures;
+mod footprint;
 mod rivals;
 mod touch;
 
@@ -43,6 +44,8 @@ enum Part {
     Warm,
     /// wirecap capture beside other programs that record
     Rivals,
+    /// What a capture costs: memory of user and kernel, and the processor while nothing arrives
+    Footprint,
     /// wirecap capture --engine packet beside tcpdump
     Packet,
     /// The bare AF_XDP receive loop
@@ -91,12 +94,14 @@ fn main() -> Outcome<()> {
         Some(Part::Modes) => count::rates_of_modes(effort),
         Some(Part::Warm) => count::warm(effort),
         Some(Part::Rivals) => rivals::run(effort),
+        Some(Part::Footprint) => footprint::run(effort),
         Some(Part::Packet) => rivals::packet(effort),
         _ => {
             count::instructions(effort)?;
             count::rates(effort)?;
             count::rates_of_modes(effort)?;
             count::warm(effort)?;
+            footprint::run(effort)?;
             rivals::run(effort)?;
             rivals::packet(effort)
         }

@@ -15,6 +15,7 @@ use crate::limits;
 use crate::packet::{self, Direction};
 use crate::pool::Geometry;
 use crate::source::Source;
+use crate::time::Timestamps;
 
 /// Cells per chunk (M) unless something else is asked for.
 pub const DEFAULT_CHUNK_CELLS: u32 = 256;
@@ -62,7 +63,7 @@ pub struct CaptureBuilder {
     pub(super) most_workers: Option<usize>,
     pub(super) warm: Option<u32>,
     pub(super) elastic: bool,
-    pub(super) timestamps: bool,
+    pub(super) timestamps: Timestamps,
     pub(super) promiscuous: bool,
     pub(super) snap_len: u32,
     pub(super) pin: Pin,
@@ -87,7 +88,7 @@ impl CaptureBuilder {
             most_workers: None,
             warm: None,
             elastic: false,
-            timestamps: false,
+            timestamps: Timestamps::None,
             promiscuous: true,
             snap_len: DEFAULT_SNAP_LEN,
             pin: Pin::Off,
@@ -218,10 +219,9 @@ impl CaptureBuilder {
         self
     }
 
-    /// Whether packets carry their time of arrival. It costs a clock read per packet in the kernel, so
-    /// it is off by default.
-    pub fn timestamps(mut self, on: bool) -> Self {
-        self.timestamps = on;
+    /// Which packets' times of arrival are looked up. Default: none.
+    pub fn timestamps(mut self, which: Timestamps) -> Self {
+        self.timestamps = which;
         self
     }
 

@@ -5,6 +5,7 @@ use std::time::Duration;
 use super::Engine;
 use crate::device::{Device, Rung};
 use crate::packet::{self, Direction, Spread};
+use crate::time::Timestamps;
 use crate::warning::Warning;
 
 /// An interface of a capture.
@@ -61,6 +62,9 @@ pub enum Reception {
         /// How many cells of each queue are posted at a time, as far as there are so many: all, or those that
         /// are kept warm.
         posted: u32,
+        /// Whose times the program looks up: every packet's also where those of each batch were asked for,
+        /// if the kernel does not tell where a batch ends.
+        timestamps: Timestamps,
     },
     /// By the engine `packet`.
     Packet {

@@ -243,6 +243,7 @@ impl CaptureBuilder {
                         missed_rungs: opened.missed_rungs,
                         huge_pages: opened.huge_pages,
                         posted: opened.posted,
+                        timestamps: opened.timestamps,
                     },
                 })
             }

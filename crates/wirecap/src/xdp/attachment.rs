@@ -3,9 +3,10 @@
 use std::sync::Arc;
 
 use crate::bpf::{BpfError, Map, MapKind};
-use crate::device::Device;
+use crate::clock::Clock;
+use crate::device::{Device, Rung};
 use crate::error::OpenError;
-use crate::program::{self, Plan};
+use crate::program::{self, Plan, Stamping};
 use crate::ring::StampSource;
 use crate::stamps::{NoStamps, ProgramStamps};
 use crate::steer::Steering;
@@ -13,6 +14,7 @@ use crate::sync::{Mutex, lock};
 use crate::sys::promiscuous::Promiscuous;
 use crate::sys::wait_for_running_programs;
 use crate::sys::xdp::XdpSocket;
+use crate::time::Timestamps;
 use crate::xdp::claim::Claim;
 use crate::xdp::ladder::Ladder;
 use crate::xdp::place::Place;
@@ -27,6 +29,9 @@ pub(crate) struct Attachment {
     sockets: Map,
     pub(super) place: SharedPlace,
     pub(super) stamps: Arc<dyn StampSource>,
+    /// Whose times the program looks up.
+    pub(super) timestamps: Timestamps,
+    _clock: Clock,
     _promiscuous: Option<Promiscuous>,
     claims: Vec<Claim>,
 }
@@ -48,11 +53,9 @@ impl Attachment {
         let claims = claims.collect::<Result<Vec<_>, _>>()?;
         let sockets = Map::create(MapKind::Xskmap, "wirecap_sockets", 4, steering.keys(device.rx_queues));
         let sockets = sockets.map_err(failed)?;
-        let stamp_failed = settings
-            .timestamps
-            .then(|| Map::create(MapKind::Array, "wirecap_nostamp", 4, 1))
-            .transpose()
-            .map_err(failed)?;
+        let has_timestamps = settings.timestamps != Timestamps::None;
+        let stamps = has_timestamps.then(ProgramStamps::new).transpose().map_err(failed)?;
+        let clock = Clock::new(settings.timestamps, device);
         let promiscuous = settings
             .promiscuous
             .then(|| Promiscuous::join(device.index))
@@ -64,12 +67,17 @@ impl Attachment {
                 sockets: &sockets,
                 steering,
                 rx_queues: device.rx_queues,
-                stamp_failed: stamp_failed.as_ref(),
+                stamping: stamps.as_ref().map(|stamps| Stamping { clock: &clock, failed: stamps.failed() }),
             })
         })?;
         drop(turn);
-        let stamps: Arc<dyn StampSource> = match stamp_failed {
-            Some(map) => Arc::new(ProgramStamps::new(map)),
+        if ladder.rung == Rung::Generic {
+            // It also sees packets that come in no batch.
+            clock.read_for_each_packet().map_err(failed)?;
+        }
+        let timestamps = if has_timestamps { clock.timestamps() } else { Timestamps::None };
+        let stamps: Arc<dyn StampSource> = match stamps {
+            Some(stamps) => Arc::new(stamps),
             None => Arc::new(NoStamps),
         };
         let keys = steering.queues().iter().zip(steering.rings_of_queues());
@@ -79,6 +87,8 @@ impl Attachment {
             sockets,
             place: Arc::new(Mutex::new(Some(place))),
             stamps,
+            timestamps,
+            _clock: clock,
             _promiscuous: promiscuous,
             claims,
         })

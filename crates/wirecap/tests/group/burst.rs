@@ -3,7 +3,7 @@
 use std::thread;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use wirecap::{Capture, Worker};
+use wirecap::{Capture, Timestamps, Worker};
 use wirecap_testbed::{Generator, Load, Stamp, Traffic, loss_lock, privileged};
 
 use crate::bed::{Bed, COST, WORKER_RATE};
@@ -64,7 +64,7 @@ fn the_largest_lossless_burst_is_what_the_paper_computes() {
     let _lock = loss_lock().unwrap();
     for pace in [1.5, 4.0, 50.0] {
         let bed = Bed::new(1);
-        let capture = bed.open(Capture::on("a1").chunk(32).pool(256).timestamps(true));
+        let capture = bed.open(Capture::on("a1").chunk(32).pool(256).timestamps(Timestamps::Packet));
         let worker = capture.workers().pop().unwrap();
         let worker = thread::spawn(move || work(worker));
         let mut generator = Generator::new(&bed.pair.sender, &Traffic::to(&bed.pair.receiver)).unwrap();
