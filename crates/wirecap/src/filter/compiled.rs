@@ -15,7 +15,7 @@ pub struct CompiledFilter(Form);
 #[derive(Clone, Debug)]
 enum Form {
     #[cfg(all(target_arch = "x86_64", not(miri)))]
-    MachineCode(Arc<MachineCode>),
+    MachineCode(MachineCode),
     Interpreted(Arc<Interpreter>),
 }
 
@@ -29,7 +29,7 @@ impl CompiledFilter {
         let interpreter = Interpreter::new(filter)?;
         #[cfg(all(target_arch = "x86_64", not(miri)))]
         if let Ok(code) = MachineCode::compile(filter) {
-            return Ok(Self(Form::MachineCode(Arc::new(code))));
+            return Ok(Self(Form::MachineCode(code)));
         }
         Ok(Self(Form::Interpreted(Arc::new(interpreter))))
     }

@@ -8,6 +8,7 @@
 
 use std::io;
 use std::ptr;
+use std::sync::Arc;
 
 use super::Filter;
 use super::context::Context;
@@ -27,10 +28,12 @@ const FRAME_CODE_BYTES: usize = 4096;
 /// fifth argument, and it leaves them there. Only the first is documented, so the manifest names that version.
 type Function = unsafe extern "sysv64" fn(*const u8, usize, usize, usize, u64, *const Surroundings) -> u64;
 
-/// A filter as a function of this process.
-#[derive(Debug)]
+/// A filter as a function of this process. Copies share it.
+#[derive(Clone, Debug)]
 pub(super) struct MachineCode {
-    code: Code,
+    /// Stands in `code`.
+    function: Function,
+    _code: Arc<Code>,
     /// Whether the filter asks for more than the packet's bytes and length. Few do.
     asks_linux: bool,
 }
@@ -39,7 +42,10 @@ impl MachineCode {
     /// Fails where the filter is not made for it, and where the system lets no process make code.
     pub(super) fn compile(filter: &Filter) -> io::Result<Self> {
         let program = user_program(filter).map_err(io::Error::other)?;
-        Ok(Self { code: compile(&program)?, asks_linux: filter.asks_linux() })
+        let code = Arc::new(compile(&program)?);
+        // SAFETY: `compile` wrote such a function. It is called through this value only, which keeps the code.
+        let function = unsafe { code.function() };
+        Ok(Self { function, _code: code, asks_linux: filter.asks_linux() })
     }
 
     /// How many bytes of the packet to keep; 0: none of it.
@@ -54,12 +60,11 @@ impl MachineCode {
 
     #[inline]
     fn call(&self, packet: &[u8], wire_len: u32, surroundings: *const Surroundings) -> u32 {
-        // SAFETY: `compile` wrote such a function, and this value lives. It is `user_program`'s, which reads the
-        // packet between its beginning and its end, and the surroundings only where the filter asks Linux.
-        unsafe {
-            let function: Function = self.code.function();
-            function(packet.as_ptr(), packet.len(), 0, 0, wire_len.into(), surroundings) as u32
-        }
+        // SAFETY: the code lives as long as this value. It is `user_program`'s, which reads the packet between its
+        // beginning and its end, and the surroundings only where the filter asks Linux.
+        let verdict =
+            unsafe { (self.function)(packet.as_ptr(), packet.len(), 0, 0, wire_len.into(), surroundings) };
+        verdict as u32
     }
 }
 
