@@ -15,6 +15,9 @@ const ROUNDS: usize = 31;
 const PACKETS_PER_ROUND: u32 = 100_000;
 const FRAME_BYTES: usize = 60;
 
+/// A form of a filter by name.
+type Form<'a> = (&'static str, &'a dyn Fn(&[u8]) -> u32);
+
 struct Case {
     name: &'static str,
     expression: String,
@@ -85,7 +88,6 @@ fn measure(case: &Case) {
     let compiled = CompiledFilter::new(&filter).expect("no extensions");
     assert!(compiled.is_machine_code() || !cfg!(target_arch = "x86_64"));
     let wire_len = FRAME_BYTES as u32;
-    type Form<'a> = (&'a str, &'a dyn Fn(&[u8]) -> u32);
     let forms: [Form<'_>; 3] = [
         ("libpcap", &|frame| libpcap.matches(frame, wire_len)),
         ("interpreter", &|frame| interpreter.matches(frame, wire_len, &context)),

@@ -39,6 +39,8 @@ mod netlink;
 mod place;
 mod program;
 mod translate;
+#[cfg(all(target_arch = "x86_64", not(miri)))]
+mod x86_64;
 
 pub use compiled::CompiledFilter;
 pub use context::{Context, PacketType, Unsupported, VlanTag};
