@@ -8,7 +8,7 @@ pub(crate) struct Choices {
 
 impl Choices {
     pub(crate) fn from_bytes(bytes: &[u8]) -> Self {
-        Self { bytes: bytes.to_vec().into_iter() }
+        Self { bytes: Vec::from(bytes).into_iter() }
     }
 
     /// As many as `byte_count` bytes make, by the generator SplitMix64.
