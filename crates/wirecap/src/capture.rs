@@ -1,5 +1,7 @@
 //! Opening, stopping and closing a capture.
 
+mod filtering;
+
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -11,6 +13,7 @@ use crate::chunk::RingName;
 use crate::device::{self, Device, DeviceCounters, DropSource, Rung};
 use crate::error::OpenError;
 use crate::file::FileRing;
+use crate::filter::{Filter, FilterRequest};
 use crate::group::Group;
 use crate::ledger::{Ledger, Mode, RingLedger};
 use crate::limits;
@@ -68,6 +71,7 @@ pub struct CaptureBuilder {
     promiscuous: bool,
     snap_len: u32,
     pin: Pin,
+    filter: Option<FilterRequest>,
 }
 
 impl CaptureBuilder {
@@ -180,6 +184,15 @@ impl CaptureBuilder {
         self
     }
 
+    /// Which packets are wanted; the others count as filtered. Default: all.
+    ///
+    /// An expression is compiled by the system's libpcap. What matches is decided on whole packets, as they
+    /// were on the wire: VLAN tags in place. The engine `xdp` leaves what does not match to the host.
+    pub fn filter(mut self, filter: impl Into<FilterRequest>) -> Self {
+        self.filter = Some(filter.into());
+        self
+    }
+
     /// Opens the capture: from now on packets are kept, also before a worker asks for them.
     ///
     /// # Errors
@@ -191,6 +204,8 @@ impl CaptureBuilder {
             return self.open_file(path);
         }
         let targets = self.targets()?;
+        let filters = targets.iter().map(|target| filtering::compile(self.filter.as_ref(), target));
+        let filters = filters.collect::<Result<Vec<_>, _>>()?;
         let ring_count = targets.iter().map(Target::rings).sum();
         let geometry = self.geometry(&targets, ring_count)?;
         let bytes = |target: &Target| {
@@ -204,8 +219,8 @@ impl CaptureBuilder {
         let mut rings = Vec::new();
         let mut interfaces = Vec::new();
         let mut attached = Vec::new();
-        for (interface_index, target) in targets.into_iter().enumerate() {
-            let opened = self.open_target(&target, geometry, interface_index, rings.len())?;
+        for (interface_index, (target, filter)) in targets.into_iter().zip(filters).enumerate() {
+            let opened = self.open_target(&target, filter, geometry, interface_index, rings.len())?;
             rings.extend(opened.rings);
             attached.push(Attached {
                 target: target.clone(),
@@ -224,16 +239,22 @@ impl CaptureBuilder {
         }
         let workers = self.workers.unwrap_or(rings.len()).clamp(1, rings.len());
         let group = Group::new(rings, workers, self.mode, self.stuck_after);
-        Capture::start(group, interfaces, attached, geometry, &self.pin)
+        let running = Running { interfaces: attached, file: None, end: None };
+        Capture::start(group, interfaces, running, geometry, &self.pin)
     }
 
     fn open_file(&self, path: &Path) -> Result<Capture, OpenError> {
         let ring = FileRing::open(path.to_owned(), self.chunk_cells, self.snap_len)
             .map_err(|source| OpenError::Savefile { path: path.to_owned(), source })?;
-        let group = Group::new(vec![Arc::new(ring)], 1, self.mode, self.stuck_after);
+        let ring = Arc::new(ring);
+        if let Some(filter) = &self.filter {
+            ring.set_filter(filter)?;
+        }
+        let group = Group::new(vec![ring.clone()], 1, self.mode, self.stuck_after);
         // Nothing is pooled: memory is taken chunk by chunk.
         let geometry = Geometry { chunk_cells: self.chunk_cells, chunks: 1, cell_bytes: 0 };
-        Capture::start(group, Vec::new(), Vec::new(), geometry, &self.pin)
+        let running = Running { interfaces: Vec::new(), file: Some(ring), end: None };
+        Capture::start(group, Vec::new(), running, geometry, &self.pin)
     }
 
     /// The interfaces and queues that are meant, each interface once.
@@ -328,6 +349,7 @@ impl CaptureBuilder {
     fn open_target(
         &self,
         target: &Target,
+        filter: Option<Filter>,
         geometry: Geometry,
         interface_index: usize,
         first_ring_index: usize,
@@ -339,6 +361,7 @@ impl CaptureBuilder {
                     timestamps: self.timestamps,
                     promiscuous: self.promiscuous,
                     snap_len: self.snap_len,
+                    filter,
                     interface_index,
                     first_ring_index,
                 };
@@ -364,6 +387,7 @@ impl CaptureBuilder {
                     timestamps: self.timestamps,
                     promiscuous: self.promiscuous,
                     snap_len: self.snap_len,
+                    filter,
                     interface_index,
                     first_ring_index,
                 };
@@ -636,6 +660,8 @@ pub(crate) struct Shared {
 #[derive(Debug)]
 struct Running {
     interfaces: Vec<Attached>,
+    /// The savefile in place of interfaces.
+    file: Option<Arc<FileRing>>,
     /// How long the capture ran and what the devices dropped meanwhile, once it was stopped.
     end: Option<(Duration, Vec<Option<u64>>)>,
 }
@@ -729,6 +755,7 @@ impl Capture {
             promiscuous: true,
             snap_len: DEFAULT_SNAP_LEN,
             pin: Pin::Off,
+            filter: None,
         }
     }
 
@@ -741,7 +768,7 @@ impl Capture {
     fn start(
         group: Group,
         interfaces: Vec<Interface>,
-        attached: Vec<Attached>,
+        running: Running,
         geometry: Geometry,
         pin: &Pin,
     ) -> Result<Self, OpenError> {
@@ -765,7 +792,7 @@ impl Capture {
             group,
             ending: AtomicBool::new(false),
             started: Instant::now(),
-            running: Mutex::new(Running { interfaces: attached, end: None }),
+            running: Mutex::new(running),
         });
         let placements = Machine::this().place(pin, &shared.group.first_rings());
         let worker = |(index, (alarm, placement)): (usize, (Alarm, &Placement))| {
@@ -804,7 +831,7 @@ impl Capture {
             let unplaced = attached.unplaced.as_ref().map_or(0, |unplaced| unplaced.count());
             interface.warnings(super_packets, unplaced)
         };
-        interfaces.enumerate().flat_map(of_interface).collect()
+        interfaces.enumerate().flat_map(of_interface).chain(running.filter_warnings()).collect()
     }
 
     /// The engine's name in the ledger: `xdp` or `packet`, both where interfaces differ, or `file`.

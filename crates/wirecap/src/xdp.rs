@@ -9,13 +9,15 @@ use rustix::net::{AddressFamily, SocketFlags, SocketType, netdevice, socket_with
 use crate::bpf::{BpfError, Link, Map, MapKind, Program, XdpMode};
 use crate::chunk::{RingIdentity, RingName};
 use crate::device::{Device, DeviceCounters, Rung};
-use crate::error::OpenError;
+use crate::error::{FilterChangeError, OpenError};
+use crate::filter::Filter;
 use crate::kernel_ring::{Consumer, Producer};
 use crate::limits::locked_memory_rlimit;
 use crate::pool::{Descriptor, Geometry, Pool};
 use crate::program::{self, Plan};
 use crate::refill::{Kernel, KernelDrops};
 use crate::ring::{Ring, StampSource, UmemRing};
+use crate::sieve::{Check, UserFilter};
 use crate::stamps::{NoStamps, ProgramStamps};
 use crate::sys::promiscuous::Promiscuous;
 use crate::sys::wait_for_running_programs;
@@ -27,12 +29,14 @@ const LINK_HEADER_BYTES: u32 = 14 + 2 * 4;
 const CELL_BYTES: [u32; 2] = [2048, 4096];
 
 /// How rings are to be opened.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone)]
 pub(crate) struct Settings {
     pub(crate) geometry: Geometry,
     pub(crate) timestamps: bool,
     pub(crate) promiscuous: bool,
     pub(crate) snap_len: u32,
+    /// Which packets are wanted; all, if there is none.
+    pub(crate) filter: Option<Filter>,
     /// The interface's place in the capture.
     pub(crate) interface_index: usize,
     /// The place of the interface's first ring in the capture.
@@ -88,10 +92,10 @@ pub(crate) fn open(device: &Device, queues: &[u32], settings: &Settings) -> Resu
     let pools = pools.map_err(|source| system("map the memory of the pools", source))?;
     let prepared = pools.into_iter().map(Prepared::new).collect::<Result<Vec<_>, _>>()?;
     let huge_pages = prepared.iter().all(|ring| ring.pool.on_huge_pages());
-    let attachment = Attachment::new(device, queues, settings, &mut ladder)?;
+    let mut attachment = Attachment::new(device, queues, settings, &mut ladder)?;
     let inquiry = socket_with(AddressFamily::UNIX, SocketType::DGRAM, SocketFlags::CLOEXEC, None);
     let inquiry = Arc::new(inquiry.map_err(|errno| system("open a socket", errno.into()))?);
-    let mut rings: Vec<Arc<dyn Ring>> = Vec::new();
+    let mut rings = Vec::new();
     let mut kernels = Vec::new();
     for (index, (&queue, prepared)) in queues.iter().zip(prepared).enumerate() {
         let name = RingName { interface: device.name.clone(), queue };
@@ -115,11 +119,15 @@ pub(crate) fn open(device: &Device, queues: &[u32], settings: &Settings) -> Resu
         kernels.push(kernel);
     }
     let counters_at_start = device.counters().ok();
+    attachment.rings.clone_from(&rings);
+    if let Some(filter) = &settings.filter {
+        attachment.set_filter(filter)?;
+    }
     for (&queue, kernel) in queues.iter().zip(&kernels) {
         attachment.receive(queue, &kernel.socket).map_err(|source| refused(device, source))?;
     }
     Ok(Opened {
-        rings,
+        rings: rings.into_iter().map(|ring| ring as Arc<dyn Ring>).collect(),
         attachment,
         rung: ladder.rung,
         missed_rungs: ladder.missed,
@@ -269,6 +277,8 @@ pub(crate) struct Attachment {
     sockets: Map,
     stamps: Arc<dyn StampSource>,
     queues: Vec<u32>,
+    rings: Vec<Arc<UmemRing>>,
+    device: Device,
     _promiscuous: Option<Promiscuous>,
 }
 
@@ -303,7 +313,32 @@ impl Attachment {
             .transpose()
             .map_err(|source| system("set the interface to promiscuous mode", source))?;
         let link = ladder.attach(&program).map_err(failed)?;
-        Ok(Self { link, sockets, stamps, queues: queues.to_vec(), _promiscuous: promiscuous })
+        Ok(Self {
+            link,
+            sockets,
+            stamps,
+            queues: queues.to_vec(),
+            rings: Vec::new(),
+            device: device.clone(),
+            _promiscuous: promiscuous,
+        })
+    }
+
+    /// From now on the packets that `filter` wants are captured.
+    pub(crate) fn set_filter(&mut self, filter: &Filter) -> Result<(), FilterChangeError> {
+        let unsupported =
+            |source| FilterChangeError::Unsupported { interface: self.device.name.clone(), source };
+        let filter = UserFilter::new(filter, &self.device).map_err(unsupported)?;
+        for ring in &self.rings {
+            ring.begin_change(filter.clone());
+            ring.settle(Check::Everything(filter.clone()));
+        }
+        Ok(())
+    }
+
+    /// Why user space decides on every packet, if it does.
+    pub(crate) fn filters_in_user_space(&self) -> Option<&str> {
+        None
     }
 
     /// From now on the packets of `queue` go to `socket`.

@@ -7,6 +7,7 @@ mod differential;
 mod expressions;
 mod kernel;
 mod limits;
+mod live;
 mod mutated;
 mod names;
 mod packets;
