@@ -7,10 +7,12 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use clap::{Args, ValueEnum};
+use wirecap::filter::FilterRequest;
 use wirecap::savefile::{self, FileSink, Format, Record, Section, Sink, StreamSink, WriteError};
 use wirecap::{Account, Capture, Chunk, Ledger, Packet, Reception, Timestamp, Worker, grouped};
 
 use crate::failure::Failure;
+use crate::filter::{FilterOptions, filtered};
 use crate::merge::Merge;
 use crate::options::CaptureOptions;
 use crate::progress::Progress;
@@ -29,6 +31,9 @@ pub(crate) struct Arguments {
     /// The savefile's format; times are in nanoseconds in both
     #[arg(long, value_enum, default_value_t = FileFormat::Pcapng)]
     format: FileFormat,
+
+    #[command(flatten)]
+    filter: FilterOptions,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -96,9 +101,11 @@ fn record<S: Sink>(
     create: impl FnOnce(&Path) -> Result<S, Failure>,
 ) -> Result<(), Failure> {
     let options = &arguments.options;
-    let capture = options.open(|builder| builder.workers(1).timestamps(true))?;
+    let filter = arguments.filter.request()?;
+    let filtered = |builder| filtered(builder, filter.clone());
+    let capture = options.open(|builder| filtered(builder).workers(1).timestamps(true))?;
     let sink = create(&arguments.write)?;
-    let mut recorder = Recorder::new(sink, arguments, &capture)?;
+    let mut recorder = Recorder::new(sink, arguments, &capture, filter)?;
     let mut progress = Progress::new();
     let outcome = recorder.record(&capture, &mut progress);
     progress.clear();
@@ -133,10 +140,17 @@ struct Recorder<S: Sink> {
     flushed: Instant,
     /// Packets that arrived after the last one that was asked for, or that could be written.
     surplus: u64,
+    /// The filter, in words.
+    filter: Option<String>,
 }
 
 impl<S: Sink> Recorder<S> {
-    fn new(sink: S, arguments: &Arguments, capture: &Capture) -> Result<Self, Failure> {
+    fn new(
+        sink: S,
+        arguments: &Arguments,
+        capture: &Capture,
+        filter: Option<FilterRequest>,
+    ) -> Result<Self, Failure> {
         let options = &arguments.options;
         let section = Section {
             application: Some(concat!("wirecap ", env!("CARGO_PKG_VERSION")).to_owned()),
@@ -145,6 +159,7 @@ impl<S: Sink> Recorder<S> {
             comment: None,
         };
         let mut writer = savefile::Writer::new(sink, arguments.format.into(), &section);
+        let filter = filter.map(|filter| filter.to_string());
         for interface in capture.interfaces() {
             writer.add_interface(&savefile::Interface {
                 name: Some(interface.device.name.clone()),
@@ -153,6 +168,7 @@ impl<S: Sink> Recorder<S> {
                 link_type: interface.device.savefile_link_type(),
                 snap_len: options.snaplen,
                 time_source: Some(time_source(&interface.reception).to_owned()),
+                filter: filter.clone(),
                 ..savefile::Interface::default()
             })?;
         }
@@ -164,6 +180,7 @@ impl<S: Sink> Recorder<S> {
             deadline: options.duration.map(|duration| Instant::now() + duration),
             flushed: Instant::now(),
             surplus: 0,
+            filter,
         })
     }
 
@@ -242,6 +259,7 @@ impl<S: Sink> Recorder<S> {
                 name: (self.interfaces == chunk.interface_index()).then(|| chunk.ring().interface.clone()),
                 link_type: chunk.link_type(),
                 time_source: Some("as in the file that was read".to_owned()),
+                filter: self.filter.clone(),
                 ..savefile::Interface::default()
             })?;
             self.interfaces += 1;

@@ -9,6 +9,7 @@ use clap::Args;
 use wirecap::{Capture, CaptureError, Worker, grouped};
 
 use crate::failure::Failure;
+use crate::filter::{FilterOptions, filtered};
 use crate::options::CaptureOptions;
 use crate::screen::Screen;
 use crate::size;
@@ -26,6 +27,9 @@ pub(crate) struct Arguments {
     /// Time between two lines or updates
     #[arg(long, value_name = "TIME", value_parser = size::duration, default_value = "1s")]
     interval: Duration,
+
+    #[command(flatten)]
+    filter: FilterOptions,
 }
 
 /// What the workers have counted so far, one per ring.
@@ -43,7 +47,9 @@ impl Tally {
 
 pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
     let cpus = thread::available_parallelism().map_or(1, usize::from);
-    let capture = arguments.options.open(|builder| builder.workers(arguments.workers.unwrap_or(cpus)))?;
+    let filter = arguments.filter.request()?;
+    let workers = arguments.workers.unwrap_or(cpus);
+    let capture = arguments.options.open(|builder| filtered(builder, filter).workers(workers))?;
     let tallies: Vec<Tally> = capture.rings().iter().map(|_| Tally::default()).collect();
     let running = AtomicBool::new(true);
     let outcome = thread::scope(|scope| {
