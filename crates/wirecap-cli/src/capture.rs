@@ -109,8 +109,7 @@ fn record<S: Sink>(
     let mut progress = Progress::new();
     let outcome = recorder.record(&capture, &mut progress);
     progress.clear();
-    let interfaces: Vec<usize> =
-        capture.interfaces().iter().map(|interface| interface.queues.len()).collect();
+    let interfaces: Vec<usize> = capture.interfaces().iter().map(|interface| interface.rings).collect();
     let ledger = capture.close();
     let outcome = outcome.and_then(|()| Ok(recorder.finish(&ledger, &interfaces)?));
     if outcome.is_ok() {
@@ -166,7 +165,7 @@ impl<S: Sink> Recorder<S> {
                 hardware: interface.device.driver.clone(),
                 os: operating_system(),
                 link_type: interface.device.savefile_link_type(),
-                snap_len: options.snaplen,
+                snap_len: interface.snap_len,
                 time_source: Some(time_source(&interface.reception).to_owned()),
                 filter: filter.clone(),
                 ..savefile::Interface::default()

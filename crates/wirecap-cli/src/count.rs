@@ -20,7 +20,8 @@ pub(crate) struct Arguments {
     #[command(flatten)]
     options: CaptureOptions,
 
-    /// How many workers share the rings [default: one per ring, but no more than there are CPUs]
+    /// How many workers share the rings; of queues that are fewer, rings are made by flow [default: one per
+    /// receive queue, but no more than there are CPUs]
     #[arg(long, value_name = "N")]
     workers: Option<usize>,
 
@@ -48,8 +49,10 @@ impl Tally {
 pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
     let cpus = thread::available_parallelism().map_or(1, usize::from);
     let filter = arguments.filter.request()?;
-    let workers = arguments.workers.unwrap_or(cpus);
-    let capture = arguments.options.open(|builder| filtered(builder, filter).workers(workers))?;
+    let capture = arguments.options.open(|builder| match arguments.workers {
+        Some(count) => filtered(builder, filter).workers(count),
+        None => filtered(builder, filter).at_most_workers(cpus),
+    })?;
     let tallies: Vec<Tally> = capture.rings().iter().map(|_| Tally::default()).collect();
     let running = AtomicBool::new(true);
     let outcome = thread::scope(|scope| {

@@ -8,6 +8,7 @@ mod failure;
 mod filter;
 mod generate;
 mod handle;
+mod interfaces;
 mod man;
 mod merge;
 mod options;

@@ -9,19 +9,20 @@ use wirecap::{
 };
 
 use crate::failure::Failure;
+use crate::interfaces::Interfaces;
 use crate::signals::stop_on_signals;
 use crate::size;
 
 /// Options of all commands that capture.
 #[derive(Debug, Clone, Args)]
 pub(crate) struct CaptureOptions {
-    /// Interface to capture from, or receive queues of it: eth0, eth0@2, eth0@0-3; may be repeated
-    #[arg(short, long = "interface", value_name = "DEV[@QUEUES]", required_unless_present = "read")]
-    interfaces: Vec<String>,
+    #[command(flatten)]
+    pub(crate) interfaces: Interfaces,
 
     /// Read a savefile instead: pcapng or pcap, also compressed by gzip or Zstandard
     #[arg(short, long, value_name = "FILE", conflicts_with = "interfaces")]
     read: Option<PathBuf>,
+
     /// How packets are captured: auto takes xdp where the host misses nothing by it, else packet
     #[arg(long, value_enum, default_value_t = EngineName::Auto)]
     engine: EngineName,
@@ -65,10 +66,6 @@ pub(crate) struct CaptureOptions {
     /// Do not put the interface into promiscuous mode
     #[arg(short = 'p', long)]
     no_promiscuous_mode: bool,
-
-    /// Bytes kept of each packet
-    #[arg(short, long, value_name = "BYTES", default_value_t = wirecap::DEFAULT_SNAP_LEN)]
-    pub(crate) snaplen: u32,
 
     /// End after this many packets
     #[arg(short, long, value_name = "PACKETS", value_parser = clap::value_parser!(u64).range(1..))]
@@ -121,9 +118,11 @@ impl From<DirectionName> for Direction {
 impl CaptureOptions {
     /// The capture these options describe.
     fn builder(&self) -> CaptureBuilder {
-        let source = match (&self.read, self.interfaces.split_first()) {
+        let source = match (&self.read, self.interfaces.sources.split_first()) {
             (Some(file), _) => Capture::file(file),
-            (None, Some((first, others))) => others.iter().fold(Capture::on(first), CaptureBuilder::and),
+            (None, Some((first, others))) => {
+                others.iter().cloned().fold(Capture::on(first.clone()), CaptureBuilder::and)
+            }
             (None, None) => unreachable!("clap requires a file or an interface"),
         };
         let builder = source
@@ -131,7 +130,7 @@ impl CaptureOptions {
             .take(self.take)
             .chunk(self.chunk)
             .promiscuous(!self.no_promiscuous_mode)
-            .snap_len(self.snaplen)
+            .snap_len(self.interfaces.snap_len)
             .stuck_after(self.stuck_after)
             .pin(self.pin.clone());
         let builder = match self.direction {
@@ -213,19 +212,20 @@ fn warn<'a>(warnings: impl IntoIterator<Item = &'a Warning>) {
 fn opened(capture: &Capture, interface: &Interface) -> String {
     let noun = if interface.rings == 1 { "ring" } else { "rings" };
     let geometry = capture.geometry();
-    let memory = |chunk_bytes: u64| {
-        size::human_bytes(chunk_bytes * u64::from(geometry.chunks) * interface.rings as u64)
+    let memory = size::human_bytes(interface.pool_bytes);
+    let snap_len = match interface.snap_len {
+        wirecap::DEFAULT_SNAP_LEN => String::new(),
+        bytes => format!(", {bytes} bytes kept of each packet"),
     };
     let begin = format!("capturing {}: {} {noun}", interface.device.name, interface.rings);
     let why = interface.why.as_ref().map(|why| format!(": {why}")).unwrap_or_default();
     match &interface.reception {
         Reception::Xdp { rung, missed_rungs, huge_pages } => {
             let cells = grouped(geometry.cells().into());
-            let memory = memory(u64::from(geometry.chunk_cells) * u64::from(geometry.cell_bytes));
             let pages = if *huge_pages { " on huge pages" } else { "" };
             let mode = capture.mode();
             let mut text = format!(
-                "{begin} of {cells} packets, xdp engine ({rung}), {mode}, {memory} of cells{pages}{why}"
+                "{begin} of {cells} packets, xdp engine ({rung}), {mode}, {memory} of cells{pages}{snap_len}{why}"
             );
             for (rung, reason) in missed_rungs {
                 text += &format!("\n  not {rung}: {reason}");
@@ -245,9 +245,8 @@ fn opened(capture: &Capture, interface: &Interface) -> String {
             };
             let (mode, blocks) = (capture.mode(), geometry.chunks);
             let block = size::human_bytes(u64::from(*block_bytes));
-            let memory = memory(u64::from(*block_bytes));
             format!(
-                "{begin}{spread} of {blocks} blocks of {block}, packet engine{direction}, {mode}, {memory}{why}"
+                "{begin}{spread} of {blocks} blocks of {block}, packet engine{direction}, {mode}, {memory}{snap_len}{why}"
             )
         }
         _ => begin,

@@ -249,7 +249,7 @@ mod tests {
     use super::*;
 
     fn profile() -> Profile {
-        let ring = |queue| RingName { interface: "eth0".to_owned(), queue };
+        let ring = |queue| RingName::of_queue("eth0", queue);
         let mut profile = Profile::new(&[ring(0), ring(1)], Duration::from_millis(10));
         let second = 1_000_000_000;
         for millis in [0, 9, 10, 35] {

@@ -11,7 +11,9 @@ use std::time::Duration;
 use recording::{Bed, WIRECAP, tcpdump, tshark};
 use rustix::process::Signal;
 use tempfile::TempDir;
-use wirecap_testbed::{AfXdpSender, Load, Stamp, loss_lock, pass_program, privileged};
+use wirecap_testbed::{
+    AfXdpSender, Load, PacketSender, Stamp, Traffic, VethPair, loss_lock, pass_program, privileged,
+};
 
 /// A pool that holds all that the tests send, so that nothing depends on the machine's speed.
 const DEEP: [&str; 4] = ["-M", "64", "-R", "512"];
@@ -241,6 +243,57 @@ fn count_counts_per_ring() {
     assert_eq!(ledger["bytes"], 240_000, "{ledger}");
     assert_eq!(ledger["rings"][0]["delivered"], 3000, "{ledger}");
     assert_eq!(ledger["rings"][1]["delivered"], 1000, "{ledger}");
+}
+
+#[test]
+fn more_workers_than_queues_get_rings_of_their_own() {
+    if !privileged() {
+        return;
+    }
+    let bed = Bed::new(1);
+    let count = ["count", "-i", "a1", "-M", "64", "-R", "512", "--json", "--workers", "3"];
+    for (engine, names) in [("xdp", ["a1@0.0", "a1@0.1", "a1@0.2"]), ("packet", ["a1@0", "a1@1", "a1@2"])] {
+        let running = bed.capture(&[&count[..], &["--engine", engine]].concat());
+        let traffic = Traffic { flows: 100, ..bed.traffic() };
+        let mut sender = PacketSender::on(&bed.pair.sender).unwrap();
+        (0..3000).for_each(|sequence| sender.send(&traffic.frame(Stamp { queue: 0, sequence })).unwrap());
+        let finished = running.interrupt();
+        finished.assert_success();
+        let ledger = finished.ledger();
+        assert_eq!((&ledger["offered"], &ledger["delivered"]), (&3000.into(), &3000.into()), "{ledger}");
+        for (ring, name) in ledger["rings"].as_array().unwrap().iter().zip(names) {
+            assert_eq!(ring["name"], name, "{ledger}");
+            assert!(ring["delivered"].as_u64().unwrap() > 300, "{ledger}");
+        }
+    }
+}
+
+#[test]
+fn an_option_behind_an_interface_is_for_that_one() {
+    if !privileged() {
+        return;
+    }
+    let bed = Bed::new(1);
+    let other = VethPair::new((&bed.sender, "b0"), (&bed.receiver, "b1"), 1, 1500).unwrap();
+    let directory = TempDir::new().unwrap();
+    let file = savefile(&directory, "snaplen");
+    let arguments =
+        ["capture", "-s", "50", "-i", "a1", "-i", "b1", "-s", "30", "-M", "64", "-R", "64", "-w", &file];
+    let running = bed.capture(&arguments);
+    for interface in [&bed.pair.sender, &other.sender] {
+        let mut sender = PacketSender::on(interface).unwrap();
+        (0..10).for_each(|n| sender.send(&[n; 60]).unwrap());
+    }
+    let finished = running.interrupt();
+    finished.assert_success();
+    assert!(finished.stderr.contains("30 bytes kept of each packet"), "{}", finished.stderr);
+    let packets = tshark(Path::new(&file), &["frame.interface_name", "frame.cap_len", "frame.len"]);
+    let kept = |name: &str| packets.iter().filter(|packet| packet[0] == name).collect::<Vec<_>>();
+    for (name, bytes) in [("a1", "50"), ("b1", "30")] {
+        let kept = kept(name);
+        assert_eq!(kept.len(), 10, "{packets:?}");
+        assert!(kept.iter().all(|packet| packet[1..] == [bytes, "60"]), "{packets:?}");
+    }
 }
 
 #[test]

@@ -242,7 +242,7 @@ mod tests {
         }
 
         fn place(&self, queues: std::ops::Range<u32>) -> Vec<Placement> {
-            let ring = |queue| RingName { interface: "eth0".to_owned(), queue };
+            let ring = |queue| RingName::of_queue("eth0", queue);
             let rings: Vec<RingName> = queues.map(ring).collect();
             Machine::at(self.folder.path()).place(&Pin::Auto, &rings)
         }
@@ -310,7 +310,7 @@ NMI:        0        0   Non-maskable interrupts
 
     #[test]
     fn a_list_is_dealt_out_in_turn() {
-        let ring = |queue| RingName { interface: "eth0".to_owned(), queue };
+        let ring = |queue| RingName::of_queue("eth0", queue);
         let placements = Machine::this().place(&Pin::List(vec![3, 1]), &[ring(0), ring(1), ring(2)]);
         assert_eq!(
             placements.iter().map(|placement| placement.cpu).collect::<Vec<_>>(),

@@ -34,6 +34,13 @@ pub enum OpenError {
         /// What was given.
         name: String,
     },
+    /// An interface was named more than once, with settings that differ.
+    SettingsDiffer {
+        /// The interface's name.
+        interface: String,
+        /// Which setting.
+        setting: &'static str,
+    },
     /// A number that cannot be.
     BadParameter {
         /// Which one.
@@ -142,6 +149,11 @@ impl fmt::Display for OpenError {
                      eth0@0,2"
                 )
             }
+            Self::SettingsDiffer { interface, setting } => write!(
+                f,
+                "{interface} is named more than once, each time with another {setting}; it has one for all of its \
+                 rings"
+            ),
             Self::BadParameter { parameter, value, allowed } => {
                 write!(f, "{parameter} cannot be {value}; it may be {allowed}")
             }

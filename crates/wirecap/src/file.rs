@@ -105,7 +105,7 @@ impl FileRing {
     /// A ring that gives the packets of the savefile at `path`, up to `chunk_packets` a chunk.
     pub(crate) fn open(path: PathBuf, chunk_packets: u32, snap_len: u32) -> Result<Self, ReadError> {
         let reader = Reader::open(&path)?;
-        let name = RingName { interface: path.display().to_string(), queue: 0 };
+        let name = RingName::of_queue(path.display().to_string(), 0);
         let link_type = reader.interfaces().first().map(|interface| interface.link_type).unwrap_or_default();
         let identity = RingIdentity { name, index: 0, interface_index: 0, snap_len, link_type };
         let side = FileSide {
@@ -219,7 +219,7 @@ impl FileSide {
         for (index, known) in known.iter().enumerate().skip(self.identities.len()) {
             let name = known.name.clone().unwrap_or_else(|| ring.name.interface.clone());
             self.identities.push(Arc::new(RingIdentity {
-                name: RingName { interface: name, queue: 0 },
+                name: RingName::of_queue(name, 0),
                 index: 0,
                 interface_index: index,
                 snap_len: ring.snap_len,

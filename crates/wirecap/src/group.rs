@@ -297,7 +297,7 @@ mod model {
     }
 
     fn ring(index: usize) -> Arc<Count> {
-        let name = RingName { interface: "model".to_owned(), queue: index as u32 };
+        let name = RingName::of_queue("model", index as u32);
         let identity = RingIdentity {
             name,
             index,

@@ -10,6 +10,8 @@
 //!   blocks in turn: when it comes round to one that is still held it waits there, and what arrives
 //!   meanwhile is lost (`no_cell`), although other blocks are free. So a chunk may be held for as long
 //!   as the ring takes to fill once, and no longer.
+//! - The kernel chooses the ring of a flow. It takes the security parameter index of IPsec for ports, and each
+//!   direction has one of its own, so the two directions of an encrypted flow may come in two rings.
 //! - A worker's descriptor stays readable while a chunk of the last block is held.
 
 #![allow(unsafe_code)]
@@ -146,7 +148,7 @@ pub(crate) fn open(device: &Device, settings: &Settings) -> Result<Opened, OpenE
         let mapping =
             socket.make_ring(shape, settings.retire_after).map_err(failed("make a receive ring on"))?;
         let identity = RingIdentity {
-            name: RingName { interface: device.name.clone(), queue: plan.number_of(place) },
+            name: RingName::of_queue(&device.name, plan.number_of(place)),
             index: settings.first_ring_index + place,
             interface_index: settings.interface_index,
             snap_len: settings.snap_len,

@@ -1,20 +1,15 @@
-//! The XDP program of a capture: stamps the packets of its queues and redirects them to its sockets.
+//! The XDP program of a capture: stamps the packets of its queues, chooses among the rings of each, and
+//! redirects them to the sockets of those.
 //!
 //! It is attached by itself, without a dispatcher in front: a tail call costs 12 ns where indirect
 //! jumps are mitigated (retpolines), 6 % of what the kernel needs to receive a 60-byte packet.
 
 use crate::bpf::asm::{Assembler, Condition, Helper, Insn, Reg, Size};
-use crate::bpf::{BpfError, LoadOptions, Map, Program, ProgramKind, XDP_PASS};
+use crate::bpf::{BpfError, LoadOptions, Map, Program, ProgramKind, XDP_PASS, xdp_md};
+use crate::steer::Steering;
 
 /// The program's name, by which a user finds it in `bpftool prog`.
 const NAME: &str = "wirecap";
-
-/// Offsets in `struct xdp_md`.
-mod context {
-    pub(super) const DATA: i16 = 0;
-    pub(super) const DATA_META: i16 = 8;
-    pub(super) const RX_QUEUE_INDEX: i16 = 16;
-}
 
 /// Bytes of metadata that the program puts in front of a packet: its time.
 const STAMP_BYTES: i32 = size_of::<u64>() as i32;
@@ -22,10 +17,12 @@ const STAMP_BYTES: i32 = size_of::<u64>() as i32;
 /// What the program is to do.
 #[derive(Debug)]
 pub(crate) struct Plan<'a> {
-    /// Where each queue's packets go: the socket at the queue's index, or the host if there is none.
+    /// Where packets go: the socket at the key of their ring, or the host if there is none.
     pub(crate) sockets: &'a Map,
-    /// The queues that have sockets; `None` if all have.
-    pub(crate) queues: Option<&'a [u32]>,
+    /// The queues that have sockets, and how many.
+    pub(crate) steering: &'a Steering,
+    /// How many queues the interface has.
+    pub(crate) rx_queues: u32,
     /// With times: a one-value array that becomes nonzero where the driver has no room for metadata.
     pub(crate) stamp_failed: Option<&'a Map>,
 }
@@ -42,15 +39,18 @@ pub(crate) fn load(plan: &Plan<'_>) -> Result<Program, BpfError> {
 fn assemble(plan: &Plan<'_>) -> Vec<Insn> {
     let mut program = Assembler::new();
     program.mov(Reg::R6, Reg::R1);
-    if let Some(queues) = plan.queues {
+    let queues = plan.steering.queues();
+    if queues.len() < plan.rx_queues as usize {
         pass_other_queues(&mut program, queues);
     }
+    // Here is the place of a filter: the packet is as it came, R6 is the context, and no other register is
+    // in use.
     if let Some(stamp_failed) = plan.stamp_failed {
         stamp(&mut program, stamp_failed);
     }
-    program.load(Size::Word, Reg::R2, Reg::R6, context::RX_QUEUE_INDEX);
+    plan.steering.find_key(&mut program);
     program.load_map_fd(Reg::R1, plan.sockets);
-    // Where the queue's socket is gone, the packet goes to the host.
+    // Where the ring's socket is gone, the packet goes to the host.
     program.mov(Reg::R3, XDP_PASS);
     program.call(Helper::RedirectMap);
     program.exit();
@@ -59,7 +59,7 @@ fn assemble(plan: &Plan<'_>) -> Vec<Insn> {
 
 fn pass_other_queues(program: &mut Assembler, queues: &[u32]) {
     let ours = program.label();
-    program.load(Size::Word, Reg::R2, Reg::R6, context::RX_QUEUE_INDEX);
+    program.load(Size::Word, Reg::R2, Reg::R6, xdp_md::RX_QUEUE_INDEX);
     for &queue in queues {
         program.jump_if32(Reg::R2, Condition::Eq, queue.cast_signed(), ours);
     }
@@ -77,8 +77,8 @@ fn stamp(program: &mut Assembler, stamp_failed: &Map) {
     program.jump_if(Reg::R0, Condition::Ne, 0, failed);
     program.call(Helper::KtimeTaiNs);
     // The verifier wants to see that the eight bytes lie between the metadata's start and the packet.
-    program.load(Size::Word, Reg::R2, Reg::R6, context::DATA_META);
-    program.load(Size::Word, Reg::R3, Reg::R6, context::DATA);
+    program.load(Size::Word, Reg::R2, Reg::R6, xdp_md::DATA_META);
+    program.load(Size::Word, Reg::R3, Reg::R6, xdp_md::DATA);
     program.mov(Reg::R4, Reg::R2).add(Reg::R4, STAMP_BYTES);
     program.jump_if(Reg::R4, Condition::Gt, Reg::R3, failed);
     program.store(Size::Double, Reg::R2, 0, Reg::R0);

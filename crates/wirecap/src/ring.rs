@@ -13,7 +13,7 @@ use std::sync::Arc;
 use crate::chunk::{Chunk, Home, RingIdentity, Stamps};
 use crate::error::CaptureError;
 use crate::fragments::{refuse, unfinished};
-use crate::kernel_ring::{BrokenRing, Consumer, Gauge, Producer};
+use crate::kernel_ring::{BrokenRing, Consumer, Gauge};
 use crate::ledger::{Account, Drops};
 use crate::pool::{Descriptor, Pool};
 use crate::recycle::CellList;
@@ -59,6 +59,8 @@ pub(crate) trait StampSource: Send + Sync + fmt::Debug {
 #[derive(Debug)]
 pub(crate) struct UmemRing {
     identity: Arc<RingIdentity>,
+    /// R x M.
+    capacity: u32,
     refill: Arc<Refill>,
     stamps: Arc<dyn StampSource>,
     filled: Gauge<Descriptor>,
@@ -142,16 +144,17 @@ unsafe impl Home for Refill {
 }
 
 impl UmemRing {
-    /// A ring over our halves of an rx and a fill ring that were just made, posting every cell.
+    /// A ring over our half of an rx ring that was just made, whose cells come from `refill`: from a pool
+    /// of its own, or from one that it shares with the other rings of its queue. It is to hold
+    /// `capacity` packets.
     pub(crate) fn new(
         identity: RingIdentity,
-        pool: Arc<Pool>,
+        capacity: u32,
+        refill: Arc<Refill>,
         rx: Consumer<Descriptor>,
-        fill: Producer<u64>,
         kernel: Arc<dyn Kernel>,
         stamps: Arc<dyn StampSource>,
-    ) -> Result<Self, BrokenRing> {
-        let refill = Arc::new(Refill::new(pool, fill, Arc::clone(&kernel))?);
+    ) -> Self {
         let filled = rx.gauge();
         let side = RxSide {
             open: Some(OpenRx { ring: rx, kernel }),
@@ -165,8 +168,8 @@ impl UmemRing {
             drops: KernelDrops::default(),
             sieve: Sieve::default(),
         };
-        let (unfinished, rx) = (AtomicU32::new(0), Mutex::new(side));
-        Ok(Self { identity: Arc::new(identity), refill, stamps, filled, unfinished, rx })
+        let (identity, unfinished, rx) = (Arc::new(identity), AtomicU32::new(0), Mutex::new(side));
+        Self { identity, capacity, refill, stamps, filled, unfinished, rx }
     }
 
     /// From now on `filter` looks at everything that is captured, until [`settle`](Self::settle).
@@ -333,7 +336,7 @@ impl Ring for UmemRing {
     }
 
     fn capacity(&self) -> u32 {
-        self.pool().geometry().cells()
+        self.capacity
     }
 
     fn backlog(&self) -> u32 {

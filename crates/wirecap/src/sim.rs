@@ -59,6 +59,7 @@ use crate::error::CaptureError;
 use crate::group::{Asked, Group};
 use crate::ledger::{Ledger, Mode, RingLedger};
 use crate::pool::{Geometry, Pool};
+use crate::refill::Refill;
 use crate::ring::{Ring, StampSource, UmemRing};
 use crate::savefile::LinkType;
 
@@ -269,11 +270,13 @@ impl Drop for SimWorker {
 
 fn open_ring(index: usize, settings: &SimSettings) -> (Arc<UmemRing>, Arc<SimKernel>) {
     let pool = Arc::new(Pool::on_heap(settings.geometry));
-    let name = RingName { interface: "sim0".to_owned(), queue: index as u32 };
+    let name = RingName::of_queue("sim0", index as u32);
     let identity =
         RingIdentity { name, index, interface_index: 0, snap_len: u32::MAX, link_type: LinkType::ETHERNET };
     let (kernel, rx, fill) = SimKernel::new(Arc::clone(&pool), settings);
     let kernel = Arc::new(kernel);
-    let ring = UmemRing::new(identity, pool, rx, fill, kernel.clone(), Arc::new(SimStamps));
-    (Arc::new(ring.expect("a new ring is not broken")), kernel)
+    let refill = Refill::new(pool, fill, kernel.clone()).expect("a new ring is not broken");
+    let capacity = settings.geometry.cells();
+    let ring = UmemRing::new(identity, capacity, Arc::new(refill), rx, kernel.clone(), Arc::new(SimStamps));
+    (Arc::new(ring), kernel)
 }

@@ -1,22 +1,13 @@
-//! The filter of a capture: made for each interface's link type, and changed while packets arrive.
+//! The filter of a capture, changed while packets arrive.
 
-use super::{Attached, Attachment, Capture, Running, Target};
+use super::{Attached, Attachment, Capture, Running};
 use crate::error::FilterChangeError;
 use crate::filter::{Filter, FilterRequest};
 use crate::sync::lock;
 use crate::warning::Warning;
 
-/// The filter for the packets of `target`.
-pub(super) fn compile(
-    request: Option<&FilterRequest>,
-    target: &Target,
-) -> Result<Option<Filter>, FilterChangeError> {
-    let compile = |request: &FilterRequest| request.compile(target.device.savefile_link_type());
-    Ok(request.map(compile).transpose()?)
-}
-
 impl Capture {
-    /// Captures the packets that `request` wants from now on, and no others; an empty expression wants all. No
+    /// Captures the packets that `request` wants from now on, and no others, on all interfaces; an empty expression wants all. No
     /// packet that both filters want is lost or delivered twice, and whatever chunk is captured after the return
     /// holds wanted packets only. Takes some milliseconds.
     ///
@@ -33,9 +24,11 @@ impl Capture {
         if let Some(file) = &running.file {
             return file.set_filter(&request);
         }
-        let filters = running.interfaces.iter().map(|attached| compile(Some(&request), &attached.target));
-        let filters = filters.collect::<Result<Vec<_>, _>>()?;
-        for (attached, filter) in running.interfaces.iter_mut().zip(filters.iter().flatten()) {
+        let link_types =
+            running.interfaces.iter().map(|attached| attached.target.device.savefile_link_type());
+        let filters =
+            link_types.map(|link_type| request.compile(link_type)).collect::<Result<Vec<_>, _>>()?;
+        for (attached, filter) in running.interfaces.iter_mut().zip(&filters) {
             attached.set_filter(filter)?;
         }
         Ok(())

@@ -410,7 +410,7 @@ mod tests {
     }
 
     fn identity() -> Arc<RingIdentity> {
-        let name = RingName { interface: "test".to_owned(), queue: 0 };
+        let name = RingName::of_queue("test", 0);
         Arc::new(RingIdentity {
             name,
             index: 0,

@@ -10,7 +10,8 @@ use std::time::{Duration, Instant};
 
 use rustix::io::Errno;
 use rustix::net::xdp::{
-    SocketAddrXdp, SocketAddrXdpFlags, XdpRingOffset, XdpStatistics, XdpUmemReg, XdpUmemRegFlags,
+    SocketAddrXdp, SocketAddrXdpFlags, SocketAddrXdpWithSharedUmem, XdpRingOffset, XdpStatistics, XdpUmemReg,
+    XdpUmemRegFlags,
 };
 use rustix::net::{AddressFamily, RecvFlags, SocketFlags, SocketType, bind, recv, socket_with, sockopt};
 
@@ -62,19 +63,23 @@ impl XdpSocket {
         Ok(sockopt::set_xdp_umem_reg(self, registration)?)
     }
 
-    /// Makes the rx and fill rings, each with room for `capacity` entries (a power of two), and maps
-    /// our halves of them. The kernel wants a completion ring with every UMEM; it stays minimal.
-    pub(crate) fn make_rings(&self, capacity: u32) -> io::Result<(Consumer<Descriptor>, Producer<u64>)> {
+    /// Makes the rx ring, with room for `capacity` entries (a power of two), and maps our half of it.
+    pub(crate) fn make_rx_ring(&self, capacity: u32) -> io::Result<Consumer<Descriptor>> {
         sockopt::set_xdp_rx_ring_size(self, capacity)?;
+        let offsets = sockopt::xdp_mmap_offsets(self)?;
+        // SAFETY: the only consumer on this ring: this function works once per socket, since the kernel
+        // refuses to size a ring twice.
+        Ok(Consumer::new(unsafe { self.map_ring(RX_RING, &offsets.rx, capacity) }?))
+    }
+
+    /// Makes the fill ring of this socket's UMEM, likewise. The kernel wants a completion ring with it;
+    /// that stays minimal.
+    pub(crate) fn make_fill_ring(&self, capacity: u32) -> io::Result<Producer<u64>> {
         sockopt::set_xdp_umem_fill_ring_size(self, capacity)?;
         sockopt::set_xdp_umem_completion_ring_size(self, 1)?;
         let offsets = sockopt::xdp_mmap_offsets(self)?;
-        // SAFETY: the only consumer on this ring: `make_rings` works once per socket, since the
-        // kernel refuses to size a ring twice.
-        let rx = Consumer::new(unsafe { self.map_ring(RX_RING, &offsets.rx, capacity) }?);
-        // SAFETY: as above, for the only producer.
-        let fill = Producer::new(unsafe { self.map_ring(FILL_RING, &offsets.fr, capacity) }?);
-        Ok((rx, fill))
+        // SAFETY: the only producer, for the same reason.
+        Ok(Producer::new(unsafe { self.map_ring(FILL_RING, &offsets.fr, capacity) }?))
     }
 
     /// # Safety
@@ -118,6 +123,14 @@ impl XdpSocket {
                 outcome => return Ok(outcome?),
             }
         }
+    }
+
+    /// Binds to the queue that `first` is bound to, shares its cells and its fill ring, and receives as it
+    /// does.
+    pub(crate) fn bind_beside(&self, first: &Self, ifindex: u32, queue: u32) -> io::Result<()> {
+        let flags = SocketAddrXdpFlags::XDP_SHARED_UMEM;
+        let address = SocketAddrXdp::new(flags, ifindex, queue);
+        Ok(bind(self, &SocketAddrXdpWithSharedUmem { addr: address, shared_umem_fd: first.as_fd() })?)
     }
 
     /// The socket's counters since it was made.

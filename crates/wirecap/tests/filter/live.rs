@@ -130,7 +130,7 @@ fn some_programs() -> Vec<Case> {
     let mut choices = Choices::from_seed(23, 1 << 20);
     let contents = |number: u32| Contents {
         insns_max: if number % 40 == 39 { 5000 } else { 30 },
-        slots_stored_first: number % 2 == 0,
+        slots_stored_first: number.is_multiple_of(2),
         extensions: false,
         far: true,
     };

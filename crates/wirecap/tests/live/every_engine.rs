@@ -1,14 +1,18 @@
 //! What holds for every engine, tested with each by the same body.
 
+use std::collections::HashMap;
 use std::thread;
 use std::time::Duration;
 
-use wirecap::{Capture, CaptureBuilder, CaptureError, Engine, OpenError};
+use proptest::strategy::{Strategy, ValueTree};
+use proptest::test_runner::TestRunner;
+use wirecap::{Capture, CaptureBuilder, CaptureError, Engine, OpenError, Source};
 use wirecap_testbed::{
     AfXdpSender, Counters, Load, Namespace, PacketSender, Stamp, VethPair, loss_lock, privileged,
 };
 
 use crate::bed::{Bed, PATIENCE, balanced, ip, take, unix_nanos};
+use crate::frames::{Flow, flows};
 
 /// Makes a test of each body for each engine.
 macro_rules! with_every_engine {
@@ -30,6 +34,9 @@ with_every_engine! {
     a_chunk_outlives_its_worker_and_its_capture,
     one_worker_serves_several_rings_and_loses_nothing,
     several_interfaces_are_one_capture,
+    an_interface_may_have_a_snap_length_of_its_own,
+    both_directions_of_a_flow_come_in_one_of_many_rings,
+    all_fragments_between_two_hosts_come_in_one_ring,
     stopping_from_another_thread_ends_a_waiting_worker_and_frees_the_interface,
     what_waited_when_the_capture_was_stopped_is_still_delivered,
     what_nobody_took_before_the_close_is_counted_as_other,
@@ -200,6 +207,84 @@ fn several_interfaces_are_one_capture(engine: Engine) {
     balanced(&ledger, 150);
     let rings: Vec<_> = ledger.rings.iter().map(|ring| (&*ring.name, ring.account.delivered)).collect();
     assert_eq!(rings, [("a1@0", 100), ("b1@1", 50)]);
+}
+
+fn an_interface_may_have_a_snap_length_of_its_own(engine: Engine) {
+    let (first, second) = (Bed::new(engine, 2), Namespace::new().unwrap());
+    let other = VethPair::new((&second, "b0"), (&first.receiver, "b1"), 1, 1500).unwrap();
+    let builder = first.small().snap_len(40).and(Source::new("b1").snap_len(20)).workers(1);
+    let capture = first.open(builder);
+    assert_eq!(capture.interfaces().iter().map(|interface| interface.snap_len).collect::<Vec<_>>(), [40, 20]);
+    let mut worker = capture.workers().pop().unwrap();
+    for interface in [&first.pair.sender, &other.sender] {
+        PacketSender::on(interface).unwrap().send(&[7; 60]).unwrap();
+    }
+    take(&mut worker, 2, |chunk| {
+        let kept = capture.interfaces()[chunk.interface_index()].snap_len as usize;
+        assert!(chunk.iter().all(|packet| packet.data() == &[7; 60][..kept] && packet.wire_len() == 60));
+    });
+    balanced(&first.close(capture), 2);
+    let twice = Capture::on(Source::new("a1@0").snap_len(20)).and("a1@1").engine(engine);
+    let (error, text) = first.refusal(twice);
+    assert!(matches!(error, OpenError::SettingsDiffer { .. }) && text.contains("snap length"), "{text}");
+}
+
+fn both_directions_of_a_flow_come_in_one_of_many_rings(engine: Engine) {
+    come_by_flow(engine, 10_000, |flow, forth, payload| vec![flow.frame(forth, payload)]);
+}
+
+fn all_fragments_between_two_hosts_come_in_one_ring(engine: Engine) {
+    come_by_flow(engine, 1000, |flow, forth, payload| flow.fragments(forth, payload).to_vec());
+}
+
+/// Sends what `frames` makes of random flows in both directions, with their numbers at the end, to an
+/// interface with one queue and four workers: every frame comes once, and all of one number in one ring.
+pub(crate) fn come_by_flow(
+    engine: Engine,
+    flow_count: u32,
+    frames: impl Fn(&Flow, bool, &[u8; 4]) -> Vec<Vec<u8>>,
+) {
+    const WORKERS: usize = 4;
+    let bed = Bed::new(engine, 1);
+    let capture = bed.open(bed.small().workers(WORKERS));
+    let names: Vec<String> = capture.rings().iter().map(ToString::to_string).collect();
+    match engine {
+        Engine::Xdp => assert_eq!(names, ["a1@0.0", "a1@0.1", "a1@0.2", "a1@0.3"]),
+        _ => assert_eq!(names, ["a1@0", "a1@1", "a1@2", "a1@3"]),
+    }
+    assert_eq!(capture.interfaces()[0].rings, WORKERS);
+    let mut runner = TestRunner::deterministic();
+    let flows: Vec<Flow> =
+        (0..flow_count).map(|_| flows().new_tree(&mut runner).unwrap().current()).collect();
+    // All of one direction, then all of the other.
+    let both =
+        [true, false].into_iter().flat_map(|forth| flows.iter().zip(0..).map(move |flow| (forth, flow)));
+    let mut sent: Vec<Vec<u8>> =
+        both.flat_map(|(forth, (flow, number))| frames(flow, forth, &u32::to_be_bytes(number))).collect();
+    let mut sender = PacketSender::on(&bed.pair.sender).unwrap();
+    sent.iter().for_each(|frame| sender.send(frame).unwrap());
+    bed.at_receiver(|| capture.stop());
+    let mut ring_of_flow = HashMap::new();
+    let mut received = Vec::new();
+    for mut worker in capture.workers() {
+        while let Some(chunk) = worker.next_chunk().unwrap() {
+            assert_eq!(chunk.ring_index(), worker.index());
+            for packet in &chunk {
+                let number = u32::from_be_bytes(*packet.data().last_chunk().unwrap());
+                let before = ring_of_flow.insert(number, chunk.ring_index());
+                assert!(before.is_none_or(|ring| ring == chunk.ring_index()), "flow {number}");
+                received.push(packet.data().to_vec());
+            }
+        }
+    }
+    let ledger = bed.close(capture);
+    balanced(&ledger, sent.len() as u64);
+    assert!(ledger.is_lossless(), "{ledger}");
+    let least = ledger.rings.iter().map(|ring| ring.account.delivered).min().unwrap();
+    assert!(least > (sent.len() / WORKERS / 2) as u64, "unfair: {ledger}");
+    sent.sort_unstable();
+    received.sort_unstable();
+    assert!(sent == received, "each packet comes once, as it was");
 }
 
 fn stopping_from_another_thread_ends_a_waiting_worker_and_frees_the_interface(engine: Engine) {

@@ -1,6 +1,5 @@
 //! What only the engine `packet` does.
 
-use std::collections::HashMap;
 use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{TcpListener, TcpStream, UdpSocket};
@@ -21,7 +20,7 @@ use wirecap_testbed::{
 };
 
 use crate::bed::{Bed, PATIENCE, balanced, ip, take};
-use crate::frames::flows;
+use crate::every_engine::come_by_flow;
 
 fn bed(queue_count: u32) -> Option<Bed> {
     privileged().then(|| Bed::new(Engine::Packet, queue_count))
@@ -128,43 +127,15 @@ fn a_snap_length_below_a_tag_still_records_the_tag_and_the_true_length() {
 }
 
 #[test]
-fn both_directions_of_a_flow_come_to_one_of_many_rings() {
-    const FLOWS: usize = 10_000;
-    const WORKERS: usize = 4;
-    let Some(bed) = bed(1) else { return };
-    let capture = bed.open(bed.small().pool(512).workers(WORKERS));
-    assert_eq!(capture.rings().len(), WORKERS);
-    let mut runner = TestRunner::deterministic();
-    let flows: Vec<_> = (0..FLOWS).map(|_| flows().new_tree(&mut runner).unwrap().current()).collect();
-    let mut sender = PacketSender::on(&bed.pair.sender).unwrap();
-    let sent = 2 * FLOWS as u64;
-    for forth in [true, false] {
-        for (number, flow) in flows.iter().enumerate() {
-            let payload = [&(number as u32).to_be_bytes()[..], &[u8::from(forth)]].concat();
-            sender.send(&flow.frame(forth, &payload)).unwrap();
-        }
+fn each_direction_of_an_encrypted_flow_comes_in_one_ring() {
+    if !privileged() {
+        return;
     }
-    let mut ring_of: HashMap<u32, usize> = HashMap::new();
-    let mut seen = [vec![false; FLOWS], vec![false; FLOWS]];
-    for mut worker in capture.workers() {
-        bed.at_receiver(|| capture.stop());
-        while let Some(chunk) = worker.next_chunk().unwrap() {
-            for packet in &chunk {
-                assert_eq!(packet.queue(), None, "nobody tells the queue");
-                let (rest, forth) = packet.data().split_at(packet.data().len() - 1);
-                let number = u32::from_be_bytes(*rest.last_chunk().unwrap());
-                let before = ring_of.insert(number, chunk.ring_index());
-                assert!(before.is_none_or(|ring| ring == chunk.ring_index()), "{:?}", flows[number as usize]);
-                let twice = std::mem::replace(&mut seen[usize::from(forth[0])][number as usize], true);
-                assert!(!twice, "a packet came twice");
-            }
-        }
-    }
-    assert!(seen.iter().flatten().all(|seen| *seen));
-    let ledger = bed.close(capture);
-    balanced(&ledger, sent);
-    let least = ledger.rings.iter().map(|ring| ring.account.delivered).min().unwrap();
-    assert!(least > sent / WORKERS as u64 / 2, "unfair: {ledger}");
+    // The kernel takes the security parameter index for ports, and each direction has its own.
+    come_by_flow(Engine::Packet, 1000, |flow, forth, number| {
+        let number = 2 * u32::from_be_bytes(*number) + u32::from(forth);
+        vec![flow.encrypted(forth, &number.to_be_bytes())]
+    });
 }
 
 /// Sends `per_queue` stamped frames to each queue.

@@ -4,6 +4,7 @@ use wirecap::{Capture, Engine, OpenError};
 use wirecap_testbed::{AfXdpSender, Counters, Load, Stamp, pass_program, privileged};
 
 use crate::bed::{Bed, balanced, take};
+use crate::every_engine::come_by_flow;
 
 #[test]
 fn a_ring_holds_as_many_packets_as_its_pool_has_cells_and_names_the_surplus() {
@@ -57,6 +58,14 @@ fn a_capture_of_one_queue_leaves_the_others_to_the_host() {
     let ledger = bed.close(capture);
     balanced(&ledger, 100);
     assert_eq!(ledger.rings[0].name, "a1@1");
+}
+
+#[test]
+fn an_encrypted_flow_comes_in_one_ring_in_both_directions() {
+    if !privileged() {
+        return;
+    }
+    come_by_flow(Engine::Xdp, 1000, |flow, forth, number| vec![flow.encrypted(forth, number)]);
 }
 
 #[test]

@@ -3,3 +3,4 @@
 
 mod bed;
 mod jumbo;
+mod steering;
