@@ -264,6 +264,13 @@ pub enum FilterChangeError {
         /// What the kernel said.
         source: io::Error,
     },
+    /// The kernel would not load the XDP program, or not attach it.
+    Program {
+        /// The interface's name.
+        interface: String,
+        /// What bpf(2) said.
+        source: BpfError,
+    },
     /// The capture was stopped.
     Stopped,
 }
@@ -276,6 +283,9 @@ impl fmt::Display for FilterChangeError {
             Self::Socket { interface, .. } => {
                 write!(f, "cannot attach the filter to a packet socket on {interface}")
             }
+            Self::Program { interface, .. } => {
+                write!(f, "cannot put the filter into the XDP program of {interface}")
+            }
             Self::Stopped => f.write_str("the capture was stopped, and needs no other filter"),
         }
     }
@@ -287,6 +297,7 @@ impl Error for FilterChangeError {
             Self::Filter(error) => error.source(),
             Self::Unsupported { source, .. } => Some(source),
             Self::Socket { source, .. } => Some(source),
+            Self::Program { source, .. } => Some(source),
             Self::Stopped => None,
         }
     }

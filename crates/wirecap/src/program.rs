@@ -1,11 +1,12 @@
-//! The XDP program of a capture: stamps the packets of its queues, chooses among the rings of each, and
-//! redirects them to the sockets of those.
+//! The XDP program of a capture: turns away the packets of its queues that are not wanted, stamps the others,
+//! chooses among the rings of each queue, and redirects to the sockets of those.
 //!
 //! It is attached by itself, without a dispatcher in front: a tail call costs 12 ns where indirect
 //! jumps are mitigated (retpolines), 6 % of what the kernel needs to receive a 60-byte packet.
 
 use crate::bpf::asm::{Assembler, Condition, Helper, Insn, Reg, Size};
 use crate::bpf::{BpfError, LoadOptions, Map, Program, ProgramKind, XDP_PASS, xdp_md};
+use crate::filter::{Filter, Unsupported, XdpTarget};
 use crate::steer::Steering;
 
 /// The program's name, by which a user finds it in `bpftool prog`.
@@ -13,6 +14,9 @@ const NAME: &str = "wirecap";
 
 /// Bytes of metadata that the program puts in front of a packet: its time.
 const STAMP_BYTES: i32 = size_of::<u64>() as i32;
+
+/// Where on the stack the key of a count stands.
+const COUNT_KEY: i16 = -4;
 
 /// What the program is to do.
 #[derive(Debug)]
@@ -23,28 +27,76 @@ pub(crate) struct Plan<'a> {
     pub(crate) steering: &'a Steering,
     /// How many queues the interface has.
     pub(crate) rx_queues: u32,
+    /// Which packets are wanted; all, if there is none.
+    pub(crate) filter: Option<FilterPlan<'a>>,
     /// With times: a one-value array that becomes nonzero where the driver has no room for metadata.
     pub(crate) stamp_failed: Option<&'a Map>,
 }
 
-/// Loads the program for `plan`; for frames of several fragments as well, unless the kernel does not know
-/// them (before Linux 5.18).
-pub(crate) fn load(plan: &Plan<'_>) -> Result<Program, BpfError> {
-    let code = assemble(plan);
-    let load =
-        |fragments| Program::load(ProgramKind::Xdp, NAME, &code, LoadOptions { fragments, device: None });
-    load(true).or_else(|error| if error.errno() == Some(libc::EINVAL) { load(false) } else { Err(error) })
+/// The program's filter.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct FilterPlan<'a> {
+    pub(crate) filter: &'a Filter,
+    /// Counts what is not wanted, by queue, on each CPU.
+    pub(crate) counts: &'a Map,
+    /// The interface's Ethernet address.
+    pub(crate) address: Option<[u8; 6]>,
+    /// What becomes of packets that are not wanted.
+    pub(crate) verdict: i32,
 }
 
-fn assemble(plan: &Plan<'_>) -> Vec<Insn> {
+/// Why there is no program.
+#[derive(Debug)]
+pub(crate) enum LoadError {
+    /// The filter cannot be a part of it.
+    Filter(Unsupported),
+    /// The kernel would not load it.
+    Kernel(BpfError),
+}
+
+/// Loads the program for `plan`; for frames of several fragments as well, unless the kernel does not know
+/// them (before Linux 5.18).
+pub(crate) fn load(plan: &Plan<'_>) -> Result<Program, LoadError> {
+    // Who may not compute with addresses (CAP_PERFMON) has the kernel look up bytes at computed offsets.
+    let unrestricted = Form { fragments: true, address_arithmetic: true };
+    let restricted = Form { address_arithmetic: false, ..unrestricted };
+    let loaded = match load_as(plan, unrestricted) {
+        Err(LoadError::Kernel(BpfError::Rejected { .. })) if plan.filter.is_some() => {
+            load_as(plan, restricted)
+        }
+        loaded => loaded,
+    };
+    match loaded {
+        Err(LoadError::Kernel(error)) if error.errno() == Some(libc::EINVAL) => {
+            load_as(plan, Form { fragments: false, ..unrestricted })
+        }
+        loaded => loaded,
+    }
+}
+
+/// What the kernel lets the program do.
+#[derive(Debug, Clone, Copy)]
+struct Form {
+    fragments: bool,
+    address_arithmetic: bool,
+}
+
+fn load_as(plan: &Plan<'_>, form: Form) -> Result<Program, LoadError> {
+    let code = assemble(plan, form).map_err(LoadError::Filter)?;
+    let options = LoadOptions { fragments: form.fragments, device: None };
+    Program::load(ProgramKind::Xdp, NAME, &code, options).map_err(LoadError::Kernel)
+}
+
+fn assemble(plan: &Plan<'_>, form: Form) -> Result<Vec<Insn>, Unsupported> {
     let mut program = Assembler::new();
     program.mov(Reg::R6, Reg::R1);
     let queues = plan.steering.queues();
     if queues.len() < plan.rx_queues as usize {
         pass_other_queues(&mut program, queues);
     }
-    // Here is the place of a filter: the packet is as it came, R6 is the context, and no other register is
-    // in use.
+    if let Some(filter) = plan.filter {
+        turn_away(&mut program, filter, form)?;
+    }
     if let Some(stamp_failed) = plan.stamp_failed {
         stamp(&mut program, stamp_failed);
     }
@@ -54,7 +106,29 @@ fn assemble(plan: &Plan<'_>) -> Vec<Insn> {
     program.mov(Reg::R3, XDP_PASS);
     program.call(Helper::RedirectMap);
     program.exit();
-    program.finish().expect("every label is bound once, and near")
+    Ok(program.finish().expect("every label is bound once, and near"))
+}
+
+/// Ends with the packets that the filter does not want, and counts them.
+fn turn_away(program: &mut Assembler, plan: FilterPlan<'_>, form: Form) -> Result<(), Unsupported> {
+    let [reject, counted, wanted] = [(); 3].map(|()| program.label());
+    let target = XdpTarget {
+        context: Reg::R6,
+        reject,
+        multi_buffer: form.fragments,
+        address_arithmetic: form.address_arithmetic,
+        address: plan.address,
+    };
+    plan.filter.emit_xdp(program, &target)?;
+    program.jump(wanted).bind(reject);
+    program.load(Size::Word, Reg::R2, Reg::R6, xdp_md::RX_QUEUE_INDEX);
+    program.store(Size::Word, Reg::R10, COUNT_KEY, Reg::R2);
+    program.mov(Reg::R2, Reg::R10).add(Reg::R2, i32::from(COUNT_KEY));
+    program.load_map_fd(Reg::R1, plan.counts).call(Helper::MapLookup);
+    program.jump_if(Reg::R0, Condition::Eq, 0, counted);
+    program.load(Size::Double, Reg::R1, Reg::R0, 0).add(Reg::R1, 1).store(Size::Double, Reg::R0, 0, Reg::R1);
+    program.bind(counted).mov(Reg::R0, plan.verdict).exit().bind(wanted);
+    Ok(())
 }
 
 fn pass_other_queues(program: &mut Assembler, queues: &[u32]) {

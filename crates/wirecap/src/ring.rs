@@ -85,6 +85,8 @@ struct RxSide {
     other: u64,
     /// What the kernel had dropped at the close.
     drops: KernelDrops,
+    /// What the kernel had turned away at the close.
+    filtered: u64,
     sieve: Sieve,
 }
 
@@ -166,6 +168,7 @@ impl UmemRing {
             overlong: false,
             other: 0,
             drops: KernelDrops::default(),
+            filtered: 0,
             sieve: Sieve::default(),
         };
         let (identity, unfinished, rx) = (Arc::new(identity), AtomicU32::new(0), Mutex::new(side));
@@ -373,12 +376,13 @@ impl Ring for UmemRing {
     fn account(&self) -> Account {
         let side = lock(&self.rx);
         let drops = side.open.as_ref().and_then(|open| open.kernel.drops().ok()).unwrap_or(side.drops);
+        let filtered = side.open.as_ref().map_or(side.filtered, |open| open.kernel.filtered());
         let dropped =
             Drops { no_cell: drops.no_cell, ring_full: drops.ring_full, device: None, other: side.other };
         Account {
             delivered: side.delivered,
             bytes: side.bytes,
-            filtered: Some(side.sieve.filtered()),
+            filtered: Some(filtered + side.sieve.filtered()),
             dropped,
             offloaded_chunks: side.offloaded_chunks,
             abandoned_chunks: side.abandoned_chunks,
@@ -392,6 +396,7 @@ impl Ring for UmemRing {
         if let Some(mut open) = side.open.take() {
             side.other += packets_left(&mut open.ring, side.overlong);
             side.drops = open.kernel.drops().unwrap_or_default();
+            side.filtered = open.kernel.filtered();
         }
         self.refill.close();
     }

@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 use rustix::net::{AddressFamily, SocketFlags, SocketType, netdevice, socket_with};
 
-use crate::bpf::BpfError;
+use crate::bpf::{BpfError, Map};
 use crate::chunk::{RingIdentity, RingName};
 use crate::device::{Device, DeviceCounters, Rung};
 use crate::error::OpenError;
@@ -37,6 +37,8 @@ pub(crate) struct Settings {
     pub(crate) snap_len: u32,
     /// Which packets are wanted; all, if there is none.
     pub(crate) filter: Option<Filter>,
+    /// What is not wanted is dropped instead of left to the host.
+    pub(crate) drop_rejected: bool,
     /// The interface's place in the capture.
     pub(crate) interface_index: usize,
     /// The place of the interface's first ring in the capture.
@@ -74,10 +76,21 @@ pub(crate) fn open(device: &Device, steering: &Steering, settings: &Settings) ->
     let mut sockets = Vec::new();
     for queue in queues {
         queue.bind(&mut ladder)?;
-        let kernel = |socket| SocketKernel { socket, ifindex: device.index, inquiry: Arc::clone(&inquiry) };
+        let kernel = |socket, filtered| SocketKernel {
+            socket,
+            ifindex: device.index,
+            inquiry: Arc::clone(&inquiry),
+            filtered,
+        };
         let prepared = queue.rings.into_iter();
-        let prepared: Vec<_> =
-            prepared.map(|ring| (ring.name, ring.rx, Arc::new(kernel(ring.socket)))).collect();
+        let prepared: Vec<_> = prepared
+            .map(|ring| {
+                // What a queue turned away has no ring; where there are several it is told of the first.
+                let counts = ring.name.part.unwrap_or(0) == 0;
+                let filtered = counts.then(|| (Arc::clone(attachment.filtered()), ring.name.queue));
+                (ring.name, ring.rx, Arc::new(kernel(ring.socket, filtered)))
+            })
+            .collect();
         let refill = Refill::new(queue.pool, queue.fill, prepared[0].2.clone())
             .map_err(|broken| system("post the cells", io::Error::other(broken.to_string())))?;
         let refill = Arc::new(refill);
@@ -95,7 +108,7 @@ pub(crate) fn open(device: &Device, steering: &Steering, settings: &Settings) ->
             rings.push(Arc::new(UmemRing::new(identity, capacity, refill, rx, kernel, stamps)));
         }
     }
-    attachment.filter(&rings, settings.filter.as_ref())?;
+    attachment.settle(&rings);
     let counters_at_start = device.counters().ok();
     for (key, kernel) in sockets {
         attachment.receive(key, &kernel.socket).map_err(|source| refused(device, source))?;
@@ -191,6 +204,8 @@ struct SocketKernel {
     /// A socket in the interface's network namespace that answers questions about it; AF_XDP sockets
     /// do not.
     inquiry: Arc<OwnedFd>,
+    /// Where the program counts what it turned away, if that is told of this ring, and the key.
+    filtered: Option<(Arc<Map>, u32)>,
 }
 
 impl Kernel for SocketKernel {
@@ -212,5 +227,10 @@ impl Kernel for SocketKernel {
 
     fn is_gone(&self) -> bool {
         netdevice::index_to_name(&*self.inquiry, self.ifindex).is_err()
+    }
+
+    fn filtered(&self) -> u64 {
+        let sums = self.filtered.as_ref().and_then(|(map, queue)| map.lookup_sums(*queue).ok());
+        sums.map_or(0, |sums| sums[0])
     }
 }

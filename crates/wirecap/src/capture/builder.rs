@@ -66,6 +66,7 @@ pub struct CaptureBuilder {
     pub(super) snap_len: u32,
     pub(super) pin: Pin,
     pub(super) filter: Option<FilterRequest>,
+    pub(super) drop_rejected: bool,
 }
 
 impl CaptureBuilder {
@@ -90,6 +91,7 @@ impl CaptureBuilder {
             snap_len: DEFAULT_SNAP_LEN,
             pin: Pin::Off,
             filter: None,
+            drop_rejected: false,
         }
     }
 
@@ -221,6 +223,13 @@ impl CaptureBuilder {
     /// were on the wire: VLAN tags in place. The engine `xdp` leaves what does not match to the host.
     pub fn filter(mut self, filter: impl Into<FilterRequest>) -> Self {
         self.filter = Some(filter.into());
+        self
+    }
+
+    /// With the engine `xdp`: what the filter does not want is dropped, which costs less than to leave it to the
+    /// host. For interfaces that serve the capture alone. Off by default.
+    pub fn drop_rejected(mut self, on: bool) -> Self {
+        self.drop_rejected = on;
         self
     }
 

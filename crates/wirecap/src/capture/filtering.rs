@@ -30,6 +30,7 @@ impl Capture {
             link_types.map(|link_type| request.compile(link_type)).collect::<Result<Vec<_>, _>>()?;
         for (attached, filter) in running.interfaces.iter_mut().zip(&filters) {
             attached.set_filter(filter)?;
+            attached.target.filter = Some(request.clone());
         }
         Ok(())
     }

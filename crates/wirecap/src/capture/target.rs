@@ -57,8 +57,8 @@ impl Target {
     pub(super) fn counters(&self) -> Option<DeviceCounters> {
         let counters = self.device.counters().ok()?;
         // A veth's counter also has what the host's stack did not want, of packets that we saw.
-        let mixed = matches!(self.way, Way::Packet { .. }) && counters.source == DropSource::VethReceiver;
-        (!mixed).then_some(counters)
+        let host_gets_some = matches!(self.way, Way::Packet { .. }) || self.filter.is_some();
+        (!host_gets_some || counters.source != DropSource::VethReceiver).then_some(counters)
     }
 
     fn cell_bytes(&self, chunk_cells: u32) -> Result<u32, OpenError> {
@@ -228,6 +228,7 @@ impl CaptureBuilder {
                     promiscuous: self.promiscuous,
                     snap_len: target.snap_len,
                     filter,
+                    drop_rejected: self.drop_rejected,
                     interface_index,
                     first_ring_index,
                 };

@@ -2,5 +2,6 @@
 //! sender's own count against the ledger.
 
 mod bed;
+mod filter;
 mod jumbo;
 mod steering;
