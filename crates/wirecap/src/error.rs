@@ -10,6 +10,7 @@ use crate::chunk::RingName;
 use crate::device::{DeviceError, Reason};
 use crate::filter::{FilterError, Unsupported};
 use crate::savefile::ReadError;
+use crate::xdp::Holder;
 
 /// Why a capture could not be opened.
 #[derive(Debug)]
@@ -72,6 +73,36 @@ pub enum OpenError {
         mtu: u32,
         /// The largest MTU that can be captured.
         max_mtu: u32,
+    },
+    /// Another process, or another capture of this one, has the queue.
+    QueueTaken {
+        /// The queue.
+        ring: RingName,
+        /// Who has it.
+        holder: Holder,
+    },
+    /// Another process has the interface, and this one may not find out how to share it.
+    Joining {
+        /// The interface's name.
+        interface: String,
+        /// Who has one of its queues.
+        holder: Holder,
+        /// What bpf(2) said.
+        source: BpfError,
+    },
+    /// Another version of wirecap has the interface, with which this one cannot share it.
+    OtherVersion {
+        /// The interface's name.
+        interface: String,
+        /// The name of the XDP program on it, which ends in its version.
+        program: String,
+    },
+    /// Another process has been about to open or join a capture on the interface for too long.
+    Contended {
+        /// The interface's name.
+        interface: String,
+        /// Who that is.
+        holder: Holder,
     },
     /// The kernel would not load or attach the XDP program.
     Program {
@@ -173,6 +204,25 @@ impl fmt::Display for OpenError {
                 "frames of {interface} (MTU {mtu}) do not fit a cell, and this kernel (before 6.6) cannot spread \
                  them over several; lower the MTU to {max_mtu} or less: ip link set {interface} mtu {max_mtu}"
             ),
+            Self::QueueTaken { ring, holder } => write!(
+                f,
+                "{ring} is captured by {holder} already, and a receive queue serves one capture; give that one \
+                 more workers (--workers N), name another queue ({}@QUEUE), or use --engine packet for both",
+                ring.interface
+            ),
+            Self::Joining { interface, holder, .. } => write!(
+                f,
+                "{interface} is captured by {holder} already; to capture another of its queues this process \
+                 must find that one's program, which takes CAP_SYS_ADMIN: run as root or grant it"
+            ),
+            Self::OtherVersion { interface, program } => write!(
+                f,
+                "{interface} is captured by another version of wirecap (XDP program {program}), which this one \
+                 cannot share it with; use the same version, or stop that capture"
+            ),
+            Self::Contended { interface, holder } => {
+                write!(f, "{holder} is opening a capture on {interface} and does not come to an end; stop it")
+            }
             Self::Program { interface, .. } => {
                 write!(f, "cannot attach wirecap's XDP program to {interface}")
             }
@@ -221,7 +271,7 @@ impl Error for OpenError {
     fn source(&self) -> Option<&(dyn Error + 'static)> {
         match self {
             Self::Device(source) => Some(source),
-            Self::Program { source, .. } => Some(source),
+            Self::Program { source, .. } | Self::Joining { source, .. } => Some(source),
             Self::Savefile { source, .. } => Some(source),
             Self::Filter(error) => error.source(),
             Self::Bind { source, .. } | Self::PacketSocket { source, .. } | Self::System { source, .. } => {
@@ -271,6 +321,8 @@ pub enum FilterChangeError {
         /// What bpf(2) said.
         source: BpfError,
     },
+    /// What is on the interface cannot be changed.
+    Interface(Box<OpenError>),
     /// The capture was stopped.
     Stopped,
 }
@@ -286,6 +338,7 @@ impl fmt::Display for FilterChangeError {
             Self::Program { interface, .. } => {
                 write!(f, "cannot put the filter into the XDP program of {interface}")
             }
+            Self::Interface(error) => error.fmt(f),
             Self::Stopped => f.write_str("the capture was stopped, and needs no other filter"),
         }
     }
@@ -298,6 +351,7 @@ impl Error for FilterChangeError {
             Self::Unsupported { source, .. } => Some(source),
             Self::Socket { source, .. } => Some(source),
             Self::Program { source, .. } => Some(source),
+            Self::Interface(error) => error.source(),
             Self::Stopped => None,
         }
     }

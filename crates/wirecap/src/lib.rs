@@ -78,3 +78,4 @@ pub use source::Source;
 pub use time::Timestamp;
 pub use warning::Warning;
 pub use worker::Worker;
+pub use xdp::Holder;

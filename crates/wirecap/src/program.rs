@@ -1,16 +1,18 @@
 //! The XDP program of a capture: turns away the packets of its queues that are not wanted, stamps the others,
 //! chooses among the rings of each queue, and redirects to the sockets of those.
 //!
-//! It is attached by itself, without a dispatcher in front: a tail call costs 12 ns where indirect
-//! jumps are mitigated (retpolines), 6 % of what the kernel needs to receive a 60-byte packet.
+//! Where several processes capture from one interface, a dispatcher hands each queue's packets to the
+//! program of the process that has the queue.
 
 use crate::bpf::asm::{Assembler, Condition, Helper, Insn, Reg, Size};
 use crate::bpf::{BpfError, LoadOptions, Map, Program, ProgramKind, XDP_PASS, xdp_md};
 use crate::filter::{Filter, Unsupported, XdpTarget};
 use crate::steer::Steering;
 
-/// The program's name, by which a user finds it in `bpftool prog`.
-const NAME: &str = "wirecap";
+/// The program's name and version, by which other captures find it, and a user in `bpftool prog`.
+pub(crate) const QUEUE_PROGRAM: &str = "wirecap_v1";
+/// Likewise the dispatcher's. The versions change when the two no longer fit together.
+pub(crate) const DISPATCHER: &str = "wirecap_disp_v1";
 
 /// Bytes of metadata that the program puts in front of a packet: its time.
 const STAMP_BYTES: i32 = size_of::<u64>() as i32;
@@ -21,6 +23,8 @@ const COUNT_KEY: i16 = -4;
 /// What the program is to do.
 #[derive(Debug)]
 pub(crate) struct Plan<'a> {
+    /// The programs of all queues: the dispatcher goes on in them.
+    pub(crate) array: &'a Map,
     /// Where packets go: the socket at the key of their ring, or the host if there is none.
     pub(crate) sockets: &'a Map,
     /// The queues that have sockets, and how many.
@@ -54,41 +58,60 @@ pub(crate) enum LoadError {
     Kernel(BpfError),
 }
 
-/// Loads the program for `plan`; for frames of several fragments as well, unless the kernel does not know
-/// them (before Linux 5.18).
+/// Loads the program for `plan`.
 pub(crate) fn load(plan: &Plan<'_>) -> Result<Program, LoadError> {
     // Who may not compute with addresses (CAP_PERFMON) has the kernel look up bytes at computed offsets.
-    let unrestricted = Form { fragments: true, address_arithmetic: true };
-    let restricted = Form { address_arithmetic: false, ..unrestricted };
-    let loaded = match load_as(plan, unrestricted) {
-        Err(LoadError::Kernel(BpfError::Rejected { .. })) if plan.filter.is_some() => {
-            load_as(plan, restricted)
-        }
-        loaded => loaded,
-    };
-    match loaded {
-        Err(LoadError::Kernel(error)) if error.errno() == Some(libc::EINVAL) => {
-            load_as(plan, Form { fragments: false, ..unrestricted })
-        }
+    match load_as(plan, true) {
+        Err(LoadError::Kernel(BpfError::Rejected { .. })) if plan.filter.is_some() => load_as(plan, false),
         loaded => loaded,
     }
 }
 
-/// What the kernel lets the program do.
+/// Loads the dispatcher: it goes on in the program at the queue's index in `array`, and lets packets of
+/// queues that have none pass.
+pub(crate) fn load_dispatcher(array: &Map) -> Result<Program, BpfError> {
+    let mut program = Assembler::new();
+    program.load(Size::Word, Reg::R3, Reg::R1, xdp_md::RX_QUEUE_INDEX);
+    program.tail_call(Reg::R1, array, Reg::R3);
+    program.mov(Reg::R0, XDP_PASS);
+    program.exit();
+    let code = program.finish().expect("there are no labels");
+    let load = |fragments| load_code(DISPATCHER, &code, fragments);
+    load(true).or_else(|error| if knows_no_fragments(&error) { load(false) } else { Err(error) })
+}
+
+fn load_as(plan: &Plan<'_>, address_arithmetic: bool) -> Result<Program, LoadError> {
+    let load = |fragments| {
+        let code = assemble(plan, Form { fragments, address_arithmetic }).map_err(LoadError::Filter)?;
+        load_code(QUEUE_PROGRAM, &code, fragments).map_err(LoadError::Kernel)
+    };
+    match load(true) {
+        Err(LoadError::Kernel(error)) if knows_no_fragments(&error) => load(false),
+        loaded => loaded,
+    }
+}
+
+/// All programs in one array must be alike in whether they know fragments.
+fn load_code(name: &str, code: &[Insn], fragments: bool) -> Result<Program, BpfError> {
+    Program::load(ProgramKind::Xdp, name, code, LoadOptions { fragments, device: None })
+}
+
+/// Whether the kernel may be one from before Linux 5.18, which has no frames of several fragments.
+fn knows_no_fragments(error: &BpfError) -> bool {
+    !matches!(error, BpfError::Rejected { .. }) && error.errno() == Some(libc::EINVAL)
+}
+
+/// What the program may do.
 #[derive(Debug, Clone, Copy)]
 struct Form {
     fragments: bool,
     address_arithmetic: bool,
 }
 
-fn load_as(plan: &Plan<'_>, form: Form) -> Result<Program, LoadError> {
-    let code = assemble(plan, form).map_err(LoadError::Filter)?;
-    let options = LoadOptions { fragments: form.fragments, device: None };
-    Program::load(ProgramKind::Xdp, NAME, &code, options).map_err(LoadError::Kernel)
-}
-
 fn assemble(plan: &Plan<'_>, form: Form) -> Result<Vec<Insn>, Unsupported> {
     let mut program = Assembler::new();
+    // For nothing but that the array is found with the program.
+    program.load_map_fd(Reg::R0, plan.array);
     program.mov(Reg::R6, Reg::R1);
     let queues = plan.steering.queues();
     if queues.len() < plan.rx_queues as usize {

@@ -1,7 +1,10 @@
 //! The `xdp` engine: AF_XDP sockets on the receive queues of an interface (take mode).
 
 mod attachment;
+mod blueprint;
+mod claim;
 mod ladder;
+mod place;
 mod sizes;
 
 use std::io;
@@ -21,11 +24,14 @@ use crate::pool::{Descriptor, Geometry, Pool};
 use crate::refill::{Kernel, KernelDrops, Refill};
 use crate::ring::{Ring, UmemRing};
 use crate::steer::Steering;
+use crate::sync::lock;
 use crate::sys::xdp::XdpSocket;
+use attachment::SharedPlace;
 use ladder::{Ladder, refusal_to_bind};
 use sizes::pool_geometry;
 
 pub(crate) use attachment::Attachment;
+pub use claim::Holder;
 pub(crate) use sizes::{cell_bytes, check_pools, pool_bytes};
 
 /// How rings are to be opened.
@@ -81,6 +87,7 @@ pub(crate) fn open(device: &Device, steering: &Steering, settings: &Settings) ->
             ifindex: device.index,
             inquiry: Arc::clone(&inquiry),
             filtered,
+            place: Arc::clone(&attachment.place),
         };
         let prepared = queue.rings.into_iter();
         let prepared: Vec<_> = prepared
@@ -206,6 +213,7 @@ struct SocketKernel {
     inquiry: Arc<OwnedFd>,
     /// Where the program counts what it turned away, if that is told of this ring, and the key.
     filtered: Option<(Arc<Map>, u32)>,
+    place: SharedPlace,
 }
 
 impl Kernel for SocketKernel {
@@ -225,7 +233,13 @@ impl Kernel for SocketKernel {
         Some(self.socket.as_fd())
     }
 
+    /// Also the occasion to see to it that the program still gets its packets: a ring that is idle may be
+    /// so since it does not.
     fn is_gone(&self) -> bool {
+        if let Some(place) = &*lock(&self.place) {
+            // If that fails the interface is gone, which shows below.
+            let _ = place.restore();
+        }
         netdevice::index_to_name(&*self.inquiry, self.ifindex).is_err()
     }
 

@@ -39,6 +39,8 @@ enum Part {
     Rates,
     /// wirecap capture beside other programs that record
     Rivals,
+    /// wirecap capture --engine packet beside tcpdump
+    Packet,
     /// The bare AF_XDP receive loop
     Bare(bare::Arguments),
     /// The bare loop's work done with the library
@@ -83,10 +85,12 @@ fn main() -> Outcome<()> {
         Some(Part::Instructions) => count::instructions(effort),
         Some(Part::Rates) => count::rates(effort),
         Some(Part::Rivals) => rivals::run(effort),
+        Some(Part::Packet) => rivals::packet(effort),
         _ => {
             count::instructions(effort)?;
             count::rates(effort)?;
-            rivals::run(effort)
+            rivals::run(effort)?;
+            rivals::packet(effort)
         }
     }
 }

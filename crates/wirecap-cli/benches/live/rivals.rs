@@ -1,5 +1,5 @@
-//! `wirecap capture -w` beside tcpdump, dumpcap and netsniff-ng: the highest rate at which each writes
-//! every packet into a file in memory.
+//! `wirecap capture -w` beside tcpdump, dumpcap and netsniff-ng, and its engine `packet` beside tcpdump, which
+//! stands on the same sockets: the highest rate at which each writes every packet into a file in memory.
 //!
 //! The rivals get the buffer memory that wirecap gets, the settings that their manuals recommend, and
 //! an XDP program that passes everything, without which frames of the generator are lost to AF_PACKET.
@@ -43,20 +43,41 @@ struct Contender {
     /// What it says when it captures.
     ready: &'static str,
     file: PathBuf,
+    is_ours: bool,
     /// On AF_PACKET, which needs a program that passes.
     passing: bool,
 }
 
-fn contenders() -> Vec<Contender> {
-    let directory = PathBuf::from("/dev/shm");
-    let contender = |name, program: &str, arguments: &str, ready, passing| {
-        let file = directory.join(format!("wirecap-bench-{}", std::process::id()));
-        let command = if program == "wirecap" { CommandLine::wirecap() } else { CommandLine::new(program) };
+impl Contender {
+    /// `arguments` end in the option that the file's name is the value of.
+    fn new(name: &'static str, program: &str, arguments: &str, ready: &'static str, passing: bool) -> Self {
+        let file = PathBuf::from("/dev/shm").join(format!("wirecap-bench-{}", std::process::id()));
+        let is_ours = program == "wirecap";
+        let command = if is_ours { CommandLine::wirecap() } else { CommandLine::new(program) };
         let command = command.with(arguments).with(&file.display().to_string());
-        Contender { name, command, ready, file, passing }
+        Self { name, command, ready, file, is_ours, passing }
+    }
+}
+
+fn tcpdump() -> Contender {
+    let kib = BUFFER_MIB * 1024;
+    let arguments = format!("-i a1 -n -B {kib} --time-stamp-precision=nano -Z root -w");
+    Contender::new("tcpdump", "tcpdump", &arguments, "listening", true)
+}
+
+/// The engine `packet` and who has the same from the kernel.
+fn on_packet_sockets() -> Vec<Contender> {
+    let ours = |name, format| {
+        let arguments = format!("capture -i a1 --engine packet --buffer {BUFFER_MIB}M --format {format} -w");
+        Contender::new(name, "wirecap", &arguments, "capturing", true)
     };
-    let (mib, kib) = (BUFFER_MIB, BUFFER_MIB * 1024);
-    let all = vec![
+    vec![ours("packet engine, pcapng", "pcapng"), ours("packet engine, pcap", "pcap"), tcpdump()]
+}
+
+fn everybody() -> Vec<Contender> {
+    let contender = Contender::new;
+    let mib = BUFFER_MIB;
+    vec![
         contender(
             "wirecap, pcapng",
             "wirecap",
@@ -71,13 +92,7 @@ fn contenders() -> Vec<Contender> {
             "capturing",
             false,
         ),
-        contender(
-            "tcpdump",
-            "tcpdump",
-            &format!("-i a1 -n -B {kib} --time-stamp-precision=nano -Z root -w"),
-            "listening",
-            true,
-        ),
+        tcpdump(),
         contender("dumpcap, pcapng", "dumpcap", &format!("-i a1 -q -B {mib} -w"), "File:", true),
         contender("dumpcap, pcap", "dumpcap", &format!("-i a1 -q -P -B {mib} -w"), "File:", true),
         contender(
@@ -87,19 +102,31 @@ fn contenders() -> Vec<Contender> {
             "Running",
             true,
         ),
-    ];
-    all.into_iter()
-        .filter(|contender| {
-            let installed = contender.command.is_installed();
-            if !installed {
-                println!("  SKIP: {} is not installed", contender.name);
-            }
-            installed
-        })
-        .collect()
+    ]
 }
 
+fn installed(contenders: Vec<Contender>) -> Vec<Contender> {
+    let is_installed = |contender: &Contender| {
+        let installed = contender.command.is_installed();
+        if !installed {
+            println!("  SKIP: {} is not installed", contender.name);
+        }
+        installed
+    };
+    contenders.into_iter().filter(is_installed).collect()
+}
+
+/// wirecap beside all of its rivals.
 pub(crate) fn run(effort: Effort) -> Outcome<()> {
+    compare(effort, everybody())
+}
+
+/// The engine `packet` beside tcpdump.
+pub(crate) fn packet(effort: Effort) -> Outcome<()> {
+    compare(effort, on_packet_sockets())
+}
+
+fn compare(effort: Effort, contenders: Vec<Contender>) -> Outcome<()> {
     let extent = effort.choose(FULL, QUICK);
     println!(
         "\nhighest lossless rate of a capture to a file in memory (60 bytes, {BUFFER_MIB} MiB, runs of {} s)",
@@ -107,7 +134,7 @@ pub(crate) fn run(effort: Effort) -> Outcome<()> {
     );
     let bed = Bed::new()?;
     let mut generator = bed.generator(60)?;
-    let contenders = contenders();
+    let contenders = installed(contenders);
     let mut limits: Vec<Figures> = contenders.iter().map(|_| Figures::default()).collect();
     for _ in 0..effort.rounds(3) {
         let mut searches: Vec<Search> = contenders.iter().map(|_| Search::new(&extent)).collect();
@@ -129,13 +156,13 @@ pub(crate) fn run(effort: Effort) -> Outcome<()> {
 
 fn report(contenders: &[Contender], limits: &[Figures]) {
     for (contender, limits) in contenders.iter().zip(limits) {
-        println!("  {:<20} {limits:>18} M packets/s", contender.name);
+        println!("  {:<22} {limits:>18} M packets/s", contender.name);
     }
-    let best = |passing| {
-        let of_kind = contenders.iter().zip(limits).filter(|(contender, _)| contender.passing == passing);
+    let best = |ours| {
+        let of_kind = contenders.iter().zip(limits).filter(|(contender, _)| contender.is_ours == ours);
         of_kind.map(|(_, limits)| limits.median()).fold(f64::NAN, f64::max)
     };
-    println!("  ours / best rival: {:.2}", best(false) / best(true));
+    println!("  ours / best rival: {:.2}", best(true) / best(false));
 }
 
 /// A search for the highest lossless rate, by halving a range of rates in logarithms.
@@ -177,7 +204,7 @@ fn try_rate(
     let lost = run.frames.checked_sub(recorded).ok_or("more packets in the file than were sent")?;
     if std::env::var_os("WIRECAP_BENCH_VERBOSE").is_some() {
         println!(
-            "    {:<18} {per_second:>9.0}/s, sent {:>9.0}/s, lost {lost}, {run:?}",
+            "    {:<22} {per_second:>9.0}/s, sent {:>9.0}/s, lost {lost}, {run:?}",
             contender.name,
             run.per_second()
         );

@@ -2,7 +2,7 @@
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
-use super::{BpfError, Program, collect_objects};
+use super::{BpfError, Program, collect_objects, find_object};
 use crate::sys::bpf as sys;
 
 /// Where in the receive path an XDP program runs.
@@ -91,6 +91,20 @@ impl LinkInfo {
         let ifindex = if raw.link_type == sys::LINK_TYPE_XDP { raw.ifindex } else { 0 };
         Self { id: raw.id, program_id: raw.program_id, ifindex }
     }
+}
+
+/// The link, of whatever process and namespace, that holds the XDP program of this id on an interface, if
+/// there is one. Opens every link for a moment.
+///
+/// # Errors
+///
+/// [`BpfError`] if CAP_SYS_ADMIN is missing.
+pub fn link_holding(program_id: u32) -> Result<Option<Link>, BpfError> {
+    let holds = |link: &Link| {
+        let info = link.raw_info()?;
+        Ok(info.link_type == sys::LINK_TYPE_XDP && info.program_id == program_id)
+    };
+    find_object("link", sys::next_link_id, Link::by_id, holds)
 }
 
 /// The links, of all processes and namespaces, that hold an XDP program.

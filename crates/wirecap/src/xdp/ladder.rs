@@ -2,9 +2,9 @@
 
 use std::io;
 
-use crate::bpf::{BpfError, Link, Program, XdpMode};
+use crate::bpf::{self, BpfError, Link, Program};
 use crate::chunk::RingName;
-use crate::device::{Device, Rung};
+use crate::device::{Device, Rung, XdpMode};
 use crate::error::OpenError;
 use crate::sys::xdp::{BindMode, XdpSocket};
 use crate::xdp::sizes::{ONE_CELL_MTU, cells_per_frame};
@@ -32,7 +32,7 @@ impl<'a> Ladder<'a> {
 
     /// Attaches `program` in the driver if that is possible, else in the network stack.
     pub(super) fn attach(&mut self, program: &Program) -> Result<Link, BpfError> {
-        match Link::attach_xdp(program, self.device.index, XdpMode::Native) {
+        match Link::attach_xdp(program, self.device.index, bpf::XdpMode::Native) {
             Err(error) if is_refusal_by_driver(&error) => {
                 let reason = match error.errno() {
                     Some(libc::EOPNOTSUPP) => "the driver has no native XDP".to_owned(),
@@ -41,9 +41,19 @@ impl<'a> Ladder<'a> {
                 self.miss(Rung::ZeroCopy, reason.clone());
                 self.miss(Rung::NativeCopy, reason);
                 self.rung = Rung::Generic;
-                Link::attach_xdp(program, self.device.index, XdpMode::Generic)
+                Link::attach_xdp(program, self.device.index, bpf::XdpMode::Generic)
             }
             outcome => outcome,
+        }
+    }
+
+    /// Takes the rung on which another capture has attached its program already.
+    pub(super) fn join(&mut self, mode: XdpMode) {
+        if mode == XdpMode::Generic {
+            let reason = "another capture on the interface has attached its program to the network stack";
+            self.miss(Rung::ZeroCopy, reason.to_owned());
+            self.miss(Rung::NativeCopy, reason.to_owned());
+            self.rung = Rung::Generic;
         }
     }
 

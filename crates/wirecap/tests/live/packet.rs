@@ -507,15 +507,18 @@ fn hosts() -> Bed {
 }
 
 #[test]
-fn a_host_keeps_its_connections_and_super_packets_are_counted() {
+fn connections_by_the_default_route_go_on_and_super_packets_are_counted() {
     const BYTES: usize = 8 << 20;
     if !privileged() {
         return;
     }
     let bed = hosts();
-    let listener = bed.at_receiver(|| TcpListener::bind("10.0.0.2:5000")).unwrap();
-    let client = bed.sender.run_in(|| TcpStream::connect("10.0.0.2:5000")).unwrap().unwrap();
-    let (server, _) = listener.accept().unwrap();
+    // Only the default route leads there.
+    ip(&bed.sender, &["link", "set", "lo", "up"]);
+    ip(&bed.sender, &["address", "add", "192.0.2.1/32", "dev", "lo"]);
+    let listener = bed.sender.run_in(|| TcpListener::bind("192.0.2.1:5000")).unwrap().unwrap();
+    let ours = bed.at_receiver(|| TcpStream::connect("192.0.2.1:5000")).unwrap();
+    let (theirs, _) = listener.accept().unwrap();
     // The connection is older than the capture.
     let capture = bed.open(bed.small().pool(1024));
     let interface = &capture.interfaces()[0];
@@ -523,9 +526,9 @@ fn a_host_keeps_its_connections_and_super_packets_are_counted() {
     assert!(interface.why.as_ref().unwrap().contains("10.0.0.2"), "{:?}", interface.why);
     let sent: Vec<u8> = (0..BYTES).map(|n| (n / 7) as u8).collect();
     let received = thread::scope(|scope| {
-        scope.spawn(|| (&client).write_all(&sent).and_then(|()| client.shutdown(std::net::Shutdown::Write)));
+        scope.spawn(|| (&theirs).write_all(&sent).and_then(|()| theirs.shutdown(std::net::Shutdown::Write)));
         let mut received = Vec::new();
-        (&server).read_to_end(&mut received).unwrap();
+        (&ours).read_to_end(&mut received).unwrap();
         received
     });
     assert!(received == sent, "the connection was disturbed");
@@ -536,9 +539,9 @@ fn a_host_keeps_its_connections_and_super_packets_are_counted() {
         for packet in &chunk {
             assert_eq!(packet.data().len(), packet.wire_len() as usize, "cut");
             super_packets += u64::from(packet.wire_len() > 1514);
-            let to_server = packet.data()[12..14] == [8, 0] && packet.data()[30..34] == [10, 0, 0, 2];
+            let to_us = packet.data()[12..14] == [8, 0] && packet.data()[30..34] == [10, 0, 0, 2];
             let header = 14 + 20 + usize::from(packet.data()[46] >> 4) * 4;
-            payload += if to_server { packet.data().len() - header } else { 0 };
+            payload += if to_us { packet.data().len() - header } else { 0 };
         }
     }
     assert!(payload >= BYTES, "{payload} of {BYTES} bytes were captured");

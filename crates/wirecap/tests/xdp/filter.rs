@@ -1,5 +1,6 @@
 //! Filters in the XDP program: what is not wanted never takes a cell.
 
+use std::ops::Range;
 use std::time::Duration;
 
 use wirecap::filter::{ClassicInsn, FilterRequest};
@@ -14,10 +15,14 @@ use crate::bed::{Bed, balanced, small, take};
 const SILENCE: Duration = Duration::from_millis(100);
 
 /// Frames with these numbers, sent to queue 0.
-fn send(interface: &Interface, traffic: &Traffic, sequences: std::ops::Range<u64>) {
-    let mut sender = AfXdpSender::on(interface, 0).unwrap();
+fn send(interface: &Interface, traffic: &Traffic, sequences: Range<u64>) {
+    send_to(0, interface, traffic, sequences);
+}
+
+fn send_to(queue: u16, interface: &Interface, traffic: &Traffic, sequences: Range<u64>) {
+    let mut sender = AfXdpSender::on(interface, queue.into()).unwrap();
     for sequence in sequences {
-        sender.send(&traffic.frame(Stamp { queue: 0, sequence })).unwrap();
+        sender.send(&traffic.frame(Stamp { queue, sequence })).unwrap();
     }
     sender.flush().unwrap();
 }
@@ -198,4 +203,34 @@ fn interfaces_have_filters_of_their_own() {
     send(&bed.pair.sender, &Traffic::to(&bed.pair.receiver), 0..10);
     take(&mut worker, 1, |chunk| assert_eq!(chunk.get(0).unwrap().data()[55], 3));
     balanced(&bed.close(capture), 1);
+}
+
+#[test]
+fn captures_that_share_an_interface_change_their_own_filters() {
+    if !privileged() {
+        return;
+    }
+    let bed = Bed::with_mtu(2, 1500);
+    let on = |queue: &str| Capture::on(queue).engine(wirecap::Engine::Xdp).chunk(64).pool(16);
+    let first = bed.open(on("a1@0").filter("ether[55] = 1"));
+    let second = bed.open(on("a1@1").filter("ether[55] = 2"));
+    let mut workers = [&first, &second].map(|capture| capture.workers().pop().unwrap());
+    let mut expect = |values: [u8; 2]| {
+        for (queue, (worker, value)) in workers.iter_mut().zip(values).enumerate() {
+            send_to(queue as u16, &bed.pair.sender, &Traffic::to(&bed.pair.receiver), 0..8);
+            take(worker, 1, |chunk| assert_eq!(chunk.get(0).unwrap().data()[55], value));
+        }
+    };
+    expect([1, 2]);
+    bed.at_receiver(|| first.set_filter("ether[55] = 3")).unwrap();
+    expect([3, 2]);
+    bed.at_receiver(|| second.set_filter("ether[55] = 4")).unwrap();
+    expect([3, 4]);
+    let ledger = bed.close(first);
+    assert_eq!((ledger.total.delivered, ledger.total.filtered), (3, Some(21)), "{ledger}");
+    bed.at_receiver(|| second.set_filter("ether[55] = 5")).unwrap();
+    send_to(1, &bed.pair.sender, &Traffic::to(&bed.pair.receiver), 0..8);
+    take(&mut workers[1], 1, |chunk| assert_eq!(chunk.get(0).unwrap().data()[55], 5));
+    let ledger = bed.close(second);
+    assert_eq!((ledger.total.delivered, ledger.total.filtered), (4, Some(28)), "{ledger}");
 }

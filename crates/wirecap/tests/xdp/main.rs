@@ -3,5 +3,6 @@
 
 mod bed;
 mod filter;
+mod joining;
 mod jumbo;
 mod steering;
