@@ -7,10 +7,12 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use clap::{Args, ValueEnum};
+use wirecap::filter::FilterRequest;
 use wirecap::savefile::{self, FileSink, Format, Record, Section, Sink, StreamSink, WriteError};
 use wirecap::{Account, Capture, Chunk, Ledger, Packet, Reception, Timestamp, Timestamps, Worker, grouped};
 
 use crate::failure::Failure;
+use crate::filter::{FilterOptions, filtered};
 use crate::merge::Merge;
 use crate::options::CaptureOptions;
 use crate::progress::Progress;
@@ -34,6 +36,9 @@ pub(crate) struct Arguments {
     /// of a batch and every eighth, which those behind it share: up to a few microseconds early, and cheaper
     #[arg(long, value_enum, default_value_t = TimestampName::Batch)]
     timestamp: TimestampName,
+
+    #[command(flatten)]
+    filter: FilterOptions,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -116,9 +121,12 @@ fn record<S: Sink>(
     create: impl FnOnce(&Path) -> Result<S, Failure>,
 ) -> Result<(), Failure> {
     let options = &arguments.options;
-    let capture = options.open(|builder| builder.workers(1).timestamps(arguments.timestamp.into()))?;
+    let filter = arguments.filter.request()?;
+    let filtered = |builder| filtered(builder, filter.clone());
+    let capture =
+        options.open(|builder| filtered(builder).workers(1).timestamps(arguments.timestamp.into()))?;
     let sink = create(&arguments.write)?;
-    let mut recorder = Recorder::new(sink, arguments, &capture)?;
+    let mut recorder = Recorder::new(sink, arguments, &capture, filter)?;
     let mut progress = Progress::new();
     let outcome = recorder.record(&capture, &mut progress);
     progress.clear();
@@ -152,10 +160,17 @@ struct Recorder<S: Sink> {
     flushed: Instant,
     /// Packets that arrived after the last one that was asked for, or that could be written.
     surplus: u64,
+    /// The filter, in words.
+    filter: Option<String>,
 }
 
 impl<S: Sink> Recorder<S> {
-    fn new(sink: S, arguments: &Arguments, capture: &Capture) -> Result<Self, Failure> {
+    fn new(
+        sink: S,
+        arguments: &Arguments,
+        capture: &Capture,
+        filter: Option<FilterRequest>,
+    ) -> Result<Self, Failure> {
         let options = &arguments.options;
         let section = Section {
             application: Some(concat!("wirecap ", env!("CARGO_PKG_VERSION")).to_owned()),
@@ -164,6 +179,7 @@ impl<S: Sink> Recorder<S> {
             comment: None,
         };
         let mut writer = savefile::Writer::new(sink, arguments.format.into(), &section);
+        let filter = filter.map(|filter| filter.to_string());
         for interface in capture.interfaces() {
             writer.add_interface(&savefile::Interface {
                 name: Some(interface.device.name.clone()),
@@ -172,6 +188,7 @@ impl<S: Sink> Recorder<S> {
                 link_type: interface.device.savefile_link_type(),
                 snap_len: interface.snap_len,
                 time_source: Some(time_source(&interface.reception).to_owned()),
+                filter: filter.clone(),
                 ..savefile::Interface::default()
             })?;
         }
@@ -183,6 +200,7 @@ impl<S: Sink> Recorder<S> {
             deadline: options.duration.map(|duration| Instant::now() + duration),
             flushed: Instant::now(),
             surplus: 0,
+            filter,
         })
     }
 
@@ -261,6 +279,7 @@ impl<S: Sink> Recorder<S> {
                 name: (self.interfaces == chunk.interface_index()).then(|| chunk.ring().interface.clone()),
                 link_type: chunk.link_type(),
                 time_source: Some("as in the file that was read".to_owned()),
+                filter: self.filter.clone(),
                 ..savefile::Interface::default()
             })?;
             self.interfaces += 1;

@@ -40,7 +40,7 @@ const BUSY_PAUSE: Duration = Duration::from_millis(10);
 #[derive(Debug)]
 pub(super) struct Place {
     slots: Slots,
-    _link: Link,
+    link: Link,
 }
 
 impl Place {
@@ -76,13 +76,36 @@ impl Place {
     ) -> Result<Self, BpfError> {
         let slots = Slots::of_new_array(queues, load)?;
         let link = ladder.attach(&slots.program)?;
-        Ok(Self { slots, _link: link })
+        Ok(Self { slots, link })
     }
 
     /// Fills the slots that are empty though they should not be: whoever was killed may have opened its
     /// array before its claims, in a gap among its descriptors.
     pub(super) fn restore(&self) -> Result<(), BpfError> {
         self.slots.fill()
+    }
+
+    /// The array of programs, to which each of them must refer.
+    pub(super) fn array(&self) -> &Map {
+        &self.slots.array
+    }
+
+    /// Puts `program` in the place of the one that there is. Each packet is one program's. To be called by one
+    /// process at a time.
+    pub(super) fn exchange(&mut self, program: Program) -> Result<(), BpfError> {
+        let is_attached = self.link.info()?.program_id == self.slots.program.info()?.id;
+        if is_attached {
+            self.link.update(&program)?;
+        }
+        let before = std::mem::replace(&mut self.slots.program, program);
+        let exchanged = self.slots.fill_all();
+        if exchanged.is_err() {
+            // What was there before fits where it was; and if it does not the interface is gone.
+            self.slots.program = before;
+            let _ = self.slots.fill_all();
+            let _ = if is_attached { self.link.update(&self.slots.program) } else { Ok(()) };
+        }
+        exchanged
     }
 
     /// Gets no packets any more. The queues may be claimed by others then.
@@ -115,6 +138,11 @@ impl Slots {
     fn fill(&self) -> Result<(), BpfError> {
         let empty = self.queues.iter().filter(|queue| self.array.lookup(**queue).is_err());
         empty.copied().try_for_each(|queue| self.array.update_fd(queue, &self.program))
+    }
+
+    /// Fills them all, also those that are not empty.
+    fn fill_all(&self) -> Result<(), BpfError> {
+        self.queues.iter().try_for_each(|&queue| self.array.update_fd(queue, &self.program))
     }
 
     /// Empties them, once: later they may be somebody else's.
@@ -194,8 +222,8 @@ impl Occupant {
         ladder.join(self.mode);
         let slots = Slots { array: self.array, program, queues: queues.to_vec() };
         // Those of a process that was killed are not empty.
-        slots.queues.iter().try_for_each(|&queue| slots.array.update_fd(queue, &slots.program))?;
-        Ok(Place { slots, _link: self.link })
+        slots.fill_all()?;
+        Ok(Place { slots, link: self.link })
     }
 
     /// Takes the place of processes that are gone, though the kernel has not cleared away all of theirs yet.
@@ -208,7 +236,7 @@ impl Occupant {
         let slots = Slots::of_new_array(queues, load)?;
         self.link.update(&slots.program)?;
         ladder.join(self.mode);
-        Ok(Place { slots, _link: self.link })
+        Ok(Place { slots, link: self.link })
     }
 }
 
