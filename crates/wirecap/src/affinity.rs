@@ -108,7 +108,9 @@ impl Machine {
                     (interrupt_cpu, format!("it receives {ring}, and no CPU that shares its cache is free"))
                 }
                 // One of several rings that are received there.
-                None => return left_alone(&format!("no CPU that shares a cache with that of {ring} is free")),
+                None => {
+                    return left_alone(&format!("no CPU that shares a cache with that of {ring} is free"));
+                }
             };
             taken.insert(cpu);
             Placement { cpu: Some(cpu), reason }

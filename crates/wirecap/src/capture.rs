@@ -53,7 +53,7 @@ pub(crate) struct Shared {
 /// What receives on an interface.
 #[derive(Debug)]
 enum Attachment {
-    Xdp(xdp::Attachment),
+    Xdp(Box<xdp::Attachment>),
     Packet(packet::Attachment),
 }
 

@@ -22,9 +22,7 @@ use crate::pool::{Descriptor, Geometry, Pool};
 use crate::refill::{Kernel, KernelDrops, Refill};
 use crate::ring::{Ring, UmemRing};
 use crate::steer::Steering;
-use crate::sync::lock;
 use crate::sys::xdp::XdpSocket;
-use attachment::SharedPlace;
 use ladder::{Ladder, refusal_to_bind};
 use sizes::pool_geometry;
 
@@ -76,12 +74,7 @@ pub(crate) fn open(device: &Device, steering: &Steering, settings: &Settings) ->
     let mut sockets = Vec::new();
     for queue in queues {
         queue.bind(&mut ladder)?;
-        let kernel = |socket| SocketKernel {
-            socket,
-            ifindex: device.index,
-            inquiry: Arc::clone(&inquiry),
-            place: Arc::clone(&attachment.place),
-        };
+        let kernel = |socket| SocketKernel { socket, ifindex: device.index, inquiry: Arc::clone(&inquiry) };
         let prepared = queue.rings.into_iter();
         let prepared: Vec<_> =
             prepared.map(|ring| (ring.name, ring.rx, Arc::new(kernel(ring.socket)))).collect();
@@ -197,7 +190,6 @@ struct SocketKernel {
     /// A socket in the interface's network namespace that answers questions about it; AF_XDP sockets
     /// do not.
     inquiry: Arc<OwnedFd>,
-    place: SharedPlace,
 }
 
 impl Kernel for SocketKernel {
@@ -217,13 +209,7 @@ impl Kernel for SocketKernel {
         Some(self.socket.as_fd())
     }
 
-    /// Also the occasion to see to it that the program still gets its packets: a ring that is idle may be
-    /// so since it does not.
     fn is_gone(&self) -> bool {
-        if let Some(place) = &*lock(&self.place) {
-            // If that fails the interface is gone, which shows below.
-            let _ = place.restore();
-        }
         netdevice::index_to_name(&*self.inquiry, self.ifindex).is_err()
     }
 }

@@ -219,7 +219,7 @@ impl CaptureBuilder {
                 Ok(Opened {
                     rings: opened.rings,
                     counters_at_start: opened.counters_at_start,
-                    attachment: Attachment::Xdp(opened.attachment),
+                    attachment: Attachment::Xdp(Box::new(opened.attachment)),
                     unplaced: None,
                     reception: Reception::Xdp {
                         rung: opened.rung,

@@ -9,7 +9,6 @@ use crate::program::{self, Plan};
 use crate::ring::StampSource;
 use crate::stamps::{NoStamps, ProgramStamps};
 use crate::steer::Steering;
-use crate::sync::{Mutex, lock};
 use crate::sys::promiscuous::Promiscuous;
 use crate::sys::wait_for_running_programs;
 use crate::sys::xdp::XdpSocket;
@@ -25,14 +24,11 @@ pub(crate) struct Attachment {
     /// The keys in use.
     keys: Vec<u32>,
     sockets: Map,
-    pub(super) place: SharedPlace,
+    place: Place,
     pub(super) stamps: Arc<dyn StampSource>,
     _promiscuous: Option<Promiscuous>,
-    claims: Vec<Claim>,
+    _claims: Vec<Claim>,
 }
-
-/// A place that can be left while others have a look at it. None when it was left.
-pub(super) type SharedPlace = Arc<Mutex<Option<Place>>>;
 
 impl Attachment {
     /// Attaches the program, without sockets yet: everything passes.
@@ -67,6 +63,8 @@ impl Attachment {
                 stamp_failed: stamp_failed.as_ref(),
             })
         })?;
+        let kept = claims.iter().try_for_each(|claim| claim.keep(place.array()));
+        kept.map_err(|source| system("claim a receive queue by a socket", source))?;
         drop(turn);
         let stamps: Arc<dyn StampSource> = match stamp_failed {
             Some(map) => Arc::new(ProgramStamps::new(map)),
@@ -74,14 +72,7 @@ impl Attachment {
         };
         let keys = steering.queues().iter().zip(steering.rings_of_queues());
         let keys = keys.flat_map(|(&queue, rings)| (0..rings).map(move |part| steering.key(queue, part)));
-        Ok(Self {
-            keys: keys.collect(),
-            sockets,
-            place: Arc::new(Mutex::new(Some(place))),
-            stamps,
-            _promiscuous: promiscuous,
-            claims,
-        })
+        Ok(Self { keys: keys.collect(), sockets, place, stamps, _promiscuous: promiscuous, _claims: claims })
     }
 
     /// From now on the packets of the ring with this key go to `socket`.
@@ -102,12 +93,7 @@ impl Drop for Attachment {
             // Fails only where the socket is gone already.
             let _ = self.sockets.delete(key);
         }
-        let mut place = lock(&self.place);
-        if let Some(place) = &mut *place {
-            place.leave();
-        }
-        // Between the slots and their array, for the reasons that `place` gives.
-        self.claims.clear();
-        *place = None;
+        // Before others may claim the queues, whose slots are theirs then.
+        self.place.leave();
     }
 }

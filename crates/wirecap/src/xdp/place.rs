@@ -11,10 +11,10 @@
 //! any order: what the others need stays, and with the last one all goes. The slots of one that was killed
 //! keep its program, whose sockets are gone, so that its packets pass.
 //!
-//! The kernel empties an array at leisure, also one that somebody has got hold of meanwhile. So whoever
-//! leaves gives up its claims (`claim`) before the array, as the kernel does when it closes what a killed
-//! process had, in the order in which it was opened; and whoever comes gets hold of the array before it looks
-//! for the claims of others. Where there are none it uses an array of its own.
+//! The kernel empties an array at leisure after its last holder let go of it, also if somebody has got hold
+//! of it meanwhile. So every claim (`claim`) holds the array for as long as others see it, and whoever comes
+//! gets hold of the array before it looks for the claims of others. Where there are none it uses an array of
+//! its own.
 
 use std::thread;
 use std::time::{Duration, Instant};
@@ -79,10 +79,9 @@ impl Place {
         Ok(Self { slots, _link: link })
     }
 
-    /// Fills the slots that are empty though they should not be: whoever was killed may have opened its
-    /// array before its claims, in a gap among its descriptors.
-    pub(super) fn restore(&self) -> Result<(), BpfError> {
-        self.slots.fill()
+    /// The array that its program is in.
+    pub(super) fn array(&self) -> &Map {
+        &self.slots.array
     }
 
     /// Gets no packets any more. The queues may be claimed by others then.
@@ -106,15 +105,15 @@ impl Slots {
     ) -> Result<Self, BpfError> {
         let array = Map::create(MapKind::ProgArray, ARRAY, 4, SLOTS)?;
         let program = load(&array)?;
-        let slots = Self { array, program, queues: queues.to_vec() };
-        slots.fill()?;
-        Ok(slots)
+        Self::fill(array, program, queues)
     }
 
-    /// Fills those that are empty.
-    fn fill(&self) -> Result<(), BpfError> {
-        let empty = self.queues.iter().filter(|queue| self.array.lookup(**queue).is_err());
-        empty.copied().try_for_each(|queue| self.array.update_fd(queue, &self.program))
+    /// Has the program in the slots of the queues, whatever was there before: those of a process that was
+    /// killed are not empty.
+    fn fill(array: Map, program: Program, queues: &[u32]) -> Result<Self, BpfError> {
+        let slots = Self { array, program, queues: queues.to_vec() };
+        slots.queues.iter().try_for_each(|&queue| slots.array.update_fd(queue, &slots.program))?;
+        Ok(slots)
     }
 
     /// Empties them, once: later they may be somebody else's.
@@ -192,9 +191,7 @@ impl Occupant {
             self.link.update(&program::load_dispatcher(&self.array)?)?;
         }
         ladder.join(self.mode);
-        let slots = Slots { array: self.array, program, queues: queues.to_vec() };
-        // Those of a process that was killed are not empty.
-        slots.queues.iter().try_for_each(|&queue| slots.array.update_fd(queue, &slots.program))?;
+        let slots = Slots::fill(self.array, program, queues)?;
         Ok(Place { slots, _link: self.link })
     }
 
