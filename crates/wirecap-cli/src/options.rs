@@ -31,6 +31,10 @@ pub(crate) struct CaptureOptions {
     #[arg(long)]
     take: bool,
 
+    /// With --engine xdp: drop what the filter does not want, instead of leaving it to the host
+    #[arg(long)]
+    drop_rejected: bool,
+
     /// Which packets: received, sent or both [default: both with --engine packet, unless queues are named]
     #[arg(short = 'Q', long, value_enum)]
     direction: Option<DirectionName>,
@@ -128,6 +132,7 @@ impl CaptureOptions {
         let builder = source
             .engine(self.engine.into())
             .take(self.take)
+            .drop_rejected(self.drop_rejected)
             .chunk(self.chunk)
             .promiscuous(!self.no_promiscuous_mode)
             .snap_len(self.interfaces.snap_len)
@@ -220,7 +225,7 @@ fn opened(capture: &Capture, interface: &Interface) -> String {
     let begin = format!("capturing {}: {} {noun}", interface.device.name, interface.rings);
     let why = interface.why.as_ref().map(|why| format!(": {why}")).unwrap_or_default();
     match &interface.reception {
-        Reception::Xdp { rung, missed_rungs, huge_pages } => {
+        Reception::Xdp { rung, missed_rungs, huge_pages, .. } => {
             let cells = grouped(geometry.cells().into());
             let pages = if *huge_pages { " on huge pages" } else { "" };
             let mode = capture.mode();

@@ -1,6 +1,7 @@
 //! Opening, stopping and closing a capture.
 
 mod builder;
+mod filtering;
 mod interface;
 mod target;
 
@@ -14,6 +15,7 @@ use crate::affinity::{Machine, Pin, Placement};
 use crate::chunk::RingName;
 use crate::device::DeviceCounters;
 use crate::error::OpenError;
+use crate::file::FileRing;
 use crate::group::Group;
 use crate::ledger::{Ledger, Mode, RingLedger};
 use crate::packet::{self, Unplaced};
@@ -54,7 +56,7 @@ pub(crate) struct Shared {
 #[derive(Debug)]
 enum Attachment {
     Xdp(Box<xdp::Attachment>),
-    Packet(packet::Attachment),
+    Packet(Box<packet::Attachment>),
 }
 
 impl Attachment {
@@ -70,6 +72,8 @@ impl Attachment {
 #[derive(Debug)]
 struct Running {
     interfaces: Vec<Attached>,
+    /// The savefile in place of interfaces.
+    file: Option<Arc<FileRing>>,
     /// How long the capture ran and what the devices dropped meanwhile, once it was stopped.
     end: Option<(Duration, Vec<Option<u64>>)>,
 }
@@ -158,7 +162,7 @@ impl Capture {
     fn start(
         group: Group,
         interfaces: Vec<Interface>,
-        attached: Vec<Attached>,
+        running: Running,
         geometry: Geometry,
         pin: &Pin,
     ) -> Result<Self, OpenError> {
@@ -182,7 +186,7 @@ impl Capture {
             group,
             ending: AtomicBool::new(false),
             started: Instant::now(),
-            running: Mutex::new(Running { interfaces: attached, end: None }),
+            running: Mutex::new(running),
         });
         let placements = Machine::this().place(pin, &shared.group.first_rings());
         let worker = |(index, (alarm, placement)): (usize, (Alarm, &Placement))| {
@@ -221,7 +225,7 @@ impl Capture {
             let unplaced = attached.unplaced.as_ref().map_or(0, |unplaced| unplaced.count());
             interface.warnings(super_packets, unplaced)
         };
-        interfaces.enumerate().flat_map(of_interface).collect()
+        interfaces.enumerate().flat_map(of_interface).chain(running.filter_warnings()).collect()
     }
 
     /// The engine's name in the ledger: `xdp` or `packet`, both where interfaces differ, or `file`.

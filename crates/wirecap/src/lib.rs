@@ -12,7 +12,8 @@
 //! let capture = wirecap::Capture::on("eth0") // all rings; "eth0@2" for one
 //!     .chunk(256)
 //!     .pool(500) // M, R
-//!     .timestamps(true)
+//!     .timestamps(wirecap::Timestamps::Batch)
+//!     .filter("udp and net 131.225.2.0/24")
 //!     .open()?;
 //! std::thread::scope(|scope| {
 //!     for mut worker in capture.workers() {
@@ -34,6 +35,7 @@ mod affinity;
 pub mod bpf;
 mod capture;
 mod chunk;
+mod clock;
 pub mod device;
 mod error;
 mod file;
@@ -51,6 +53,7 @@ mod refill;
 mod reorder;
 mod ring;
 pub mod savefile;
+mod sieve;
 pub mod sim;
 mod source;
 mod stamps;
@@ -67,13 +70,13 @@ pub use capture::{Capture, CaptureBuilder, DEFAULT_CHUNK_CELLS, DEFAULT_CHUNKS, 
 pub use capture::{Engine, Interface, Reception, Stopper};
 pub use chunk::{Chunk, Fragments, Packet, Packets, RingName};
 pub use device::Rung;
-pub use error::{CaptureError, OpenError};
+pub use error::{CaptureError, FilterChangeError, OpenError};
 pub use ledger::{Account, Drops, Ledger, Mode, RingLedger, grouped};
 pub use packet::{Direction, Spread};
 pub use pool::Geometry;
 pub use reorder::{InOrder, Reorder};
 pub use source::Source;
-pub use time::Timestamp;
+pub use time::{Timestamp, Timestamps};
 pub use warning::Warning;
 pub use worker::Worker;
 pub use xdp::Holder;

@@ -1,6 +1,7 @@
 //! The `xdp` engine: AF_XDP sockets on the receive queues of an interface (take mode).
 
 mod attachment;
+mod blueprint;
 mod claim;
 mod ladder;
 mod place;
@@ -12,10 +13,11 @@ use std::sync::Arc;
 
 use rustix::net::{AddressFamily, SocketFlags, SocketType, netdevice, socket_with};
 
-use crate::bpf::BpfError;
+use crate::bpf::{BpfError, Map};
 use crate::chunk::{RingIdentity, RingName};
 use crate::device::{Device, DeviceCounters, Rung};
 use crate::error::OpenError;
+use crate::filter::Filter;
 use crate::kernel_ring::{Consumer, Producer};
 use crate::limits::locked_memory_rlimit;
 use crate::pool::{Descriptor, Geometry, Pool};
@@ -23,6 +25,7 @@ use crate::refill::{Kernel, KernelDrops, Refill};
 use crate::ring::{Ring, UmemRing};
 use crate::steer::Steering;
 use crate::sys::xdp::XdpSocket;
+use crate::time::Timestamps;
 use ladder::{Ladder, refusal_to_bind};
 use sizes::pool_geometry;
 
@@ -31,12 +34,16 @@ pub use claim::Holder;
 pub(crate) use sizes::{cell_bytes, check_pools, pool_bytes};
 
 /// How rings are to be opened.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone)]
 pub(crate) struct Settings {
     pub(crate) geometry: Geometry,
-    pub(crate) timestamps: bool,
+    pub(crate) timestamps: Timestamps,
     pub(crate) promiscuous: bool,
     pub(crate) snap_len: u32,
+    /// Which packets are wanted; all, if there is none.
+    pub(crate) filter: Option<Filter>,
+    /// What is not wanted is dropped instead of left to the host.
+    pub(crate) drop_rejected: bool,
     /// The interface's place in the capture.
     pub(crate) interface_index: usize,
     /// The place of the interface's first ring in the capture.
@@ -51,6 +58,8 @@ pub(crate) struct Opened {
     pub(crate) rung: Rung,
     pub(crate) missed_rungs: Vec<(Rung, String)>,
     pub(crate) huge_pages: bool,
+    /// Whose times the program looks up.
+    pub(crate) timestamps: Timestamps,
     /// What the device had counted before the first packet came; not before the program was attached,
     /// which changes what a veth counts.
     pub(crate) counters_at_start: Option<DeviceCounters>,
@@ -67,17 +76,28 @@ pub(crate) fn open(device: &Device, steering: &Steering, settings: &Settings) ->
     let queues = queues.collect::<Result<Vec<_>, _>>()?;
     let huge_pages = queues.iter().all(|queue| queue.pool.on_huge_pages());
     let mut ladder = Ladder::new(device, settings.geometry.cell_bytes);
-    let attachment = Attachment::new(device, steering, settings, &mut ladder)?;
+    let mut attachment = Attachment::new(device, steering, settings, &mut ladder)?;
     let inquiry = socket_with(AddressFamily::UNIX, SocketType::DGRAM, SocketFlags::CLOEXEC, None);
     let inquiry = Arc::new(inquiry.map_err(|errno| system("open a socket", errno.into()))?);
-    let mut rings: Vec<Arc<dyn Ring>> = Vec::new();
+    let mut rings = Vec::new();
     let mut sockets = Vec::new();
     for queue in queues {
         queue.bind(&mut ladder)?;
-        let kernel = |socket| SocketKernel { socket, ifindex: device.index, inquiry: Arc::clone(&inquiry) };
+        let kernel = |socket, filtered| SocketKernel {
+            socket,
+            ifindex: device.index,
+            inquiry: Arc::clone(&inquiry),
+            filtered,
+        };
         let prepared = queue.rings.into_iter();
-        let prepared: Vec<_> =
-            prepared.map(|ring| (ring.name, ring.rx, Arc::new(kernel(ring.socket)))).collect();
+        let prepared: Vec<_> = prepared
+            .map(|ring| {
+                // What a queue turned away has no ring; where there are several it is told of the first.
+                let counts = ring.name.part.unwrap_or(0) == 0;
+                let filtered = counts.then(|| (Arc::clone(attachment.filtered()), ring.name.queue));
+                (ring.name, ring.rx, Arc::new(kernel(ring.socket, filtered)))
+            })
+            .collect();
         let refill = Refill::new(queue.pool, queue.fill, prepared[0].2.clone())
             .map_err(|broken| system("post the cells", io::Error::other(broken.to_string())))?;
         let refill = Arc::new(refill);
@@ -95,12 +115,14 @@ pub(crate) fn open(device: &Device, steering: &Steering, settings: &Settings) ->
             rings.push(Arc::new(UmemRing::new(identity, capacity, refill, rx, kernel, stamps)));
         }
     }
+    attachment.settle(&rings);
     let counters_at_start = device.counters().ok();
     for (key, kernel) in sockets {
         attachment.receive(key, &kernel.socket).map_err(|source| refused(device, source))?;
     }
     Ok(Opened {
-        rings,
+        rings: rings.into_iter().map(|ring| ring as Arc<dyn Ring>).collect(),
+        timestamps: attachment.timestamps,
         attachment,
         rung: ladder.rung,
         missed_rungs: ladder.missed,
@@ -190,6 +212,8 @@ struct SocketKernel {
     /// A socket in the interface's network namespace that answers questions about it; AF_XDP sockets
     /// do not.
     inquiry: Arc<OwnedFd>,
+    /// Where the program counts what it turned away, if that is told of this ring, and the key.
+    filtered: Option<(Arc<Map>, u32)>,
 }
 
 impl Kernel for SocketKernel {
@@ -211,5 +235,10 @@ impl Kernel for SocketKernel {
 
     fn is_gone(&self) -> bool {
         netdevice::index_to_name(&*self.inquiry, self.ifindex).is_err()
+    }
+
+    fn filtered(&self) -> u64 {
+        let sums = self.filtered.as_ref().and_then(|(map, queue)| map.lookup_sums(*queue).ok());
+        sums.map_or(0, |sums| sums[0])
     }
 }

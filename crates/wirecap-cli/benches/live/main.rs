@@ -8,6 +8,7 @@ mod bare;
 mod bed;
 mod count;
 mod figures;
+mod footprint;
 mod rivals;
 mod touch;
 
@@ -39,6 +40,8 @@ enum Part {
     Rates,
     /// wirecap capture beside other programs that record
     Rivals,
+    /// What a capture costs: memory of user and kernel, and the processor while nothing arrives
+    Footprint,
     /// wirecap capture --engine packet beside tcpdump
     Packet,
     /// The bare AF_XDP receive loop
@@ -85,10 +88,12 @@ fn main() -> Outcome<()> {
         Some(Part::Instructions) => count::instructions(effort),
         Some(Part::Rates) => count::rates(effort),
         Some(Part::Rivals) => rivals::run(effort),
+        Some(Part::Footprint) => footprint::run(effort),
         Some(Part::Packet) => rivals::packet(effort),
         _ => {
             count::instructions(effort)?;
             count::rates(effort)?;
+            footprint::run(effort)?;
             rivals::run(effort)?;
             rivals::packet(effort)
         }

@@ -5,16 +5,18 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::target::{Target, Way};
-use super::{Attached, Capture, Interface};
+use super::{Attached, Capture, Interface, Running};
 use crate::affinity::{Pin, may_run_on};
 use crate::error::OpenError;
 use crate::file::FileRing;
+use crate::filter::FilterRequest;
 use crate::group::Group;
 use crate::ledger::Mode;
 use crate::limits;
 use crate::packet::{self, Direction};
 use crate::pool::Geometry;
 use crate::source::Source;
+use crate::time::Timestamps;
 
 /// Cells per chunk (M) unless something else is asked for.
 pub const DEFAULT_CHUNK_CELLS: u32 = 256;
@@ -60,10 +62,12 @@ pub struct CaptureBuilder {
     pub(super) stuck_after: Duration,
     pub(super) workers: Option<usize>,
     pub(super) most_workers: Option<usize>,
-    pub(super) timestamps: bool,
+    pub(super) timestamps: Timestamps,
     pub(super) promiscuous: bool,
     pub(super) snap_len: u32,
     pub(super) pin: Pin,
+    pub(super) filter: Option<FilterRequest>,
+    pub(super) drop_rejected: bool,
 }
 
 impl CaptureBuilder {
@@ -83,10 +87,12 @@ impl CaptureBuilder {
             stuck_after: DEFAULT_STUCK_AFTER,
             workers: None,
             most_workers: None,
-            timestamps: false,
+            timestamps: Timestamps::None,
             promiscuous: true,
             snap_len: DEFAULT_SNAP_LEN,
             pin: Pin::Off,
+            filter: None,
+            drop_rejected: false,
         }
     }
 
@@ -185,10 +191,9 @@ impl CaptureBuilder {
         self
     }
 
-    /// Whether packets carry their time of arrival. It costs a clock read per packet in the kernel, so
-    /// it is off by default.
-    pub fn timestamps(mut self, on: bool) -> Self {
-        self.timestamps = on;
+    /// Which packets' times of arrival are looked up. Default: none.
+    pub fn timestamps(mut self, which: Timestamps) -> Self {
+        self.timestamps = which;
         self
     }
 
@@ -211,6 +216,23 @@ impl CaptureBuilder {
         self
     }
 
+    /// Which packets are wanted, where [`Source::filter`] says nothing else; the others count as filtered.
+    /// Default: all.
+    ///
+    /// An expression is compiled by the system's libpcap. What matches is decided on whole packets, as they
+    /// were on the wire: VLAN tags in place. The engine `xdp` leaves what does not match to the host.
+    pub fn filter(mut self, filter: impl Into<FilterRequest>) -> Self {
+        self.filter = Some(filter.into());
+        self
+    }
+
+    /// With the engine `xdp`: what the filter does not want is dropped, which costs less than to leave it to the
+    /// host. For interfaces that serve the capture alone. Off by default.
+    pub fn drop_rejected(mut self, on: bool) -> Self {
+        self.drop_rejected = on;
+        self
+    }
+
     /// Opens the capture: from now on packets are kept, also before a worker asks for them.
     ///
     /// # Errors
@@ -222,6 +244,7 @@ impl CaptureBuilder {
             return self.open_file(path);
         }
         let targets = self.targets()?;
+        let filters = targets.iter().map(Target::compile_filter).collect::<Result<Vec<_>, _>>()?;
         let geometry = self.geometry(&targets)?;
         let bytes = |target: &Target| target.pool_bytes(geometry);
         let locked = |target: &&Target| matches!(target.way, Way::Xdp(_));
@@ -232,8 +255,8 @@ impl CaptureBuilder {
         let mut rings = Vec::new();
         let mut interfaces = Vec::new();
         let mut attached = Vec::new();
-        for (interface_index, target) in targets.into_iter().enumerate() {
-            let opened = self.open_target(&target, geometry, interface_index, rings.len())?;
+        for (interface_index, (target, filter)) in targets.into_iter().zip(filters).enumerate() {
+            let opened = self.open_target(&target, filter, geometry, interface_index, rings.len())?;
             rings.extend(opened.rings);
             attached.push(Attached {
                 target: target.clone(),
@@ -253,16 +276,22 @@ impl CaptureBuilder {
         }
         let workers = self.workers.or(self.most_workers).unwrap_or(rings.len()).clamp(1, rings.len());
         let group = Group::new(rings, workers, self.mode, self.stuck_after);
-        Capture::start(group, interfaces, attached, geometry, &self.pin)
+        let running = Running { interfaces: attached, file: None, end: None };
+        Capture::start(group, interfaces, running, geometry, &self.pin)
     }
 
     fn open_file(&self, path: &Path) -> Result<Capture, OpenError> {
         let ring = FileRing::open(path.to_owned(), self.chunk_cells, self.snap_len)
             .map_err(|source| OpenError::Savefile { path: path.to_owned(), source })?;
-        let group = Group::new(vec![Arc::new(ring)], 1, self.mode, self.stuck_after);
+        let ring = Arc::new(ring);
+        if let Some(filter) = &self.filter {
+            ring.set_filter(filter)?;
+        }
+        let group = Group::new(vec![ring.clone()], 1, self.mode, self.stuck_after);
         // Nothing is pooled: memory is taken chunk by chunk.
         let geometry = Geometry { chunk_cells: self.chunk_cells, chunks: 1, cell_bytes: 0 };
-        Capture::start(group, Vec::new(), Vec::new(), geometry, &self.pin)
+        let running = Running { interfaces: Vec::new(), file: Some(ring), end: None };
+        Capture::start(group, Vec::new(), running, geometry, &self.pin)
     }
 
     fn check_numbers(&self) -> Result<(), OpenError> {

@@ -5,7 +5,8 @@ use std::sync::Arc;
 use super::builder::{CaptureBuilder, DEFAULT_CHUNKS, Engine, MAX_CELLS};
 use super::{Attachment, Reception};
 use crate::device::{self, Device, DeviceCounters, DropSource};
-use crate::error::OpenError;
+use crate::error::{FilterChangeError, OpenError};
+use crate::filter::{Filter, FilterRequest};
 use crate::limits;
 use crate::packet::{self, Direction, Spread, Unplaced};
 use crate::pool::Geometry;
@@ -26,6 +27,8 @@ pub(super) struct Target {
     pub(super) why: Option<String>,
     /// Bytes kept of each packet.
     pub(super) snap_len: u32,
+    /// Which packets are wanted; all, if there is none.
+    pub(super) filter: Option<FilterRequest>,
 }
 
 /// How packets are to be received from an interface.
@@ -44,12 +47,18 @@ impl Target {
         }
     }
 
+    /// The filter for its packets, if one was asked for.
+    pub(super) fn compile_filter(&self) -> Result<Option<Filter>, FilterChangeError> {
+        let compile = |request: &FilterRequest| request.compile(self.device.savefile_link_type());
+        Ok(self.filter.as_ref().map(compile).transpose()?)
+    }
+
     /// The device's counters; `None` if they do not tell its drops, or not by themselves.
     pub(super) fn counters(&self) -> Option<DeviceCounters> {
         let counters = self.device.counters().ok()?;
         // A veth's counter also has what the host's stack did not want, of packets that we saw.
-        let mixed = matches!(self.way, Way::Packet { .. }) && counters.source == DropSource::VethReceiver;
-        (!mixed).then_some(counters)
+        let host_gets_some = matches!(self.way, Way::Packet { .. }) || self.filter.is_some();
+        (!host_gets_some || counters.source != DropSource::VethReceiver).then_some(counters)
     }
 
     fn cell_bytes(&self, chunk_cells: u32) -> Result<u32, OpenError> {
@@ -90,10 +99,14 @@ impl CaptureBuilder {
             let device = Device::find(&name.interface)?;
             let queues = name.queues_of(&device)?;
             let snap_len = source.settings.snap_len.unwrap_or(self.snap_len);
+            let filter = source.settings.filter.as_ref().or(self.filter.as_ref());
             match targets.iter_mut().find(|target| target.device.index == device.index) {
                 Some(target) if target.snap_len != snap_len => {
                     let setting = "snap length";
                     return Err(OpenError::SettingsDiffer { interface: device.name, setting });
+                }
+                Some(target) if target.filter.as_ref() != filter => {
+                    return Err(OpenError::SettingsDiffer { interface: device.name, setting: "filter" });
                 }
                 Some(target) => {
                     target.queues.extend(queues);
@@ -108,6 +121,7 @@ impl CaptureBuilder {
                     device,
                     queues,
                     snap_len,
+                    filter: filter.cloned(),
                 }),
             }
         }
@@ -201,6 +215,7 @@ impl CaptureBuilder {
     pub(super) fn open_target(
         &self,
         target: &Target,
+        filter: Option<Filter>,
         geometry: Geometry,
         interface_index: usize,
         first_ring_index: usize,
@@ -212,6 +227,8 @@ impl CaptureBuilder {
                     timestamps: self.timestamps,
                     promiscuous: self.promiscuous,
                     snap_len: target.snap_len,
+                    filter,
+                    drop_rejected: self.drop_rejected,
                     interface_index,
                     first_ring_index,
                 };
@@ -225,6 +242,7 @@ impl CaptureBuilder {
                         rung: opened.rung,
                         missed_rungs: opened.missed_rungs,
                         huge_pages: opened.huge_pages,
+                        timestamps: opened.timestamps,
                     },
                 })
             }
@@ -237,6 +255,7 @@ impl CaptureBuilder {
                     timestamps: self.timestamps,
                     promiscuous: self.promiscuous,
                     snap_len: target.snap_len,
+                    filter,
                     interface_index,
                     first_ring_index,
                 };
@@ -244,7 +263,7 @@ impl CaptureBuilder {
                 Ok(Opened {
                     rings: opened.rings,
                     counters_at_start: target.counters(),
-                    attachment: Attachment::Packet(opened.attachment),
+                    attachment: Attachment::Packet(Box::new(opened.attachment)),
                     unplaced: opened.unplaced,
                     reception: Reception::Packet {
                         spread: settings.spread,

@@ -5,7 +5,7 @@ use std::thread;
 
 use wirecap::bpf::asm::{Assembler, Reg::R0};
 use wirecap::bpf::{Link, LoadOptions, Program, ProgramKind, XDP_PASS, XdpMode, link_holding};
-use wirecap::{Capture, Engine, OpenError, Worker};
+use wirecap::{Capture, Engine, OpenError, Timestamps, Worker};
 use wirecap_testbed::{AfXdpSender, Counters, Generator, Load, Stamp, loss_lock, pass_program, privileged};
 
 use crate::bed::{Bed, balanced, small_on, take};
@@ -80,7 +80,7 @@ fn captures_that_share_an_interface_may_be_as_different_as_they_like() {
         return;
     }
     let bed = Bed::with_mtu(4, 9000);
-    let stamped = bed.open(small_on("a1@0").timestamps(true));
+    let stamped = bed.open(small_on("a1@0").timestamps(Timestamps::Packet));
     let steered = bed.open(small_on("a1@1,3").workers(4));
     let names: Vec<String> = steered.rings().iter().map(ToString::to_string).collect();
     assert_eq!(names, ["a1@1.0", "a1@1.1", "a1@3.0", "a1@3.1"]);
