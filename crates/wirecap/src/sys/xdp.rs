@@ -119,25 +119,16 @@ impl XdpSocket {
         flags.set(SocketAddrXdpFlags::XDP_COPY, !mode.zero_copy);
         flags.set(SocketAddrXdpFlags::XDP_USE_SG, mode.fragments);
         let address = SocketAddrXdp::new(flags, ifindex, queue);
-        let deadline = Instant::now() + BUSY_RETRY_TIME;
-        let mut pause = BUSY_PAUSE;
-        loop {
-            match bind(self, &address) {
-                Err(Errno::BUSY) if Instant::now() < deadline => thread::sleep(pause),
-                outcome => return Ok(outcome?),
-            }
-            // Each attempt has the kernel make a table for every cell, under the lock that it needs to
-            // clear up as well.
-            pause = (pause * 2).min(BUSY_PAUSE_MAX);
-        }
+        patiently(|| bind(self, &address))
     }
 
-    /// Binds to the queue that `first` is bound to, shares its cells and its fill ring, and receives as it
-    /// does.
+    /// Binds to receive queue `queue` of interface `ifindex`, shares the cells of `first`, which is bound, and
+    /// receives as it does. On the queue of `first` it shares its fill ring, too; elsewhere it must have one
+    /// of its own, and waits for the queue as [`bind`](Self::bind) does.
     pub(crate) fn bind_beside(&self, first: &Self, ifindex: u32, queue: u32) -> io::Result<()> {
-        let flags = SocketAddrXdpFlags::XDP_SHARED_UMEM;
-        let address = SocketAddrXdp::new(flags, ifindex, queue);
-        Ok(bind(self, &SocketAddrXdpWithSharedUmem { addr: address, shared_umem_fd: first.as_fd() })?)
+        let address = SocketAddrXdp::new(SocketAddrXdpFlags::XDP_SHARED_UMEM, ifindex, queue);
+        let address = SocketAddrXdpWithSharedUmem { addr: address, shared_umem_fd: first.as_fd() };
+        patiently(|| bind(self, &address))
     }
 
     /// The socket's counters since it was made.
@@ -149,6 +140,21 @@ impl XdpSocket {
     pub(crate) fn wake(&self) {
         // What it answers (usually EAGAIN) says nothing about the ring: the next look at it does.
         let _ = recv(self, &mut [0u8; 0], RecvFlags::DONTWAIT);
+    }
+}
+
+/// Tries to bind until the queue is not busy any more, or for too long.
+fn patiently(bind: impl Fn() -> Result<(), Errno>) -> io::Result<()> {
+    let deadline = Instant::now() + BUSY_RETRY_TIME;
+    let mut pause = BUSY_PAUSE;
+    loop {
+        match bind() {
+            Err(Errno::BUSY) if Instant::now() < deadline => thread::sleep(pause),
+            outcome => return Ok(outcome?),
+        }
+        // Each attempt has the kernel make a table for every cell, under the lock that it needs to clear up
+        // as well.
+        pause = (pause * 2).min(BUSY_PAUSE_MAX);
     }
 }
 
