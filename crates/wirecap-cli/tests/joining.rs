@@ -2,15 +2,13 @@
 
 mod recording;
 
-use std::fs;
 use std::process::Command;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::Duration;
 
-use recording::{Bed, Finished, Running, WIRECAP};
+use recording::{Bed, Finished, Running, WIRECAP, copy_for_everybody};
 use rustix::process::Signal;
-use tempfile::TempDir;
 use wirecap_testbed::{AfXdpSender, Load, Stamp, loss_lock, pass_program, privileged};
 
 impl Bed {
@@ -224,11 +222,7 @@ fn joining_needs_a_privilege_that_is_named() {
         return;
     }
     let bed = Bed::new(2);
-    // A copy where nobody may read it.
-    let directory = TempDir::new_in("/tmp").unwrap();
-    let program = directory.path().join("wirecap");
-    fs::copy(WIRECAP, &program).unwrap();
-    fs::set_permissions(directory.path(), std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
+    let (_directory, program) = copy_for_everybody();
     let unprivileged = |more: &str, device: &str| {
         let capabilities = format!("+net_raw,+net_admin,+bpf{more}");
         let mut command = Command::new("setpriv");
