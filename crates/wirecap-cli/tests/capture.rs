@@ -8,7 +8,7 @@ use std::process::Command;
 use std::thread;
 use std::time::Duration;
 
-use recording::{Bed, WIRECAP, tcpdump, tshark};
+use recording::{Bed, WIRECAP, copy_for_everybody, tcpdump, tshark};
 use rustix::process::Signal;
 use tempfile::TempDir;
 use wirecap_testbed::{
@@ -368,12 +368,7 @@ fn missing_privileges_are_named() {
     }
     let bed = Bed::new(1);
     let nobody = ["--reuid=65534", "--regid=65534", "--clear-groups"];
-    // A copy where nobody may read it.
-    let directory = TempDir::new_in("/tmp").unwrap();
-    let program = directory.path().join("wirecap");
-    fs::copy(WIRECAP, &program).unwrap();
-    let readable = std::os::unix::fs::PermissionsExt::from_mode(0o755);
-    fs::set_permissions(directory.path(), readable).unwrap();
+    let (_directory, program) = copy_for_everybody();
     let setpriv = |more: &[&str], arguments: &[&str]| {
         bed.run(Command::new("setpriv").args(nobody).args(more).arg(&program).args(arguments))
     };

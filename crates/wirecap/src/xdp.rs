@@ -26,10 +26,8 @@ use crate::refill::{Kernel, KernelDrops, Refill};
 use crate::ring::{Ring, UmemRing};
 use crate::steer::Steering;
 use crate::supply::Supply;
-use crate::sync::lock;
 use crate::sys::xdp::XdpSocket;
 use crate::time::Timestamps;
-use attachment::SharedPlace;
 use ladder::{Ladder, refusal_to_bind};
 use sizes::pool_geometry;
 
@@ -102,7 +100,6 @@ pub(crate) fn open(device: &Device, steering: &Steering, settings: &Settings) ->
             ifindex: device.index,
             inquiry: Arc::clone(&inquiry),
             filtered,
-            place: Arc::clone(&attachment.place),
         };
         let prepared = queue.rings.into_iter();
         let prepared: Vec<_> = prepared
@@ -268,7 +265,6 @@ struct SocketKernel {
     inquiry: Arc<OwnedFd>,
     /// Where the program counts what it turned away, if that is told of this ring, and the key.
     filtered: Option<(Arc<Map>, u32)>,
-    place: SharedPlace,
 }
 
 impl Kernel for SocketKernel {
@@ -288,13 +284,7 @@ impl Kernel for SocketKernel {
         Some(self.socket.as_fd())
     }
 
-    /// Also the occasion to see to it that the program still gets its packets: a ring that is idle may be
-    /// so since it does not.
     fn is_gone(&self) -> bool {
-        if let Some(place) = &*lock(&self.place) {
-            // If that fails the interface is gone, which shows below.
-            let _ = place.restore();
-        }
         netdevice::index_to_name(&*self.inquiry, self.ifindex).is_err()
     }
 

@@ -11,7 +11,6 @@ use crate::ring::{StampSource, UmemRing};
 use crate::sieve::{Check, UserFilter};
 use crate::stamps::{NoStamps, ProgramStamps};
 use crate::steer::Steering;
-use crate::sync::{Mutex, lock};
 use crate::sys::promiscuous::Promiscuous;
 use crate::sys::wait_for_running_programs;
 use crate::sys::xdp::XdpSocket;
@@ -29,7 +28,7 @@ pub(crate) struct Attachment {
     /// The keys in use.
     keys: Vec<u32>,
     blueprint: Blueprint,
-    pub(super) place: SharedPlace,
+    place: Place,
     pub(super) stamps: Arc<dyn StampSource>,
     /// Whose times the program looks up.
     pub(super) timestamps: Timestamps,
@@ -37,11 +36,8 @@ pub(crate) struct Attachment {
     filters: Where,
     check: Check,
     _promiscuous: Option<Promiscuous>,
-    claims: Vec<Claim>,
+    _claims: Vec<Claim>,
 }
-
-/// A place that can be left while others have a look at it. None when it was left.
-pub(super) type SharedPlace = Arc<Mutex<Option<Place>>>;
 
 impl Attachment {
     /// Attaches the program, without sockets yet: everything passes.
@@ -68,6 +64,8 @@ impl Attachment {
             filters.replace(place);
             Ok(program)
         })?;
+        let kept = claims.iter().try_for_each(|claim| claim.keep(place.array()));
+        kept.map_err(|source| system("claim a receive queue by a socket", source))?;
         drop(turn);
         let filters = filters.into_inner();
         if ladder.rung == Rung::Generic {
@@ -85,14 +83,14 @@ impl Attachment {
         Ok(Self {
             keys: keys.collect(),
             blueprint,
-            place: Arc::new(Mutex::new(Some(place))),
+            place,
             timestamps,
             stamps,
             rings: Vec::new(),
             filters,
             check,
             _promiscuous: promiscuous,
-            claims,
+            _claims: claims,
         })
     }
 
@@ -112,18 +110,14 @@ impl Attachment {
         let device = &self.blueprint.device;
         let failed = |source| FilterChangeError::Program { interface: device.name.clone(), source };
         let _turn = Claim::turn(device).map_err(|error| FilterChangeError::Interface(Box::new(error)))?;
-        let load = |place: &Place| self.blueprint.load(place.array(), Some(filter)).map_err(failed);
-        let (program, filters) =
-            lock(&self.place).as_ref().ok_or(FilterChangeError::Stopped).and_then(load)?;
+        let (program, filters) = self.blueprint.load(self.place.array(), Some(filter)).map_err(failed)?;
         let check = self.blueprint.check(Some(filter), &filters);
         let check = check.map_err(|source| unsupported(device, source))?;
-        // What waits in the rings may have been let through for user space to decide on. The place is not locked
-        // meanwhile: whoever has a ring may look at it.
+        // What waits in the rings may have been let through for user space to decide on.
         if let Ok(filter) = UserFilter::new(filter, device) {
             self.rings.iter().for_each(|ring| ring.begin_change(filter.clone()));
         }
-        let exchange = |place: &mut Place| place.exchange(program).map_err(failed);
-        let exchanged = lock(&self.place).as_mut().ok_or(FilterChangeError::Stopped).and_then(exchange);
+        let exchanged = self.place.exchange(program).map_err(failed);
         if exchanged.is_ok() {
             (self.filters, self.check) = (filters, check);
         }
@@ -162,12 +156,7 @@ impl Drop for Attachment {
             // Fails only where the socket is gone already.
             let _ = self.blueprint.sockets.delete(key);
         }
-        let mut place = lock(&self.place);
-        if let Some(place) = &mut *place {
-            place.leave();
-        }
-        // Between the slots and their array, for the reasons that `place` gives.
-        self.claims.clear();
-        *place = None;
+        // Before others may claim the queues, whose slots are theirs then.
+        self.place.leave();
     }
 }

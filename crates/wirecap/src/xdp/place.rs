@@ -11,10 +11,10 @@
 //! any order: what the others need stays, and with the last one all goes. The slots of one that was killed
 //! keep its program, whose sockets are gone, so that its packets pass.
 //!
-//! The kernel empties an array at leisure, also one that somebody has got hold of meanwhile. So whoever
-//! leaves gives up its claims (`claim`) before the array, as the kernel does when it closes what a killed
-//! process had, in the order in which it was opened; and whoever comes gets hold of the array before it looks
-//! for the claims of others. Where there are none it uses an array of its own.
+//! The kernel empties an array at leisure after its last holder let go of it, also if somebody has got hold
+//! of it meanwhile. So every claim (`claim`) holds the array for as long as others see it, and whoever comes
+//! gets hold of the array before it looks for the claims of others. Where there are none it uses an array of
+//! its own.
 
 use std::thread;
 use std::time::{Duration, Instant};
@@ -79,12 +79,6 @@ impl Place {
         Ok(Self { slots, link })
     }
 
-    /// Fills the slots that are empty though they should not be: whoever was killed may have opened its
-    /// array before its claims, in a gap among its descriptors.
-    pub(super) fn restore(&self) -> Result<(), BpfError> {
-        self.slots.fill()
-    }
-
     /// The array of programs, to which each of them must refer.
     pub(super) fn array(&self) -> &Map {
         &self.slots.array
@@ -98,11 +92,11 @@ impl Place {
             self.link.update(&program)?;
         }
         let before = std::mem::replace(&mut self.slots.program, program);
-        let exchanged = self.slots.fill_all();
+        let exchanged = self.slots.fill();
         if exchanged.is_err() {
             // What was there before fits where it was; and if it does not the interface is gone.
             self.slots.program = before;
-            let _ = self.slots.fill_all();
+            let _ = self.slots.fill();
             let _ = if is_attached { self.link.update(&self.slots.program) } else { Ok(()) };
         }
         exchanged
@@ -129,19 +123,18 @@ impl Slots {
     ) -> Result<Self, BpfError> {
         let array = Map::create(MapKind::ProgArray, ARRAY, 4, SLOTS)?;
         let program = load(&array)?;
+        Self::of(array, program, queues)
+    }
+
+    fn of(array: Map, program: Program, queues: &[u32]) -> Result<Self, BpfError> {
         let slots = Self { array, program, queues: queues.to_vec() };
         slots.fill()?;
         Ok(slots)
     }
 
-    /// Fills those that are empty.
+    /// Has the program in each of them, whatever was there before: those of a process that was killed are not
+    /// empty.
     fn fill(&self) -> Result<(), BpfError> {
-        let empty = self.queues.iter().filter(|queue| self.array.lookup(**queue).is_err());
-        empty.copied().try_for_each(|queue| self.array.update_fd(queue, &self.program))
-    }
-
-    /// Fills them all, also those that are not empty.
-    fn fill_all(&self) -> Result<(), BpfError> {
         self.queues.iter().try_for_each(|&queue| self.array.update_fd(queue, &self.program))
     }
 
@@ -220,9 +213,7 @@ impl Occupant {
             self.link.update(&program::load_dispatcher(&self.array)?)?;
         }
         ladder.join(self.mode);
-        let slots = Slots { array: self.array, program, queues: queues.to_vec() };
-        // Those of a process that was killed are not empty.
-        slots.fill_all()?;
+        let slots = Slots::of(self.array, program, queues)?;
         Ok(Place { slots, link: self.link })
     }
 
