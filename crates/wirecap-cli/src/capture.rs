@@ -9,7 +9,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use clap::{Args, ValueEnum};
 use wirecap::filter::FilterRequest;
 use wirecap::savefile::{self, FileSink, Format, Record, Section, Sink, StreamSink, WriteError};
-use wirecap::{Account, Capture, Chunk, Ledger, Packet, Reception, Timestamp, Worker, grouped};
+use wirecap::{Account, Capture, Chunk, Ledger, Packet, Reception, Timestamp, Timestamps, Worker, grouped};
 
 use crate::failure::Failure;
 use crate::filter::{FilterOptions, filtered};
@@ -32,8 +32,28 @@ pub(crate) struct Arguments {
     #[arg(long, value_enum, default_value_t = FileFormat::Pcapng)]
     format: FileFormat,
 
+    /// Whose arrival time is read from the clock: every packet's, or, with the engine xdp, that of the first
+    /// of a batch and every eighth, which those behind it share: up to a few microseconds early, and cheaper
+    #[arg(long, value_enum, default_value_t = TimestampName::Batch)]
+    timestamp: TimestampName,
+
     #[command(flatten)]
     filter: FilterOptions,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum TimestampName {
+    Packet,
+    Batch,
+}
+
+impl From<TimestampName> for Timestamps {
+    fn from(name: TimestampName) -> Self {
+        match name {
+            TimestampName::Packet => Self::Packet,
+            TimestampName::Batch => Self::Batch,
+        }
+    }
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -103,7 +123,8 @@ fn record<S: Sink>(
     let options = &arguments.options;
     let filter = arguments.filter.request()?;
     let filtered = |builder| filtered(builder, filter.clone());
-    let capture = options.open(|builder| filtered(builder).workers(1).timestamps(true))?;
+    let timestamps = arguments.timestamp.into();
+    let capture = options.open(|builder| filtered(builder).workers(1).timestamps(timestamps))?;
     let sink = create(&arguments.write)?;
     let mut recorder = Recorder::new(sink, arguments, &capture, filter)?;
     let mut progress = Progress::new();
@@ -340,7 +361,10 @@ fn operating_system() -> Option<String> {
 /// Whose clock the packets' times are by.
 fn time_source(reception: &Reception) -> &'static str {
     match reception {
-        Reception::Xdp { .. } => "XDP program, CLOCK_TAI as UTC",
+        Reception::Xdp { timestamps: Timestamps::Batch, .. } => {
+            "XDP program, CLOCK_TAI as UTC, read for the first packet of a batch and for every eighth"
+        }
+        Reception::Xdp { .. } => "XDP program, CLOCK_TAI as UTC, read for every packet",
         _ => "packet socket, CLOCK_REALTIME",
     }
 }

@@ -225,7 +225,7 @@ fn opened(capture: &Capture, interface: &Interface) -> String {
     let begin = format!("capturing {}: {} {noun}", interface.device.name, interface.rings);
     let why = interface.why.as_ref().map(|why| format!(": {why}")).unwrap_or_default();
     match &interface.reception {
-        Reception::Xdp { rung, missed_rungs, huge_pages } => {
+        Reception::Xdp { rung, missed_rungs, huge_pages, .. } => {
             let cells = grouped(geometry.cells().into());
             let pages = if *huge_pages { " on huge pages" } else { "" };
             let mode = capture.mode();

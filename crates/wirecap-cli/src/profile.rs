@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use clap::Args;
 use plotters::prelude::*;
-use wirecap::{Capture, CaptureError, Chunk, RingName, grouped};
+use wirecap::{Capture, CaptureError, Chunk, RingName, Timestamps, grouped};
 
 use crate::failure::Failure;
 use crate::filter::{FilterOptions, filtered};
@@ -47,7 +47,9 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
         return Err(Failure::Usage("a bin must last longer than nothing (--bin)".to_owned()));
     }
     let filter = arguments.filter.request()?;
-    let capture = arguments.options.open(|builder| filtered(builder, filter).workers(1).timestamps(true))?;
+    let capture = arguments
+        .options
+        .open(|builder| filtered(builder, filter).workers(1).timestamps(Timestamps::Batch))?;
     // Before the capture has cost any time: a wrong path is found at once.
     let csv = arguments.csv.as_deref().map(create).transpose()?;
     let svg = arguments.svg.as_deref().map(|path| create(path).map(|_| path)).transpose()?;

@@ -449,3 +449,32 @@ fn handle_applies_its_filter_to_every_packet() {
     let refused = bed.run(Command::new(WIRECAP).args(["handle", "-i", "a1", "udp", "port", "nonsense"]));
     refused.assert_refused(1, &["nonsense"]);
 }
+
+/// The pool's cells and 24 bytes for each are what a capture takes, and 32 MiB at most beside them.
+#[test]
+fn memory_is_bounded_by_the_pools_whatever_arrives() {
+    if !privileged() {
+        return;
+    }
+    let bed = Bed::new(2);
+    let directory = TempDir::new().unwrap();
+    let file = savefile(&directory, "file");
+    // R x M = 65,536, in cells of 2 KiB.
+    let pool = ["-i", "a1", "-M", "256", "-R", "256", "--json"];
+    for command in [&["count"][..], &["capture", "-w", &file]] {
+        let running = bed.capture(&[command, &pool[..]].concat());
+        // Three times what a ring can hold, as fast as it goes: every cell is used.
+        bed.generator().send(&[Load::new(0, 200_000), Load::new(1, 200_000)]).unwrap();
+        thread::sleep(Duration::from_millis(300));
+        let peak = running.peak_memory_bytes();
+        let finished = running.interrupt();
+        finished.assert_success();
+        let ledger = finished.ledger();
+        assert_eq!(ledger["offered"], 400_000, "{ledger}");
+        let bound = 2 * 65_536 * (2048 + 24) + (32 << 20);
+        println!("{command:?}: {peak} bytes of {bound}");
+        assert!(peak <= bound, "{command:?} took {peak} bytes of {bound}");
+        // It is memory that was used, not memory that was spared by nothing having arrived.
+        assert!(peak >= 65_536 * 2048 / 4, "{command:?} took {peak} bytes only");
+    }
+}

@@ -55,8 +55,8 @@ pub(crate) struct Shared {
 /// What receives on an interface.
 #[derive(Debug)]
 enum Attachment {
-    Xdp(xdp::Attachment),
-    Packet(packet::Attachment),
+    Xdp(Box<xdp::Attachment>),
+    Packet(Box<packet::Attachment>),
 }
 
 impl Attachment {

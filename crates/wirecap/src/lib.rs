@@ -12,7 +12,7 @@
 //! let capture = wirecap::Capture::on("eth0") // all rings; "eth0@2" for one
 //!     .chunk(256)
 //!     .pool(500) // M, R
-//!     .timestamps(true)
+//!     .timestamps(wirecap::Timestamps::Batch)
 //!     .filter("udp and net 131.225.2.0/24")
 //!     .open()?;
 //! std::thread::scope(|scope| {
@@ -35,6 +35,7 @@ mod affinity;
 pub mod bpf;
 mod capture;
 mod chunk;
+mod clock;
 pub mod device;
 mod error;
 mod file;
@@ -75,7 +76,7 @@ pub use packet::{Direction, Spread};
 pub use pool::Geometry;
 pub use reorder::{InOrder, Reorder};
 pub use source::Source;
-pub use time::Timestamp;
+pub use time::{Timestamp, Timestamps};
 pub use warning::Warning;
 pub use worker::Worker;
 pub use xdp::Holder;

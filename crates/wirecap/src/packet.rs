@@ -41,6 +41,7 @@ use crate::sync::{Mutex, lock};
 use crate::sys::packet::{BlockShape, Fanout, PacketSocket};
 use crate::sys::promiscuous::Promiscuous;
 use crate::sys::wait_for_running_programs;
+use crate::time::Timestamps;
 
 pub use steering::Direction;
 
@@ -71,7 +72,7 @@ pub(crate) struct Settings {
     pub(crate) spread: Spread,
     pub(crate) direction: Direction,
     pub(crate) retire_after: Duration,
-    pub(crate) timestamps: bool,
+    pub(crate) timestamps: Timestamps,
     pub(crate) promiscuous: bool,
     pub(crate) snap_len: u32,
     /// Which packets are wanted; all, if there is none.
@@ -137,7 +138,7 @@ pub(crate) fn open(device: &Device, settings: &Settings) -> Result<Opened, OpenE
         ifindex: device.index,
         geometry: settings.geometry,
         labels: Labels {
-            timestamps: settings.timestamps,
+            timestamps: settings.timestamps != Timestamps::None,
             by_queue: matches!(settings.spread, Spread::Queues(_)),
         },
         longest_frame: device.mtu + LINK_HEADER_BYTES,

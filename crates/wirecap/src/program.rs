@@ -6,6 +6,7 @@
 
 use crate::bpf::asm::{Assembler, Condition, Helper, Insn, Reg, Size};
 use crate::bpf::{BpfError, LoadOptions, Map, Program, ProgramKind, XDP_PASS, xdp_md};
+use crate::clock::Clock;
 use crate::filter::{Filter, Unsupported, XdpTarget};
 use crate::steer::Steering;
 
@@ -33,8 +34,16 @@ pub(crate) struct Plan<'a> {
     pub(crate) rx_queues: u32,
     /// Which packets are wanted; all, if there is none.
     pub(crate) filter: Option<FilterPlan<'a>>,
-    /// With times: a one-value array that becomes nonzero where the driver has no room for metadata.
-    pub(crate) stamp_failed: Option<&'a Map>,
+    /// How packets get times, if they do.
+    pub(crate) stamping: Option<Stamping<'a>>,
+}
+
+/// How packets get their times.
+#[derive(Debug)]
+pub(crate) struct Stamping<'a> {
+    pub(crate) clock: &'a Clock,
+    /// A one-value array that becomes nonzero where the driver has no room for metadata.
+    pub(crate) failed: &'a Map,
 }
 
 /// The program's filter.
@@ -120,8 +129,8 @@ fn assemble(plan: &Plan<'_>, form: Form) -> Result<Vec<Insn>, Unsupported> {
     if let Some(filter) = plan.filter {
         turn_away(&mut program, filter, form)?;
     }
-    if let Some(stamp_failed) = plan.stamp_failed {
-        stamp(&mut program, stamp_failed);
+    if let Some(stamping) = &plan.stamping {
+        stamp(&mut program, stamping);
     }
     plan.steering.find_key(&mut program);
     program.load_map_fd(Reg::R1, plan.sockets);
@@ -165,14 +174,13 @@ fn pass_other_queues(program: &mut Assembler, queues: &[u32]) {
     program.bind(ours);
 }
 
-/// Writes CLOCK_TAI, in nanoseconds, right in front of the packet. TAI is UTC with a whole number of
-/// seconds between them, and no other clock that a program may read converts to UTC exactly.
-fn stamp(program: &mut Assembler, stamp_failed: &Map) {
+/// Writes the packet's time, in nanoseconds of CLOCK_TAI, right in front of it.
+fn stamp(program: &mut Assembler, stamping: &Stamping<'_>) {
     let (failed, done) = (program.label(), program.label());
     program.mov(Reg::R1, Reg::R6).mov(Reg::R2, -STAMP_BYTES);
     program.call(Helper::XdpAdjustMeta);
     program.jump_if(Reg::R0, Condition::Ne, 0, failed);
-    program.call(Helper::KtimeTaiNs);
+    stamping.clock.read(program);
     // The verifier wants to see that the eight bytes lie between the metadata's start and the packet.
     program.load(Size::Word, Reg::R2, Reg::R6, xdp_md::DATA_META);
     program.load(Size::Word, Reg::R3, Reg::R6, xdp_md::DATA);
@@ -181,7 +189,7 @@ fn stamp(program: &mut Assembler, stamp_failed: &Map) {
     program.store(Size::Double, Reg::R2, 0, Reg::R0);
     program.jump(done);
     program.bind(failed);
-    program.load_map_value(Reg::R2, stamp_failed, 0);
+    program.load_map_value(Reg::R2, stamping.failed, 0);
     program.store(Size::Word, Reg::R2, 0, 1);
     program.bind(done);
 }

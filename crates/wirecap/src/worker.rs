@@ -38,7 +38,7 @@ const LOOK_ROUND: Duration = Duration::from_millis(250);
 /// In advanced mode it also looks whether a buddy is in need that cannot call for help because it is
 /// busy with one chunk, or stuck. A full pool of 131,072 cells takes 5 Mpackets/s for 26 ms; a wake-up
 /// costs some microseconds, so an idle worker stays below 0.1 % of a core.
-const LOOK_ROUND_FOR_BUDDIES: Duration = Duration::from_millis(10);
+const LOOK_ROUND_FOR_BUDDIES: Duration = Duration::from_millis(20);
 
 /// One thread's handle on a capture: captures chunks from its home rings, and in advanced mode from
 /// its buddies' when they have more than they can handle.

@@ -26,6 +26,7 @@ use crate::ring::{Ring, UmemRing};
 use crate::steer::Steering;
 use crate::sync::lock;
 use crate::sys::xdp::XdpSocket;
+use crate::time::Timestamps;
 use attachment::SharedPlace;
 use ladder::{Ladder, refusal_to_bind};
 use sizes::pool_geometry;
@@ -38,7 +39,7 @@ pub(crate) use sizes::{cell_bytes, check_pools, pool_bytes};
 #[derive(Debug, Clone)]
 pub(crate) struct Settings {
     pub(crate) geometry: Geometry,
-    pub(crate) timestamps: bool,
+    pub(crate) timestamps: Timestamps,
     pub(crate) promiscuous: bool,
     pub(crate) snap_len: u32,
     /// Which packets are wanted; all, if there is none.
@@ -59,6 +60,8 @@ pub(crate) struct Opened {
     pub(crate) rung: Rung,
     pub(crate) missed_rungs: Vec<(Rung, String)>,
     pub(crate) huge_pages: bool,
+    /// Whose times the program looks up.
+    pub(crate) timestamps: Timestamps,
     /// What the device had counted before the first packet came; not before the program was attached,
     /// which changes what a veth counts.
     pub(crate) counters_at_start: Option<DeviceCounters>,
@@ -122,6 +125,7 @@ pub(crate) fn open(device: &Device, steering: &Steering, settings: &Settings) ->
     }
     Ok(Opened {
         rings: rings.into_iter().map(|ring| ring as Arc<dyn Ring>).collect(),
+        timestamps: attachment.timestamps,
         attachment,
         rung: ladder.rung,
         missed_rungs: ladder.missed,

@@ -9,6 +9,7 @@ mod bed;
 mod count;
 mod figures;
 mod filter;
+mod footprint;
 mod rivals;
 mod touch;
 
@@ -40,6 +41,8 @@ enum Part {
     Rates,
     /// wirecap capture beside other programs that record
     Rivals,
+    /// What a capture costs: memory of user and kernel, and the processor while nothing arrives
+    Footprint,
     /// wirecap capture --engine packet beside tcpdump
     Packet,
     /// What a packet costs that a filter rejects
@@ -91,12 +94,14 @@ fn main() -> Outcome<()> {
         Some(Part::Instructions) => count::instructions(effort),
         Some(Part::Rates) => count::rates(effort),
         Some(Part::Rivals) => rivals::run(effort),
+        Some(Part::Footprint) => footprint::run(effort),
         Some(Part::Packet) => rivals::packet(effort),
         Some(Part::Filter) => filter::run(effort),
         _ => {
             filter::run(effort)?;
             count::instructions(effort)?;
             count::rates(effort)?;
+            footprint::run(effort)?;
             rivals::run(effort)?;
             rivals::packet(effort)
         }

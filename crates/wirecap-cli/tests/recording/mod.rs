@@ -85,6 +85,13 @@ impl Running {
         }
     }
 
+    /// The most memory that the command has used so far, of which `kB` lines of /proc/PID/status tell.
+    pub(crate) fn peak_memory_bytes(&self) -> u64 {
+        let status = std::fs::read_to_string(format!("/proc/{}/status", self.child.id())).unwrap();
+        let peak = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).unwrap();
+        peak.split_whitespace().next().unwrap().parse::<u64>().unwrap() * 1024
+    }
+
     /// Its process id.
     pub(crate) fn id(&self) -> u32 {
         self.child.id()

@@ -148,6 +148,8 @@ pub enum Helper {
     XdpAdjustMeta = 54,
     /// `xdp_adjust_tail(context, delta)` moves the frame's end; nonzero if it cannot.
     XdpAdjustTail = 65,
+    /// `jiffies64()` gives the number of ticks since boot.
+    Jiffies = 118,
     /// `ktime_get_boot_ns()` gives nanoseconds since boot (CLOCK_BOOTTIME).
     KtimeBootNs = 125,
     /// `ktime_get_coarse_ns()` gives the time of the last tick (CLOCK_MONOTONIC_COARSE).

@@ -1,5 +1,6 @@
 //! Links: what holds a program on an interface, and lets go when its last descriptor is closed.
 
+use std::ffi::CStr;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use super::{BpfError, Program, collect_objects, find_object};
@@ -35,6 +36,18 @@ pub struct LinkInfo {
 }
 
 impl Link {
+    /// Runs `program` whenever the kernel passes the tracepoint `name`, on the CPU and in the context that
+    /// passes it.
+    ///
+    /// # Errors
+    ///
+    /// [`BpfError`] if the process lacks CAP_PERFMON, or the kernel has no such tracepoint.
+    pub fn attach_tracepoint(program: &Program, name: &CStr) -> Result<Self, BpfError> {
+        sys::raw_tracepoint_open(program.as_fd(), name)
+            .map(|fd| Self { fd })
+            .map_err(|source| BpfError::new("attach to a tracepoint", program.name(), source))
+    }
+
     /// Attaches `program` to the interface of this index in the current network namespace.
     ///
     /// # Errors

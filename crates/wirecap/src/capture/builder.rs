@@ -16,6 +16,7 @@ use crate::limits;
 use crate::packet::{self, Direction};
 use crate::pool::Geometry;
 use crate::source::Source;
+use crate::time::Timestamps;
 
 /// Cells per chunk (M) unless something else is asked for.
 pub const DEFAULT_CHUNK_CELLS: u32 = 256;
@@ -61,7 +62,7 @@ pub struct CaptureBuilder {
     pub(super) stuck_after: Duration,
     pub(super) workers: Option<usize>,
     pub(super) most_workers: Option<usize>,
-    pub(super) timestamps: bool,
+    pub(super) timestamps: Timestamps,
     pub(super) promiscuous: bool,
     pub(super) snap_len: u32,
     pub(super) pin: Pin,
@@ -86,7 +87,7 @@ impl CaptureBuilder {
             stuck_after: DEFAULT_STUCK_AFTER,
             workers: None,
             most_workers: None,
-            timestamps: false,
+            timestamps: Timestamps::None,
             promiscuous: true,
             snap_len: DEFAULT_SNAP_LEN,
             pin: Pin::Off,
@@ -190,10 +191,9 @@ impl CaptureBuilder {
         self
     }
 
-    /// Whether packets carry their time of arrival. It costs a clock read per packet in the kernel, so
-    /// it is off by default.
-    pub fn timestamps(mut self, on: bool) -> Self {
-        self.timestamps = on;
+    /// Which packets' times of arrival are looked up. Default: none.
+    pub fn timestamps(mut self, which: Timestamps) -> Self {
+        self.timestamps = which;
         self
     }
 

@@ -5,6 +5,7 @@ use std::time::Duration;
 use super::Engine;
 use crate::device::{Device, Rung};
 use crate::packet::{self, Direction, Spread};
+use crate::time::Timestamps;
 use crate::warning::Warning;
 
 /// An interface of a capture.
@@ -58,6 +59,9 @@ pub enum Reception {
         missed_rungs: Vec<(Rung, String)>,
         /// Whether the pools lie on reserved huge pages.
         huge_pages: bool,
+        /// Whose times the program looks up: every packet's also where those of each batch were asked for,
+        /// if the kernel does not tell where a batch ends.
+        timestamps: Timestamps,
     },
     /// By the engine `packet`.
     Packet {

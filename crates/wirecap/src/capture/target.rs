@@ -236,12 +236,13 @@ impl CaptureBuilder {
                 Ok(Opened {
                     rings: opened.rings,
                     counters_at_start: opened.counters_at_start,
-                    attachment: Attachment::Xdp(opened.attachment),
+                    attachment: Attachment::Xdp(Box::new(opened.attachment)),
                     unplaced: None,
                     reception: Reception::Xdp {
                         rung: opened.rung,
                         missed_rungs: opened.missed_rungs,
                         huge_pages: opened.huge_pages,
+                        timestamps: opened.timestamps,
                     },
                 })
             }
@@ -262,7 +263,7 @@ impl CaptureBuilder {
                 Ok(Opened {
                     rings: opened.rings,
                     counters_at_start: target.counters(),
-                    attachment: Attachment::Packet(opened.attachment),
+                    attachment: Attachment::Packet(Box::new(opened.attachment)),
                     unplaced: opened.unplaced,
                     reception: Reception::Packet {
                         spread: settings.spread,

@@ -104,7 +104,7 @@ impl Default for Waiting {
         Self {
             first_sleep: Duration::from_micros(50),
             longest_sleep: Duration::from_millis(1),
-            look_round: Duration::from_millis(10),
+            look_round: Duration::from_millis(20),
             wake_latency: Duration::from_micros(10),
         }
     }

@@ -4,17 +4,18 @@ use std::cell::RefCell;
 use std::sync::Arc;
 
 use crate::bpf::{BpfError, Map};
-use crate::device::Device;
+use crate::device::{Device, Rung};
 use crate::error::{FilterChangeError, OpenError};
 use crate::filter::{Filter, Unsupported};
 use crate::ring::{StampSource, UmemRing};
 use crate::sieve::{Check, UserFilter};
-use crate::stamps::{NoStamps, ProgramStamps};
+use crate::stamps::NoStamps;
 use crate::steer::Steering;
 use crate::sync::{Mutex, lock};
 use crate::sys::promiscuous::Promiscuous;
 use crate::sys::wait_for_running_programs;
 use crate::sys::xdp::XdpSocket;
+use crate::time::Timestamps;
 use crate::xdp::blueprint::{Blueprint, Where};
 use crate::xdp::claim::Claim;
 use crate::xdp::ladder::Ladder;
@@ -30,6 +31,8 @@ pub(crate) struct Attachment {
     blueprint: Blueprint,
     pub(super) place: SharedPlace,
     pub(super) stamps: Arc<dyn StampSource>,
+    /// Whose times the program looks up.
+    pub(super) timestamps: Timestamps,
     rings: Vec<Arc<UmemRing>>,
     filters: Where,
     check: Check,
@@ -68,8 +71,13 @@ impl Attachment {
         drop(turn);
         let filters = filters.into_inner();
         let check = blueprint.check(filter, &filters).map_err(|source| unsupported(device, source))?;
-        let stamps: Arc<dyn StampSource> = match &blueprint.stamp_failed {
-            Some(map) => Arc::new(ProgramStamps::new(Arc::clone(map))),
+        if ladder.rung == Rung::Generic {
+            // It also sees packets that come in no batch.
+            blueprint.clock.read_for_each_packet().map_err(|source| refused(device, source))?;
+        }
+        let timestamps = blueprint.timestamps();
+        let stamps: Arc<dyn StampSource> = match &blueprint.stamps {
+            Some(stamps) => Arc::clone(stamps) as _,
             None => Arc::new(NoStamps),
         };
         let keys = steering.queues().iter().zip(steering.rings_of_queues());
@@ -79,6 +87,7 @@ impl Attachment {
             blueprint,
             place: Arc::new(Mutex::new(Some(place))),
             stamps,
+            timestamps,
             rings: Vec::new(),
             filters,
             check,

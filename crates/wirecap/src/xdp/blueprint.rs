@@ -4,11 +4,14 @@
 use std::sync::Arc;
 
 use crate::bpf::{BpfError, Map, MapKind, Program, XDP_DROP, XDP_PASS};
+use crate::clock::Clock;
 use crate::device::Device;
 use crate::filter::{Filter, Unsupported};
-use crate::program::{self, FilterPlan, LoadError, Plan};
+use crate::program::{self, FilterPlan, LoadError, Plan, Stamping};
 use crate::sieve::{Check, UserFilter};
+use crate::stamps::ProgramStamps;
 use crate::steer::Steering;
+use crate::time::Timestamps;
 use crate::xdp::Settings;
 
 #[derive(Debug)]
@@ -16,8 +19,9 @@ pub(super) struct Blueprint {
     pub(super) device: Device,
     steering: Steering,
     pub(super) sockets: Map,
-    /// With times: becomes nonzero where the driver has no room for them.
-    pub(super) stamp_failed: Option<Arc<Map>>,
+    pub(super) clock: Clock,
+    /// None without times.
+    pub(super) stamps: Option<Arc<ProgramStamps>>,
     /// Counts by queue what the program turned away.
     pub(super) filtered: Arc<Map>,
     verdict: i32,
@@ -35,17 +39,24 @@ pub(super) enum Where {
 
 impl Blueprint {
     pub(super) fn new(device: &Device, steering: &Steering, settings: &Settings) -> Result<Self, BpfError> {
-        let stamp_failed = || Map::create(MapKind::Array, "wirecap_nostamp", 4, 1).map(Arc::new);
+        let has_times = settings.timestamps != Timestamps::None;
+        let stamps = has_times.then(ProgramStamps::new).transpose()?.map(Arc::new);
         let counter_bytes = size_of::<u64>() as u32;
         let filtered = Map::create(MapKind::PercpuArray, "wirecap_filter", counter_bytes, device.rx_queues)?;
         Ok(Self {
             device: device.clone(),
             steering: steering.clone(),
             sockets: Map::create(MapKind::Xskmap, "wirecap_sockets", 4, steering.keys(device.rx_queues))?,
-            stamp_failed: settings.timestamps.then(stamp_failed).transpose()?,
+            clock: Clock::new(settings.timestamps, device),
+            stamps,
             filtered: Arc::new(filtered),
             verdict: if settings.drop_rejected { XDP_DROP } else { XDP_PASS },
         })
+    }
+
+    /// Whose times the programs look up.
+    pub(super) fn timestamps(&self) -> Timestamps {
+        self.stamps.as_ref().map_or(Timestamps::None, |_| self.clock.timestamps())
     }
 
     /// Loads a program with `filter` in it, or one without if that is impossible.
@@ -78,7 +89,10 @@ impl Blueprint {
                 address: self.device.mac.map(|mac| mac.0),
                 verdict: self.verdict,
             }),
-            stamp_failed: self.stamp_failed.as_deref(),
+            stamping: self
+                .stamps
+                .as_ref()
+                .map(|stamps| Stamping { clock: &self.clock, failed: stamps.failed() }),
         })
     }
 

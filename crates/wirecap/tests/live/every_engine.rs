@@ -7,7 +7,7 @@ use std::time::Duration;
 use proptest::strategy::{Strategy, ValueTree};
 use proptest::test_runner::TestRunner;
 use wirecap::filter::{ClassicInsn, FilterRequest};
-use wirecap::{Capture, CaptureBuilder, CaptureError, Engine, OpenError, Source};
+use wirecap::{Capture, CaptureBuilder, CaptureError, Engine, OpenError, Source, Timestamps};
 use wirecap_testbed::{
     AfXdpSender, Counters, Load, Namespace, PacketSender, Stamp, VethPair, loss_lock, privileged,
 };
@@ -29,6 +29,7 @@ macro_rules! with_every_engine {
 
 with_every_engine! {
     packets_arrive_whole_in_order_and_with_their_times,
+    packets_of_a_batch_arrive_whole_in_order_and_with_their_times,
     without_timestamps_packets_have_none,
     a_snap_length_cuts_what_is_kept_and_not_what_is_recorded,
     ten_million_frames_at_full_rate_are_all_accounted_for,
@@ -58,8 +59,16 @@ fn with(engine: Engine, body: fn(Engine)) {
 }
 
 fn packets_arrive_whole_in_order_and_with_their_times(engine: Engine) {
+    arrive_whole_in_order_with(engine, Timestamps::Packet);
+}
+
+fn packets_of_a_batch_arrive_whole_in_order_and_with_their_times(engine: Engine) {
+    arrive_whole_in_order_with(engine, Timestamps::Batch);
+}
+
+fn arrive_whole_in_order_with(engine: Engine, timestamps: Timestamps) {
     let bed = Bed::new(engine, 1);
-    let capture = bed.open(bed.small().timestamps(true));
+    let capture = bed.open(bed.small().timestamps(timestamps));
     let mut worker = capture.workers().pop().unwrap();
     let begin = unix_nanos();
     let sent = bed.generator().send(&[Load::new(0, 10_000)]).unwrap()[0].frames;

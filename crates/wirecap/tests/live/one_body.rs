@@ -7,7 +7,7 @@ use proptest::strategy::ValueTree;
 use proptest::test_runner::TestRunner;
 use wirecap::savefile::{FileSink, Format, Interface, Record, Section, Writer};
 use wirecap::sim::{Answer, Fate, SimCapture, SimSettings};
-use wirecap::{Capture, Chunk, Engine, Geometry, Ledger, Timestamp};
+use wirecap::{Capture, Chunk, Engine, Geometry, Ledger, Timestamp, Timestamps};
 use wirecap_testbed::{PacketSender, privileged};
 
 use crate::bed::{Bed, PATIENCE, unix_nanos};
@@ -37,7 +37,7 @@ fn check(
         let chunk = next().unwrap_or_else(|| panic!("{} packets did not come", expected.len()));
         assert_eq!((chunk.sequence(), chunk.ring_index(), chunk.interface_index()), (sequence, 0, 0));
         assert!((1..=CHUNK as usize).contains(&chunk.len()) && !chunk.is_offloaded());
-        assert_eq!(chunk.wire_bytes(), chunk.iter().map(|packet| u64::from(packet.wire_len())).sum());
+        assert_eq!(chunk.wire_bytes(), chunk.iter().map(|packet| u64::from(packet.wire_len())).sum::<u64>());
         sequence += 1;
         for packet in &chunk {
             let sent = expected.next().expect("no more packets come than were sent");
@@ -52,7 +52,7 @@ fn check(
     let total = &ledger.total;
     let count = packets.len() as u64;
     assert_eq!((total.offered, total.delivered, total.filtered), (count, count, Some(0)), "{ledger}");
-    assert_eq!(total.bytes, packets.iter().map(|packet| packet.len() as u64).sum(), "{ledger}");
+    assert_eq!(total.bytes, packets.iter().map(|packet| packet.len() as u64).sum::<u64>(), "{ledger}");
     assert!(ledger.is_lossless() && total.offloaded_chunks == 0, "{ledger}");
     let [ring] = &ledger.rings[..] else { panic!("one ring: {ledger}") };
     assert_eq!((ring.account.offered, ring.account.delivered), (count, count), "{ledger}");
@@ -63,7 +63,7 @@ fn check_live(engine: Engine) {
         return;
     }
     let (bed, packets) = (Bed::new(engine, 1), packets());
-    let capture = bed.open(bed.small().chunk(CHUNK).timestamps(true));
+    let capture = bed.open(bed.small().chunk(CHUNK).timestamps(Timestamps::Packet));
     let mut worker = capture.workers().pop().unwrap();
     let earliest = unix_nanos();
     let mut sender = PacketSender::on(&bed.pair.sender).unwrap();
@@ -96,7 +96,7 @@ fn file() {
             writer.write(&record).unwrap();
         }
         writer.finish().unwrap();
-        let capture = Capture::file(&path).chunk(CHUNK).timestamps(true).open().unwrap();
+        let capture = Capture::file(&path).chunk(CHUNK).timestamps(Timestamps::Packet).open().unwrap();
         let mut worker = capture.workers().pop().unwrap();
         check(&packets, earliest, || worker.next_chunk().unwrap(), || capture.close());
     }

@@ -14,7 +14,9 @@ use proptest::test_runner::TestRunner;
 use rustix::thread::{CapabilitySet, CapabilitySets, set_capabilities};
 use rustix::time::{ClockId, clock_gettime};
 use wirecap::savefile::Reader;
-use wirecap::{Capture, CaptureBuilder, Chunk, Direction, Engine, OpenError, Reception, Warning, Worker};
+use wirecap::{
+    Capture, CaptureBuilder, Chunk, Direction, Engine, OpenError, Reception, Timestamps, Warning, Worker,
+};
 use wirecap_testbed::{
     AfXdpSender, Load, Namespace, PacketSender, Sizes, Stamp, Traffic, VethPair, loss_lock, privileged,
 };
@@ -75,7 +77,7 @@ fn tcpdump_sees_the_same_packets() {
     while !line.contains("listening on") {
         assert!(said.read_line(&mut line).unwrap() > 0, "tcpdump ended: {line}");
     }
-    let capture = bed.open(bed.small().timestamps(true));
+    let capture = bed.open(bed.small().timestamps(Timestamps::Packet));
     let mut worker = capture.workers().pop().unwrap();
     let frames = assorted_frames(2000);
     let mut sender = PacketSender::on(&bed.pair.sender).unwrap();

@@ -1,9 +1,9 @@
 //! What only the engine `xdp` does.
 
-use wirecap::{Capture, Engine, OpenError};
+use wirecap::{Capture, Engine, OpenError, Reception, Timestamps};
 use wirecap_testbed::{AfXdpSender, Counters, Load, Stamp, pass_program, privileged};
 
-use crate::bed::{Bed, balanced, take};
+use crate::bed::{Bed, balanced, take, unix_nanos};
 use crate::every_engine::come_by_flow;
 
 #[test]
@@ -95,4 +95,36 @@ fn another_program_on_the_interface_is_named_and_left_alone() {
     let (error, text) = bed.refusal(bed.small());
     assert!(matches!(error, OpenError::QueueTaken { .. }), "{text}");
     balanced(&bed.close(capture), 0);
+}
+
+#[test]
+fn packets_of_a_batch_share_the_time_of_the_first_of_eight() {
+    if !privileged() {
+        return;
+    }
+    let bed = Bed::new(Engine::Xdp, 1);
+    let capture = bed.open(bed.small().timestamps(Timestamps::Batch));
+    let Reception::Xdp { timestamps, .. } = capture.interfaces()[0].reception else { panic!("not xdp") };
+    assert_eq!(timestamps, Timestamps::Batch);
+    let mut worker = capture.workers().pop().unwrap();
+    let mut generator = bed.generator();
+    generator.send(&[Load::new(0, 10_000)]).unwrap();
+    let mut times = Vec::new();
+    take(&mut worker, 10_000, |chunk| {
+        times.extend(chunk.iter().map(|packet| packet.timestamp().unwrap().unix_nanos()));
+    });
+    let groups: Vec<usize> = times.chunk_by(|a, b| a == b).map(<[u64]>::len).collect();
+    assert!(groups.iter().all(|&packets| packets <= 8), "one time for {:?} packets", groups.iter().max());
+    assert!(groups.contains(&8), "the clock was read for every packet");
+
+    // What the last packet of a batch was told is not told to the next batch.
+    for _ in 0..50 {
+        let before = unix_nanos();
+        generator.send(&[Load::new(0, 3)]).unwrap();
+        take(&mut worker, 3, |chunk| {
+            let times = chunk.iter().map(|packet| packet.timestamp().unwrap().unix_nanos());
+            times.for_each(|time| assert!((before..=unix_nanos()).contains(&time), "{time} after {before}"));
+        });
+    }
+    balanced(&bed.close(capture), 10_150);
 }

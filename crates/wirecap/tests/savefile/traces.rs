@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 
 use flate2::Compression;
 use flate2::write::GzEncoder;
-use wirecap::{Capture, CaptureError, OpenError, Timestamp};
+use wirecap::{Capture, CaptureError, OpenError, Timestamp, Timestamps};
 
 use crate::packet::{Packet, read_all, read_whole};
 use crate::tools::{has, tcpdump};
@@ -61,7 +61,7 @@ fn every_trace_is_read_as_libpcap_reads_it() {
 
 /// The packets of a file that come through the engine `file`, and whether all of it was read.
 fn captured(path: &Path) -> (Vec<Packet>, bool) {
-    let builder = Capture::file(path).snap_len(u32::MAX).timestamps(true);
+    let builder = Capture::file(path).snap_len(u32::MAX).timestamps(Timestamps::Packet);
     let capture = match builder.open() {
         Ok(capture) => capture,
         Err(OpenError::Savefile { .. }) => return (Vec::new(), false),

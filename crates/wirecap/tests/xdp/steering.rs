@@ -3,7 +3,7 @@
 use std::thread;
 use std::time::Duration;
 
-use wirecap::{Capture, Chunk, Engine, OpenError, Worker};
+use wirecap::{Capture, Chunk, Engine, OpenError, Timestamps, Worker};
 use wirecap_testbed::{AfXdpSender, Counters, Generator, Load, Stamp, Traffic, loss_lock, privileged};
 
 use crate::bed::{Bed, PATIENCE, balanced, small, small_on, take};
@@ -88,7 +88,7 @@ fn one_queue_of_many_can_be_split_and_the_others_pass() {
         return;
     }
     let bed = Bed::new(4);
-    let capture = bed.open(small_on("a1@2").pool(16).workers(2).timestamps(true));
+    let capture = bed.open(small_on("a1@2").pool(16).workers(2).timestamps(Timestamps::Packet));
     let mut counters = Counters::of(&bed.pair.receiver).unwrap();
     let traffic = Traffic { flows: 100, ..bed.traffic() };
     for queue in [1u16, 2, 3] {
