@@ -63,6 +63,23 @@ pub(crate) struct CaptureOptions {
     #[arg(long, value_name = "TIME", value_parser = size::duration, default_value = "1s")]
     stuck_after: Duration,
 
+    /// K: cells of each ring that are posted, those used last; a keeper adds the others as the backlog grows
+    ///
+    /// Fewer cells in circulation stay warm in the processor's cache and are filled faster. With off, all R x M
+    /// cells are posted, and a ring keeps that many packets whatever this process is doing. With K
+    /// it keeps K at any pace, and R x M while no more than K come from one look of the keeper
+    /// to the next: every K/2 x 67 ns, but not more often than every 0.5 ms. --engine xdp only.
+    #[arg(long, value_name = "K|off", value_parser = parse_warm, default_value = "off")]
+    warm: Warm,
+
+    /// The rings share their cells: each has a quarter of R x M for itself, and more in a burst
+    ///
+    /// A ring keeps a quarter of R x M packets at any pace, whatever the others are doing, and takes what else
+    /// it needs from what is shared, while no more than a quarter comes from one look of the keeper to
+    /// the next, as with --warm. --engine xdp only, and with a queue for each ring.
+    #[arg(long)]
+    elastic: bool,
+
     /// Where workers run: auto (near the CPU that receives their queue), off, or a list of CPUs: 0,2-3
     #[arg(long, value_name = "auto|off|CPUS", value_parser = parse_pin, default_value = "off")]
     pin: Pin,
@@ -119,6 +136,10 @@ impl From<DirectionName> for Direction {
     }
 }
 
+/// How many cells are posted, if not all.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Warm(Option<u32>);
+
 impl CaptureOptions {
     /// The capture these options describe.
     fn builder(&self) -> CaptureBuilder {
@@ -142,6 +163,8 @@ impl CaptureOptions {
             Some(direction) => builder.direction(direction.into()),
             None => builder,
         };
+        let builder = self.warm.0.into_iter().fold(builder, CaptureBuilder::warm);
+        let builder = if self.elastic { builder.elastic() } else { builder };
         let builder = match self.threshold {
             Some(percent) => builder.advanced(percent / 100.0),
             None => builder.basic(),
@@ -189,6 +212,17 @@ impl CaptureOptions {
     }
 }
 
+/// `off`, or a number.
+fn parse_warm(text: &str) -> Result<Warm, String> {
+    match text {
+        "off" => Ok(Warm(None)),
+        cells => cells
+            .parse()
+            .map(|cells| Warm(Some(cells)))
+            .map_err(|_| "write off, or a number of cells".to_owned()),
+    }
+}
+
 /// `auto`, `off`, or CPUs such as `0,2-3`.
 fn parse_pin(text: &str) -> Result<Pin, String> {
     match text {
@@ -227,12 +261,16 @@ fn opened(capture: &Capture, interface: &Interface) -> String {
     let begin = format!("capturing {}: {} {noun}", interface.device.name, interface.rings);
     let why = interface.why.as_ref().map(|why| format!(": {why}")).unwrap_or_default();
     match &interface.reception {
-        Reception::Xdp { rung, missed_rungs, huge_pages, .. } => {
+        Reception::Xdp { rung, missed_rungs, huge_pages, posted, .. } => {
             let cells = grouped(geometry.cells().into());
             let pages = if *huge_pages { " on huge pages" } else { "" };
             let mode = capture.mode();
+            let posted = match posted {
+                posted if *posted < geometry.cells() => format!(" ({} posted)", grouped((*posted).into())),
+                _ => String::new(),
+            };
             let mut text = format!(
-                "{begin} of {cells} packets, xdp engine ({rung}), {mode}, {memory} of cells{pages}{snap_len}{why}"
+                "{begin} of {cells} packets{posted}, xdp engine ({rung}), {mode}, {memory} of cells{pages}{snap_len}{why}"
             );
             for (rung, reason) in missed_rungs {
                 text += &format!("\n  not {rung}: {reason}");

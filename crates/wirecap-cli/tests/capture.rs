@@ -297,16 +297,37 @@ fn an_option_behind_an_interface_is_for_that_one() {
 }
 
 #[test]
+fn fewer_cells_may_be_posted_than_there_are() {
+    if !privileged() {
+        return;
+    }
+    let bed = Bed::new(2);
+    for (options, posted) in
+        [(&["--warm", "1000"][..], 1000), (&["--elastic"], 4096), (&["--elastic", "--warm", "1000"], 1000)]
+    {
+        let count = ["count", "-i", "a1", "-M", "64", "-R", "256", "--json"];
+        let running = bed.capture(&[&count[..], options].concat());
+        bed.generator().send(&[Load::new(0, 1000)]).unwrap();
+        let finished = running.interrupt();
+        assert_eq!(finished.ledger()["delivered"], 1000);
+        let words = format!("16,384 packets ({} posted)", wirecap::grouped(posted));
+        assert!(finished.stderr.contains(&words), "{}", finished.stderr);
+    }
+}
+
+#[test]
 fn wrong_usage_is_named_with_exit_status_2() {
     if !privileged() {
         return;
     }
     let bed = Bed::new(1);
-    let cases: [(&[&str], &str); 8] = [
+    let cases: [(&[&str], &str); 10] = [
         (&["count", "-i", "a1", "-M", "0"], "M (cells per chunk)"),
         (&["count", "-i", "a1", "-R", "0"], "R (chunks per pool)"),
         (&["count", "-i", "a1", "-R", "4000000000"], "R x M"),
         (&["count", "-i", "a1", "-T", "250"], "T (threshold"),
+        (&["count", "-i", "a1", "--warm", "0"], "K (warm cells)"),
+        (&["count", "-i", "a1", "--warm", "some"], "off"),
         (&["count", "-i", "a1@x"], "a1@x"),
         (&["count", "-i", "a1", "--buffer", "12parsecs"], "unit"),
         (&["count", "-i", "a1", "-c", "0"], "0"),
@@ -325,8 +346,9 @@ fn what_cannot_be_done_is_named_with_exit_status_1() {
     let bed = Bed::new(1);
     let directory = TempDir::new().unwrap();
     let file = savefile(&directory, "none");
-    let cases: [(&[&str], &[&str]); 5] = [
+    let cases: [(&[&str], &[&str]); 6] = [
         (&["capture", "-i", "nonesuch", "-w", &file], &["nonesuch", "a1"]),
+        (&["capture", "-i", "a1", "--engine", "packet", "--elastic", "-w", &file], &["a1", "--engine xdp"]),
         (&["capture", "-i", "a1@4", "-w", &file], &["a1@4", "one receive queue"]),
         (&["capture", "-i", "a1", "-w", "/nonesuch/file"], &["/nonesuch"]),
         (&["capture", "-i", "a1", "-w", "/proc/nonesuch"], &["/proc/nonesuch"]),

@@ -17,7 +17,8 @@ use crate::device::DeviceCounters;
 use crate::error::OpenError;
 use crate::file::FileRing;
 use crate::group::Group;
-use crate::ledger::{Ledger, Mode, RingLedger};
+use crate::keeper::{self, Keeper};
+use crate::ledger::{Ledger, RingLedger};
 use crate::packet::{self, Unplaced};
 use crate::pool::Geometry;
 use crate::ring::Ring;
@@ -40,6 +41,7 @@ pub struct Capture {
     workers: Mutex<Vec<Worker>>,
     placements: Vec<Placement>,
     geometry: Geometry,
+    _keeper: Option<Keeper>,
 }
 
 /// What a capture shares with its workers and with whoever may stop it.
@@ -102,13 +104,9 @@ impl Running {
 }
 
 impl Shared {
-    /// Nanoseconds since the capture began, for the advanced mode's sense of who is stuck; basic mode
-    /// has no use for it and does not pay for it.
+    /// Nanoseconds since the capture began, for the advanced mode's sense of who is stuck.
     pub(crate) fn now(&self) -> u64 {
-        match self.group.mode() {
-            Mode::Basic => 0,
-            Mode::Advanced(_) => self.started.elapsed().as_nanos() as u64,
-        }
+        self.started.elapsed().as_nanos() as u64
     }
 
     pub(crate) fn wake(&self, worker: usize) {
@@ -193,7 +191,12 @@ impl Capture {
             Worker::new(Arc::clone(&shared), index, alarm, placement.clone())
         };
         let workers = Mutex::new(alarms.into_iter().zip(&placements).enumerate().map(worker).collect());
-        Ok(Self { shared, interfaces, rings, workers, placements, geometry })
+        let keeper = shared.group.unattended().map(|posted| {
+            Keeper::start(shared.group.rings(), keeper::period(posted))
+                .map_err(|source| OpenError::System { action: "start a thread".to_owned(), source })
+        });
+        let keeper = keeper.transpose()?;
+        Ok(Self { shared, interfaces, rings, workers, placements, geometry, _keeper: keeper })
     }
 
     /// The workers, each for one thread. They are handed out once; a second call gives none.

@@ -192,6 +192,11 @@ impl Chunk {
         if self.fragmented { self.list().fragmented.packets() } else { &self.list().cells }
     }
 
+    /// How many cells waited in the ring behind this chunk when it was captured, if the ring told.
+    pub(crate) fn left_behind(&self) -> Option<u32> {
+        self.list().left_behind
+    }
+
     /// How many of the ring's cells the chunk holds.
     #[cfg(test)]
     pub(crate) fn cells(&self) -> usize {

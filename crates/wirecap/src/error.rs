@@ -139,6 +139,15 @@ pub enum OpenError {
         /// What has none of them.
         reason: &'static str,
     },
+    /// Something was asked for that only the engine `xdp` has, and the interface is captured by `packet`.
+    XdpOnly {
+        /// The interface's name.
+        interface: String,
+        /// What was asked for.
+        option: &'static str,
+        /// Why the engine is `packet`, if that was our choice.
+        why: Option<String>,
+    },
     /// The kernel would not let a packet socket receive on the interface.
     PacketSocket {
         /// The interface's name.
@@ -251,6 +260,14 @@ impl fmt::Display for OpenError {
                 "{reason} has received packets only; for those sent, capture {interface} as a whole with the \
                  engine packet"
             ),
+            Self::XdpOnly { interface, option, why } => {
+                let why = why.as_ref().map(|why| format!(" ({why})")).unwrap_or_default();
+                write!(
+                    f,
+                    "only the engine xdp has {option}, and {interface} is captured by the engine packet{why}; \
+                     leave it out, or use --engine xdp"
+                )
+            }
             Self::PacketSocket { interface, action, source } if is_permission(source) => {
                 write!(f, "cannot {action} {interface}; run as root or grant CAP_NET_RAW")
             }

@@ -43,6 +43,12 @@ pub(crate) trait Ring: Send + Sync + fmt::Debug {
     fn is_exhausted(&self) -> bool {
         false
     }
+    /// How many packets it can take while nobody [`tend`](Self::tend)s it.
+    fn unattended(&self) -> u32 {
+        self.capacity()
+    }
+    /// Gives the kernel more free cells, if it has fewer than it should.
+    fn tend(&self) {}
     /// The ring's account; `device` drops are not its business.
     fn account(&self) -> Account;
     /// Counts what is left in the ring as dropped and lets go of the kernel's side.
@@ -147,8 +153,7 @@ unsafe impl Home for Refill {
 
 impl UmemRing {
     /// A ring over our half of an rx ring that was just made, whose cells come from `refill`: from a pool
-    /// of its own, or from one that it shares with the other rings of its queue. It is to hold
-    /// `capacity` packets.
+    /// of its own, or from one that it shares with other rings. It is to hold `capacity` packets.
     pub(crate) fn new(
         identity: RingIdentity,
         capacity: u32,
@@ -198,7 +203,6 @@ impl UmemRing {
         self.filled.filled()
     }
 
-    #[cfg(all(test, not(loom)))]
     pub(crate) fn refill(&self) -> &Refill {
         &self.refill
     }
@@ -243,6 +247,7 @@ impl UmemRing {
         let Checked { bytes, fragmented } = checked?;
         side.bytes += bytes;
         list.wire_bytes = bytes;
+        list.left_behind = Some(waiting - count as u32);
         side.delivered += if fragmented {
             list.fragmented.find(&list.cells, self.identity.snap_len);
             list.fragmented.packets().len() as u64
@@ -340,6 +345,14 @@ impl Ring for UmemRing {
 
     fn capacity(&self) -> u32 {
         self.capacity
+    }
+
+    fn unattended(&self) -> u32 {
+        self.refill.posted().min(self.capacity)
+    }
+
+    fn tend(&self) {
+        self.refill.tend();
     }
 
     fn backlog(&self) -> u32 {

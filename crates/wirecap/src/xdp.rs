@@ -3,6 +3,7 @@
 mod attachment;
 mod blueprint;
 mod claim;
+mod commons;
 mod ladder;
 mod place;
 mod sizes;
@@ -24,6 +25,7 @@ use crate::pool::{Descriptor, Geometry, Pool};
 use crate::refill::{Kernel, KernelDrops, Refill};
 use crate::ring::{Ring, UmemRing};
 use crate::steer::Steering;
+use crate::supply::Supply;
 use crate::sync::lock;
 use crate::sys::xdp::XdpSocket;
 use crate::time::Timestamps;
@@ -33,6 +35,7 @@ use sizes::pool_geometry;
 
 pub(crate) use attachment::Attachment;
 pub use claim::Holder;
+pub(crate) use commons::Commons;
 pub(crate) use sizes::{cell_bytes, check_pools, pool_bytes};
 
 /// How rings are to be opened.
@@ -40,6 +43,10 @@ pub(crate) use sizes::{cell_bytes, check_pools, pool_bytes};
 pub(crate) struct Settings {
     pub(crate) geometry: Geometry,
     pub(crate) timestamps: Timestamps,
+    /// How many cells of each queue are posted, if not all.
+    pub(crate) warm: Option<u32>,
+    /// What the rings of the capture share, if its pool is elastic.
+    pub(crate) commons: Option<Arc<Commons>>,
     pub(crate) promiscuous: bool,
     pub(crate) snap_len: u32,
     /// Which packets are wanted; all, if there is none.
@@ -62,6 +69,8 @@ pub(crate) struct Opened {
     pub(crate) huge_pages: bool,
     /// Whose times the program looks up.
     pub(crate) timestamps: Timestamps,
+    /// How many cells of each queue are posted at a time.
+    pub(crate) posted: u32,
     /// What the device had counted before the first packet came; not before the program was attached,
     /// which changes what a veth counts.
     pub(crate) counters_at_start: Option<DeviceCounters>,
@@ -73,9 +82,12 @@ pub(crate) fn open(device: &Device, steering: &Steering, settings: &Settings) ->
     if !device.up {
         return Err(OpenError::InterfaceDown { interface: device.name.clone() });
     }
-    let queues = steering.queues().iter().zip(steering.rings_of_queues());
-    let queues = queues.map(|(&queue, rings)| PreparedQueue::new(device, queue, rings, settings.geometry));
-    let queues = queues.collect::<Result<Vec<_>, _>>()?;
+    let mut queues = Vec::new();
+    let mut ring_index = settings.first_ring_index;
+    for (&queue, rings) in steering.queues().iter().zip(steering.rings_of_queues()) {
+        queues.push(PreparedQueue::new(device, queue, rings, settings, ring_index)?);
+        ring_index += rings as usize;
+    }
     let huge_pages = queues.iter().all(|queue| queue.pool.on_huge_pages());
     let mut ladder = Ladder::new(device, settings.geometry.cell_bytes);
     let mut attachment = Attachment::new(device, steering, settings, &mut ladder)?;
@@ -84,7 +96,7 @@ pub(crate) fn open(device: &Device, steering: &Steering, settings: &Settings) ->
     let mut rings = Vec::new();
     let mut sockets = Vec::new();
     for queue in queues {
-        queue.bind(&mut ladder)?;
+        queue.bind(&mut ladder, settings.commons.as_deref())?;
         let kernel = |socket, filtered| SocketKernel {
             socket,
             ifindex: device.index,
@@ -101,7 +113,11 @@ pub(crate) fn open(device: &Device, steering: &Steering, settings: &Settings) ->
                 (ring.name, ring.rx, Arc::new(kernel(ring.socket, filtered)))
             })
             .collect();
-        let refill = Refill::new(queue.pool, queue.fill, prepared[0].2.clone())
+        let kernel = Arc::clone(&prepared[0].2);
+        if let Some(commons) = &settings.commons {
+            commons.first.get_or_init(|| (Arc::clone(&kernel), ladder.rung));
+        }
+        let refill = Refill::new(queue.pool, queue.addresses, queue.supply, queue.fill, kernel)
             .map_err(|broken| system("post the cells", io::Error::other(broken.to_string())))?;
         let refill = Arc::new(refill);
         for (name, rx, kernel) in prepared {
@@ -124,6 +140,7 @@ pub(crate) fn open(device: &Device, steering: &Steering, settings: &Settings) ->
         attachment.receive(key, &kernel.socket).map_err(|source| refused(device, source))?;
     }
     Ok(Opened {
+        posted: rings.iter().map(|ring| ring.unattended()).min().unwrap_or(0),
         rings: rings.into_iter().map(|ring| ring as Arc<dyn Ring>).collect(),
         timestamps: attachment.timestamps,
         attachment,
@@ -141,8 +158,11 @@ fn refused(device: &Device, source: BpfError) -> OpenError {
 /// The rings of a receive queue with their memory, not bound to it yet.
 struct PreparedQueue {
     pool: Arc<Pool>,
+    /// Its own cells of the pool.
+    addresses: Vec<u64>,
+    supply: Supply,
     fill: Producer<u64>,
-    /// The first one's socket has the pool and the fill ring.
+    /// The first one's socket has the fill ring, and the pool unless that is shared with other queues.
     rings: Vec<PreparedRing>,
 }
 
@@ -153,23 +173,57 @@ struct PreparedRing {
 }
 
 impl PreparedQueue {
-    fn new(device: &Device, queue: u32, rings: u32, ring: Geometry) -> Result<Self, OpenError> {
+    fn new(
+        device: &Device,
+        queue: u32,
+        rings: u32,
+        settings: &Settings,
+        ring_index: usize,
+    ) -> Result<Self, OpenError> {
         let name = |part| RingName { part: Some(part), ..RingName::of_queue(&device.name, queue) };
         let names = match rings {
             1 => vec![RingName::of_queue(&device.name, queue)],
             _ => (0..rings).map(name).collect(),
         };
-        let rings = names.into_iter().map(|name| PreparedRing::new(name, ring.cells().next_power_of_two()));
-        let rings = rings.collect::<Result<Vec<_>, _>>()?;
-        let pool = Pool::new(pool_geometry(ring, rings.len() as u32))
-            .map_err(|source| system("map the memory of the pools", source))?;
-        let fill = give_pool(&rings[0].socket, &pool)?;
-        Ok(Self { pool: Arc::new(pool), fill, rings })
+        let (commons, geometry) = (settings.commons.as_deref(), settings.geometry);
+        let slots = commons.map_or_else(|| geometry.cells().next_power_of_two(), Commons::rx_slots);
+        let prepared = names.into_iter().map(|name| PreparedRing::new(name, slots));
+        let prepared = prepared.collect::<Result<Vec<_>, _>>()?;
+        let socket = &prepared[0].socket;
+        let (pool, addresses, supply) = match commons {
+            Some(commons) => {
+                let (own, supply) = commons.share(ring_index);
+                (Arc::clone(&commons.pool), own, supply)
+            }
+            None => {
+                let pool = Pool::new(pool_geometry(geometry, rings))
+                    .map_err(|source| system("map the memory of the pools", source))?;
+                let supply = Supply::of(pool.geometry().cells(), settings.warm);
+                let addresses = pool.cell_addresses().collect();
+                (Arc::new(pool), addresses, supply)
+            }
+        };
+        if commons.is_none() || ring_index == 0 {
+            register(socket, &pool)?;
+        }
+        let fill = socket.make_fill_ring(supply.posted.next_power_of_two());
+        let fill = fill.map_err(|source| system("make the fill ring of an AF_XDP socket", source))?;
+        Ok(Self { pool, addresses, supply, fill, rings: prepared })
     }
 
-    fn bind(&self, ladder: &mut Ladder<'_>) -> Result<(), OpenError> {
+    fn bind(&self, ladder: &mut Ladder<'_>, commons: Option<&Commons>) -> Result<(), OpenError> {
         let (first, others) = self.rings.split_first().expect("every queue has a ring");
-        ladder.bind(&first.socket, &first.name)?;
+        match commons.and_then(|commons| commons.first.get()) {
+            Some((kernel, rung)) => {
+                ladder.bind_sharing(&first.socket, (&kernel.socket, *rung), &first.name)?;
+            }
+            None => {
+                if commons.is_some_and(|commons| !commons.zero_copy) {
+                    ladder.copy_because("not every interface of this elastic capture has it");
+                }
+                ladder.bind(&first.socket, &first.name)?;
+            }
+        }
         let beside = |ring: &PreparedRing| {
             let bound = ring.socket.bind_beside(&first.socket, ladder.device.index, ring.name.queue);
             bound.map_err(|source| refusal_to_bind(&ring.name, source))
@@ -187,8 +241,8 @@ impl PreparedRing {
     }
 }
 
-/// Registers `pool` with `socket`, and makes a fill ring for all of its cells.
-fn give_pool(socket: &XdpSocket, pool: &Pool) -> Result<Producer<u64>, OpenError> {
+/// Registers `pool` with `socket`.
+fn register(socket: &XdpSocket, pool: &Pool) -> Result<(), OpenError> {
     let geometry = pool.geometry();
     let registered = socket.register_umem(pool.memory(), geometry.pool_bytes(), geometry.cell_bytes);
     registered.map_err(|source| match (source.raw_os_error(), locked_memory_rlimit()) {
@@ -197,10 +251,7 @@ fn give_pool(socket: &XdpSocket, pool: &Pool) -> Result<Producer<u64>, OpenError
             OpenError::PoolTooLarge { needed_bytes: geometry.pool_bytes() as u64, limit_bytes }
         }
         _ => system("register the pool with the kernel", source),
-    })?;
-    socket
-        .make_fill_ring(geometry.cells().next_power_of_two())
-        .map_err(|source| system("make the fill ring of an AF_XDP socket", source))
+    })
 }
 
 fn system(action: &str, source: io::Error) -> OpenError {

@@ -35,10 +35,14 @@ struct Cli {
 
 #[derive(Debug, Subcommand)]
 enum Part {
-    /// Instructions per packet: wirecap count beside a bare loop
+    /// Instructions per packet: wirecap count beside a bare loop, advanced beside basic mode
     Instructions,
     /// The rate that is sustained: wirecap count beside a bare loop
     Rates,
+    /// The rate of advanced mode beside basic mode, under balanced load
+    Modes,
+    /// What a large pool costs, and what warm cells give back
+    Warm,
     /// wirecap capture beside other programs that record
     Rivals,
     /// What a capture costs: memory of user and kernel, and the processor while nothing arrives
@@ -93,6 +97,8 @@ fn main() -> Outcome<()> {
     match cli.part {
         Some(Part::Instructions) => count::instructions(effort),
         Some(Part::Rates) => count::rates(effort),
+        Some(Part::Modes) => count::rates_of_modes(effort),
+        Some(Part::Warm) => count::warm(effort),
         Some(Part::Rivals) => rivals::run(effort),
         Some(Part::Footprint) => footprint::run(effort),
         Some(Part::Packet) => rivals::packet(effort),
@@ -102,6 +108,8 @@ fn main() -> Outcome<()> {
             count::instructions(effort)?;
             count::rates(effort)?;
             footprint::run(effort)?;
+            count::rates_of_modes(effort)?;
+            count::warm(effort)?;
             rivals::run(effort)?;
             rivals::packet(effort)
         }

@@ -62,6 +62,8 @@ pub struct CaptureBuilder {
     pub(super) stuck_after: Duration,
     pub(super) workers: Option<usize>,
     pub(super) most_workers: Option<usize>,
+    pub(super) warm: Option<u32>,
+    pub(super) elastic: bool,
     pub(super) timestamps: Timestamps,
     pub(super) promiscuous: bool,
     pub(super) snap_len: u32,
@@ -87,6 +89,8 @@ impl CaptureBuilder {
             stuck_after: DEFAULT_STUCK_AFTER,
             workers: None,
             most_workers: None,
+            warm: None,
+            elastic: false,
             timestamps: Timestamps::None,
             promiscuous: true,
             snap_len: DEFAULT_SNAP_LEN,
@@ -191,6 +195,35 @@ impl CaptureBuilder {
         self
     }
 
+    /// K: how many cells of each ring are posted to the kernel, those that were used last; the others follow
+    /// as the backlog grows. Only the engine `xdp` has this. Default: all cells are posted.
+    ///
+    /// Fewer cells in circulation stay warm in the processor's cache, and the kernel fills them faster. The
+    /// price is the promise: with all cells posted a ring keeps R x M packets whatever the process is
+    /// doing. With K of them it keeps K at any pace, and R x M while no more than K come from one
+    /// look of the keeper to the next. The keeper is a thread of this capture's that looks every
+    /// K/2 x 67 ns, but not more often than every 0.5 ms; at 10 Gbit/s it may then be late by as much again.
+    /// A child process has no keeper: it keeps K packets until its workers ask for chunks. Rings that share a
+    /// queue share the K cells.
+    pub fn warm(mut self, cells: u32) -> Self {
+        self.warm = Some(cells);
+        self
+    }
+
+    /// The rings share the cells of all their pools. Each has a quarter of R x M for itself, posted to the
+    /// kernel (or as many of them as [`warm`](Self::warm) says), and takes more from what is shared as
+    /// its backlog grows: up to all of it, but no more than eight pools. What comes home goes back to what
+    /// is shared. Only the engine `xdp` has this, and only with a queue for each ring. Default: every ring
+    /// has its own R x M.
+    ///
+    /// A ring keeps a quarter of R x M at any pace, whatever the others are doing; more if it is not taken, and
+    /// while no more than a quarter comes from one look of the keeper to the next, as with
+    /// [`warm`](Self::warm).
+    pub fn elastic(mut self) -> Self {
+        self.elastic = true;
+        self
+    }
+
     /// Which packets' times of arrival are looked up. Default: none.
     pub fn timestamps(mut self, which: Timestamps) -> Self {
         self.timestamps = which;
@@ -255,11 +288,13 @@ impl CaptureBuilder {
             targets.iter().map(bytes).sum(),
             targets.iter().filter(locked).map(bytes).sum(),
         )?;
+        let commons = self.commons(&targets, geometry)?;
         let mut rings = Vec::new();
         let mut interfaces = Vec::new();
         let mut attached = Vec::new();
         for (interface_index, (target, filter)) in targets.into_iter().zip(filters).enumerate() {
-            let opened = self.open_target(&target, filter, geometry, interface_index, rings.len())?;
+            let opened =
+                self.open_target(&target, filter, geometry, commons.as_ref(), interface_index, rings.len())?;
             rings.extend(opened.rings);
             attached.push(Attached {
                 target: target.clone(),
@@ -318,6 +353,9 @@ impl CaptureBuilder {
         {
             return bad("T (threshold in percent)", (threshold * 100.0) as u64, "0 to 100");
         }
+        if self.warm == Some(0) {
+            return bad("K (warm cells)", 0, "1 or more");
+        }
         if let Some(count) = self.workers.filter(|count| !(1..=MAX_WORKERS).contains(count)) {
             return bad("the number of workers", count as u64, "1 to 1024");
         }
@@ -344,12 +382,13 @@ mod tests {
 
     #[test]
     fn numbers_that_cannot_be_are_refused_before_anything_else() {
-        let cases: [(&str, CaptureBuilder); 9] = [
+        let cases: [(&str, CaptureBuilder); 10] = [
             ("M", Capture::on("x").chunk(0)),
             ("M", Capture::on("x").chunk(1 << 20)),
             ("R (", Capture::on("x").pool(0)),
             ("R x M", Capture::on("x").pool(u32::MAX)),
             ("T", Capture::on("x").advanced(1.5)),
+            ("K (", Capture::on("x").warm(0)),
             ("workers", Capture::on("x").workers(0)),
             ("workers", Capture::on("x").workers(1025)),
             ("snap length", Capture::on("x").snap_len(0)),

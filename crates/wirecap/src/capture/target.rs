@@ -178,8 +178,13 @@ impl CaptureBuilder {
             Engine::Auto => self.choice(device),
             engine => (engine, None),
         };
-        let way = if engine == Engine::Xdp { self.xdp_way(target) } else { self.packet_way(target) };
-        way.map(|way| (way, why))
+        let way = if engine == Engine::Xdp { self.xdp_way(target) } else { self.packet_way(target) }?;
+        match (&way, self.xdp_option()) {
+            (Way::Packet { .. }, Some(option)) => {
+                Err(OpenError::XdpOnly { interface: device.name.clone(), option, why })
+            }
+            _ => Ok((way, why)),
+        }
     }
 
     /// What [`Engine::Auto`] takes for `device`.
@@ -195,6 +200,15 @@ impl CaptureBuilder {
             }
             device::Engine::Xdp(_) => (Engine::Xdp, Some(choice.why)),
             device::Engine::Packet => packet(choice.why),
+        }
+    }
+
+    /// Something that was asked for and only the engine `xdp` has.
+    fn xdp_option(&self) -> Option<&'static str> {
+        match self.warm {
+            _ if self.elastic => Some("elastic pools (--elastic)"),
+            Some(_) => Some("warm cells (--warm)"),
+            None => None,
         }
     }
 
@@ -234,6 +248,7 @@ impl CaptureBuilder {
         target: &Target,
         filter: Option<Filter>,
         geometry: Geometry,
+        commons: Option<&Arc<xdp::Commons>>,
         interface_index: usize,
         first_ring_index: usize,
     ) -> Result<Opened, OpenError> {
@@ -241,6 +256,8 @@ impl CaptureBuilder {
             Way::Xdp(steering) => {
                 let settings = xdp::Settings {
                     geometry,
+                    warm: self.warm,
+                    commons: commons.cloned(),
                     timestamps: self.timestamps,
                     promiscuous: self.promiscuous,
                     snap_len: target.snap_len,
@@ -260,6 +277,7 @@ impl CaptureBuilder {
                         missed_rungs: opened.missed_rungs,
                         huge_pages: opened.huge_pages,
                         timestamps: opened.timestamps,
+                        posted: opened.posted,
                     },
                 })
             }
@@ -291,6 +309,29 @@ impl CaptureBuilder {
                 })
             }
         }
+    }
+
+    /// What the rings of an elastic capture share.
+    pub(super) fn commons(
+        &self,
+        targets: &[Target],
+        geometry: Geometry,
+    ) -> Result<Option<Arc<xdp::Commons>>, OpenError> {
+        if !self.elastic {
+            return Ok(None);
+        }
+        let (rings, queues): (usize, usize) = targets
+            .iter()
+            .fold((0, 0), |(rings, queues), target| (rings + target.rings(), queues + target.queues.len()));
+        if rings > queues {
+            return Err(OpenError::BadParameter {
+                parameter: "the number of workers of an elastic capture",
+                value: rings as u64,
+                allowed: format!("up to {queues}: rings that share a queue have no shares of their own"),
+            });
+        }
+        let devices = targets.iter().map(|target| &target.device);
+        xdp::Commons::new(geometry, rings, self.warm, devices).map(|commons| Some(Arc::new(commons)))
     }
 
     /// The same for all rings: cells large enough for the interface with the longest frames.

@@ -116,21 +116,16 @@ impl XdpSocket {
         flags.set(SocketAddrXdpFlags::XDP_COPY, !mode.zero_copy);
         flags.set(SocketAddrXdpFlags::XDP_USE_SG, mode.fragments);
         let address = SocketAddrXdp::new(flags, ifindex, queue);
-        let deadline = Instant::now() + BUSY_RETRY_TIME;
-        loop {
-            match bind(self, &address) {
-                Err(Errno::BUSY) if Instant::now() < deadline => thread::sleep(Duration::from_millis(5)),
-                outcome => return Ok(outcome?),
-            }
-        }
+        patiently(|| bind(self, &address))
     }
 
-    /// Binds to the queue that `first` is bound to, shares its cells and its fill ring, and receives as it
-    /// does.
+    /// Binds to receive queue `queue` of interface `ifindex`, shares the cells of `first`, which is bound, and
+    /// receives as it does. On the queue of `first` it shares its fill ring, too; elsewhere it must have one
+    /// of its own, and waits for the queue as [`bind`](Self::bind) does.
     pub(crate) fn bind_beside(&self, first: &Self, ifindex: u32, queue: u32) -> io::Result<()> {
-        let flags = SocketAddrXdpFlags::XDP_SHARED_UMEM;
-        let address = SocketAddrXdp::new(flags, ifindex, queue);
-        Ok(bind(self, &SocketAddrXdpWithSharedUmem { addr: address, shared_umem_fd: first.as_fd() })?)
+        let address = SocketAddrXdp::new(SocketAddrXdpFlags::XDP_SHARED_UMEM, ifindex, queue);
+        let address = SocketAddrXdpWithSharedUmem { addr: address, shared_umem_fd: first.as_fd() };
+        patiently(|| bind(self, &address))
     }
 
     /// The socket's counters since it was made.
@@ -142,6 +137,17 @@ impl XdpSocket {
     pub(crate) fn wake(&self) {
         // What it answers (usually EAGAIN) says nothing about the ring: the next look at it does.
         let _ = recv(self, &mut [0u8; 0], RecvFlags::DONTWAIT);
+    }
+}
+
+/// Tries to bind until the queue is not busy any more, or for too long.
+fn patiently(bind: impl Fn() -> Result<(), Errno>) -> io::Result<()> {
+    let deadline = Instant::now() + BUSY_RETRY_TIME;
+    loop {
+        match bind() {
+            Err(Errno::BUSY) if Instant::now() < deadline => thread::sleep(Duration::from_millis(5)),
+            outcome => return Ok(outcome?),
+        }
     }
 }
 

@@ -9,7 +9,7 @@ use crate::error::{FilterChangeError, OpenError};
 use crate::filter::{Filter, Unsupported};
 use crate::ring::{StampSource, UmemRing};
 use crate::sieve::{Check, UserFilter};
-use crate::stamps::NoStamps;
+use crate::stamps::{NoStamps, ProgramStamps};
 use crate::steer::Steering;
 use crate::sync::{Mutex, lock};
 use crate::sys::promiscuous::Promiscuous;
@@ -70,24 +70,24 @@ impl Attachment {
         })?;
         drop(turn);
         let filters = filters.into_inner();
-        let check = blueprint.check(filter, &filters).map_err(|source| unsupported(device, source))?;
         if ladder.rung == Rung::Generic {
             // It also sees packets that come in no batch.
             blueprint.clock.read_for_each_packet().map_err(|source| refused(device, source))?;
         }
-        let timestamps = blueprint.timestamps();
-        let stamps: Arc<dyn StampSource> = match &blueprint.stamps {
-            Some(stamps) => Arc::clone(stamps) as _,
+        let check = blueprint.check(filter, &filters).map_err(|source| unsupported(device, source))?;
+        let stamps: Arc<dyn StampSource> = match &blueprint.stamp_failed {
+            Some(map) => Arc::new(ProgramStamps::new(Arc::clone(map))),
             None => Arc::new(NoStamps),
         };
         let keys = steering.queues().iter().zip(steering.rings_of_queues());
         let keys = keys.flat_map(|(&queue, rings)| (0..rings).map(move |part| steering.key(queue, part)));
+        let timestamps = blueprint.timestamps();
         Ok(Self {
             keys: keys.collect(),
             blueprint,
             place: Arc::new(Mutex::new(Some(place))),
-            stamps,
             timestamps,
+            stamps,
             rings: Vec::new(),
             filters,
             check,

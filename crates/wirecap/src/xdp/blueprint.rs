@@ -9,7 +9,6 @@ use crate::device::Device;
 use crate::filter::{Filter, Unsupported};
 use crate::program::{self, FilterPlan, LoadError, Plan, Stamping};
 use crate::sieve::{Check, UserFilter};
-use crate::stamps::ProgramStamps;
 use crate::steer::Steering;
 use crate::time::Timestamps;
 use crate::xdp::Settings;
@@ -20,8 +19,8 @@ pub(super) struct Blueprint {
     steering: Steering,
     pub(super) sockets: Map,
     pub(super) clock: Clock,
-    /// None without times.
-    pub(super) stamps: Option<Arc<ProgramStamps>>,
+    /// With times: becomes nonzero where the driver has no room for them.
+    pub(super) stamp_failed: Option<Arc<Map>>,
     /// Counts by queue what the program turned away.
     pub(super) filtered: Arc<Map>,
     verdict: i32,
@@ -39,8 +38,7 @@ pub(super) enum Where {
 
 impl Blueprint {
     pub(super) fn new(device: &Device, steering: &Steering, settings: &Settings) -> Result<Self, BpfError> {
-        let has_times = settings.timestamps != Timestamps::None;
-        let stamps = has_times.then(ProgramStamps::new).transpose()?.map(Arc::new);
+        let stamp_failed = || Map::create(MapKind::Array, "wirecap_nostamp", 4, 1).map(Arc::new);
         let counter_bytes = size_of::<u64>() as u32;
         let filtered = Map::create(MapKind::PercpuArray, "wirecap_filter", counter_bytes, device.rx_queues)?;
         Ok(Self {
@@ -48,15 +46,15 @@ impl Blueprint {
             steering: steering.clone(),
             sockets: Map::create(MapKind::Xskmap, "wirecap_sockets", 4, steering.keys(device.rx_queues))?,
             clock: Clock::new(settings.timestamps, device),
-            stamps,
+            stamp_failed: (settings.timestamps != Timestamps::None).then(stamp_failed).transpose()?,
             filtered: Arc::new(filtered),
             verdict: if settings.drop_rejected { XDP_DROP } else { XDP_PASS },
         })
     }
 
-    /// Whose times the programs look up.
+    /// Whose times the program looks up.
     pub(super) fn timestamps(&self) -> Timestamps {
-        self.stamps.as_ref().map_or(Timestamps::None, |_| self.clock.timestamps())
+        self.stamp_failed.as_ref().map_or(Timestamps::None, |_| self.clock.timestamps())
     }
 
     /// Loads a program with `filter` in it, or one without if that is impossible.
@@ -89,10 +87,7 @@ impl Blueprint {
                 address: self.device.mac.map(|mac| mac.0),
                 verdict: self.verdict,
             }),
-            stamping: self
-                .stamps
-                .as_ref()
-                .map(|stamps| Stamping { clock: &self.clock, failed: stamps.failed() }),
+            stamping: self.stamp_failed.as_deref().map(|failed| Stamping { clock: &self.clock, failed }),
         })
     }
 

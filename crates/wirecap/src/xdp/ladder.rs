@@ -73,6 +73,29 @@ impl<'a> Ladder<'a> {
         self.bind_with_copy(socket, ring)
     }
 
+    /// Binds to receive into the cells of a socket that is bound, as that one does.
+    pub(super) fn bind_sharing(
+        &mut self,
+        socket: &XdpSocket,
+        first: (&XdpSocket, Rung),
+        ring: &RingName,
+    ) -> Result<(), OpenError> {
+        let (first, rung) = first;
+        if rung != Rung::ZeroCopy {
+            self.copy_because("it shares its cells with rings that have none");
+        }
+        let bound = socket.bind_beside(first, self.device.index, ring.queue);
+        bound.map_err(|source| refusal_to_bind(ring, source))
+    }
+
+    /// Gives up receiving without a copy.
+    pub(super) fn copy_because(&mut self, reason: &str) {
+        if self.rung == Rung::ZeroCopy {
+            self.miss(Rung::ZeroCopy, reason.to_owned());
+            self.rung = Rung::NativeCopy;
+        }
+    }
+
     /// Binds for fragments, which costs nothing here: packets that the host has joined to longer ones
     /// than the MTU come whole. Before Linux 6.6 there are none.
     fn bind_with_copy(&self, socket: &XdpSocket, ring: &RingName) -> Result<(), OpenError> {

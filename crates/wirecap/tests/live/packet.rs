@@ -64,6 +64,18 @@ fn records(path: &Path) -> Vec<(Vec<u8>, u32, u64)> {
 }
 
 #[test]
+fn what_only_the_engine_xdp_has_is_refused() {
+    let Some(bed) = bed(1) else { return };
+    let (error, text) = bed.refusal(bed.small().warm(1000));
+    assert!(matches!(error, OpenError::XdpOnly { .. }), "{text}");
+    assert!(text.contains("warm cells") && text.contains("a1"), "{text}");
+    let (error, text) = bed.refusal(bed.small().elastic());
+    assert!(matches!(error, OpenError::XdpOnly { .. }), "{text}");
+    assert!(text.contains("elastic") && text.contains("--engine xdp"), "{text}");
+    bed.assert_untouched();
+}
+
+#[test]
 fn tcpdump_sees_the_same_packets() {
     let Some(bed) = bed(1) else { return };
     let directory = tempfile::tempdir().unwrap();

@@ -1,7 +1,7 @@
 //! What only the engine `xdp` does.
 
 use wirecap::{Capture, Engine, OpenError, Reception, Timestamps};
-use wirecap_testbed::{AfXdpSender, Counters, Load, Stamp, pass_program, privileged};
+use wirecap_testbed::{AfXdpSender, Counters, Load, Stamp, loss_lock, pass_program, privileged};
 
 use crate::bed::{Bed, balanced, take, unix_nanos};
 use crate::every_engine::come_by_flow;
@@ -33,6 +33,34 @@ fn a_ring_holds_as_many_packets_as_its_pool_has_cells_and_names_the_surplus() {
     let ledger = bed.close(capture);
     balanced(&ledger, 350_000);
     assert_eq!(ledger.total.dropped.total(), 200_000 - 131_072, "{ledger}");
+}
+
+/// Nobody asks for chunks while 100,000 packets come, six times what is posted at any moment.
+#[test]
+fn with_warm_cells_the_keeper_tops_up_while_the_consumer_sleeps() {
+    if !privileged() {
+        return;
+    }
+    let _lock = loss_lock().unwrap();
+    let bed = Bed::new(Engine::Xdp, 1);
+    let capture = bed.open(Capture::on("a1").chunk(256).pool(512).warm(16_384));
+    let mut worker = capture.workers().pop().unwrap();
+    let mut generator = bed.generator();
+    for turn in 1..=2 {
+        // The keeper may be late by 0.8 s.
+        generator.send(&[Load::new(0, 100_000).per_second(20_000)]).unwrap();
+        assert_eq!(capture.backlogs(), [100_000]);
+        take(&mut worker, 100_000, |_| {});
+        let ledger = bed.at_receiver(|| capture.ledger());
+        balanced(&ledger, turn * 100_000);
+        assert!(ledger.is_lossless(), "{ledger}");
+    }
+    // All cells have come home: a burst of what is posted needs no keeper.
+    generator.send(&[Load::new(0, 16_384)]).unwrap();
+    take(&mut worker, 16_384, |_| {});
+    let ledger = bed.close(capture);
+    balanced(&ledger, 216_384);
+    assert!(ledger.is_lossless(), "{ledger}");
 }
 
 #[test]
