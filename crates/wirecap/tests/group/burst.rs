@@ -3,7 +3,7 @@
 use std::thread;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use wirecap::{Capture, Worker};
+use wirecap::{Capture, Timestamps, Worker};
 use wirecap_testbed::{Generator, Load, Stamp, Traffic, loss_lock, privileged};
 
 use crate::bed::{Bed, COST, WORKER_RATE};
