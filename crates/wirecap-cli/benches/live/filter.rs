@@ -106,7 +106,7 @@ fn measure(bed: &Bed, generator: &mut Generator, contender: &Contender, frames: 
     let (run, finished) = calmest(|| {
         let _alone = loss_lock()?;
         let receiver = bed.receive(&contender.command, "capturing")?;
-        let run = send(generator, &receiver, frames, None)?;
+        let run = send(generator, &receiver, &bed.loads(frames, None)?)?;
         thread::sleep(Duration::from_millis(200));
         Ok((run, receiver.stop()?))
     })?;
