@@ -9,6 +9,7 @@ use clap::Args;
 use wirecap::{Capture, CaptureError, Worker, grouped};
 
 use crate::failure::Failure;
+use crate::filter::{FilterOptions, filtered};
 use crate::options::CaptureOptions;
 use crate::screen::Screen;
 use crate::size;
@@ -27,6 +28,9 @@ pub(crate) struct Arguments {
     /// Time between two lines or updates
     #[arg(long, value_name = "TIME", value_parser = size::duration, default_value = "1s")]
     interval: Duration,
+
+    #[command(flatten)]
+    filter: FilterOptions,
 }
 
 /// What the workers have counted so far, one per ring.
@@ -44,9 +48,10 @@ impl Tally {
 
 pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
     let cpus = thread::available_parallelism().map_or(1, usize::from);
+    let filter = arguments.filter.request()?;
     let capture = arguments.options.open(|builder| match arguments.workers {
-        Some(count) => builder.workers(count),
-        None => builder.at_most_workers(cpus),
+        Some(count) => filtered(builder, filter).workers(count),
+        None => filtered(builder, filter).at_most_workers(cpus),
     })?;
     let tallies: Vec<Tally> = capture.rings().iter().map(|_| Tally::default()).collect();
     let running = AtomicBool::new(true);

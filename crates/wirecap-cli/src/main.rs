@@ -5,6 +5,7 @@ mod count;
 mod demo;
 mod devices;
 mod failure;
+mod filter;
 mod generate;
 mod handle;
 mod interfaces;

@@ -31,6 +31,10 @@ pub(crate) struct CaptureOptions {
     #[arg(long)]
     take: bool,
 
+    /// With --engine xdp: drop what the filter does not want, instead of leaving it to the host
+    #[arg(long)]
+    drop_rejected: bool,
+
     /// Which packets: received, sent or both [default: both with --engine packet, unless queues are named]
     #[arg(short = 'Q', long, value_enum)]
     direction: Option<DirectionName>,
@@ -149,6 +153,7 @@ impl CaptureOptions {
         let builder = source
             .engine(self.engine.into())
             .take(self.take)
+            .drop_rejected(self.drop_rejected)
             .chunk(self.chunk)
             .promiscuous(!self.no_promiscuous_mode)
             .snap_len(self.interfaces.snap_len)
@@ -195,8 +200,10 @@ impl CaptureOptions {
     /// Prints the final ledger: for people on standard error, for programs on standard output.
     pub(crate) fn report(&self, ledger: &Ledger) -> Result<(), Failure> {
         eprintln!("{ledger}");
-        // What is taken from the host was said at the beginning.
-        let is_news = |warning: &&Warning| !matches!(warning, Warning::TakenFromHost { .. });
+        // What is taken from the host, and what user space filters, was said at the beginning.
+        let is_news = |warning: &&Warning| {
+            !matches!(warning, Warning::TakenFromHost { .. } | Warning::FilteredInUserSpace { .. })
+        };
         warn(ledger.warnings.iter().filter(is_news));
         if self.json {
             println!("{}", serde_json::to_string(ledger)?);

@@ -1,6 +1,7 @@
 //! Opening, stopping and closing a capture.
 
 mod builder;
+mod filtering;
 mod interface;
 mod target;
 
@@ -14,6 +15,7 @@ use crate::affinity::{Machine, Pin, Placement};
 use crate::chunk::RingName;
 use crate::device::DeviceCounters;
 use crate::error::OpenError;
+use crate::file::FileRing;
 use crate::group::Group;
 use crate::keeper::{self, Keeper};
 use crate::ledger::{Ledger, RingLedger};
@@ -55,8 +57,8 @@ pub(crate) struct Shared {
 /// What receives on an interface.
 #[derive(Debug)]
 enum Attachment {
-    Xdp(xdp::Attachment),
-    Packet(packet::Attachment),
+    Xdp(Box<xdp::Attachment>),
+    Packet(Box<packet::Attachment>),
 }
 
 impl Attachment {
@@ -72,6 +74,8 @@ impl Attachment {
 #[derive(Debug)]
 struct Running {
     interfaces: Vec<Attached>,
+    /// The savefile in place of interfaces.
+    file: Option<Arc<FileRing>>,
     /// How long the capture ran and what the devices dropped meanwhile, once it was stopped.
     end: Option<(Duration, Vec<Option<u64>>)>,
 }
@@ -156,7 +160,7 @@ impl Capture {
     fn start(
         group: Group,
         interfaces: Vec<Interface>,
-        attached: Vec<Attached>,
+        running: Running,
         geometry: Geometry,
         pin: &Pin,
     ) -> Result<Self, OpenError> {
@@ -180,7 +184,7 @@ impl Capture {
             group,
             ending: AtomicBool::new(false),
             started: Instant::now(),
-            running: Mutex::new(Running { interfaces: attached, end: None }),
+            running: Mutex::new(running),
         });
         let placements = Machine::this().place(pin, &shared.group.first_rings());
         let worker = |(index, (alarm, placement)): (usize, (Alarm, &Placement))| {
@@ -224,7 +228,7 @@ impl Capture {
             let unplaced = attached.unplaced.as_ref().map_or(0, |unplaced| unplaced.count());
             interface.warnings(super_packets, unplaced)
         };
-        interfaces.enumerate().flat_map(of_interface).collect()
+        interfaces.enumerate().flat_map(of_interface).chain(running.filter_warnings()).collect()
     }
 
     /// The engine's name in the ledger: `xdp` or `packet`, both where interfaces differ, or `file`.

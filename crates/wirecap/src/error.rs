@@ -8,6 +8,7 @@ use std::path::PathBuf;
 use crate::bpf::BpfError;
 use crate::chunk::RingName;
 use crate::device::{DeviceError, Reason};
+use crate::filter::{FilterError, Unsupported};
 use crate::savefile::ReadError;
 use crate::xdp::Holder;
 
@@ -156,6 +157,15 @@ pub enum OpenError {
         /// What the kernel said.
         source: io::Error,
     },
+    /// The times at which the device itself received its packets were asked for.
+    NoHardwareClock {
+        /// The interface's name.
+        interface: String,
+        /// Why they cannot be had.
+        reason: String,
+    },
+    /// The filter cannot be had.
+    Filter(FilterChangeError),
     /// A system call failed that usually does not.
     System {
         /// What was being done.
@@ -268,6 +278,12 @@ impl fmt::Display for OpenError {
                 write!(f, "cannot {action} {interface}; {way}")
             }
             Self::PacketSocket { interface, action, .. } => write!(f, "cannot {action} {interface}"),
+            Self::NoHardwareClock { interface, reason } => write!(
+                f,
+                "{interface} has no hardware timestamps: {reason}; use --timestamp packet, the kernel's clock for each \
+                 packet, or batch, which costs less"
+            ),
+            Self::Filter(error) => error.fmt(f),
             Self::System { action, source } if is_permission(source) => {
                 write!(f, "cannot {action}; run as root or grant CAP_NET_RAW, CAP_NET_ADMIN and CAP_BPF")
             }
@@ -286,6 +302,7 @@ impl Error for OpenError {
             Self::Device(source) => Some(source),
             Self::Program { source, .. } | Self::Joining { source, .. } => Some(source),
             Self::Savefile { source, .. } => Some(source),
+            Self::Filter(error) => error.source(),
             Self::Bind { source, .. } | Self::PacketSocket { source, .. } | Self::System { source, .. } => {
                 Some(source)
             }
@@ -297,6 +314,81 @@ impl Error for OpenError {
 impl From<DeviceError> for OpenError {
     fn from(error: DeviceError) -> Self {
         Self::Device(error)
+    }
+}
+
+impl From<FilterChangeError> for OpenError {
+    fn from(error: FilterChangeError) -> Self {
+        Self::Filter(error)
+    }
+}
+
+/// Why a capture cannot have a filter. Nothing was changed.
+#[derive(Debug)]
+#[non_exhaustive]
+pub enum FilterChangeError {
+    /// There is no such filter.
+    Filter(FilterError),
+    /// Neither the kernel nor user space can run it on what comes from this interface.
+    Unsupported {
+        /// The interface's name, or the savefile's path.
+        interface: String,
+        /// Why.
+        source: Unsupported,
+    },
+    /// The kernel would not attach it to a packet socket.
+    Socket {
+        /// The interface's name.
+        interface: String,
+        /// What the kernel said.
+        source: io::Error,
+    },
+    /// The kernel would not load the XDP program, or not attach it.
+    Program {
+        /// The interface's name.
+        interface: String,
+        /// What bpf(2) said.
+        source: BpfError,
+    },
+    /// What is on the interface cannot be changed.
+    Interface(Box<OpenError>),
+    /// The capture was stopped.
+    Stopped,
+}
+
+impl fmt::Display for FilterChangeError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Filter(error) => error.fmt(f),
+            Self::Unsupported { interface, .. } => write!(f, "cannot filter what comes from {interface}"),
+            Self::Socket { interface, .. } => {
+                write!(f, "cannot attach the filter to a packet socket on {interface}")
+            }
+            Self::Program { interface, .. } => {
+                write!(f, "cannot put the filter into the XDP program of {interface}")
+            }
+            Self::Interface(error) => error.fmt(f),
+            Self::Stopped => f.write_str("the capture was stopped, and needs no other filter"),
+        }
+    }
+}
+
+impl Error for FilterChangeError {
+    fn source(&self) -> Option<&(dyn Error + 'static)> {
+        match self {
+            Self::Filter(error) => error.source(),
+            Self::Unsupported { source, .. } => Some(source),
+            Self::Socket { source, .. } => Some(source),
+            Self::Program { source, .. } => Some(source),
+            Self::Interface(error) => error.source(),
+            Self::Stopped => None,
+        }
+    }
+}
+
+impl From<FilterError> for FilterChangeError {
+    fn from(error: FilterError) -> Self {
+        Self::Filter(error)
     }
 }
 
@@ -315,6 +407,14 @@ pub enum CaptureError {
         path: PathBuf,
         /// What is wrong with it, and where.
         source: ReadError,
+    },
+    /// A savefile has packets of a kind for which the capture's filter does not exist; what stands before was
+    /// delivered.
+    Filter {
+        /// The savefile.
+        path: PathBuf,
+        /// What is wrong with the filter for them.
+        source: FilterChangeError,
     },
     /// The worker of a ring was dropped while the capture goes on, and in basic mode no other may
     /// take its packets.
@@ -345,6 +445,9 @@ impl fmt::Display for CaptureError {
                 write!(f, "{interface} was removed from the system while it was being captured")
             }
             Self::Savefile { path, .. } => write!(f, "cannot read on in {}", path.display()),
+            Self::Filter { path, .. } => {
+                write!(f, "{} has packets of another kind, for which there is no such filter", path.display())
+            }
             Self::Orphaned { ring } => write!(
                 f,
                 "the worker of {ring} is gone and in basic mode no other takes its packets; stop the capture \
@@ -361,6 +464,7 @@ impl Error for CaptureError {
         match self {
             Self::System { source, .. } => Some(source),
             Self::Savefile { source, .. } => Some(source),
+            Self::Filter { source, .. } => Some(source),
             Self::InterfaceGone { .. } | Self::Orphaned { .. } | Self::BrokenRing { .. } => None,
         }
     }

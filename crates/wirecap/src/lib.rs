@@ -13,6 +13,7 @@
 //!     .chunk(256)
 //!     .pool(500) // M, R
 //!     .timestamps(wirecap::Timestamps::Batch)
+//!     .filter("udp and net 131.225.2.0/24")
 //!     .open()?;
 //! std::thread::scope(|scope| {
 //!     for mut worker in capture.workers() {
@@ -54,6 +55,7 @@ mod refill;
 mod reorder;
 mod ring;
 pub mod savefile;
+mod sieve;
 pub mod sim;
 mod source;
 mod stamps;
@@ -71,7 +73,7 @@ pub use capture::{Capture, CaptureBuilder, DEFAULT_CHUNK_CELLS, DEFAULT_CHUNKS, 
 pub use capture::{Engine, Interface, Reception, Stopper};
 pub use chunk::{Chunk, Fragments, Packet, Packets, RingName};
 pub use device::Rung;
-pub use error::{CaptureError, OpenError};
+pub use error::{CaptureError, FilterChangeError, OpenError};
 pub use ledger::{Account, Drops, Ledger, Mode, RingLedger, grouped};
 pub use packet::{Direction, Spread};
 pub use pool::Geometry;

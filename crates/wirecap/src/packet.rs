@@ -17,6 +17,7 @@
 #![allow(unsafe_code)]
 
 mod blocks;
+mod filtering;
 pub(crate) mod frame;
 mod ring;
 mod steering;
@@ -28,8 +29,10 @@ use std::time::Duration;
 
 use crate::chunk::{RingIdentity, RingName};
 use crate::device::Device;
-use crate::error::OpenError;
+use crate::error::{FilterChangeError, OpenError};
+use crate::filter::Filter;
 use crate::packet::blocks::{Blocks, Labels};
+use crate::packet::filtering::Filtering;
 use crate::packet::ring::{PacketRing, Traits};
 use crate::packet::steering::Selection;
 use crate::pool::Geometry;
@@ -72,6 +75,8 @@ pub(crate) struct Settings {
     pub(crate) timestamps: Timestamps,
     pub(crate) promiscuous: bool,
     pub(crate) snap_len: u32,
+    /// Which packets are wanted; all, if there is none.
+    pub(crate) filter: Option<Filter>,
     /// The interface's place in the capture.
     pub(crate) interface_index: usize,
     /// The place of the interface's first ring in the capture.
@@ -137,7 +142,6 @@ pub(crate) fn open(device: &Device, settings: &Settings) -> Result<Opened, OpenE
             by_queue: matches!(settings.spread, Spread::Queues(_)),
         },
         longest_frame: device.mtu + LINK_HEADER_BYTES,
-        filtering: false,
     };
     let mut rings = Vec::new();
     for place in 0..plan.spread.rings() {
@@ -174,13 +178,24 @@ pub(crate) fn open(device: &Device, settings: &Settings) -> Result<Opened, OpenE
         .map_err(failed("count the packets without a queue on"))?;
     // Until here every socket refused every packet: those that came while the group was incomplete would
     // have gone to the wrong ring, or to several.
-    let whole = steering::everything(settings.snap_len.max(SNAP_BYTES_MIN));
-    for ring in &rings {
-        ring.listen(&whole).map_err(failed("attach a socket filter on"))?;
+    let mut filtering = Filtering::none(settings.snap_len);
+    match &settings.filter {
+        Some(filter) => {
+            let deaf = Filtering::deaf();
+            filtering = Filtering::replace(&deaf, filter, &rings, device, settings.snap_len)?;
+        }
+        None => filtering.begin(&rings).map_err(failed("attach a socket filter on"))?,
     }
     Ok(Opened {
         rings: rings.iter().map(|ring| Arc::clone(ring) as Arc<dyn Ring>).collect(),
-        attachment: Attachment { rings, unplaced: unplaced.clone(), _promiscuous: promiscuous },
+        attachment: Attachment {
+            rings,
+            unplaced: unplaced.clone(),
+            device: device.clone(),
+            snap_len: settings.snap_len,
+            filtering,
+            _promiscuous: promiscuous,
+        },
         unplaced,
         shape,
     })
@@ -331,10 +346,25 @@ impl Unplaced {
 pub(crate) struct Attachment {
     rings: Vec<Arc<PacketRing>>,
     unplaced: Option<Arc<Unplaced>>,
+    device: Device,
+    snap_len: u32,
+    filtering: Filtering,
     _promiscuous: Option<Promiscuous>,
 }
 
 impl Attachment {
+    /// From now on the packets that `filter` wants are captured.
+    pub(crate) fn set_filter(&mut self, filter: &Filter) -> Result<(), FilterChangeError> {
+        self.filtering =
+            Filtering::replace(&self.filtering, filter, &self.rings, &self.device, self.snap_len)?;
+        Ok(())
+    }
+
+    /// Why user space decides on every packet, if it does.
+    pub(crate) fn filters_in_user_space(&self) -> Option<&str> {
+        self.filtering.in_user_space.as_deref()
+    }
+
     /// Receives no more. When it returns, every packet that came can be captured.
     pub(crate) fn detach(self) {
         if let Some(unplaced) = &self.unplaced {

@@ -29,6 +29,11 @@ pub(crate) trait Kernel: Send + Sync + fmt::Debug {
     fn pollable(&self) -> Option<BorrowedFd<'_>>;
     /// Whether the interface is no more, so that no packets will ever come.
     fn is_gone(&self) -> bool;
+    /// How many packets a program in the kernel turned away that would have come to the rings; none has without a
+    /// filter.
+    fn filtered(&self) -> u64 {
+        0
+    }
 }
 
 /// Packets that reached a socket and were not put on its rx ring, since the socket was made.

@@ -6,6 +6,7 @@ use std::str::FromStr;
 use crate::chunk::RingName;
 use crate::device::Device;
 use crate::error::OpenError;
+use crate::filter::FilterRequest;
 
 /// What a capture reads from: an interface (`eth0`: all its receive queues) or receive queues of it (`eth0@2`,
 /// `eth0@0-3`, `eth0@0,2`), with settings of its own. A name by itself is one without any.
@@ -28,6 +29,8 @@ pub struct Source {
 pub(crate) struct SourceSettings {
     /// Bytes kept of each packet.
     pub(crate) snap_len: Option<u32>,
+    /// Which packets are wanted.
+    pub(crate) filter: Option<FilterRequest>,
 }
 
 impl Source {
@@ -41,6 +44,14 @@ impl Source {
     /// [`CaptureBuilder::snap_len`]: crate::CaptureBuilder::snap_len
     pub fn snap_len(mut self, bytes: u32) -> Self {
         self.settings.snap_len = Some(bytes);
+        self
+    }
+
+    /// Which of its packets are wanted, in place of what [`CaptureBuilder::filter`] says.
+    ///
+    /// [`CaptureBuilder::filter`]: crate::CaptureBuilder::filter
+    pub fn filter(mut self, filter: impl Into<FilterRequest>) -> Self {
+        self.settings.filter = Some(filter.into());
         self
     }
 }

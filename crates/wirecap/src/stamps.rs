@@ -1,10 +1,11 @@
 //! Whose clock says when a packet arrived.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, Ordering};
 
 use rustix::time::{ClockId, DynamicClockId, clock_gettime, clock_gettime_dynamic};
 
-use crate::bpf::{BpfError, Map, MapKind};
+use crate::bpf::Map;
 use crate::chunk::Stamps;
 use crate::ring::StampSource;
 use crate::time::Timestamp;
@@ -26,7 +27,7 @@ impl StampSource for NoStamps {
 #[derive(Debug)]
 pub(crate) struct ProgramStamps {
     /// Nonzero when the program found no room.
-    failed: Map,
+    failed: Arc<Map>,
     known: AtomicU8,
 }
 
@@ -35,14 +36,8 @@ const BY_PROGRAM: u8 = 1;
 const AT_CAPTURE: u8 = 2;
 
 impl ProgramStamps {
-    pub(crate) fn new() -> Result<Self, BpfError> {
-        let failed = Map::create(MapKind::Array, "wirecap_nostamp", 4, 1)?;
-        Ok(Self { failed, known: AtomicU8::new(UNKNOWN) })
-    }
-
-    /// Where the program notes that it found no room.
-    pub(crate) fn failed(&self) -> &Map {
-        &self.failed
+    pub(crate) fn new(failed: Arc<Map>) -> Self {
+        Self { failed, known: AtomicU8::new(UNKNOWN) }
     }
 
     /// A driver has room in front of all packets or of none, so the first packet of a ring tells.

@@ -1,6 +1,7 @@
 //! The `xdp` engine: AF_XDP sockets on the receive queues of an interface (take mode).
 
 mod attachment;
+mod blueprint;
 mod claim;
 mod commons;
 mod ladder;
@@ -13,10 +14,11 @@ use std::sync::Arc;
 
 use rustix::net::{AddressFamily, SocketFlags, SocketType, netdevice, socket_with};
 
-use crate::bpf::BpfError;
+use crate::bpf::{BpfError, Map};
 use crate::chunk::{RingIdentity, RingName};
 use crate::device::{Device, DeviceCounters, Rung};
 use crate::error::OpenError;
+use crate::filter::Filter;
 use crate::kernel_ring::{Consumer, Producer};
 use crate::limits::locked_memory_rlimit;
 use crate::pool::{Descriptor, Geometry, Pool};
@@ -24,10 +26,8 @@ use crate::refill::{Kernel, KernelDrops, Refill};
 use crate::ring::{Ring, UmemRing};
 use crate::steer::Steering;
 use crate::supply::Supply;
-use crate::sync::lock;
 use crate::sys::xdp::XdpSocket;
 use crate::time::Timestamps;
-use attachment::SharedPlace;
 use ladder::{Ladder, refusal_to_bind};
 use sizes::pool_geometry;
 
@@ -40,13 +40,17 @@ pub(crate) use sizes::{cell_bytes, check_pools, pool_bytes};
 #[derive(Debug, Clone)]
 pub(crate) struct Settings {
     pub(crate) geometry: Geometry,
+    pub(crate) timestamps: Timestamps,
     /// How many cells of each queue are posted, if not all.
     pub(crate) warm: Option<u32>,
     /// What the rings of the capture share, if its pool is elastic.
     pub(crate) commons: Option<Arc<Commons>>,
-    pub(crate) timestamps: Timestamps,
     pub(crate) promiscuous: bool,
     pub(crate) snap_len: u32,
+    /// Which packets are wanted; all, if there is none.
+    pub(crate) filter: Option<Filter>,
+    /// What is not wanted is dropped instead of left to the host.
+    pub(crate) drop_rejected: bool,
     /// The interface's place in the capture.
     pub(crate) interface_index: usize,
     /// The place of the interface's first ring in the capture.
@@ -61,10 +65,10 @@ pub(crate) struct Opened {
     pub(crate) rung: Rung,
     pub(crate) missed_rungs: Vec<(Rung, String)>,
     pub(crate) huge_pages: bool,
-    /// How many cells of each queue are posted at a time.
-    pub(crate) posted: u32,
     /// Whose times the program looks up.
     pub(crate) timestamps: Timestamps,
+    /// How many cells of each queue are posted at a time.
+    pub(crate) posted: u32,
     /// What the device had counted before the first packet came; not before the program was attached,
     /// which changes what a veth counts.
     pub(crate) counters_at_start: Option<DeviceCounters>,
@@ -84,22 +88,28 @@ pub(crate) fn open(device: &Device, steering: &Steering, settings: &Settings) ->
     }
     let huge_pages = queues.iter().all(|queue| queue.pool.on_huge_pages());
     let mut ladder = Ladder::new(device, settings.geometry.cell_bytes);
-    let attachment = Attachment::new(device, steering, settings, &mut ladder)?;
+    let mut attachment = Attachment::new(device, steering, settings, &mut ladder)?;
     let inquiry = socket_with(AddressFamily::UNIX, SocketType::DGRAM, SocketFlags::CLOEXEC, None);
     let inquiry = Arc::new(inquiry.map_err(|errno| system("open a socket", errno.into()))?);
-    let mut rings: Vec<Arc<dyn Ring>> = Vec::new();
+    let mut rings = Vec::new();
     let mut sockets = Vec::new();
     for queue in queues {
         queue.bind(&mut ladder, settings.commons.as_deref())?;
-        let kernel = |socket| SocketKernel {
+        let kernel = |socket, filtered| SocketKernel {
             socket,
             ifindex: device.index,
             inquiry: Arc::clone(&inquiry),
-            place: Arc::clone(&attachment.place),
+            filtered,
         };
         let prepared = queue.rings.into_iter();
-        let prepared: Vec<_> =
-            prepared.map(|ring| (ring.name, ring.rx, Arc::new(kernel(ring.socket)))).collect();
+        let prepared: Vec<_> = prepared
+            .map(|ring| {
+                // What a queue turned away has no ring; where there are several it is told of the first.
+                let counts = ring.name.part.unwrap_or(0) == 0;
+                let filtered = counts.then(|| (Arc::clone(attachment.filtered()), ring.name.queue));
+                (ring.name, ring.rx, Arc::new(kernel(ring.socket, filtered)))
+            })
+            .collect();
         let kernel = Arc::clone(&prepared[0].2);
         if let Some(commons) = &settings.commons {
             commons.first.get_or_init(|| (Arc::clone(&kernel), ladder.rung));
@@ -121,13 +131,14 @@ pub(crate) fn open(device: &Device, steering: &Steering, settings: &Settings) ->
             rings.push(Arc::new(UmemRing::new(identity, capacity, refill, rx, kernel, stamps)));
         }
     }
+    attachment.settle(&rings);
     let counters_at_start = device.counters().ok();
     for (key, kernel) in sockets {
         attachment.receive(key, &kernel.socket).map_err(|source| refused(device, source))?;
     }
     Ok(Opened {
         posted: rings.iter().map(|ring| ring.unattended()).min().unwrap_or(0),
-        rings,
+        rings: rings.into_iter().map(|ring| ring as Arc<dyn Ring>).collect(),
         timestamps: attachment.timestamps,
         attachment,
         rung: ladder.rung,
@@ -252,7 +263,8 @@ struct SocketKernel {
     /// A socket in the interface's network namespace that answers questions about it; AF_XDP sockets
     /// do not.
     inquiry: Arc<OwnedFd>,
-    place: SharedPlace,
+    /// Where the program counts what it turned away, if that is told of this ring, and the key.
+    filtered: Option<(Arc<Map>, u32)>,
 }
 
 impl Kernel for SocketKernel {
@@ -272,13 +284,12 @@ impl Kernel for SocketKernel {
         Some(self.socket.as_fd())
     }
 
-    /// Also the occasion to see to it that the program still gets its packets: a ring that is idle may be
-    /// so since it does not.
     fn is_gone(&self) -> bool {
-        if let Some(place) = &*lock(&self.place) {
-            // If that fails the interface is gone, which shows below.
-            let _ = place.restore();
-        }
         netdevice::index_to_name(&*self.inquiry, self.ifindex).is_err()
+    }
+
+    fn filtered(&self) -> u64 {
+        let sums = self.filtered.as_ref().and_then(|(map, queue)| map.lookup_sums(*queue).ok());
+        sums.map_or(0, |sums| sums[0])
     }
 }

@@ -7,7 +7,7 @@ use std::time::Duration;
 use wirecap_testbed::{Generator, loss_lock};
 
 use crate::Effort;
-use crate::bed::{Bed, CommandLine, Finished, Outcome, Run, calmest, send, send_loads};
+use crate::bed::{Bed, CommandLine, Finished, Outcome, Run, calmest, send};
 use crate::figures::Figures;
 
 /// Cells that each has: R x M of the default geometry.
@@ -17,6 +17,12 @@ const CELLS: u32 = 131_072;
 struct Contender {
     name: &'static str,
     command: CommandLine,
+}
+
+impl Contender {
+    fn is_ours(&self) -> bool {
+        self.name.starts_with("wirecap")
+    }
 }
 
 fn contenders() -> Outcome<Vec<Contender>> {
@@ -157,12 +163,10 @@ pub(crate) fn rates(effort: Effort) -> Outcome<()> {
     let frames = effort.choose(6_000_000, 50_000);
     println!("\nrate at the top of the in-kernel generator ({frames} frames of 60 bytes a run)");
     let (bed, contenders) = (Bed::new()?, contenders()?);
-    let mut generator = bed.generator(60)?;
-    let rounds = compare(&bed, &mut generator, &contenders, "bare", frames, effort.rounds(15))?;
-    let ours = contenders.iter().zip(&rounds).filter(|(contender, _)| contender.name == "wirecap count");
-    for (contender, rounds) in ours {
+    let rounds = compare(&bed, &contenders, "bare", frames, effort.rounds(15))?;
+    for (contender, rounds) in contenders.iter().zip(rounds).filter(|(contender, _)| contender.is_ours()) {
         let lossless = rounds.iter().filter(|round| round.lost == 0.0).map(|round| round.per_second);
-        at_two_thirds(&bed, &mut generator, contender, effort, lossless.fold(f64::NAN, f64::max))?;
+        at_two_thirds(&bed, contender, effort, lossless.fold(f64::NAN, f64::max))?;
     }
     Ok(())
 }
@@ -171,10 +175,7 @@ pub(crate) fn rates(effort: Effort) -> Outcome<()> {
 pub(crate) fn rates_of_modes(effort: Effort) -> Outcome<()> {
     let frames = effort.choose(6_000_000, 50_000);
     println!("\nmodes, two rings alike ({frames} frames of 60 bytes a run, as fast as possible)");
-    let bed = Bed::with_queues(2)?;
-    let mut generator = bed.generator(60)?;
-    compare(&bed, &mut generator, &modes(), "basic", frames, effort.rounds(15))?;
-    Ok(())
+    compare(&Bed::with_queues(2)?, &modes(), "basic", frames, effort.rounds(15)).map(drop)
 }
 
 /// What a large pool costs and warm cells give back: the library at the top of the generator, each header
@@ -193,25 +194,22 @@ pub(crate) fn warm(effort: Effort) -> Outcome<()> {
         touch("262,144, warm 16,384", "-R 1024 --warm 16384")?,
         touch("262,144, warm 65,536", "-R 1024 --warm 65536")?,
     ];
-    let bed = Bed::new()?;
-    let mut generator = bed.generator(60)?;
-    compare(&bed, &mut generator, &contenders, "2,048", frames, effort.rounds(9))?;
-    Ok(())
+    compare(&Bed::new()?, &contenders, "2,048", frames, effort.rounds(9)).map(drop)
 }
 
 /// Runs the contenders in turn, and prints each beside the first one.
 fn compare(
     bed: &Bed,
-    generator: &mut Generator,
     contenders: &[Contender],
     first: &str,
     frames: u64,
     turns: usize,
 ) -> Outcome<Vec<Vec<Round>>> {
+    let mut generator = bed.generator(60)?;
     let mut rounds: Vec<Vec<Round>> = contenders.iter().map(|_| Vec::new()).collect();
     for _ in 0..turns {
         for (contender, rounds) in contenders.iter().zip(&mut rounds) {
-            rounds.push(sustain(bed, generator, contender, frames)?);
+            rounds.push(sustain(bed, &mut generator, contender, frames)?);
         }
     }
     let baseline = &rounds[0];
@@ -229,27 +227,22 @@ fn compare(
     Ok(rounds)
 }
 
-/// What is lost at two thirds of a rate.
-fn at_two_thirds(
-    bed: &Bed,
-    generator: &mut Generator,
-    contender: &Contender,
-    effort: Effort,
-    highest: f64,
-) -> Outcome<()> {
+/// What is lost at two thirds of the rate `highest`.
+fn at_two_thirds(bed: &Bed, contender: &Contender, effort: Effort, highest: f64) -> Outcome<()> {
+    let mut generator = bed.generator(60)?;
     let frames = effort.choose(10_000_000, 50_000);
     let per_second = if highest.is_nan() { 100_000 } else { (highest * 2.0 / 3.0) as u64 };
     let lost = (0..effort.rounds(3)).map(|_| -> Outcome<u64> {
         let _alone = loss_lock()?;
         let receiver = bed.receive(&contender.command, "capturing")?;
-        let run = send(generator, &receiver, frames, Some(per_second))?;
+        let run = send(&mut generator, &receiver, &bed.loads(frames, Some(per_second))?)?;
         thread::sleep(Duration::from_millis(200));
         Ok(run.frames - receiver.stop()?.ledger("/delivered")?)
     });
     let lost = lost.collect::<Outcome<Vec<u64>>>()?;
     println!(
-        "  {:<28} at {:.2} M/s, two thirds of the highest lossless rate, lost {lost:?} of {frames}",
-        "",
+        "  {}: at {:.2} M/s, two thirds of its highest lossless rate, lost {lost:?} of {frames}",
+        contender.name,
         per_second as f64 / 1e6
     );
     Ok(())
@@ -268,7 +261,7 @@ fn sustain(bed: &Bed, generator: &mut Generator, contender: &Contender, frames: 
     let (run, delivered) = calmest(|| {
         let _alone = loss_lock()?;
         let receiver = bed.receive(&contender.command, "capturing")?;
-        let run = send_loads(generator, &receiver, &bed.loads(frames, None)?)?;
+        let run = send(generator, &receiver, &bed.loads(frames, None)?)?;
         // A full pool is emptied in a fraction of this.
         thread::sleep(Duration::from_millis(200));
         Ok((run, receiver.stop()?.ledger("/delivered")?))

@@ -31,7 +31,7 @@ fn memory(effort: Effort) -> Outcome<()> {
     let mut generator = bed.generator(60)?;
     let of_others = kernel_bytes()?;
     let receiver = bed.receive(&command("count"), "capturing")?;
-    send(&mut generator, &receiver, effort.choose(3 * CELLS, 10_000), None)?;
+    send(&mut generator, &receiver, &bed.loads(effort.choose(3 * CELLS, 10_000), None)?)?;
     thread::sleep(Duration::from_millis(200));
     let status = fs::read_to_string(format!("/proc/{}/status", receiver.id()))?;
     let peak = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).ok_or("no VmHWM")?;

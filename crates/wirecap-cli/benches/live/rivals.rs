@@ -242,7 +242,8 @@ fn record(bed: &Bed, generator: &mut Generator, contender: &Contender, point: Po
     let _alone = loss_lock()?;
     let passing: Option<Link> = contender.passing.then(|| pass_program(&bed.pair.receiver)).transpose()?;
     let receiver = bed.receive(&contender.command, contender.ready)?;
-    let run = send(generator, &receiver, point.frames, point.per_second.map(|rate| rate as u64))?;
+    let loads = bed.loads(point.frames, point.per_second.map(|rate| rate as u64))?;
+    let run = send(generator, &receiver, &loads)?;
     receiver.settle(CALM)?;
     receiver.stop()?;
     drop(passing);

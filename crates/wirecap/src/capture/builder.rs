@@ -5,10 +5,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::target::{Target, Way};
-use super::{Attached, Capture, Interface};
+use super::{Attached, Capture, Interface, Running};
 use crate::affinity::{Pin, may_run_on};
 use crate::error::OpenError;
 use crate::file::FileRing;
+use crate::filter::FilterRequest;
 use crate::group::Group;
 use crate::ledger::Mode;
 use crate::limits;
@@ -67,6 +68,8 @@ pub struct CaptureBuilder {
     pub(super) promiscuous: bool,
     pub(super) snap_len: u32,
     pub(super) pin: Pin,
+    pub(super) filter: Option<FilterRequest>,
+    pub(super) drop_rejected: bool,
 }
 
 impl CaptureBuilder {
@@ -92,6 +95,8 @@ impl CaptureBuilder {
             promiscuous: true,
             snap_len: DEFAULT_SNAP_LEN,
             pin: Pin::Off,
+            filter: None,
+            drop_rejected: false,
         }
     }
 
@@ -244,6 +249,23 @@ impl CaptureBuilder {
         self
     }
 
+    /// Which packets are wanted, where [`Source::filter`] says nothing else; the others count as filtered.
+    /// Default: all.
+    ///
+    /// An expression is compiled by the system's libpcap. What matches is decided on whole packets, as they
+    /// were on the wire: VLAN tags in place. The engine `xdp` leaves what does not match to the host.
+    pub fn filter(mut self, filter: impl Into<FilterRequest>) -> Self {
+        self.filter = Some(filter.into());
+        self
+    }
+
+    /// With the engine `xdp`: what the filter does not want is dropped, which costs less than to leave it to the
+    /// host. For interfaces that serve the capture alone. Off by default.
+    pub fn drop_rejected(mut self, on: bool) -> Self {
+        self.drop_rejected = on;
+        self
+    }
+
     /// Opens the capture: from now on packets are kept, also before a worker asks for them.
     ///
     /// # Errors
@@ -255,6 +277,10 @@ impl CaptureBuilder {
             return self.open_file(path);
         }
         let targets = self.targets()?;
+        if self.timestamps == Timestamps::Hardware {
+            return Err(targets[0].lacks_hardware_clock());
+        }
+        let filters = targets.iter().map(Target::compile_filter).collect::<Result<Vec<_>, _>>()?;
         let geometry = self.geometry(&targets)?;
         let bytes = |target: &Target| target.pool_bytes(geometry);
         let locked = |target: &&Target| matches!(target.way, Way::Xdp(_));
@@ -266,9 +292,9 @@ impl CaptureBuilder {
         let mut rings = Vec::new();
         let mut interfaces = Vec::new();
         let mut attached = Vec::new();
-        for (interface_index, target) in targets.into_iter().enumerate() {
+        for (interface_index, (target, filter)) in targets.into_iter().zip(filters).enumerate() {
             let opened =
-                self.open_target(&target, geometry, commons.as_ref(), interface_index, rings.len())?;
+                self.open_target(&target, filter, geometry, commons.as_ref(), interface_index, rings.len())?;
             rings.extend(opened.rings);
             attached.push(Attached {
                 target: target.clone(),
@@ -288,16 +314,22 @@ impl CaptureBuilder {
         }
         let workers = self.workers.or(self.most_workers).unwrap_or(rings.len()).clamp(1, rings.len());
         let group = Group::new(rings, workers, self.mode, self.stuck_after);
-        Capture::start(group, interfaces, attached, geometry, &self.pin)
+        let running = Running { interfaces: attached, file: None, end: None };
+        Capture::start(group, interfaces, running, geometry, &self.pin)
     }
 
     fn open_file(&self, path: &Path) -> Result<Capture, OpenError> {
         let ring = FileRing::open(path.to_owned(), self.chunk_cells, self.snap_len)
             .map_err(|source| OpenError::Savefile { path: path.to_owned(), source })?;
-        let group = Group::new(vec![Arc::new(ring)], 1, self.mode, self.stuck_after);
+        let ring = Arc::new(ring);
+        if let Some(filter) = &self.filter {
+            ring.set_filter(filter)?;
+        }
+        let group = Group::new(vec![ring.clone()], 1, self.mode, self.stuck_after);
         // Nothing is pooled: memory is taken chunk by chunk.
         let geometry = Geometry { chunk_cells: self.chunk_cells, chunks: 1, cell_bytes: 0 };
-        Capture::start(group, Vec::new(), Vec::new(), geometry, &self.pin)
+        let running = Running { interfaces: Vec::new(), file: Some(ring), end: None };
+        Capture::start(group, Vec::new(), running, geometry, &self.pin)
     }
 
     fn check_numbers(&self) -> Result<(), OpenError> {

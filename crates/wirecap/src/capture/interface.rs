@@ -59,12 +59,12 @@ pub enum Reception {
         missed_rungs: Vec<(Rung, String)>,
         /// Whether the pools lie on reserved huge pages.
         huge_pages: bool,
-        /// How many cells of each queue are posted at a time, as far as there are so many: all, or those that
-        /// are kept warm.
-        posted: u32,
         /// Whose times the program looks up: every packet's also where those of each batch were asked for,
         /// if the kernel does not tell where a batch ends.
         timestamps: Timestamps,
+        /// How many cells of each queue are posted at a time, as far as there are so many: all, or those that
+        /// are kept warm.
+        posted: u32,
     },
     /// By the engine `packet`.
     Packet {

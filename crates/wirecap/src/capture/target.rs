@@ -4,8 +4,9 @@ use std::sync::Arc;
 
 use super::builder::{CaptureBuilder, DEFAULT_CHUNKS, Engine, MAX_CELLS};
 use super::{Attachment, Reception};
-use crate::device::{self, Device, DeviceCounters, DropSource};
-use crate::error::OpenError;
+use crate::device::{self, Device, DeviceCounters, DropSource, RxMetadata, XdpSupport};
+use crate::error::{FilterChangeError, OpenError};
+use crate::filter::{Filter, FilterRequest};
 use crate::limits;
 use crate::packet::{self, Direction, Spread, Unplaced};
 use crate::pool::Geometry;
@@ -26,6 +27,8 @@ pub(super) struct Target {
     pub(super) why: Option<String>,
     /// Bytes kept of each packet.
     pub(super) snap_len: u32,
+    /// Which packets are wanted; all, if there is none.
+    pub(super) filter: Option<FilterRequest>,
 }
 
 /// How packets are to be received from an interface.
@@ -44,12 +47,35 @@ impl Target {
         }
     }
 
+    /// The filter for its packets, if one was asked for.
+    pub(super) fn compile_filter(&self) -> Result<Option<Filter>, FilterChangeError> {
+        let compile = |request: &FilterRequest| request.compile(self.device.savefile_link_type());
+        Ok(self.filter.as_ref().map(compile).transpose()?)
+    }
+
+    /// Why its packets do not get the times at which the device received them.
+    pub(super) fn lacks_hardware_clock(&self) -> OpenError {
+        let interface = self.device.name.clone();
+        let driver = self.device.driver.as_deref().unwrap_or("without a name");
+        let offers = |xdp: &XdpSupport| xdp.rx_metadata.contains(RxMetadata::TIMESTAMP);
+        let reason = match &self.way {
+            Way::Packet { .. } => "the engine packet gives the kernel's time".to_owned(),
+            Way::Xdp(_) if self.device.xdp.as_ref().is_some_and(offers) => {
+                format!(
+                    "its driver ({driver}) offers them to XDP programs, but none was there to try them with"
+                )
+            }
+            Way::Xdp(_) => format!("its driver ({driver}) does not show them to XDP programs"),
+        };
+        OpenError::NoHardwareClock { interface, reason }
+    }
+
     /// The device's counters; `None` if they do not tell its drops, or not by themselves.
     pub(super) fn counters(&self) -> Option<DeviceCounters> {
         let counters = self.device.counters().ok()?;
         // A veth's counter also has what the host's stack did not want, of packets that we saw.
-        let mixed = matches!(self.way, Way::Packet { .. }) && counters.source == DropSource::VethReceiver;
-        (!mixed).then_some(counters)
+        let host_gets_some = matches!(self.way, Way::Packet { .. }) || self.filter.is_some();
+        (!host_gets_some || counters.source != DropSource::VethReceiver).then_some(counters)
     }
 
     fn cell_bytes(&self, chunk_cells: u32) -> Result<u32, OpenError> {
@@ -90,10 +116,14 @@ impl CaptureBuilder {
             let device = Device::find(&name.interface)?;
             let queues = name.queues_of(&device)?;
             let snap_len = source.settings.snap_len.unwrap_or(self.snap_len);
+            let filter = source.settings.filter.as_ref().or(self.filter.as_ref());
             match targets.iter_mut().find(|target| target.device.index == device.index) {
                 Some(target) if target.snap_len != snap_len => {
                     let setting = "snap length";
                     return Err(OpenError::SettingsDiffer { interface: device.name, setting });
+                }
+                Some(target) if target.filter.as_ref() != filter => {
+                    return Err(OpenError::SettingsDiffer { interface: device.name, setting: "filter" });
                 }
                 Some(target) => {
                     target.queues.extend(queues);
@@ -108,6 +138,7 @@ impl CaptureBuilder {
                     device,
                     queues,
                     snap_len,
+                    filter: filter.cloned(),
                 }),
             }
         }
@@ -215,6 +246,7 @@ impl CaptureBuilder {
     pub(super) fn open_target(
         &self,
         target: &Target,
+        filter: Option<Filter>,
         geometry: Geometry,
         commons: Option<&Arc<xdp::Commons>>,
         interface_index: usize,
@@ -229,6 +261,8 @@ impl CaptureBuilder {
                     timestamps: self.timestamps,
                     promiscuous: self.promiscuous,
                     snap_len: target.snap_len,
+                    filter,
+                    drop_rejected: self.drop_rejected,
                     interface_index,
                     first_ring_index,
                 };
@@ -236,14 +270,14 @@ impl CaptureBuilder {
                 Ok(Opened {
                     rings: opened.rings,
                     counters_at_start: opened.counters_at_start,
-                    attachment: Attachment::Xdp(opened.attachment),
+                    attachment: Attachment::Xdp(Box::new(opened.attachment)),
                     unplaced: None,
                     reception: Reception::Xdp {
                         rung: opened.rung,
                         missed_rungs: opened.missed_rungs,
                         huge_pages: opened.huge_pages,
-                        posted: opened.posted,
                         timestamps: opened.timestamps,
+                        posted: opened.posted,
                     },
                 })
             }
@@ -256,6 +290,7 @@ impl CaptureBuilder {
                     timestamps: self.timestamps,
                     promiscuous: self.promiscuous,
                     snap_len: target.snap_len,
+                    filter,
                     interface_index,
                     first_ring_index,
                 };
@@ -263,7 +298,7 @@ impl CaptureBuilder {
                 Ok(Opened {
                     rings: opened.rings,
                     counters_at_start: target.counters(),
-                    attachment: Attachment::Packet(opened.attachment),
+                    attachment: Attachment::Packet(Box::new(opened.attachment)),
                     unplaced: opened.unplaced,
                     reception: Reception::Packet {
                         spread: settings.spread,

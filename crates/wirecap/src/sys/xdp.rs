@@ -26,8 +26,11 @@ const FILL_RING: u64 = libc::XDP_UMEM_PGOFF_FILL_RING;
 /// may be as long as a cell less this.
 pub(crate) const HEADROOM_BYTES: u32 = 256;
 
-/// A queue stays busy for some milliseconds after the socket that was bound to it is closed.
-const BUSY_RETRY_TIME: Duration = Duration::from_millis(500);
+/// A queue stays busy for some milliseconds after the socket that was bound to it is closed: until the kernel's
+/// RCU callbacks have run, which takes seconds on a machine that is overloaded.
+const BUSY_RETRY_TIME: Duration = Duration::from_secs(10);
+const BUSY_PAUSE: Duration = Duration::from_millis(5);
+const BUSY_PAUSE_MAX: Duration = Duration::from_millis(160);
 
 /// How a socket gets its packets.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -143,11 +146,15 @@ impl XdpSocket {
 /// Tries to bind until the queue is not busy any more, or for too long.
 fn patiently(bind: impl Fn() -> Result<(), Errno>) -> io::Result<()> {
     let deadline = Instant::now() + BUSY_RETRY_TIME;
+    let mut pause = BUSY_PAUSE;
     loop {
         match bind() {
-            Err(Errno::BUSY) if Instant::now() < deadline => thread::sleep(Duration::from_millis(5)),
+            Err(Errno::BUSY) if Instant::now() < deadline => thread::sleep(pause),
             outcome => return Ok(outcome?),
         }
+        // Each attempt has the kernel make a table for every cell, under the lock that it needs to clear up
+        // as well.
+        pause = (pause * 2).min(BUSY_PAUSE_MAX);
     }
 }
 

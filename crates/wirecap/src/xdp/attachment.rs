@@ -1,20 +1,21 @@
 //! What a capture puts on an interface: its program, and the map of its sockets.
 
+use std::cell::RefCell;
 use std::sync::Arc;
 
-use crate::bpf::{BpfError, Map, MapKind};
-use crate::clock::Clock;
+use crate::bpf::{BpfError, Map};
 use crate::device::{Device, Rung};
-use crate::error::OpenError;
-use crate::program::{self, Plan, Stamping};
-use crate::ring::StampSource;
+use crate::error::{FilterChangeError, OpenError};
+use crate::filter::{Filter, Unsupported};
+use crate::ring::{StampSource, UmemRing};
+use crate::sieve::{Check, UserFilter};
 use crate::stamps::{NoStamps, ProgramStamps};
 use crate::steer::Steering;
-use crate::sync::{Mutex, lock};
 use crate::sys::promiscuous::Promiscuous;
 use crate::sys::wait_for_running_programs;
 use crate::sys::xdp::XdpSocket;
 use crate::time::Timestamps;
+use crate::xdp::blueprint::{Blueprint, Where};
 use crate::xdp::claim::Claim;
 use crate::xdp::ladder::Ladder;
 use crate::xdp::place::Place;
@@ -26,18 +27,17 @@ use crate::xdp::{Settings, refused, system};
 pub(crate) struct Attachment {
     /// The keys in use.
     keys: Vec<u32>,
-    sockets: Map,
-    pub(super) place: SharedPlace,
+    blueprint: Blueprint,
+    place: Place,
     pub(super) stamps: Arc<dyn StampSource>,
     /// Whose times the program looks up.
     pub(super) timestamps: Timestamps,
-    _clock: Clock,
+    rings: Vec<Arc<UmemRing>>,
+    filters: Where,
+    check: Check,
     _promiscuous: Option<Promiscuous>,
-    claims: Vec<Claim>,
+    _claims: Vec<Claim>,
 }
-
-/// A place that can be left while others have a look at it. None when it was left.
-pub(super) type SharedPlace = Arc<Mutex<Option<Place>>>;
 
 impl Attachment {
     /// Attaches the program, without sockets yet: everything passes.
@@ -47,56 +47,96 @@ impl Attachment {
         settings: &Settings,
         ladder: &mut Ladder<'_>,
     ) -> Result<Self, OpenError> {
-        let failed = |source| refused(device, source);
         let turn = Claim::turn(device)?;
         let claims = steering.queues().iter().map(|&queue| Claim::queue(device, queue));
         let claims = claims.collect::<Result<Vec<_>, _>>()?;
-        let sockets = Map::create(MapKind::Xskmap, "wirecap_sockets", 4, steering.keys(device.rx_queues));
-        let sockets = sockets.map_err(failed)?;
-        let has_timestamps = settings.timestamps != Timestamps::None;
-        let stamps = has_timestamps.then(ProgramStamps::new).transpose().map_err(failed)?;
-        let clock = Clock::new(settings.timestamps, device);
+        let blueprint =
+            Blueprint::new(device, steering, settings).map_err(|source| refused(device, source))?;
         let promiscuous = settings
             .promiscuous
             .then(|| Promiscuous::join(device.index))
             .transpose()
             .map_err(|source| system("set the interface to promiscuous mode", source))?;
+        let filter = settings.filter.as_ref();
+        let filters = RefCell::new(Where::default());
         let place = Place::take(ladder, steering.queues(), |array| {
-            program::load(&Plan {
-                array,
-                sockets: &sockets,
-                steering,
-                rx_queues: device.rx_queues,
-                stamping: stamps.as_ref().map(|stamps| Stamping { clock: &clock, failed: stamps.failed() }),
-            })
+            let (program, place) = blueprint.load(array, filter)?;
+            filters.replace(place);
+            Ok(program)
         })?;
+        let kept = claims.iter().try_for_each(|claim| claim.keep(place.array()));
+        kept.map_err(|source| system("claim a receive queue by a socket", source))?;
         drop(turn);
+        let filters = filters.into_inner();
         if ladder.rung == Rung::Generic {
             // It also sees packets that come in no batch.
-            clock.read_for_each_packet().map_err(failed)?;
+            blueprint.clock.read_for_each_packet().map_err(|source| refused(device, source))?;
         }
-        let timestamps = if has_timestamps { clock.timestamps() } else { Timestamps::None };
-        let stamps: Arc<dyn StampSource> = match stamps {
-            Some(stamps) => Arc::new(stamps),
+        let check = blueprint.check(filter, &filters).map_err(|source| unsupported(device, source))?;
+        let stamps: Arc<dyn StampSource> = match &blueprint.stamp_failed {
+            Some(map) => Arc::new(ProgramStamps::new(Arc::clone(map))),
             None => Arc::new(NoStamps),
         };
         let keys = steering.queues().iter().zip(steering.rings_of_queues());
         let keys = keys.flat_map(|(&queue, rings)| (0..rings).map(move |part| steering.key(queue, part)));
+        let timestamps = blueprint.timestamps();
         Ok(Self {
             keys: keys.collect(),
-            sockets,
-            place: Arc::new(Mutex::new(Some(place))),
-            stamps,
+            blueprint,
+            place,
             timestamps,
-            _clock: clock,
+            stamps,
+            rings: Vec::new(),
+            filters,
+            check,
             _promiscuous: promiscuous,
-            claims,
+            _claims: claims,
         })
+    }
+
+    /// Counts by queue what the program turned away.
+    pub(super) fn filtered(&self) -> &Arc<Map> {
+        &self.blueprint.filtered
+    }
+
+    /// Has user space do on `rings` what the program leaves to it.
+    pub(super) fn settle(&mut self, rings: &[Arc<UmemRing>]) {
+        self.rings = rings.to_vec();
+        self.rings.iter().for_each(|ring| ring.settle(self.check.clone()));
+    }
+
+    /// From now on the packets that `filter` wants are captured.
+    pub(crate) fn set_filter(&mut self, filter: &Filter) -> Result<(), FilterChangeError> {
+        let device = &self.blueprint.device;
+        let failed = |source| FilterChangeError::Program { interface: device.name.clone(), source };
+        let _turn = Claim::turn(device).map_err(|error| FilterChangeError::Interface(Box::new(error)))?;
+        let (program, filters) = self.blueprint.load(self.place.array(), Some(filter)).map_err(failed)?;
+        let check = self.blueprint.check(Some(filter), &filters);
+        let check = check.map_err(|source| unsupported(device, source))?;
+        // What waits in the rings may have been let through for user space to decide on.
+        if let Ok(filter) = UserFilter::new(filter, device) {
+            self.rings.iter().for_each(|ring| ring.begin_change(filter.clone()));
+        }
+        let exchanged = self.place.exchange(program).map_err(failed);
+        if exchanged.is_ok() {
+            (self.filters, self.check) = (filters, check);
+        }
+        wait_for_running_programs();
+        self.rings.iter().for_each(|ring| ring.settle(self.check.clone()));
+        exchanged
+    }
+
+    /// Why user space decides on every packet, if it does.
+    pub(crate) fn filters_in_user_space(&self) -> Option<&str> {
+        match &self.filters {
+            Where::Program => None,
+            Where::UserSpace(reason) => Some(reason),
+        }
     }
 
     /// From now on the packets of the ring with this key go to `socket`.
     pub(super) fn receive(&self, key: u32, socket: &XdpSocket) -> Result<(), BpfError> {
-        self.sockets.update_fd(key, socket)
+        self.blueprint.sockets.update_fd(key, socket)
     }
 
     /// Lets packets pass to the host again. When it returns, the last packet is in its ring.
@@ -106,18 +146,17 @@ impl Attachment {
     }
 }
 
+fn unsupported(device: &Device, source: Unsupported) -> FilterChangeError {
+    FilterChangeError::Unsupported { interface: device.name.clone(), source }
+}
+
 impl Drop for Attachment {
     fn drop(&mut self) {
         for &key in &self.keys {
             // Fails only where the socket is gone already.
-            let _ = self.sockets.delete(key);
+            let _ = self.blueprint.sockets.delete(key);
         }
-        let mut place = lock(&self.place);
-        if let Some(place) = &mut *place {
-            place.leave();
-        }
-        // Between the slots and their array, for the reasons that `place` gives.
-        self.claims.clear();
-        *place = None;
+        // Before others may claim the queues, whose slots are theirs then.
+        self.place.leave();
     }
 }

@@ -3,18 +3,21 @@
 //!
 //! A claim is a listening socket with a name of its own in the network namespace (`unix(7)`, abstract
 //! names). The kernel frees it whatever way its holder ends, it is seen from every mount namespace, and
-//! who connects to it learns which process has it. Nobody ever accepts such a connection.
+//! who connects to it learns which process has it. Nobody ever accepts such a connection; what was sent by
+//! one stays until the socket is gone.
 
 use std::fmt;
 use std::fs;
-use std::io;
-use std::os::fd::OwnedFd;
+use std::io::{self, IoSlice};
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, OwnedFd};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use rustix::io::Errno;
 use rustix::net::{
-    AddressFamily, SocketAddrUnix, SocketFlags, SocketType, bind, connect, listen, socket_with,
+    AddressFamily, SendAncillaryBuffer, SendAncillaryMessage, SendFlags, SocketAddrUnix, SocketFlags,
+    SocketType, bind, connect, listen, sendmsg, socket_with,
 };
 
 use crate::chunk::RingName;
@@ -27,29 +30,58 @@ use crate::xdp::system;
 const PROTOCOL: &str = "wirecap/1";
 /// So many may ask who the holder is, until it cannot be asked any more; the kernel allows no more.
 const BACKLOG: i32 = 4096;
-/// How long to wait for one's turn: each takes some 50 ms.
+/// How long to wait while one process has its turn: each takes some 50 ms.
 const PATIENCE: Duration = Duration::from_secs(20);
 const PAUSE: Duration = Duration::from_millis(2);
+/// How often to see whether it is still the same process's.
+const LOOK_INTERVAL: Duration = Duration::from_millis(500);
 
 /// Something that one process at a time has.
 #[derive(Debug)]
-pub(super) struct Claim(#[expect(dead_code, reason = "held for what its end does")] OwnedFd);
+pub(super) struct Claim {
+    name: String,
+    _listening: OwnedFd,
+}
 
 impl Claim {
     /// The right to change what is attached to `device`.
     pub(super) fn turn(device: &Device) -> Result<Self, OpenError> {
         let name = format!("{PROTOCOL}/{}/turn", device.index);
-        let deadline = Instant::now() + PATIENCE;
+        let mut holder = None;
+        let mut since = Instant::now();
+        let mut looked = since;
         loop {
-            match take(&name)? {
-                Some(claim) => return Ok(claim),
-                None if Instant::now() < deadline => thread::sleep(PAUSE),
-                None => {
-                    let holder = Holder::of(&name).unwrap_or_default();
-                    return Err(OpenError::Contended { interface: device.name.clone(), holder });
+            if let Some(claim) = take(&name)? {
+                return Ok(claim);
+            }
+            let now = Instant::now();
+            if now - looked >= LOOK_INTERVAL {
+                looked = now;
+                let current = Holder::of(&name);
+                if current != holder {
+                    (holder, since) = (current, now);
                 }
             }
+            if now - since >= PATIENCE {
+                let holder = holder.unwrap_or_default();
+                return Err(OpenError::Contended { interface: device.name.clone(), holder });
+            }
+            thread::sleep(PAUSE);
         }
+    }
+
+    /// Holds `file` open until others see this claim no more, in whatever order the kernel closes the
+    /// descriptors of a process that is killed: the file goes where nobody takes it out.
+    pub(super) fn keep(&self, file: impl AsFd) -> io::Result<()> {
+        let socket = unix_socket()?;
+        connect(&socket, &address(&self.name))?;
+        let files = [file.as_fd()];
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+        let mut message = SendAncillaryBuffer::new(&mut space);
+        assert!(message.push(SendAncillaryMessage::ScmRights(&files)), "there is space for one");
+        // A file cannot go without a byte.
+        sendmsg(&socket, &[IoSlice::new(&[0])], &mut message, SendFlags::empty())?;
+        Ok(())
     }
 
     /// The right to capture from receive queue `queue` of `device`.
@@ -95,7 +127,7 @@ fn take(name: &str) -> Result<Option<Claim>, OpenError> {
         bound => bound.map_err(failed)?,
     }
     listen(&socket, BACKLOG).map_err(failed)?;
-    Ok(Some(Claim(socket)))
+    Ok(Some(Claim { name: name.to_owned(), _listening: socket }))
 }
 
 fn unix_socket() -> Result<OwnedFd, Errno> {

@@ -11,10 +11,10 @@
 //! any order: what the others need stays, and with the last one all goes. The slots of one that was killed
 //! keep its program, whose sockets are gone, so that its packets pass.
 //!
-//! The kernel empties an array at leisure, also one that somebody has got hold of meanwhile. So whoever
-//! leaves gives up its claims (`claim`) before the array, as the kernel does when it closes what a killed
-//! process had, in the order in which it was opened; and whoever comes gets hold of the array before it looks
-//! for the claims of others. Where there are none it uses an array of its own.
+//! The kernel empties an array at leisure after its last holder let go of it, also if somebody has got hold
+//! of it meanwhile. So every claim (`claim`) holds the array for as long as others see it, and whoever comes
+//! gets hold of the array before it looks for the claims of others. Where there are none it uses an array of
+//! its own.
 
 use std::thread;
 use std::time::{Duration, Instant};
@@ -40,7 +40,7 @@ const BUSY_PAUSE: Duration = Duration::from_millis(10);
 #[derive(Debug)]
 pub(super) struct Place {
     slots: Slots,
-    _link: Link,
+    link: Link,
 }
 
 impl Place {
@@ -76,13 +76,30 @@ impl Place {
     ) -> Result<Self, BpfError> {
         let slots = Slots::of_new_array(queues, load)?;
         let link = ladder.attach(&slots.program)?;
-        Ok(Self { slots, _link: link })
+        Ok(Self { slots, link })
     }
 
-    /// Fills the slots that are empty though they should not be: whoever was killed may have opened its
-    /// array before its claims, in a gap among its descriptors.
-    pub(super) fn restore(&self) -> Result<(), BpfError> {
-        self.slots.fill()
+    /// The array of programs, to which each of them must refer.
+    pub(super) fn array(&self) -> &Map {
+        &self.slots.array
+    }
+
+    /// Puts `program` in the place of the one that there is. Each packet is one program's. To be called by one
+    /// process at a time.
+    pub(super) fn exchange(&mut self, program: Program) -> Result<(), BpfError> {
+        let is_attached = self.link.info()?.program_id == self.slots.program.info()?.id;
+        if is_attached {
+            self.link.update(&program)?;
+        }
+        let before = std::mem::replace(&mut self.slots.program, program);
+        let exchanged = self.slots.fill();
+        if exchanged.is_err() {
+            // What was there before fits where it was; and if it does not the interface is gone.
+            self.slots.program = before;
+            let _ = self.slots.fill();
+            let _ = if is_attached { self.link.update(&self.slots.program) } else { Ok(()) };
+        }
+        exchanged
     }
 
     /// Gets no packets any more. The queues may be claimed by others then.
@@ -106,15 +123,19 @@ impl Slots {
     ) -> Result<Self, BpfError> {
         let array = Map::create(MapKind::ProgArray, ARRAY, 4, SLOTS)?;
         let program = load(&array)?;
+        Self::of(array, program, queues)
+    }
+
+    fn of(array: Map, program: Program, queues: &[u32]) -> Result<Self, BpfError> {
         let slots = Self { array, program, queues: queues.to_vec() };
         slots.fill()?;
         Ok(slots)
     }
 
-    /// Fills those that are empty.
+    /// Has the program in each of them, whatever was there before: those of a process that was killed are not
+    /// empty.
     fn fill(&self) -> Result<(), BpfError> {
-        let empty = self.queues.iter().filter(|queue| self.array.lookup(**queue).is_err());
-        empty.copied().try_for_each(|queue| self.array.update_fd(queue, &self.program))
+        self.queues.iter().try_for_each(|&queue| self.array.update_fd(queue, &self.program))
     }
 
     /// Empties them, once: later they may be somebody else's.
@@ -192,10 +213,8 @@ impl Occupant {
             self.link.update(&program::load_dispatcher(&self.array)?)?;
         }
         ladder.join(self.mode);
-        let slots = Slots { array: self.array, program, queues: queues.to_vec() };
-        // Those of a process that was killed are not empty.
-        slots.queues.iter().try_for_each(|&queue| slots.array.update_fd(queue, &slots.program))?;
-        Ok(Place { slots, _link: self.link })
+        let slots = Slots::of(self.array, program, queues)?;
+        Ok(Place { slots, link: self.link })
     }
 
     /// Takes the place of processes that are gone, though the kernel has not cleared away all of theirs yet.
@@ -208,7 +227,7 @@ impl Occupant {
         let slots = Slots::of_new_array(queues, load)?;
         self.link.update(&slots.program)?;
         ladder.join(self.mode);
-        Ok(Place { slots, _link: self.link })
+        Ok(Place { slots, link: self.link })
     }
 }
 

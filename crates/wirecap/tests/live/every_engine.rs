@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use proptest::strategy::{Strategy, ValueTree};
 use proptest::test_runner::TestRunner;
+use wirecap::filter::{ClassicInsn, FilterRequest};
 use wirecap::{Capture, CaptureBuilder, CaptureError, Engine, OpenError, Source, Timestamps};
 use wirecap_testbed::{
     AfXdpSender, Counters, Load, Namespace, PacketSender, Stamp, VethPair, loss_lock, privileged,
@@ -48,6 +49,7 @@ with_every_engine! {
     an_interface_that_goes_down_and_up_again_is_still_captured,
     an_interface_that_is_removed_ends_the_capture_after_what_had_arrived,
     a_ring_without_a_worker_is_an_error_in_basic_mode,
+    a_filter_is_changed_under_load_and_what_both_want_comes_once,
 }
 
 fn with(engine: Engine, body: fn(Engine)) {
@@ -440,4 +442,68 @@ fn a_ring_without_a_worker_is_an_error_in_basic_mode(engine: Engine) {
     bed.at_receiver(|| capture.stop());
     assert!(workers[0].next_chunk().unwrap().is_none());
     balanced(&bed.close(capture), 0);
+}
+
+/// Wants the frames whose sequence number is not 7 modulo 8, and not `left_out` modulo 4. One with a loop is for
+/// user space.
+fn all_but(left_out: u32, with_loop: bool) -> FilterRequest {
+    let insn = |code, jt, jf, k| ClassicInsn { code, jt, jf, k };
+    let mut program = Vec::new();
+    if with_loop {
+        // To the third, back to the second, on to the fourth.
+        program.extend([insn(0x05, 0, 0, 1), insn(0x05, 0, 0, 1), insn(0x05, 0, 0, 2_u32.wrapping_neg())]);
+    }
+    let low_byte_of_sequence = insn(0x30, 0, 0, 55);
+    let modulo = |number: u32| insn(0x54, 0, 0, number - 1);
+    program.extend([low_byte_of_sequence, modulo(8), insn(0x15, 3, 0, 7)]);
+    program.extend([modulo(4), insn(0x15, 1, 0, left_out)]);
+    program.extend([insn(0x06, 0, 0, 1), insn(0x06, 0, 0, 0)]);
+    FilterRequest::Program(program)
+}
+
+fn a_filter_is_changed_under_load_and_what_both_want_comes_once(engine: Engine) {
+    const SENT: u64 = 100_000;
+    let _lock = loss_lock().unwrap();
+    let bed = Bed::new(engine, 1);
+    let capture = bed.open(Capture::on("a1").engine(engine).chunk(64).pool(2048).filter(all_but(1, false)));
+    let stopper = capture.stopper();
+    let (seen, changes) = thread::scope(|scope| {
+        let mut worker = capture.workers().pop().unwrap();
+        let reader = scope.spawn(move || {
+            let mut seen = vec![0_u8; SENT as usize];
+            while let Some(chunk) = worker.next_chunk().unwrap() {
+                for packet in &chunk {
+                    seen[Stamp::of(packet.data()).unwrap().sequence as usize] += 1;
+                }
+            }
+            seen
+        });
+        let mut generator = bed.generator();
+        let run = generator.start(&[Load::new(0, SENT).per_second(50_000)]).unwrap();
+        let mut changes = 0;
+        while !run.is_finished() {
+            changes += 1;
+            let filter = all_but(1 + changes % 2, changes % 4 > 1);
+            bed.at_receiver(|| capture.set_filter(filter)).unwrap();
+        }
+        run.wait().unwrap();
+        bed.at_receiver(|| stopper.stop());
+        (reader.join().unwrap(), changes)
+    });
+    assert!(changes > 4, "{changes}");
+    let ledger = bed.close(capture);
+    let mut delivered = 0;
+    for (sequence, &times) in seen.iter().enumerate() {
+        match sequence % 8 {
+            7 => assert_eq!(times, 0, "{sequence}, which no filter wants"),
+            1 | 2 | 5 | 6 => assert!(times <= 1, "{sequence} came {times} times"),
+            _ => assert_eq!(times, 1, "{sequence} of {changes} changes"),
+        }
+        delivered += u64::from(times);
+    }
+    balanced(&ledger, delivered);
+    assert!(ledger.is_lossless(), "{ledger}");
+    if engine == Engine::Xdp {
+        assert_eq!(ledger.total.seen, Some(SENT), "{ledger}");
+    }
 }
