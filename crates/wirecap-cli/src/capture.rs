@@ -33,7 +33,8 @@ pub(crate) struct Arguments {
     format: FileFormat,
 
     /// Whose arrival time is read from the clock: every packet's, or, with the engine xdp, that of the first
-    /// of a batch and every eighth, which those behind it share: up to a few microseconds early, and cheaper
+    /// of a batch and every eighth, which those behind it share: up to a few microseconds early, and cheaper;
+    /// hardware: by the device's clock; none: packets have no times, and are written as they come
     #[arg(long, value_enum, default_value_t = TimestampName::Batch)]
     timestamp: TimestampName,
 
@@ -45,6 +46,8 @@ pub(crate) struct Arguments {
 enum TimestampName {
     Packet,
     Batch,
+    Hardware,
+    None,
 }
 
 impl From<TimestampName> for Timestamps {
@@ -52,6 +55,8 @@ impl From<TimestampName> for Timestamps {
         match name {
             TimestampName::Packet => Self::Packet,
             TimestampName::Batch => Self::Batch,
+            TimestampName::Hardware => Self::Hardware,
+            TimestampName::None => Self::None,
         }
     }
 }
@@ -123,8 +128,8 @@ fn record<S: Sink>(
     let options = &arguments.options;
     let filter = arguments.filter.request()?;
     let filtered = |builder| filtered(builder, filter.clone());
-    let capture =
-        options.open(|builder| filtered(builder).workers(1).timestamps(arguments.timestamp.into()))?;
+    let timestamps = arguments.timestamp.into();
+    let capture = options.open(|builder| filtered(builder).workers(1).timestamps(timestamps))?;
     let sink = create(&arguments.write)?;
     let mut recorder = Recorder::new(sink, arguments, &capture, filter)?;
     let mut progress = Progress::new();
@@ -160,6 +165,8 @@ struct Recorder<S: Sink> {
     flushed: Instant,
     /// Packets that arrived after the last one that was asked for, or that could be written.
     surplus: u64,
+    /// Packets bear times, by which rings are merged.
+    has_times: bool,
     /// The filter, in words.
     filter: Option<String>,
 }
@@ -187,7 +194,7 @@ impl<S: Sink> Recorder<S> {
                 os: operating_system(),
                 link_type: interface.device.savefile_link_type(),
                 snap_len: interface.snap_len,
-                time_source: Some(time_source(&interface.reception).to_owned()),
+                time_source: time_source(&interface.reception, arguments.timestamp).map(str::to_owned),
                 filter: interface.filter.as_ref().map(ToString::to_string),
                 ..savefile::Interface::default()
             })?;
@@ -200,6 +207,7 @@ impl<S: Sink> Recorder<S> {
             deadline: options.duration.map(|duration| Instant::now() + duration),
             flushed: Instant::now(),
             surplus: 0,
+            has_times: arguments.timestamp != TimestampName::None,
             filter,
         })
     }
@@ -208,7 +216,7 @@ impl<S: Sink> Recorder<S> {
     fn record(&mut self, capture: &Capture, progress: &mut Progress) -> Result<(), Failure> {
         let mut worker = capture.workers().pop().expect("a new capture has its workers");
         let rings = capture.rings().len();
-        let outcome = if rings == 1 {
+        let outcome = if rings == 1 || !self.has_times {
             self.record_ring(capture, &mut worker, progress)
         } else {
             self.record_merged(capture, &mut worker, progress)
@@ -358,13 +366,14 @@ fn operating_system() -> Option<String> {
     Some(format!("Linux {}", release.trim()))
 }
 
-/// Whose clock the packets' times are by.
-fn time_source(reception: &Reception) -> &'static str {
+/// Whose clock the packets' times are by; none if they have no times.
+fn time_source(reception: &Reception, timestamp: TimestampName) -> Option<&'static str> {
     match reception {
+        _ if timestamp == TimestampName::None => None,
         Reception::Xdp { timestamps: Timestamps::Batch, .. } => {
-            "XDP program, CLOCK_TAI as UTC, read for the first packet of a batch and for every eighth"
+            Some("XDP program, CLOCK_TAI as UTC, read for the first packet of a batch and for every eighth")
         }
-        Reception::Xdp { .. } => "XDP program, CLOCK_TAI as UTC, read for every packet",
-        _ => "packet socket, CLOCK_REALTIME",
+        Reception::Xdp { .. } => Some("XDP program, CLOCK_TAI as UTC, read for every packet"),
+        _ => Some("packet socket, CLOCK_REALTIME"),
     }
 }

@@ -200,8 +200,10 @@ impl CaptureOptions {
     /// Prints the final ledger: for people on standard error, for programs on standard output.
     pub(crate) fn report(&self, ledger: &Ledger) -> Result<(), Failure> {
         eprintln!("{ledger}");
-        // What is taken from the host was said at the beginning.
-        let is_news = |warning: &&Warning| !matches!(warning, Warning::TakenFromHost { .. });
+        // What is taken from the host, and what user space filters, was said at the beginning.
+        let is_news = |warning: &&Warning| {
+            !matches!(warning, Warning::TakenFromHost { .. } | Warning::FilteredInUserSpace { .. })
+        };
         warn(ledger.warnings.iter().filter(is_news));
         if self.json {
             println!("{}", serde_json::to_string(ledger)?);

@@ -498,3 +498,47 @@ fn memory_is_bounded_by_the_pools_whatever_arrives() {
         assert!(peak >= 65_536 * 2048 / 4, "{command:?} took {peak} bytes only");
     }
 }
+
+#[test]
+fn without_times_rings_are_recorded_as_they_come_and_the_file_says_so() {
+    if !privileged() {
+        return;
+    }
+    let bed = Bed::new(2);
+    let directory = TempDir::new().unwrap();
+    let file = savefile(&directory, "timeless");
+    let running = bed.capture(&capture("a1", &file, &["--timestamp", "none", "--json"]));
+    for queue in 0..2_u16 {
+        let mut sender = AfXdpSender::on(&bed.pair.sender, queue.into()).unwrap();
+        (0..500).for_each(|sequence| sender.send(&bed.traffic().frame(Stamp { queue, sequence })).unwrap());
+        sender.flush().unwrap();
+    }
+    let finished = running.interrupt();
+    finished.assert_success();
+    assert_eq!(finished.ledger()["delivered"], 1000);
+    let info = Command::new("capinfos").args(["-I", &file]).output().unwrap();
+    let info = String::from_utf8(info.stdout).unwrap();
+    assert!(info.contains("packet times: none"), "{info}");
+    let packets = tshark(Path::new(&file), &["frame.time_epoch"]);
+    assert!(
+        packets.len() == 1000 && packets.iter().all(|packet| packet[0].starts_with("0.0")),
+        "{packets:?}"
+    );
+}
+
+#[test]
+fn hardware_timestamps_are_refused_with_what_the_driver_offers() {
+    if !privileged() {
+        return;
+    }
+    let bed = Bed::new(1);
+    let directory = TempDir::new().unwrap();
+    let file = savefile(&directory, "never");
+    for (engine, reason) in [("xdp", "its driver (veth)"), ("packet", "the engine packet")] {
+        let options = ["--timestamp", "hardware", "--engine", engine];
+        let arguments = capture("a1", &file, &options);
+        let finished = bed.run(Command::new(WIRECAP).args(&arguments));
+        finished.assert_refused(1, &["a1 has no hardware timestamps", reason, "--timestamp packet"]);
+    }
+    assert!(!Path::new(&file).exists());
+}

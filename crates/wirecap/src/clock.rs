@@ -153,3 +153,80 @@ fn find(program: &mut Assembler, reading: &Map, missing: Label) {
     program.call(Helper::MapLookup);
     program.jump_if(Reg::R0, Condition::Eq, 0, missing);
 }
+
+#[cfg(all(test, not(loom), not(miri)))]
+mod tests {
+    use wirecap_testbed::{Generator, Load, Namespace, Traffic, VethPair, privileged};
+
+    use super::*;
+    use crate::bpf::asm::{Alu, Insn};
+    use crate::bpf::{XDP_DROP, XdpMode};
+
+    /// Nanoseconds that a column of the histogram stands for.
+    const COLUMN_NANOS: i32 = 250;
+    const COLUMNS: u32 = 64;
+
+    /// Notes for each packet how much later its own reading of the clock is than the time it gets.
+    fn noting(clock: &Clock, histogram: &Map) -> Vec<Insn> {
+        let mut program = Assembler::new();
+        let [in_range, done] = [(); 2].map(|()| program.label());
+        clock.read(&mut program);
+        program.mov(Reg::R8, Reg::R0).call(Helper::KtimeTaiNs).sub(Reg::R0, Reg::R8);
+        program.alu64(Alu::Div, Reg::R0, COLUMN_NANOS);
+        let last = COLUMNS.cast_signed() - 1;
+        program.jump_if(Reg::R0, Condition::Lt, last, in_range).mov(Reg::R0, last).bind(in_range);
+        program.store(Size::Word, Reg::R10, KEY, Reg::R0);
+        program.mov(Reg::R2, Reg::R10).add(Reg::R2, i32::from(KEY));
+        program.load_map_fd(Reg::R1, histogram).call(Helper::MapLookup);
+        program.jump_if(Reg::R0, Condition::Eq, 0, done);
+        program.load(Size::Double, Reg::R1, Reg::R0, 0).add(Reg::R1, 1);
+        program.store(Size::Double, Reg::R0, 0, Reg::R1);
+        program.bind(done).mov(Reg::R0, XDP_DROP).exit();
+        program.finish().expect("every label is bound once, and near")
+    }
+
+    /// The column below which so many percent of the packets are.
+    fn percentile(columns: &[u64], percent: u64) -> usize {
+        let wanted = (columns.iter().sum::<u64>() * percent).div_ceil(100);
+        let mut below = 0;
+        columns
+            .iter()
+            .take_while(|&&count| {
+                below += count;
+                below < wanted
+            })
+            .count()
+            + 1
+    }
+
+    /// Shows the error of `Timestamps::Batch` with `--nocapture`; how large it may be is no matter of a test.
+    #[test]
+    fn a_packet_never_gets_a_later_time_than_its_own() {
+        if !privileged() {
+            return;
+        }
+        let (near, far) = (Namespace::new().unwrap(), Namespace::new().unwrap());
+        let pair = VethPair::new((&near, "a0"), (&far, "a1"), 1, 1500).unwrap();
+        let clock = Clock::batch().expect("the kernel has the tracepoint");
+        let mut generator = Generator::new(&pair.sender, &Traffic::to(&pair.receiver)).unwrap();
+        let load = || Load::new(0, 200_000);
+        for (rate, load) in [("full rate", load()), ("200,000/s", load().per_second(200_000))] {
+            let histogram = Map::create(MapKind::PercpuArray, "errors", 8, COLUMNS).unwrap();
+            let code = noting(&clock, &histogram);
+            let program = Program::load(ProgramKind::Xdp, "errors", &code, LoadOptions::default()).unwrap();
+            let attach = || Link::attach_xdp(&program, pair.receiver.index, XdpMode::Native);
+            let link = far.run_in(attach).unwrap().unwrap();
+            generator.send(&[load]).unwrap();
+            drop(link);
+            let columns: Vec<u64> =
+                (0..COLUMNS).map(|column| histogram.lookup_sums(column).unwrap()[0]).collect();
+            let total: u64 = columns.iter().sum();
+            assert!((1..=200_000).contains(&total), "{columns:?}");
+            let below = |percent| percentile(&columns, percent) as i32 * COLUMN_NANOS;
+            println!("{rate}: {total} packets, by {COLUMN_NANOS} ns: {columns:?}");
+            println!("half below {} ns, 99 % below {} ns", below(50), below(99));
+            // A time from the future would be an enormous error; a machine that stands still makes a large one.
+            assert!(columns[COLUMNS as usize - 1] < total / 10, "{columns:?}");
+        }
+    }
+}

@@ -157,6 +157,13 @@ pub enum OpenError {
         /// What the kernel said.
         source: io::Error,
     },
+    /// The times at which the device itself received its packets were asked for.
+    NoHardwareClock {
+        /// The interface's name.
+        interface: String,
+        /// Why they cannot be had.
+        reason: String,
+    },
     /// The filter cannot be had.
     Filter(FilterChangeError),
     /// A system call failed that usually does not.
@@ -271,6 +278,11 @@ impl fmt::Display for OpenError {
                 write!(f, "cannot {action} {interface}; {way}")
             }
             Self::PacketSocket { interface, action, .. } => write!(f, "cannot {action} {interface}"),
+            Self::NoHardwareClock { interface, reason } => write!(
+                f,
+                "{interface} has no hardware timestamps: {reason}; use --timestamp packet, the kernel's clock for each \
+                 packet, or batch, which costs less"
+            ),
             Self::Filter(error) => error.fmt(f),
             Self::System { action, source } if is_permission(source) => {
                 write!(f, "cannot {action}; run as root or grant CAP_NET_RAW, CAP_NET_ADMIN and CAP_BPF")

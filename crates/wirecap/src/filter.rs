@@ -41,6 +41,7 @@ mod place;
 mod program;
 mod request;
 mod socket;
+mod tagged;
 mod translate;
 #[cfg(all(target_arch = "x86_64", not(miri)))]
 mod x86_64;

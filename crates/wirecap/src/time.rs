@@ -21,6 +21,9 @@ pub enum Timestamps {
     /// Where the kernel does not tell where a batch ends, and with other engines, as
     /// [`Packet`](Self::Packet).
     Batch,
+    /// Every packet's, by the clock of the device that received it. No driver's is read yet: to open a capture with
+    /// it is an error that says what the interface's driver offers.
+    Hardware,
 }
 
 impl Timestamp {

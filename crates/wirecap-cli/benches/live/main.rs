@@ -8,6 +8,7 @@ mod bare;
 mod bed;
 mod count;
 mod figures;
+mod filter;
 mod footprint;
 mod rivals;
 mod touch;
@@ -48,6 +49,10 @@ enum Part {
     Footprint,
     /// wirecap capture --engine packet beside tcpdump
     Packet,
+    /// What a packet costs that a filter rejects
+    Filter,
+    /// A program that does nothing
+    Hold(filter::Arguments),
     /// The bare AF_XDP receive loop
     Bare(bare::Arguments),
     /// The bare loop's work done with the library
@@ -81,6 +86,7 @@ fn main() -> Outcome<()> {
     match cli.part {
         Some(Part::Bare(arguments)) => return bare::run(&arguments),
         Some(Part::Touch(arguments)) => return touch::run(&arguments),
+        Some(Part::Hold(arguments)) => return filter::hold(&arguments),
         _ => {}
     }
     if !wirecap_testbed::privileged() {
@@ -96,7 +102,9 @@ fn main() -> Outcome<()> {
         Some(Part::Rivals) => rivals::run(effort),
         Some(Part::Footprint) => footprint::run(effort),
         Some(Part::Packet) => rivals::packet(effort),
+        Some(Part::Filter) => filter::run(effort),
         _ => {
+            filter::run(effort)?;
             count::instructions(effort)?;
             count::rates(effort)?;
             footprint::run(effort)?;

@@ -277,6 +277,9 @@ impl CaptureBuilder {
             return self.open_file(path);
         }
         let targets = self.targets()?;
+        if self.timestamps == Timestamps::Hardware {
+            return Err(targets[0].lacks_hardware_clock());
+        }
         let filters = targets.iter().map(Target::compile_filter).collect::<Result<Vec<_>, _>>()?;
         let geometry = self.geometry(&targets)?;
         let bytes = |target: &Target| target.pool_bytes(geometry);

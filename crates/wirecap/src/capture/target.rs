@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use super::builder::{CaptureBuilder, DEFAULT_CHUNKS, Engine, MAX_CELLS};
 use super::{Attachment, Reception};
-use crate::device::{self, Device, DeviceCounters, DropSource};
+use crate::device::{self, Device, DeviceCounters, DropSource, RxMetadata, XdpSupport};
 use crate::error::{FilterChangeError, OpenError};
 use crate::filter::{Filter, FilterRequest};
 use crate::limits;
@@ -51,6 +51,23 @@ impl Target {
     pub(super) fn compile_filter(&self) -> Result<Option<Filter>, FilterChangeError> {
         let compile = |request: &FilterRequest| request.compile(self.device.savefile_link_type());
         Ok(self.filter.as_ref().map(compile).transpose()?)
+    }
+
+    /// Why its packets do not get the times at which the device received them.
+    pub(super) fn lacks_hardware_clock(&self) -> OpenError {
+        let interface = self.device.name.clone();
+        let driver = self.device.driver.as_deref().unwrap_or("without a name");
+        let offers = |xdp: &XdpSupport| xdp.rx_metadata.contains(RxMetadata::TIMESTAMP);
+        let reason = match &self.way {
+            Way::Packet { .. } => "the engine packet gives the kernel's time".to_owned(),
+            Way::Xdp(_) if self.device.xdp.as_ref().is_some_and(offers) => {
+                format!(
+                    "its driver ({driver}) offers them to XDP programs, but none was there to try them with"
+                )
+            }
+            Way::Xdp(_) => format!("its driver ({driver}) does not show them to XDP programs"),
+        };
+        OpenError::NoHardwareClock { interface, reason }
     }
 
     /// The device's counters; `None` if they do not tell its drops, or not by themselves.

@@ -1,13 +1,14 @@
 //! Filters as the kernel runs them for packet sockets.
 //!
 //! The kernel's classic BPF differs from libpcap's in three ways. It sees a frame without its outer VLAN tag,
-//! which it has taken off. It shifts by the low five bits of the index register. And an offset that becomes
+//! which it has taken off; there is a second program for those frames (`tagged`). It shifts by the low five bits of the index register. And an offset that becomes
 //! negative counts from the network or link-layer header instead of rejecting the packet. Where that could
 //! matter the kernel lets a packet through, and user space decides.
 
 use super::bounds::index_stays_below;
 use super::context::Unsupported;
 use super::insn::{ClassicInsn, Extension, Op, Operand, Operation, Source, Verdict};
+use super::tagged::without_tag;
 use super::{CompiledFilter, Filter};
 
 /// The most instructions that the kernel takes (`BPF_MAXINSNS`).
@@ -16,6 +17,8 @@ const INSNS_MAX: usize = 4096;
 const OFFSET_MAX: u32 = i32::MAX.cast_unsigned();
 /// As many bytes as there can be.
 const WHOLE: u32 = 262_144;
+/// The load that tells whether a tag was taken off.
+const VLAN_PRESENT: u32 = 0xffff_f000 + Extension::VlanPresent as u32;
 const LOAD_ZERO: ClassicInsn = ClassicInsn { code: 0x00, jt: 0, jf: 0, k: 0 };
 
 /// A filter in the form of a packet socket's.
@@ -49,7 +52,7 @@ impl Filter {
             return Err(Unsupported::Loop);
         }
         let form = match CompiledFilter::new(self) {
-            Ok(compiled) if !self.is_for_the_kernel() => self.for_whole_packets(compiled, keep)?,
+            Ok(compiled) if !self.is_for_the_kernel() => self.for_whole_packets(compiled, keep, before)?,
             _ => SocketForm { program: self.beginning_with_zero(keep), unsure: Unsure::Nothing },
         };
         match before + form.program.len() {
@@ -58,14 +61,22 @@ impl Filter {
         }
     }
 
-    fn for_whole_packets(&self, compiled: CompiledFilter, keep: u32) -> Result<SocketForm, Unsupported> {
+    fn for_whole_packets(
+        &self,
+        compiled: CompiledFilter,
+        keep: u32,
+        before: usize,
+    ) -> Result<SocketForm, Unsupported> {
         if let Some(difference) = self.difference() {
             return Err(Unsupported::Differs { difference });
         }
-        Ok(if index_stays_below(&self.program, OFFSET_MAX) {
-            SocketForm { program: self.of_untagged(keep), unsure: Unsure::Tagged(compiled) }
-        } else {
-            SocketForm { program: self.of_untagged(WHOLE), unsure: Unsure::Everything(compiled) }
+        if !index_stays_below(&self.program, OFFSET_MAX) {
+            return Ok(SocketForm { program: self.of_untagged(WHOLE), unsure: Unsure::Everything(compiled) });
+        }
+        let whole = self.of_both(keep).filter(|program| before + program.len() <= INSNS_MAX);
+        Ok(match whole {
+            Some(program) => SocketForm { program, unsure: Unsure::Nothing },
+            None => SocketForm { program: self.of_untagged(keep), unsure: Unsure::Tagged(compiled) },
         })
     }
 
@@ -114,11 +125,19 @@ impl Filter {
         [LOAD_ZERO].into_iter().chain(kept).collect()
     }
 
+    /// The program for packets that bore a tag, and behind it the one for those that did not.
+    fn of_both(&self, keep: u32) -> Option<Vec<ClassicInsn>> {
+        let tagged = without_tag(&self.program, keep)?;
+        let insn = |code, jt, jf, k| ClassicInsn { code, jt, jf, k };
+        let to_the_other = 1 + tagged.len() as u32;
+        let choice = [insn(0x30, 0, 0, VLAN_PRESENT), insn(0x15, 1, 0, 1), insn(0x05, 0, 0, to_the_other)];
+        Some([&choice[..], &[LOAD_ZERO], &tagged, &self.beginning_with_zero(keep)].concat())
+    }
+
     /// The program for packets that bore no tag; lets those through that did, whole.
     fn of_untagged(&self, keep: u32) -> Vec<ClassicInsn> {
         let insn = |code, jt, jf, k| ClassicInsn { code, jt, jf, k };
-        let vlan_present = 0xffff_f000 + Extension::VlanPresent as u32;
-        let mut program = vec![insn(0x30, 0, 0, vlan_present), insn(0x15, 0, 1, 1), insn(0x06, 0, 0, WHOLE)];
+        let mut program = vec![insn(0x30, 0, 0, VLAN_PRESENT), insn(0x15, 0, 1, 1), insn(0x06, 0, 0, WHOLE)];
         program.extend(self.beginning_with_zero(keep));
         program
     }
@@ -128,4 +147,43 @@ impl Filter {
 fn is_known_of_whole_packets(extension: Extension) -> bool {
     use Extension::{InterfaceIndex, PacketType, Protocol, XorX};
     matches!(extension, Protocol | PacketType | InterfaceIndex | XorX)
+}
+
+#[cfg(all(test, not(loom), not(miri)))]
+mod tests {
+    use super::*;
+    use crate::savefile::LinkType;
+
+    /// Where user space has to look again.
+    fn unsure(expression: &str) -> &'static str {
+        let filter =
+            Filter::compile(expression, LinkType::ETHERNET, 0).expect("libpcap is there, and takes it");
+        match filter.for_socket(96, 0).map(|form| form.unsure) {
+            Ok(Unsure::Nothing) => "nothing",
+            Ok(Unsure::Tagged(_)) => "tagged",
+            Ok(Unsure::Everything(_)) => "everything",
+            Err(_) => "no socket",
+        }
+    }
+
+    #[test]
+    fn the_kernel_decides_alone_on_what_people_ask_for() {
+        let usual = [
+            "udp",
+            "ip",
+            "not ip6",
+            "udp port 53",
+            "tcp port 80 or tcp port 443 or host 10.0.0.1",
+            "vlan",
+            "vlan 7 and udp port 53",
+            "vlan and vlan 9 and tcp",
+            "greater 100",
+            "ether host 02:00:00:00:00:01",
+            "tcp[tcpflags] & tcp-syn != 0",
+        ];
+        assert_eq!(usual.map(unsure), ["nothing"; 11]);
+        assert_eq!(unsure("ether[11:2] = 0"), "tagged", "it would have to be put together");
+        assert_eq!(unsure("ether[ether[20:4]] = 0"), "everything", "it may be anywhere");
+        assert_eq!(unsure("ip[0] << ip[1] = 0"), "no socket");
+    }
 }

@@ -141,7 +141,7 @@ fn some_programs() -> Vec<Case> {
 #[test]
 fn packet_sockets_take_what_libpcap_takes() {
     if privileged() {
-        compare(Engine::Packet, &some_expressions(8));
+        compare(Engine::Packet, &some_expressions(4));
         compare(Engine::Packet, &some_programs());
     }
 }

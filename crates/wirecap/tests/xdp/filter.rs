@@ -166,6 +166,34 @@ fn what_is_too_long_for_the_kernel_is_filtered_in_user_space_with_a_notice_and_c
 }
 
 #[test]
+fn the_cells_of_packets_that_user_space_turns_away_come_back() {
+    if !privileged() {
+        return;
+    }
+    // Cells for 32 packets, in bursts of 8, and frames of up to three cells.
+    let bed = Bed::with_mtu(1, 9000);
+    let capture = bed.open(small().chunk(32).pool(1).filter(long_program(3000, 7)));
+    let mut worker = capture.workers().pop().unwrap();
+    let traffic = Traffic::to(&bed.pair.receiver);
+    let mut sender = AfXdpSender::on(&bed.pair.sender, 0).unwrap();
+    let mut delivered = 0;
+    for burst in 0..200 {
+        for sequence in 0..8 {
+            let mut frame = traffic.frame(Stamp { queue: 0, sequence });
+            frame.resize([60, 3000, 5000, 9000][(burst % 4) as usize], 0);
+            sender.send(&frame).unwrap();
+        }
+        sender.flush().unwrap();
+        take(&mut worker, 1, |chunk| assert_eq!(chunk.get(0).unwrap().data()[55], 7));
+        delivered += 1;
+    }
+    let ledger = bed.close(capture);
+    balanced(&ledger, delivered);
+    assert!(ledger.is_lossless(), "{ledger}");
+    assert_eq!(ledger.total.filtered, Some(7 * delivered), "{ledger}");
+}
+
+#[test]
 fn a_bad_filter_changes_nothing() {
     if !privileged() {
         return;
