@@ -1,5 +1,6 @@
 //! Opening, stopping and closing a capture.
 
+use std::io;
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -11,8 +12,9 @@ use crate::chunk::RingName;
 use crate::device::{self, Device, DeviceCounters, DropSource, Rung};
 use crate::error::OpenError;
 use crate::file::FileRing;
+use crate::filter::ClassicInsn;
 use crate::group::Group;
-use crate::ledger::{Ledger, Mode, RingLedger};
+use crate::ledger::{Account, Ledger, Mode, RingLedger};
 use crate::limits;
 use crate::packet::{self, Direction, Spread, Unplaced};
 use crate::pool::Geometry;
@@ -31,6 +33,8 @@ pub const DEFAULT_CHUNKS: u32 = 512;
 const MAX_CHUNK_CELLS: u32 = 65_536;
 /// The largest R x M: what AF_XDP's 32-bit ring indices and allocators take without complaint.
 const MAX_CELLS: u64 = 1 << 26;
+/// Instructions of a socket's filter at most (`BPF_MAXINSNS`).
+const KERNEL_INSNS_MAX: usize = 4096;
 /// How long a worker may be away before its buddies take everything from its rings.
 const DEFAULT_STUCK_AFTER: Duration = Duration::from_secs(1);
 /// Bytes kept of each packet unless something else is asked for: all of them.
@@ -832,6 +836,42 @@ impl Capture {
     /// engine `packet`, how many cells' memory they take.
     pub fn backlogs(&self) -> Vec<u32> {
         self.shared.group.rings().iter().map(|ring| ring.backlog()).collect()
+    }
+
+    /// The account of one ring so far, which asks nobody but its socket.
+    pub fn account(&self, ring: usize) -> Account {
+        self.shared.group.rings()[ring].account()
+    }
+
+    /// How many packets have come to a ring that it did not drop, captured yet or not.
+    pub fn arrived(&self, ring: usize) -> u64 {
+        self.shared.group.rings()[ring].arrived()
+    }
+
+    /// With the engine `packet`: has the kernel run `program` on the packets of a ring from now on, as it is.
+    /// Its result is how many bytes of a packet come. What is in the ring already stays, and what the program
+    /// turns away is counted nowhere. The kernel's filters see packets without the VLAN tag that it takes out.
+    ///
+    /// # Errors
+    ///
+    /// What the kernel says of the program, or that packets come in another way.
+    pub fn run_in_kernel(&self, ring: usize, program: &[ClassicInsn]) -> io::Result<()> {
+        if program.len() > KERNEL_INSNS_MAX {
+            return Err(io::ErrorKind::InvalidInput.into());
+        }
+        let insn = |&ClassicInsn { code, jt, jf, k }: &ClassicInsn| libc::sock_filter { code, jt, jf, k };
+        let program: Vec<_> = program.iter().map(insn).collect();
+        self.shared.group.rings()[ring].run_in_kernel(&program)
+    }
+
+    /// The packet socket of a ring, again: what is sent by it the ring does not see, and other options than
+    /// a filter may be set. `None` where packets come in another way.
+    ///
+    /// # Errors
+    ///
+    /// When the process has no descriptor left.
+    pub fn packet_socket(&self, ring: usize) -> io::Result<Option<OwnedFd>> {
+        self.shared.group.rings()[ring].packet_socket().transpose()
     }
 
     /// Stops the capture: packets that arrive from now on go to the host. What has arrived before is

@@ -73,4 +73,4 @@ pub use pool::Geometry;
 pub use reorder::{InOrder, Reorder};
 pub use time::Timestamp;
 pub use warning::Warning;
-pub use worker::Worker;
+pub use worker::{Waker, Worker};
