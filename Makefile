@@ -71,6 +71,6 @@ deps-build:
 deps-demo:
 	@.ci/need ip:iproute2
 deps-test: deps-build deps-demo
-	@.ci/need tcpdump:tcpdump tshark:tshark capinfos:wireshark-common ethtool:ethtool pcap-config:libpcap-dev nm:binutils
+	@.ci/need tcpdump:tcpdump tshark:tshark capinfos:wireshark-common ethtool:ethtool pcap-config:libpcap-dev nm:binutils valgrind:valgrind
 deps-bench: deps-test
 	@.ci/need netsniff-ng:netsniff-ng valgrind:valgrind

@@ -425,7 +425,7 @@ static void handing_over(void) {
     if (!child) {
         emit(100, 17, 2, 0);
         say("child", drain(p), p);
-        exit(0);
+        _exit(0);
     }
     waitpid(child, &status, 0);
     emit(100, 17, 3, 0);
@@ -442,7 +442,7 @@ static void handing_over(void) {
         pcap_t *second = pcap_open_live(tap, 100, 0, 10, errbuf);
         printf("a second one: %s\n", second ? "opened" : errbuf);
         pcap_close(p);
-        exit(0);
+        _exit(0);
     }
     waitpid(child, &status, 0);
     pcap_close(p);
