@@ -1,16 +1,24 @@
 //! Who reads from a handle: one thread at a time.
 #![allow(unsafe_code)]
 
+use std::cell::Cell;
+use std::io;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+
+use rustix::process::getpid;
+use rustix::thread::gettid;
 
 /// Nobody reads.
 const NOBODY: usize = 0;
+/// Nobody ever will.
+const FREED: usize = usize::MAX;
 
 /// The reader's seat of a handle.
 ///
-/// A callback may leave a read by longjmp or by an exception that passes us without a trace, so a seat may be
-/// taken by a call that is no more. The same thread gets it again in any case; and whether the call that
-/// took it still runs can be told from where its frame was on the stack.
+/// A callback may leave a read by longjmp or by an exception that passes us without a trace, and a thread may
+/// be cancelled, so a seat may be taken by a call that is no more. The same thread gets it again in any case, and
+/// whether the call that took it still runs can be told from where its frame was on the stack; another thread
+/// gets it if the one that took it is no more.
 #[derive(Debug)]
 pub(crate) struct Turn {
     thread: AtomicUsize,
@@ -29,10 +37,22 @@ pub(crate) enum Seat {
     Nested,
 }
 
-/// A number for this thread, which a child process has too: the address of something of its own.
+/// This thread's number. In a child process it keeps the one that it had in its parent.
 fn this_thread() -> usize {
-    thread_local!(static PLACE: u8 = const { 0 });
-    PLACE.with(|place| std::ptr::from_ref(place).addr())
+    thread_local!(static NUMBER: Cell<usize> = const { Cell::new(NOBODY) });
+    NUMBER.with(|number| {
+        if number.get() == NOBODY {
+            number.set(gettid().as_raw_pid().unsigned_abs() as usize);
+        }
+        number.get()
+    })
+}
+
+/// Whether no thread of this process has this number.
+fn is_gone(thread: usize) -> bool {
+    // SAFETY: signal 0 only asks.
+    let sent = unsafe { libc::syscall(libc::SYS_tgkill, getpid().as_raw_pid(), thread, 0) };
+    sent != 0 && io::Error::last_os_error().raw_os_error() == Some(libc::ESRCH)
 }
 
 impl Turn {
@@ -47,7 +67,14 @@ impl Turn {
         let (thread, frame) = (this_thread(), (&raw const mark).addr());
         match self.thread.compare_exchange(NOBODY, thread, Ordering::Acquire, Ordering::Relaxed) {
             Ok(_) => {}
-            Err(owner) if owner != thread => return None,
+            Err(owner) if owner != thread => {
+                let may_take = owner != FREED && is_gone(owner);
+                let take =
+                    || self.thread.compare_exchange(owner, thread, Ordering::Acquire, Ordering::Relaxed);
+                if !may_take || take().is_err() {
+                    return None;
+                }
+            }
             // Stacks grow downwards: what was called later stands lower.
             Err(_) if frame < self.frame.load(Ordering::Relaxed) => return Some(Seat::Nested),
             Err(_) => {}
@@ -71,8 +98,11 @@ impl Turn {
     #[must_use = "nobody else frees the handle"]
     pub(crate) fn close(&self) -> bool {
         let mark = 0_u8;
-        let abandoned = self.thread.load(Ordering::Relaxed) == this_thread()
-            && (&raw const mark).addr() >= self.frame.load(Ordering::Relaxed);
+        let owner = self.thread.load(Ordering::Relaxed);
+        let abandoned = match owner == this_thread() {
+            true => (&raw const mark).addr() >= self.frame.load(Ordering::Relaxed),
+            false => owner != NOBODY && is_gone(owner),
+        };
         self.closed.store(true, Ordering::SeqCst);
         abandoned || self.take_for_good()
     }
@@ -85,7 +115,7 @@ impl Turn {
 
     /// Of all who try after the handle was closed one succeeds, and not while somebody reads.
     fn take_for_good(&self) -> bool {
-        self.thread.compare_exchange(NOBODY, usize::MAX, Ordering::SeqCst, Ordering::Relaxed).is_ok()
+        self.thread.compare_exchange(NOBODY, FREED, Ordering::SeqCst, Ordering::Relaxed).is_ok()
     }
 }
 
@@ -115,6 +145,25 @@ mod tests {
         std::thread::scope(|scope| {
             scope.spawn(|| assert_eq!(turn.enter(), Some(Seat::First)));
         });
+    }
+
+    /// A turn whose reader is no more.
+    fn orphaned() -> Turn {
+        let turn = Turn::new();
+        std::thread::scope(|scope| {
+            scope.spawn(|| turn.enter().unwrap());
+        });
+        // It is joined a moment before the kernel has forgotten it.
+        while !is_gone(turn.thread.load(Ordering::Relaxed)) {
+            std::thread::yield_now();
+        }
+        turn
+    }
+
+    #[test]
+    fn a_seat_whose_thread_is_gone_is_free() {
+        assert_eq!(orphaned().enter(), Some(Seat::First));
+        assert!(orphaned().close(), "nobody reads any more");
     }
 
     #[test]

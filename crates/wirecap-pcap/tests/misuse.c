@@ -17,7 +17,7 @@ static pcap_t *wire;
 static void check(const char *what, int holds) {
     printf("%s: %s\n", holds ? "ok" : "WRONG", what);
     fflush(stdout);
-    alarm(30);
+    alarm(90);
 }
 
 static pcap_t *open_tap(void) {
@@ -64,6 +64,12 @@ static int looped;
 static void *loop(void *p) {
     int n = 0;
     looped = pcap_loop(p, -1, count, (unsigned char *)&n);
+    return NULL;
+}
+
+static void stay(unsigned char *user, const struct pcap_pkthdr *h, const unsigned char *d) { (void)user; (void)h; (void)d; sleep(20); }
+static void *loop_and_stay(void *p) {
+    pcap_loop(p, -1, stay, NULL);
     return NULL;
 }
 
@@ -131,7 +137,23 @@ int main(int argc, char **argv) {
     pcap_close(p);
     pthread_join(thread, NULL);
     check("closed by another thread", looped == -2);
-    for (int i = 0; i < 30; i++) {
+    p = open_tap();
+    pthread_create(&thread, NULL, loop, p);
+    usleep(100000);
+    pthread_cancel(thread);
+    void *result;
+    pthread_join(thread, &result);
+    check("a cancelled reader ends", result == PTHREAD_CANCELED);
+    emit(1);
+    check("and another one goes on", pcap_next_ex(p, &header, &data) == 1);
+    pthread_create(&thread, NULL, loop_and_stay, p);
+    usleep(100000);
+    emit(1);
+    pthread_cancel(thread);
+    pthread_join(thread, &result);
+    check("a reader cancelled in its callback ends", result == PTHREAD_CANCELED);
+    pcap_close(p);
+    for (int i = 0; i < 10; i++) {
         p = pcap_create(tap, errbuf);
         pcap_set_buffer_size(p, 1 << 19);
         if (pcap_activate(p)) { printf("WRONG: %s\n", pcap_geterr(p)); break; }

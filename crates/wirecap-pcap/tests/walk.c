@@ -25,7 +25,7 @@ static const char *tap, *peer, *folder;
 static int wire; // a raw socket on the peer, by which frames are sent
 static char errbuf[PCAP_ERRBUF_SIZE];
 
-static void section(const char *name) { printf("== %s\n", name); fflush(stdout); alarm(30); }
+static void section(const char *name) { printf("== %s\n", name); fflush(stdout); alarm(90); }
 
 static void say(const char *what, int status, pcap_t *p) {
     printf("%s: %d%s%s\n", what, status, status < 0 && p ? " " : "", status < 0 && p ? pcap_geterr(p) : "");

@@ -11,12 +11,12 @@ use wirecap::{CaptureError, Chunk, Packet, Worker};
 
 use super::{Live, Sieve, locked};
 use crate::abi::{D_IN, D_OUT, PacketHeader};
-use crate::failure::{chain, guarded};
+use crate::failure::{cancel, caught, chain, guarded};
 use crate::socket::{self, Health};
 
-/// How long a read waits at a time. It goes on until there are packets or somebody breaks it off, since
-/// libpcap's timeout is one for packets that have come.
-const LONG: Duration = Duration::from_secs(3600);
+/// How long a read waits at a time, before it looks whether its thread was cancelled. It goes on until there are
+/// packets or somebody breaks it off, since libpcap's timeout is one for packets that have come.
+const AT_A_TIME: Duration = Duration::from_millis(250);
 /// What libpcap says, and clients compare, when the interface was removed.
 const DISAPPEARED: &str = "The interface disappeared";
 
@@ -133,7 +133,7 @@ impl Live {
                 return Found::Broken;
             }
             // SAFETY: the caller's promise.
-            match guarded(|| unsafe { self.step() }) {
+            match caught(|| unsafe { self.step() }) {
                 Ok(Some(packet)) => return Found::Packet(packet),
                 Ok(None) => {}
                 Err(panic) => return Found::Failed(panic),
@@ -168,13 +168,13 @@ impl Live {
             let taken = unsafe {
                 self.take_chunk(|worker| match nonblocking {
                     true => worker.try_next_chunk(),
-                    false => worker.next_chunk_timeout(LONG),
+                    false => worker.next_chunk_timeout(AT_A_TIME),
                 })
             };
             match taken {
                 Ok(true) => return Ok(()),
                 Ok(false) if nonblocking => return self.look_at_interface(),
-                Ok(false) => {}
+                Ok(false) => cancel::point(),
                 Err(text) => return Err(Found::Failed(text)),
             }
         }

@@ -14,7 +14,7 @@ use tempfile::TempDir;
 use wirecap_testbed::{Namespace, VethPair};
 
 /// What no program of ours takes so long for.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
+pub(crate) const PATIENCE: Duration = Duration::from_secs(180);
 
 /// Which libpcap a program gets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
