@@ -2,6 +2,7 @@
 
 use std::fs;
 use std::os::unix::process::CommandExt;
+use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
@@ -65,9 +66,26 @@ impl ClientBed {
 
     /// Starts a client's script in a folder of its own.
     pub(crate) fn start(&self, client: &Client, library: Library) -> Running {
+        self.start_script(client.script, library, Path::new(""))
+    }
+
+    /// Starts a script that reads a savefile.
+    pub(crate) fn read(&self, script: &str, file: &Path) -> Running {
+        self.start_script(script, Library::System, file)
+    }
+
+    /// Has tcpdump record what passes.
+    pub(crate) fn record(&self, file: &Path) -> Child {
+        let mut command = Command::new("tcpdump");
+        command.args(["-i", "a1", "-U", "-Z", "root", "-w"]).arg(file).env_remove("LD_LIBRARY_PATH");
+        command.stderr(Stdio::null());
+        self.here.run_in(|| command.spawn()).unwrap().unwrap()
+    }
+
+    fn start_script(&self, script: &str, library: Library, file: &Path) -> Running {
         let folder = tempfile::tempdir().unwrap();
         let mut command = Command::new("sh");
-        command.arg("-c").arg(client.script).env_remove("LD_LIBRARY_PATH");
+        command.arg("-c").arg(script).env_remove("LD_LIBRARY_PATH").env("FILE", file);
         command.envs([("IF", "a1"), ("HERE", HERE), ("THERE", THERE), ("LC_ALL", "C"), ("HOME", "/root")]);
         command.env("DIR", folder.path()).current_dir(folder.path());
         if library == Library::DropIn {
@@ -142,6 +160,12 @@ impl Running {
         let _ = Command::new("kill").args(["-KILL", "--", &group]).stderr(Stdio::null()).status();
         Ended { said, folder: self.folder }
     }
+}
+
+/// Ends a program by Ctrl-C.
+pub(crate) fn stop(mut child: Child) {
+    let _ = Command::new("kill").args(["-INT", &child.id().to_string()]).status();
+    child.wait().unwrap();
 }
 
 fn ip(namespace: &Namespace, arguments: &str) {

@@ -55,6 +55,7 @@ fn main() -> ExitCode {
 fn run(client: &Client) -> Result<(), String> {
     let (theirs, ours) = match client.way {
         Way::Listens => listen(client)?,
+        Way::ListensAlone(script) => listen_and_read(client, script)?,
         Way::Asks => (ask(client, Library::System)?, ask(client, Library::DropIn)?),
     };
     let (theirs, ours) = ((client.normal)(&theirs), (client.normal)(&ours));
@@ -83,6 +84,24 @@ fn listen(client: &Client) -> Result<(String, String), String> {
     bed.converse();
     std::thread::sleep(LINGERING);
     let (theirs, ours) = (theirs.end(client), ours.end(client));
+    Ok((bed.report(client, theirs), bed.report(client, ours)))
+}
+
+/// The client listens on the drop-in, and reads what tcpdump recorded meanwhile.
+fn listen_and_read(client: &Client, script: &'static str) -> Result<(String, String), String> {
+    let bed = ClientBed::new();
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("file");
+    let recorder = bed.record(&file);
+    bed.wait_for_handles(1, false)?;
+    let ours = bed.start(client, Library::DropIn);
+    bed.wait_for_handles(1 + client.handles, true)?;
+    std::thread::sleep(SETTLING);
+    bed.converse();
+    std::thread::sleep(LINGERING);
+    let ours = ours.end(client);
+    bed::stop(recorder);
+    let theirs = bed.read(script, &file).end(&Client { end: table::End::Itself, ..*client });
     Ok((bed.report(client, theirs), bed.report(client, ours)))
 }
 
