@@ -50,8 +50,9 @@ const IDLE: u64 = 1;
 #[derive(Debug, Clone, Copy)]
 struct Seen {
     asked: u64,
-    /// The first look that found it there, in nanoseconds of the group's clock.
-    since: u64,
+    /// When a second look found it there, in nanoseconds of the group's clock. The first one reads no clock:
+    /// mostly there is no second one.
+    since: Option<u64>,
 }
 
 /// What a worker got when it asked.
@@ -74,7 +75,7 @@ impl Group {
         let seat = |worker| Seat {
             home: (worker..rings.len()).step_by(workers).collect(),
             asked: AtomicU64::new(IDLE),
-            seen: Mutex::new(Seen { asked: IDLE, since: 0 }),
+            seen: Mutex::new(Seen { asked: IDLE, since: None }),
             asleep: AtomicBool::new(false),
         };
         let seats = (0..workers).map(seat).collect();
@@ -136,7 +137,7 @@ impl Group {
         &self,
         worker: usize,
         turn: &mut usize,
-        now: impl FnOnce() -> u64,
+        now: impl Fn() -> u64,
     ) -> Result<Asked, CaptureError> {
         // Looked at first: what came in before the end is then still found below.
         let ending = self.ending.load(Ordering::Acquire);
@@ -181,9 +182,9 @@ impl Group {
 
     /// The ring with the largest backlog above the threshold, if there is one. What was
     /// left in the rings of workers that are stuck, gone or ending is taken whatever the threshold.
-    fn busiest_buddy(&self, worker: usize, now: impl FnOnce() -> u64, ending: bool) -> Option<Candidate<'_>> {
+    fn busiest_buddy(&self, worker: usize, now: impl Fn() -> u64, ending: bool) -> Option<Candidate<'_>> {
         let Mode::Advanced(threshold) = self.mode else { return None };
-        let now = now();
+        let now = &now;
         let others = (0..self.seats.len()).filter(|&other| other != worker);
         let candidates = others.flat_map(|other| {
             let is_abandoned = self.is_away(other, now);
@@ -196,8 +197,8 @@ impl Group {
     }
 
     /// Whether `worker` is gone, or has not asked for too long although there is work for it. Its time counts
-    /// from the first look of a buddy that has nothing to do; before, nobody could have helped.
-    fn is_away(&self, worker: usize, now: u64) -> bool {
+    /// from the second look of buddies that have nothing to do.
+    fn is_away(&self, worker: usize, now: impl Fn() -> u64) -> bool {
         let seat = &self.seats[worker];
         let asked = seat.asked.load(Ordering::Acquire);
         if asked == GONE {
@@ -207,13 +208,15 @@ impl Group {
         let Some(mut seen) = try_lock(&seat.seen) else { return false };
         let rests = asked & IDLE != 0 && self.home(worker).all(|ring| ring.backlog() == 0);
         if rests || asked != seen.asked {
-            *seen = Seen { asked, since: now };
+            *seen = Seen { asked, since: None };
+            return false;
         }
-        now.saturating_sub(seen.since) > self.stuck_after.as_nanos() as u64
+        let now = now();
+        now.saturating_sub(*seen.since.get_or_insert(now)) > self.stuck_after.as_nanos() as u64
     }
 
     /// Whether `worker` would find nothing now.
-    pub(crate) fn is_quiet(&self, worker: usize, now: impl FnOnce() -> u64) -> bool {
+    pub(crate) fn is_quiet(&self, worker: usize, now: impl Fn() -> u64) -> bool {
         self.home(worker).all(|ring| ring.backlog() == 0) && self.busiest_buddy(worker, now, false).is_none()
     }
 

@@ -35,7 +35,8 @@ const WORTH_WAKING: usize = 256;
 pub(crate) const PACKET_TIME: Duration = Duration::from_nanos(67);
 /// A sleep may take an eighth of the cells that are posted.
 const SLEEP_PER_CELL: Duration = Duration::from_nanos(PACKET_TIME.as_nanos() as u64 / 8);
-/// How often a worker that polls looks whether its interface is still there, which no descriptor tells.
+/// How often a worker that polls looks whether its interface is still there, which no descriptor tells: some
+/// thousand instructions.
 const LOOK_ROUND: Duration = Duration::from_millis(250);
 /// In advanced mode it also looks whether a buddy is in need that cannot call for help because it is
 /// busy with one chunk, or stuck. A full pool of 131,072 cells takes 5 Mpackets/s for 26 ms; a wake-up
@@ -59,6 +60,8 @@ pub struct Worker {
     placement: Placement,
     /// The thread is where `placement` says.
     placed: bool,
+    /// When the home rings' interfaces were last looked at.
+    checked: Instant,
     /// Somebody waits on our descriptor instead of in our functions.
     polled_outside: Cell<bool>,
 }
@@ -126,6 +129,7 @@ impl Worker {
             alarm,
             placed: placement.cpu.is_none(),
             placement,
+            checked: Instant::now(),
             polled_outside: Cell::new(false),
         }
     }
@@ -248,7 +252,10 @@ impl Worker {
             thread::sleep(self.sleep.min(longest));
             return Ok(());
         }
-        self.check_rings()?;
+        if self.checked.elapsed() >= LOOK_ROUND {
+            self.checked = Instant::now();
+            self.check_rings()?;
+        }
         self.shared.group.set_asleep(self.index, true);
         // Whoever wanted help before it saw us asleep did not ring: look once more, then sleep.
         let idle = !self.shared.ending.load(Ordering::SeqCst)
