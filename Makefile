@@ -3,7 +3,7 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -eu -o pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help build demo picture test clients check bench install deps-build deps-demo deps-test deps-bench test-model test-miri
+.PHONY: help build demo picture test clients check bench install deps-build deps-demo deps-test deps-bench test-sim test-model test-miri
 
 # What talks to the kernel runs as root; what compiles does not.
 SUDO := $(shell [ "$$(id -u)" = 0 ] || echo sudo -E)
@@ -26,7 +26,10 @@ demo: build deps-demo ## Sends, captures and accounts for packets between two na
 
 test: deps-test ## All tests, on real veth pairs where a kernel is needed
 	cargo test --workspace --locked
-	$(MAKE) --no-print-directory test-model test-miri
+	$(MAKE) --no-print-directory test-sim test-model test-miri
+
+test-sim: deps-build # 100,000 random schedules of the simulator; a debug build runs fewer
+	cargo test --locked -p wirecap --lib --release -- sim::
 
 # Installs the clients, each of which the table in tests/clients names with its package.
 clients: deps-test ## Some forty programs that use libpcap, as they are, on the drop-in and on libpcap

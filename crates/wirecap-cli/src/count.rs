@@ -9,6 +9,7 @@ use clap::Args;
 use wirecap::{Capture, CaptureError, Worker, grouped};
 
 use crate::failure::Failure;
+use crate::filter::{FilterOptions, filtered};
 use crate::options::CaptureOptions;
 use crate::screen::Screen;
 use crate::size;
@@ -19,13 +20,17 @@ pub(crate) struct Arguments {
     #[command(flatten)]
     options: CaptureOptions,
 
-    /// How many workers share the rings [default: one per ring, but no more than there are CPUs]
+    /// How many workers share the rings; of queues that are fewer, rings are made by flow [default: one per
+    /// receive queue, but no more than there are CPUs]
     #[arg(long, value_name = "N")]
     workers: Option<usize>,
 
     /// Time between two lines or updates
     #[arg(long, value_name = "TIME", value_parser = size::duration, default_value = "1s")]
     interval: Duration,
+
+    #[command(flatten)]
+    filter: FilterOptions,
 }
 
 /// What the workers have counted so far, one per ring.
@@ -43,7 +48,11 @@ impl Tally {
 
 pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
     let cpus = thread::available_parallelism().map_or(1, usize::from);
-    let capture = arguments.options.open(|builder| builder.workers(arguments.workers.unwrap_or(cpus)))?;
+    let filter = arguments.filter.request()?;
+    let capture = arguments.options.open(|builder| match arguments.workers {
+        Some(count) => filtered(builder, filter).workers(count),
+        None => filtered(builder, filter).at_most_workers(cpus),
+    })?;
     let tallies: Vec<Tally> = capture.rings().iter().map(|_| Tally::default()).collect();
     let running = AtomicBool::new(true);
     let outcome = thread::scope(|scope| {

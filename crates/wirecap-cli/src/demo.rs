@@ -151,7 +151,7 @@ impl Stage {
     /// Opens a capture, says so, and lets the sender's count begin at 0.
     fn open(&mut self, device: &str, chunks: u32) -> Result<Capture, Failure> {
         let cpus = thread::available_parallelism().map_or(1, usize::from);
-        let capture = Capture::on(device).chunk(CHUNK).pool(chunks).workers(cpus).open()?;
+        let capture = Capture::on(device).chunk(CHUNK).pool(chunks).at_most_workers(cpus).open()?;
         let (geometry, rings) = (capture.geometry(), capture.rings().len());
         let ring = if rings == 1 { "1 ring" } else { "4 rings, each" };
         self.step(&format!(

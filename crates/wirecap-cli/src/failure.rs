@@ -4,7 +4,8 @@ use std::error::Error;
 use std::fmt;
 use std::process::ExitCode;
 
-use wirecap::OpenError;
+use wirecap::filter::FilterError;
+use wirecap::{FilterChangeError, OpenError};
 use wirecap_testbed::SetupError;
 
 /// What went wrong, in words for the person at the terminal.
@@ -46,7 +47,9 @@ impl fmt::Display for Failure {
 impl From<OpenError> for Failure {
     fn from(error: OpenError) -> Self {
         match error {
-            OpenError::BadParameter { .. } | OpenError::BadDeviceName { .. } => {
+            OpenError::BadParameter { .. }
+            | OpenError::BadDeviceName { .. }
+            | OpenError::Filter(FilterChangeError::Filter(FilterError::Expression { .. })) => {
                 Self::Usage(error.to_string())
             }
             error => Self::Failed(error.into()),

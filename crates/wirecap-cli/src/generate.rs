@@ -188,7 +188,7 @@ fn shares(arguments: &Arguments, interface: &Interface) -> Result<Vec<Share>, Fa
             return Err(Failure::Usage(format!("queue {queue} is named twice")));
         }
         if *queue >= interface.queue_count {
-            let ring = wirecap::RingName { interface: interface.name.clone(), queue: *queue };
+            let ring = wirecap::RingName::of_queue(&interface.name, *queue);
             return Err(OpenError::NoSuchQueue { ring, queues: interface.queue_count }.into());
         }
     }

@@ -29,7 +29,7 @@ pub(crate) struct Arguments {
     #[arg(long, value_name = "NANOSECONDS", default_value_t = 0)]
     cost: u64,
 
-    /// How many workers share the rings [default: one per ring]
+    /// How many workers share the rings; of queues that are fewer, rings are made by flow [default: one per ring]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
     workers: Option<u16>,
 
@@ -50,7 +50,7 @@ struct Handled {
 
 pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
     let expression = arguments.filter.join(" ");
-    let filter = Filter::compile(&expression, LinkType::ETHERNET, arguments.options.snaplen)
+    let filter = Filter::compile(&expression, LinkType::ETHERNET, arguments.options.interfaces.snap_len)
         .map_err(|error| Failure::Failed(error.into()))?;
     let interpreter = Interpreter::new(&filter).map_err(|error| Failure::Failed(error.into()))?;
     let capture = arguments.options.open(|builder| match arguments.workers {

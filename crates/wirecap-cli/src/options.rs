@@ -9,19 +9,20 @@ use wirecap::{
 };
 
 use crate::failure::Failure;
+use crate::interfaces::Interfaces;
 use crate::signals::stop_on_signals;
 use crate::size;
 
 /// Options of all commands that capture.
 #[derive(Debug, Clone, Args)]
 pub(crate) struct CaptureOptions {
-    /// Interface to capture from, or receive queues of it: eth0, eth0@2, eth0@0-3; may be repeated
-    #[arg(short, long = "interface", value_name = "DEV[@QUEUES]", required_unless_present = "read")]
-    interfaces: Vec<String>,
+    #[command(flatten)]
+    pub(crate) interfaces: Interfaces,
 
     /// Read a savefile instead: pcapng or pcap, also compressed by gzip or Zstandard
     #[arg(short, long, value_name = "FILE", conflicts_with = "interfaces")]
     read: Option<PathBuf>,
+
     /// How packets are captured: auto takes xdp where the host misses nothing by it, else packet
     #[arg(long, value_enum, default_value_t = EngineName::Auto)]
     engine: EngineName,
@@ -29,6 +30,10 @@ pub(crate) struct CaptureOptions {
     /// With --engine xdp: capture also where the host uses the interface; it gets none of the packets captured
     #[arg(long)]
     take: bool,
+
+    /// With --engine xdp: drop what the filter does not want, instead of leaving it to the host
+    #[arg(long)]
+    drop_rejected: bool,
 
     /// Which packets: received, sent or both [default: both with --engine packet, unless queues are named]
     #[arg(short = 'Q', long, value_enum)]
@@ -58,6 +63,23 @@ pub(crate) struct CaptureOptions {
     #[arg(long, value_name = "TIME", value_parser = size::duration, default_value = "1s")]
     stuck_after: Duration,
 
+    /// K: cells of each ring that are posted, those used last; a keeper adds the others as the backlog grows
+    ///
+    /// Fewer cells in circulation stay warm in the processor's cache and are filled faster. With off, all R x M
+    /// cells are posted, and a ring keeps that many packets whatever this process is doing. With K
+    /// it keeps K at any pace, and R x M while no more than K come from one look of the keeper
+    /// to the next: every K/2 x 67 ns, but not more often than every 0.5 ms. --engine xdp only.
+    #[arg(long, value_name = "K|off", value_parser = parse_warm, default_value = "off")]
+    warm: Warm,
+
+    /// The rings share their cells: each has a quarter of R x M for itself, and more in a burst
+    ///
+    /// A ring keeps a quarter of R x M packets at any pace, whatever the others are doing, and takes what else
+    /// it needs from what is shared, while no more than a quarter comes from one look of the keeper to
+    /// the next, as with --warm. --engine xdp only, and with a queue for each ring.
+    #[arg(long)]
+    elastic: bool,
+
     /// Where workers run: auto (near the CPU that receives their queue), off, or a list of CPUs: 0,2-3
     #[arg(long, value_name = "auto|off|CPUS", value_parser = parse_pin, default_value = "off")]
     pin: Pin,
@@ -65,10 +87,6 @@ pub(crate) struct CaptureOptions {
     /// Do not put the interface into promiscuous mode
     #[arg(short = 'p', long)]
     no_promiscuous_mode: bool,
-
-    /// Bytes kept of each packet
-    #[arg(short, long, value_name = "BYTES", default_value_t = wirecap::DEFAULT_SNAP_LEN)]
-    pub(crate) snaplen: u32,
 
     /// End after this many packets
     #[arg(short, long, value_name = "PACKETS", value_parser = clap::value_parser!(u64).range(1..))]
@@ -118,26 +136,35 @@ impl From<DirectionName> for Direction {
     }
 }
 
+/// How many cells are posted, if not all.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Warm(Option<u32>);
+
 impl CaptureOptions {
     /// The capture these options describe.
     fn builder(&self) -> CaptureBuilder {
-        let source = match (&self.read, self.interfaces.split_first()) {
+        let source = match (&self.read, self.interfaces.sources.split_first()) {
             (Some(file), _) => Capture::file(file),
-            (None, Some((first, others))) => others.iter().fold(Capture::on(first), CaptureBuilder::and),
+            (None, Some((first, others))) => {
+                others.iter().cloned().fold(Capture::on(first.clone()), CaptureBuilder::and)
+            }
             (None, None) => unreachable!("clap requires a file or an interface"),
         };
         let builder = source
             .engine(self.engine.into())
             .take(self.take)
+            .drop_rejected(self.drop_rejected)
             .chunk(self.chunk)
             .promiscuous(!self.no_promiscuous_mode)
-            .snap_len(self.snaplen)
+            .snap_len(self.interfaces.snap_len)
             .stuck_after(self.stuck_after)
             .pin(self.pin.clone());
         let builder = match self.direction {
             Some(direction) => builder.direction(direction.into()),
             None => builder,
         };
+        let builder = self.warm.0.into_iter().fold(builder, CaptureBuilder::warm);
+        let builder = if self.elastic { builder.elastic() } else { builder };
         let builder = match self.threshold {
             Some(percent) => builder.advanced(percent / 100.0),
             None => builder.basic(),
@@ -173,13 +200,26 @@ impl CaptureOptions {
     /// Prints the final ledger: for people on standard error, for programs on standard output.
     pub(crate) fn report(&self, ledger: &Ledger) -> Result<(), Failure> {
         eprintln!("{ledger}");
-        // What is taken from the host was said at the beginning.
-        let is_news = |warning: &&Warning| !matches!(warning, Warning::TakenFromHost { .. });
+        // What is taken from the host, and what user space filters, was said at the beginning.
+        let is_news = |warning: &&Warning| {
+            !matches!(warning, Warning::TakenFromHost { .. } | Warning::FilteredInUserSpace { .. })
+        };
         warn(ledger.warnings.iter().filter(is_news));
         if self.json {
             println!("{}", serde_json::to_string(ledger)?);
         }
         Ok(())
+    }
+}
+
+/// `off`, or a number.
+fn parse_warm(text: &str) -> Result<Warm, String> {
+    match text {
+        "off" => Ok(Warm(None)),
+        cells => cells
+            .parse()
+            .map(|cells| Warm(Some(cells)))
+            .map_err(|_| "write off, or a number of cells".to_owned()),
     }
 }
 
@@ -213,19 +253,24 @@ fn warn<'a>(warnings: impl IntoIterator<Item = &'a Warning>) {
 fn opened(capture: &Capture, interface: &Interface) -> String {
     let noun = if interface.rings == 1 { "ring" } else { "rings" };
     let geometry = capture.geometry();
-    let memory = |chunk_bytes: u64| {
-        size::human_bytes(chunk_bytes * u64::from(geometry.chunks) * interface.rings as u64)
+    let memory = size::human_bytes(interface.pool_bytes);
+    let snap_len = match interface.snap_len {
+        wirecap::DEFAULT_SNAP_LEN => String::new(),
+        bytes => format!(", {bytes} bytes kept of each packet"),
     };
     let begin = format!("capturing {}: {} {noun}", interface.device.name, interface.rings);
     let why = interface.why.as_ref().map(|why| format!(": {why}")).unwrap_or_default();
     match &interface.reception {
-        Reception::Xdp { rung, missed_rungs, huge_pages } => {
+        Reception::Xdp { rung, missed_rungs, huge_pages, posted, .. } => {
             let cells = grouped(geometry.cells().into());
-            let memory = memory(u64::from(geometry.chunk_cells) * u64::from(geometry.cell_bytes));
             let pages = if *huge_pages { " on huge pages" } else { "" };
             let mode = capture.mode();
+            let posted = match posted {
+                posted if *posted < geometry.cells() => format!(" ({} posted)", grouped((*posted).into())),
+                _ => String::new(),
+            };
             let mut text = format!(
-                "{begin} of {cells} packets, xdp engine ({rung}), {mode}, {memory} of cells{pages}{why}"
+                "{begin} of {cells} packets{posted}, xdp engine ({rung}), {mode}, {memory} of cells{pages}{snap_len}{why}"
             );
             for (rung, reason) in missed_rungs {
                 text += &format!("\n  not {rung}: {reason}");
@@ -245,9 +290,8 @@ fn opened(capture: &Capture, interface: &Interface) -> String {
             };
             let (mode, blocks) = (capture.mode(), geometry.chunks);
             let block = size::human_bytes(u64::from(*block_bytes));
-            let memory = memory(u64::from(*block_bytes));
             format!(
-                "{begin}{spread} of {blocks} blocks of {block}, packet engine{direction}, {mode}, {memory}{why}"
+                "{begin}{spread} of {blocks} blocks of {block}, packet engine{direction}, {mode}, {memory}{snap_len}{why}"
             )
         }
         _ => begin,

@@ -8,9 +8,10 @@ use std::time::{Duration, Instant};
 
 use clap::Args;
 use plotters::prelude::*;
-use wirecap::{Capture, CaptureError, Chunk, RingName, grouped};
+use wirecap::{Capture, CaptureError, Chunk, RingName, Timestamps, grouped};
 
 use crate::failure::Failure;
+use crate::filter::{FilterOptions, filtered};
 use crate::options::CaptureOptions;
 use crate::progress::Progress;
 use crate::size;
@@ -32,6 +33,9 @@ pub(crate) struct Arguments {
     /// Draw the counts as an SVG picture
     #[arg(long, value_name = "FILE")]
     svg: Option<PathBuf>,
+
+    #[command(flatten)]
+    filter: FilterOptions,
 }
 
 const PATIENCE: Duration = Duration::from_millis(200);
@@ -42,7 +46,10 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
     if arguments.bin.as_nanos() == 0 {
         return Err(Failure::Usage("a bin must last longer than nothing (--bin)".to_owned()));
     }
-    let capture = arguments.options.open(|builder| builder.workers(1).timestamps(true))?;
+    let filter = arguments.filter.request()?;
+    let capture = arguments
+        .options
+        .open(|builder| filtered(builder, filter).workers(1).timestamps(Timestamps::Batch))?;
     // Before the capture has cost any time: a wrong path is found at once.
     let csv = arguments.csv.as_deref().map(create).transpose()?;
     let svg = arguments.svg.as_deref().map(|path| create(path).map(|_| path)).transpose()?;
@@ -244,7 +251,7 @@ mod tests {
     use super::*;
 
     fn profile() -> Profile {
-        let ring = |queue| RingName { interface: "eth0".to_owned(), queue };
+        let ring = |queue| RingName::of_queue("eth0", queue);
         let mut profile = Profile::new(&[ring(0), ring(1)], Duration::from_millis(10));
         let second = 1_000_000_000;
         for millis in [0, 9, 10, 35] {

@@ -8,10 +8,12 @@ use std::process::Command;
 use std::thread;
 use std::time::Duration;
 
-use recording::{Bed, WIRECAP, tcpdump, tshark};
+use recording::{Bed, WIRECAP, copy_for_everybody, tcpdump, tshark};
 use rustix::process::Signal;
 use tempfile::TempDir;
-use wirecap_testbed::{AfXdpSender, Load, Stamp, loss_lock, pass_program, privileged};
+use wirecap_testbed::{
+    AfXdpSender, Load, PacketSender, Stamp, Traffic, VethPair, loss_lock, pass_program, privileged,
+};
 
 /// A pool that holds all that the tests send, so that nothing depends on the machine's speed.
 const DEEP: [&str; 4] = ["-M", "64", "-R", "512"];
@@ -244,16 +246,88 @@ fn count_counts_per_ring() {
 }
 
 #[test]
+fn more_workers_than_queues_get_rings_of_their_own() {
+    if !privileged() {
+        return;
+    }
+    let bed = Bed::new(1);
+    let count = ["count", "-i", "a1", "-M", "64", "-R", "512", "--json", "--workers", "3"];
+    for (engine, names) in [("xdp", ["a1@0.0", "a1@0.1", "a1@0.2"]), ("packet", ["a1@0", "a1@1", "a1@2"])] {
+        let running = bed.capture(&[&count[..], &["--engine", engine]].concat());
+        let traffic = Traffic { flows: 100, ..bed.traffic() };
+        let mut sender = PacketSender::on(&bed.pair.sender).unwrap();
+        (0..3000).for_each(|sequence| sender.send(&traffic.frame(Stamp { queue: 0, sequence })).unwrap());
+        let finished = running.interrupt();
+        finished.assert_success();
+        let ledger = finished.ledger();
+        assert_eq!((&ledger["offered"], &ledger["delivered"]), (&3000.into(), &3000.into()), "{ledger}");
+        for (ring, name) in ledger["rings"].as_array().unwrap().iter().zip(names) {
+            assert_eq!(ring["name"], name, "{ledger}");
+            assert!(ring["delivered"].as_u64().unwrap() > 300, "{ledger}");
+        }
+    }
+}
+
+#[test]
+fn an_option_behind_an_interface_is_for_that_one() {
+    if !privileged() {
+        return;
+    }
+    let bed = Bed::new(1);
+    let other = VethPair::new((&bed.sender, "b0"), (&bed.receiver, "b1"), 1, 1500).unwrap();
+    let directory = TempDir::new().unwrap();
+    let file = savefile(&directory, "snaplen");
+    let arguments =
+        ["capture", "-s", "50", "-i", "a1", "-i", "b1", "-s", "30", "-M", "64", "-R", "64", "-w", &file];
+    let running = bed.capture(&arguments);
+    for interface in [&bed.pair.sender, &other.sender] {
+        let mut sender = PacketSender::on(interface).unwrap();
+        (0..10).for_each(|n| sender.send(&[n; 60]).unwrap());
+    }
+    let finished = running.interrupt();
+    finished.assert_success();
+    assert!(finished.stderr.contains("30 bytes kept of each packet"), "{}", finished.stderr);
+    let packets = tshark(Path::new(&file), &["frame.interface_name", "frame.cap_len", "frame.len"]);
+    let kept = |name: &str| packets.iter().filter(|packet| packet[0] == name).collect::<Vec<_>>();
+    for (name, bytes) in [("a1", "50"), ("b1", "30")] {
+        let kept = kept(name);
+        assert_eq!(kept.len(), 10, "{packets:?}");
+        assert!(kept.iter().all(|packet| packet[1..] == [bytes, "60"]), "{packets:?}");
+    }
+}
+
+#[test]
+fn fewer_cells_may_be_posted_than_there_are() {
+    if !privileged() {
+        return;
+    }
+    let bed = Bed::new(2);
+    for (options, posted) in
+        [(&["--warm", "1000"][..], 1000), (&["--elastic"], 4096), (&["--elastic", "--warm", "1000"], 1000)]
+    {
+        let count = ["count", "-i", "a1", "-M", "64", "-R", "256", "--json"];
+        let running = bed.capture(&[&count[..], options].concat());
+        bed.generator().send(&[Load::new(0, 1000)]).unwrap();
+        let finished = running.interrupt();
+        assert_eq!(finished.ledger()["delivered"], 1000);
+        let words = format!("16,384 packets ({} posted)", wirecap::grouped(posted));
+        assert!(finished.stderr.contains(&words), "{}", finished.stderr);
+    }
+}
+
+#[test]
 fn wrong_usage_is_named_with_exit_status_2() {
     if !privileged() {
         return;
     }
     let bed = Bed::new(1);
-    let cases: [(&[&str], &str); 8] = [
+    let cases: [(&[&str], &str); 10] = [
         (&["count", "-i", "a1", "-M", "0"], "M (cells per chunk)"),
         (&["count", "-i", "a1", "-R", "0"], "R (chunks per pool)"),
         (&["count", "-i", "a1", "-R", "4000000000"], "R x M"),
         (&["count", "-i", "a1", "-T", "250"], "T (threshold"),
+        (&["count", "-i", "a1", "--warm", "0"], "K (warm cells)"),
+        (&["count", "-i", "a1", "--warm", "some"], "off"),
         (&["count", "-i", "a1@x"], "a1@x"),
         (&["count", "-i", "a1", "--buffer", "12parsecs"], "unit"),
         (&["count", "-i", "a1", "-c", "0"], "0"),
@@ -272,8 +346,9 @@ fn what_cannot_be_done_is_named_with_exit_status_1() {
     let bed = Bed::new(1);
     let directory = TempDir::new().unwrap();
     let file = savefile(&directory, "none");
-    let cases: [(&[&str], &[&str]); 5] = [
+    let cases: [(&[&str], &[&str]); 6] = [
         (&["capture", "-i", "nonesuch", "-w", &file], &["nonesuch", "a1"]),
+        (&["capture", "-i", "a1", "--engine", "packet", "--elastic", "-w", &file], &["a1", "--engine xdp"]),
         (&["capture", "-i", "a1@4", "-w", &file], &["a1@4", "one receive queue"]),
         (&["capture", "-i", "a1", "-w", "/nonesuch/file"], &["/nonesuch"]),
         (&["capture", "-i", "a1", "-w", "/proc/nonesuch"], &["/proc/nonesuch"]),
@@ -293,12 +368,7 @@ fn missing_privileges_are_named() {
     }
     let bed = Bed::new(1);
     let nobody = ["--reuid=65534", "--regid=65534", "--clear-groups"];
-    // A copy where nobody may read it.
-    let directory = TempDir::new_in("/tmp").unwrap();
-    let program = directory.path().join("wirecap");
-    fs::copy(WIRECAP, &program).unwrap();
-    let readable = std::os::unix::fs::PermissionsExt::from_mode(0o755);
-    fs::set_permissions(directory.path(), readable).unwrap();
+    let (_directory, program) = copy_for_everybody();
     let setpriv = |more: &[&str], arguments: &[&str]| {
         bed.run(Command::new("setpriv").args(nobody).args(more).arg(&program).args(arguments))
     };
@@ -395,4 +465,77 @@ fn handle_applies_its_filter_to_every_packet() {
     assert_eq!(matched, 1500, "{}", finished.stderr);
     let refused = bed.run(Command::new(WIRECAP).args(["handle", "-i", "a1", "udp", "port", "nonsense"]));
     refused.assert_refused(1, &["nonsense"]);
+}
+
+/// The pool's cells and 24 bytes for each are what a capture takes, and 32 MiB at most beside them.
+#[test]
+fn memory_is_bounded_by_the_pools_whatever_arrives() {
+    if !privileged() {
+        return;
+    }
+    let bed = Bed::new(2);
+    let directory = TempDir::new().unwrap();
+    let file = savefile(&directory, "file");
+    // R x M = 65,536, in cells of 2 KiB.
+    let pool = ["-i", "a1", "-M", "256", "-R", "256", "--json"];
+    for command in [&["count"][..], &["capture", "-w", &file]] {
+        let running = bed.capture(&[command, &pool[..]].concat());
+        // Three times what a ring can hold, as fast as it goes: every cell is used.
+        bed.generator().send(&[Load::new(0, 200_000), Load::new(1, 200_000)]).unwrap();
+        thread::sleep(Duration::from_millis(300));
+        let peak = running.peak_memory_bytes();
+        let finished = running.interrupt();
+        finished.assert_success();
+        let ledger = finished.ledger();
+        assert_eq!(ledger["offered"], 400_000, "{ledger}");
+        let bound = 2 * 65_536 * (2048 + 24) + (32 << 20);
+        println!("{command:?}: {peak} bytes of {bound}");
+        assert!(peak <= bound, "{command:?} took {peak} bytes of {bound}");
+        // It is memory that was used, not memory that was spared by nothing having arrived.
+        assert!(peak >= 65_536 * 2048 / 4, "{command:?} took {peak} bytes only");
+    }
+}
+
+#[test]
+fn without_times_rings_are_recorded_as_they_come_and_the_file_says_so() {
+    if !privileged() {
+        return;
+    }
+    let bed = Bed::new(2);
+    let directory = TempDir::new().unwrap();
+    let file = savefile(&directory, "timeless");
+    let running = bed.capture(&capture("a1", &file, &["--timestamp", "none", "--json"]));
+    for queue in 0..2_u16 {
+        let mut sender = AfXdpSender::on(&bed.pair.sender, queue.into()).unwrap();
+        (0..500).for_each(|sequence| sender.send(&bed.traffic().frame(Stamp { queue, sequence })).unwrap());
+        sender.flush().unwrap();
+    }
+    let finished = running.interrupt();
+    finished.assert_success();
+    assert_eq!(finished.ledger()["delivered"], 1000);
+    let info = Command::new("capinfos").args(["-I", &file]).output().unwrap();
+    let info = String::from_utf8(info.stdout).unwrap();
+    assert!(info.contains("packet times: none"), "{info}");
+    let packets = tshark(Path::new(&file), &["frame.time_epoch"]);
+    assert!(
+        packets.len() == 1000 && packets.iter().all(|packet| packet[0].starts_with("0.0")),
+        "{packets:?}"
+    );
+}
+
+#[test]
+fn hardware_timestamps_are_refused_with_what_the_driver_offers() {
+    if !privileged() {
+        return;
+    }
+    let bed = Bed::new(1);
+    let directory = TempDir::new().unwrap();
+    let file = savefile(&directory, "never");
+    for (engine, reason) in [("xdp", "its driver (veth)"), ("packet", "the engine packet")] {
+        let options = ["--timestamp", "hardware", "--engine", engine];
+        let arguments = capture("a1", &file, &options);
+        let finished = bed.run(Command::new(WIRECAP).args(&arguments));
+        finished.assert_refused(1, &["a1 has no hardware timestamps", reason, "--timestamp packet"]);
+    }
+    assert!(!Path::new(&file).exists());
 }

@@ -4,7 +4,7 @@ use std::ffi::c_int;
 use std::time::Duration;
 
 use wirecap::device::Device;
-use wirecap::{Capture, CaptureBuilder, Engine};
+use wirecap::{Capture, CaptureBuilder, Engine, Timestamps};
 
 use crate::abi::{PRECISION_NANO, TSTAMP_HOST};
 use crate::settings::{Choice, Settings};
@@ -110,7 +110,7 @@ impl Request {
             .take(settings.take)
             .promiscuous(self.promiscuous.is_some_and(|on| on != 0))
             .snap_len(snap_len)
-            .timestamps(true)
+            .timestamps(self.timestamps())
             .retire_after(self.longest_wait())
             .chunk(chunk_cells(settings))
     }
@@ -128,6 +128,12 @@ impl Request {
             // Cells of the engine `xdp` hold a packet each, however short: its own default.
             (None, _) => None,
         }
+    }
+
+    /// A clock read for each packet is dear, and microseconds are what most programs see: the engine `xdp` reads it
+    /// for some packets of a batch. Others read it for each in any case.
+    fn timestamps(&self) -> Timestamps {
+        if self.wants_nanos() { Timestamps::Packet } else { Timestamps::Batch }
     }
 
     fn longest_wait(&self) -> Duration {

@@ -8,12 +8,18 @@
 use std::hint::black_box;
 use std::time::Instant;
 
-use wirecap::filter::{CompiledFilter, Context, Filter, Interpreter, Libpcap};
+use wirecap::bpf::asm::{Assembler, Condition, Helper, Reg, Size};
+use wirecap::bpf::{LoadOptions, Map, MapKind, Program, ProgramKind, XDP_PASS, xdp_md};
+use wirecap::filter::{CompiledFilter, Context, Filter, Interpreter, Libpcap, XdpTarget};
 use wirecap::savefile::LinkType;
 
 const ROUNDS: usize = 31;
 const PACKETS_PER_ROUND: u32 = 100_000;
 const FRAME_BYTES: usize = 60;
+const KERNEL_RUNS: u32 = 300_000;
+
+/// A form of a filter by name.
+type Form<'a> = (&'static str, &'a dyn Fn(&[u8]) -> u32);
 
 struct Case {
     name: &'static str,
@@ -85,7 +91,6 @@ fn measure(case: &Case) {
     let compiled = CompiledFilter::new(&filter).expect("no extensions");
     assert!(compiled.is_machine_code() || !cfg!(target_arch = "x86_64"));
     let wire_len = FRAME_BYTES as u32;
-    type Form<'a> = (&'a str, &'a dyn Fn(&[u8]) -> u32);
     let forms: [Form<'_>; 3] = [
         ("libpcap", &|frame| libpcap.matches(frame, wire_len)),
         ("interpreter", &|frame| interpreter.matches(frame, wire_len, &context)),
@@ -110,6 +115,106 @@ fn measure(case: &Case) {
     }
 }
 
+/// How an XDP program ends with a packet that it rejects.
+#[derive(Clone, Copy)]
+enum Rejection {
+    /// Without more ado.
+    Plain,
+    /// Counted by a value for each CPU, as a capture does.
+    PerCpu,
+    /// Counted by one value for all.
+    Atomic,
+}
+
+/// A program that lets everything pass, after it has run `filter`, if there is one.
+fn program(filter: Option<(&Filter, Rejection)>) -> Program {
+    let mut asm = Assembler::new();
+    asm.mov(Reg::R6, Reg::R1);
+    let pass = asm.label();
+    let counts =
+        [MapKind::PercpuArray, MapKind::Array].map(|kind| Map::create(kind, "bench", 8, 1).expect("a map"));
+    if let Some((filter, rejection)) = filter {
+        let reject = asm.label();
+        let target = XdpTarget {
+            context: Reg::R6,
+            reject,
+            multi_buffer: true,
+            address_arithmetic: true,
+            address: None,
+        };
+        filter.emit_xdp(&mut asm, &target).expect("short filters");
+        asm.jump(pass).bind(reject);
+        count(&mut asm, rejection, &counts);
+    }
+    asm.bind(pass).mov(Reg::R0, XDP_PASS).exit();
+    let options = LoadOptions { fragments: true, ..LoadOptions::default() };
+    let code = asm.finish().expect("labels are bound");
+    Program::load(ProgramKind::Xdp, "bench", &code, options).expect("the verifier takes it")
+}
+
+fn count(asm: &mut Assembler, rejection: Rejection, [per_cpu, shared]: &[Map; 2]) {
+    match rejection {
+        Rejection::Plain => {}
+        Rejection::PerCpu => {
+            let none = asm.label();
+            asm.load(Size::Word, Reg::R2, Reg::R6, xdp_md::RX_QUEUE_INDEX).store(
+                Size::Word,
+                Reg::R10,
+                -4,
+                Reg::R2,
+            );
+            asm.mov(Reg::R2, Reg::R10).add(Reg::R2, -4);
+            asm.load_map_fd(Reg::R1, per_cpu).call(Helper::MapLookup);
+            asm.jump_if(Reg::R0, Condition::Eq, 0, none);
+            asm.load(Size::Double, Reg::R1, Reg::R0, 0).add(Reg::R1, 1).store(
+                Size::Double,
+                Reg::R0,
+                0,
+                Reg::R1,
+            );
+            asm.bind(none);
+        }
+        Rejection::Atomic => {
+            asm.load_map_value(Reg::R1, shared, 0).mov(Reg::R2, 1);
+            asm.atomic_add(Size::Double, Reg::R1, 0, Reg::R2);
+        }
+    }
+}
+
+/// What a rejected packet costs in the kernel: nanoseconds of a test run, less those of a bare XDP_PASS.
+fn measure_in_kernel(case: &Case) {
+    let filter = Filter::compile(&case.expression, LinkType::ETHERNET, 0).expect("libpcap is needed");
+    let run = |program: &Program| {
+        let run = program.test_run(&case.rejected, KERNEL_RUNS).expect("a test run");
+        assert_eq!(run.verdict, XDP_PASS.cast_unsigned());
+        // The kernel's own clock leaves out the time of others, but it rounds to whole nanoseconds.
+        f64::from(run.duration_ns)
+    };
+    let forms =
+        [("uncounted", Rejection::Plain), ("per CPU", Rejection::PerCpu), ("atomic", Rejection::Atomic)];
+    let bare = program(None);
+    let programs = forms.map(|(name, rejection)| (name, program(Some((&filter, rejection)))));
+    let mut times = [const { Vec::new() }; 3];
+    let mut bare_times = Vec::new();
+    for _ in 0..ROUNDS {
+        let without = run(&bare);
+        bare_times.push(without);
+        for (times, (_, program)) in times.iter_mut().zip(&programs) {
+            times.push(run(program) - without);
+        }
+    }
+    let [least, median, most] = spread(bare_times);
+    println!("{:<24} XDP_PASS alone            {median:>5.0} ns/run ({least:.0}-{most:.0})", case.name);
+    for ((name, _), times) in programs.iter().zip(times) {
+        let [least, median, most] = spread(times);
+        println!("{:<24} rejected, {name:<14} +{median:>5.0} ns/run ({least:.0}-{most:.0})", case.name);
+    }
+}
+
 fn main() {
     cases().iter().for_each(measure);
+    match Map::create(MapKind::Array, "probe", 4, 1) {
+        Ok(_) => cases().iter().for_each(measure_in_kernel),
+        Err(error) => println!("SKIP what a rejected packet costs in the kernel: {error}"),
+    }
 }

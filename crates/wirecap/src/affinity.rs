@@ -94,6 +94,7 @@ impl Machine {
             first_rings.iter().map(|ring| self.interrupt_cpu(ring)).collect();
         // No worker goes where another queue's packets are received.
         let mut taken: BTreeSet<u32> = interrupt_cpus.iter().copied().flatten().collect();
+        let mut beside_interrupts = BTreeSet::new();
         let place = |(ring, interrupt_cpu): (&RingName, &Option<u32>)| {
             let Some(interrupt_cpu) = *interrupt_cpu else {
                 return left_alone(&format!("{ring} has no interrupt of its own on a single CPU"));
@@ -103,8 +104,12 @@ impl Machine {
                 Some(&sibling) => {
                     (sibling, format!("it shares a cache with CPU {interrupt_cpu}, which receives {ring}"))
                 }
-                None => {
+                None if beside_interrupts.insert(interrupt_cpu) => {
                     (interrupt_cpu, format!("it receives {ring}, and no CPU that shares its cache is free"))
+                }
+                // One of several rings that are received there.
+                None => {
+                    return left_alone(&format!("no CPU that shares a cache with that of {ring} is free"));
                 }
             };
             taken.insert(cpu);
@@ -242,7 +247,7 @@ mod tests {
         }
 
         fn place(&self, queues: std::ops::Range<u32>) -> Vec<Placement> {
-            let ring = |queue| RingName { interface: "eth0".to_owned(), queue };
+            let ring = |queue| RingName::of_queue("eth0", queue);
             let rings: Vec<RingName> = queues.map(ring).collect();
             Machine::at(self.folder.path()).place(&Pin::Auto, &rings)
         }
@@ -282,6 +287,17 @@ NMI:        0        0   Non-maskable interrupts
     }
 
     #[test]
+    fn workers_of_one_queue_do_not_crowd_on_its_core() {
+        let machine = Recorded::new(IXGBE);
+        machine.interrupt_on(40, "0\n");
+        let ring = |part| RingName { part: Some(part), ..RingName::of_queue("eth0", 0) };
+        let rings: Vec<RingName> = (0..6).map(ring).collect();
+        let placements = Machine::at(machine.folder.path()).place(&Pin::Auto, &rings);
+        let cpus: Vec<Option<u32>> = placements.iter().map(|placement| placement.cpu).collect();
+        assert_eq!(cpus, [Some(1), Some(2), Some(3), Some(0), None, None]);
+    }
+
+    #[test]
     fn a_queue_without_an_interrupt_of_its_own_leaves_its_worker_alone() {
         let machine = Recorded::new(IXGBE);
         machine.interrupt_on(40, "0-7\n");
@@ -310,7 +326,7 @@ NMI:        0        0   Non-maskable interrupts
 
     #[test]
     fn a_list_is_dealt_out_in_turn() {
-        let ring = |queue| RingName { interface: "eth0".to_owned(), queue };
+        let ring = |queue| RingName::of_queue("eth0", queue);
         let placements = Machine::this().place(&Pin::List(vec![3, 1]), &[ring(0), ring(1), ring(2)]);
         assert_eq!(
             placements.iter().map(|placement| placement.cpu).collect::<Vec<_>>(),

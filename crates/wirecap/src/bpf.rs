@@ -23,7 +23,7 @@ mod map;
 mod program;
 
 pub use error::BpfError;
-pub use link::{Link, LinkInfo, XdpMode, links};
+pub use link::{Link, LinkInfo, XdpMode, link_holding, links};
 pub use map::{Map, MapInfo, MapKind};
 pub use program::{LiveFrames, LoadOptions, Program, ProgramInfo, ProgramKind, TestRun, programs_named};
 
@@ -86,4 +86,25 @@ fn collect_objects<T>(
         }
     }
     Ok(objects)
+}
+
+/// The first object of one kind that `wanted` accepts. Only one is open at a time: what an open descriptor
+/// keeps alive outlives its owner by that.
+fn find_object<T>(
+    kind: &'static str,
+    next_id: fn(u32) -> io::Result<Option<u32>>,
+    open: impl Fn(u32) -> Result<T, BpfError>,
+    wanted: impl Fn(&T) -> Result<bool, BpfError>,
+) -> Result<Option<T>, BpfError> {
+    let mut id = 0;
+    while let Some(next) = next_id(id).map_err(|source| BpfError::discovering(kind, id, source))? {
+        id = next;
+        match open(id) {
+            Ok(object) if wanted(&object)? => return Ok(Some(object)),
+            Ok(_) => {}
+            Err(error) if error.is_gone() => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(None)
 }

@@ -14,19 +14,33 @@ use crate::recycle::CellList;
 use crate::savefile::LinkType;
 use crate::time::Timestamp;
 
-/// A receive ring by name: receive queue `queue` of `interface`, written `eth0@2`. Where the rings of an
-/// interface share its packets by flow they are only numbered.
+/// A receive ring by name: receive queue `queue` of `interface`, written `eth0@2`; where the packets of a queue
+/// are dealt out to several rings, `eth0@2.0`, `eth0@2.1` and so on. Where the rings of an interface share its
+/// packets by flow, with the engine `packet`, they are only numbered.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct RingName {
     /// The interface's name.
     pub interface: String,
     /// Its receive queue, or its number among the interface's rings, counted from 0.
     pub queue: u32,
+    /// Which of the queue's rings it is, counted from 0; `None` if the queue has one.
+    pub part: Option<u32>,
+}
+
+impl RingName {
+    /// The only ring of receive queue `queue`.
+    pub fn of_queue(interface: impl Into<String>, queue: u32) -> Self {
+        Self { interface: interface.into(), queue, part: None }
+    }
 }
 
 impl fmt::Display for RingName {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}@{}", self.interface, self.queue)
+        write!(f, "{}@{}", self.interface, self.queue)?;
+        match self.part {
+            Some(part) => write!(f, ".{part}"),
+            None => Ok(()),
+        }
     }
 }
 
@@ -177,6 +191,11 @@ impl Chunk {
     /// One descriptor per packet.
     fn packets(&self) -> &[Descriptor] {
         if self.fragmented { self.list().fragmented.packets() } else { &self.list().cells }
+    }
+
+    /// How many cells waited in the ring behind this chunk when it was captured, if the ring told.
+    pub(crate) fn left_behind(&self) -> Option<u32> {
+        self.list().left_behind
     }
 
     /// How many of the ring's cells the chunk holds.
@@ -388,7 +407,7 @@ impl<'a> Packet<'a> {
     pub fn packet_type(&self) -> Option<PacketType> {
         match self.chunk.stamps {
             // SAFETY: as in `wire_len`; the kernel filled what lies between header and packet.
-            Stamps::Header { .. } => unsafe { frame::packet_type(self.header(), self.descriptor.options) },
+            Stamps::Header { .. } => unsafe { frame::packet_type_of(self.header(), self.descriptor.options) },
             Stamps::None | Stamps::Tai { .. } | Stamps::AtCapture(_) | Stamps::InFile => None,
         }
     }

@@ -158,6 +158,17 @@ impl Device {
         Ok(matches!(self.presence()?, Presence::Up | Presence::Down))
     }
 
+    /// The XDP programs that are attached to it now.
+    ///
+    /// # Errors
+    /// As [`presence`](Self::presence).
+    pub(crate) fn attached_now(&self) -> Result<Vec<AttachedXdp>, DeviceError> {
+        let mut netlink = self.reconnect()?;
+        let payload =
+            link::link_payload(&mut netlink, self.index, false).map_err(|error| self.kernel(error))?;
+        Ok(payload.as_deref().and_then(Link::parse).map(|link| link.attached_xdp).unwrap_or_default())
+    }
+
     /// A connection to the kernel in the namespace in which the interface was found.
     fn reconnect(&self) -> Result<Netlink, DeviceError> {
         let netlink = Netlink::route().map_err(|error| self.kernel(error))?;

@@ -8,7 +8,9 @@ use std::path::PathBuf;
 use crate::bpf::BpfError;
 use crate::chunk::RingName;
 use crate::device::{DeviceError, Reason};
+use crate::filter::{FilterError, Unsupported};
 use crate::savefile::ReadError;
+use crate::xdp::Holder;
 
 /// Why a capture could not be opened.
 #[derive(Debug)]
@@ -32,6 +34,13 @@ pub enum OpenError {
     BadDeviceName {
         /// What was given.
         name: String,
+    },
+    /// An interface was named more than once, with settings that differ.
+    SettingsDiffer {
+        /// The interface's name.
+        interface: String,
+        /// Which setting.
+        setting: &'static str,
     },
     /// A number that cannot be.
     BadParameter {
@@ -64,6 +73,36 @@ pub enum OpenError {
         mtu: u32,
         /// The largest MTU that can be captured.
         max_mtu: u32,
+    },
+    /// Another process, or another capture of this one, has the queue.
+    QueueTaken {
+        /// The queue.
+        ring: RingName,
+        /// Who has it.
+        holder: Holder,
+    },
+    /// Another process has the interface, and this one may not find out how to share it.
+    Joining {
+        /// The interface's name.
+        interface: String,
+        /// Who has one of its queues.
+        holder: Holder,
+        /// What bpf(2) said.
+        source: BpfError,
+    },
+    /// Another version of wirecap has the interface, with which this one cannot share it.
+    OtherVersion {
+        /// The interface's name.
+        interface: String,
+        /// The name of the XDP program on it, which ends in its version.
+        program: String,
+    },
+    /// Another process has been about to open or join a capture on the interface for too long.
+    Contended {
+        /// The interface's name.
+        interface: String,
+        /// Who that is.
+        holder: Holder,
     },
     /// The kernel would not load or attach the XDP program.
     Program {
@@ -100,6 +139,15 @@ pub enum OpenError {
         /// What has none of them.
         reason: &'static str,
     },
+    /// Something was asked for that only the engine `xdp` has, and the interface is captured by `packet`.
+    XdpOnly {
+        /// The interface's name.
+        interface: String,
+        /// What was asked for.
+        option: &'static str,
+        /// Why the engine is `packet`, if that was our choice.
+        why: Option<String>,
+    },
     /// The kernel would not let a packet socket receive on the interface.
     PacketSocket {
         /// The interface's name.
@@ -109,6 +157,15 @@ pub enum OpenError {
         /// What the kernel said.
         source: io::Error,
     },
+    /// The times at which the device itself received its packets were asked for.
+    NoHardwareClock {
+        /// The interface's name.
+        interface: String,
+        /// Why they cannot be had.
+        reason: String,
+    },
+    /// The filter cannot be had.
+    Filter(FilterChangeError),
     /// A system call failed that usually does not.
     System {
         /// What was being done.
@@ -139,6 +196,11 @@ impl fmt::Display for OpenError {
                      eth0@0,2"
                 )
             }
+            Self::SettingsDiffer { interface, setting } => write!(
+                f,
+                "{interface} is named more than once, each time with another {setting}; it has one for all of its \
+                 rings"
+            ),
             Self::BadParameter { parameter, value, allowed } => {
                 write!(f, "{parameter} cannot be {value}; it may be {allowed}")
             }
@@ -158,6 +220,25 @@ impl fmt::Display for OpenError {
                 "frames of {interface} (MTU {mtu}) do not fit a cell, and this kernel (before 6.6) cannot spread \
                  them over several; lower the MTU to {max_mtu} or less: ip link set {interface} mtu {max_mtu}"
             ),
+            Self::QueueTaken { ring, holder } => write!(
+                f,
+                "{ring} is captured by {holder} already, and a receive queue serves one capture; give that one \
+                 more workers (--workers N), name another queue ({}@QUEUE), or use --engine packet for both",
+                ring.interface
+            ),
+            Self::Joining { interface, holder, .. } => write!(
+                f,
+                "{interface} is captured by {holder} already; to capture another of its queues this process \
+                 must find that one's program, which takes CAP_SYS_ADMIN: run as root or grant it"
+            ),
+            Self::OtherVersion { interface, program } => write!(
+                f,
+                "{interface} is captured by another version of wirecap (XDP program {program}), which this one \
+                 cannot share it with; use the same version, or stop that capture"
+            ),
+            Self::Contended { interface, holder } => {
+                write!(f, "{holder} is opening a capture on {interface} and does not come to an end; stop it")
+            }
             Self::Program { interface, .. } => {
                 write!(f, "cannot attach wirecap's XDP program to {interface}")
             }
@@ -179,6 +260,14 @@ impl fmt::Display for OpenError {
                 "{reason} has received packets only; for those sent, capture {interface} as a whole with the \
                  engine packet"
             ),
+            Self::XdpOnly { interface, option, why } => {
+                let why = why.as_ref().map(|why| format!(" ({why})")).unwrap_or_default();
+                write!(
+                    f,
+                    "only the engine xdp has {option}, and {interface} is captured by the engine packet{why}; \
+                     leave it out, or use --engine xdp"
+                )
+            }
             Self::PacketSocket { interface, action, source } if is_permission(source) => {
                 write!(f, "cannot {action} {interface}; run as root or grant CAP_NET_RAW")
             }
@@ -189,6 +278,12 @@ impl fmt::Display for OpenError {
                 write!(f, "cannot {action} {interface}; {way}")
             }
             Self::PacketSocket { interface, action, .. } => write!(f, "cannot {action} {interface}"),
+            Self::NoHardwareClock { interface, reason } => write!(
+                f,
+                "{interface} has no hardware timestamps: {reason}; use --timestamp packet, the kernel's clock for each \
+                 packet, or batch, which costs less"
+            ),
+            Self::Filter(error) => error.fmt(f),
             Self::System { action, source } if is_permission(source) => {
                 write!(f, "cannot {action}; run as root or grant CAP_NET_RAW, CAP_NET_ADMIN and CAP_BPF")
             }
@@ -205,8 +300,9 @@ impl Error for OpenError {
     fn source(&self) -> Option<&(dyn Error + 'static)> {
         match self {
             Self::Device(source) => Some(source),
-            Self::Program { source, .. } => Some(source),
+            Self::Program { source, .. } | Self::Joining { source, .. } => Some(source),
             Self::Savefile { source, .. } => Some(source),
+            Self::Filter(error) => error.source(),
             Self::Bind { source, .. } | Self::PacketSocket { source, .. } | Self::System { source, .. } => {
                 Some(source)
             }
@@ -218,6 +314,81 @@ impl Error for OpenError {
 impl From<DeviceError> for OpenError {
     fn from(error: DeviceError) -> Self {
         Self::Device(error)
+    }
+}
+
+impl From<FilterChangeError> for OpenError {
+    fn from(error: FilterChangeError) -> Self {
+        Self::Filter(error)
+    }
+}
+
+/// Why a capture cannot have a filter. Nothing was changed.
+#[derive(Debug)]
+#[non_exhaustive]
+pub enum FilterChangeError {
+    /// There is no such filter.
+    Filter(FilterError),
+    /// Neither the kernel nor user space can run it on what comes from this interface.
+    Unsupported {
+        /// The interface's name, or the savefile's path.
+        interface: String,
+        /// Why.
+        source: Unsupported,
+    },
+    /// The kernel would not attach it to a packet socket.
+    Socket {
+        /// The interface's name.
+        interface: String,
+        /// What the kernel said.
+        source: io::Error,
+    },
+    /// The kernel would not load the XDP program, or not attach it.
+    Program {
+        /// The interface's name.
+        interface: String,
+        /// What bpf(2) said.
+        source: BpfError,
+    },
+    /// What is on the interface cannot be changed.
+    Interface(Box<OpenError>),
+    /// The capture was stopped.
+    Stopped,
+}
+
+impl fmt::Display for FilterChangeError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Filter(error) => error.fmt(f),
+            Self::Unsupported { interface, .. } => write!(f, "cannot filter what comes from {interface}"),
+            Self::Socket { interface, .. } => {
+                write!(f, "cannot attach the filter to a packet socket on {interface}")
+            }
+            Self::Program { interface, .. } => {
+                write!(f, "cannot put the filter into the XDP program of {interface}")
+            }
+            Self::Interface(error) => error.fmt(f),
+            Self::Stopped => f.write_str("the capture was stopped, and needs no other filter"),
+        }
+    }
+}
+
+impl Error for FilterChangeError {
+    fn source(&self) -> Option<&(dyn Error + 'static)> {
+        match self {
+            Self::Filter(error) => error.source(),
+            Self::Unsupported { source, .. } => Some(source),
+            Self::Socket { source, .. } => Some(source),
+            Self::Program { source, .. } => Some(source),
+            Self::Interface(error) => error.source(),
+            Self::Stopped => None,
+        }
+    }
+}
+
+impl From<FilterError> for FilterChangeError {
+    fn from(error: FilterError) -> Self {
+        Self::Filter(error)
     }
 }
 
@@ -236,6 +407,14 @@ pub enum CaptureError {
         path: PathBuf,
         /// What is wrong with it, and where.
         source: ReadError,
+    },
+    /// A savefile has packets of a kind for which the capture's filter does not exist; what stands before was
+    /// delivered.
+    Filter {
+        /// The savefile.
+        path: PathBuf,
+        /// What is wrong with the filter for them.
+        source: FilterChangeError,
     },
     /// The worker of a ring was dropped while the capture goes on, and in basic mode no other may
     /// take its packets.
@@ -266,6 +445,9 @@ impl fmt::Display for CaptureError {
                 write!(f, "{interface} was removed from the system while it was being captured")
             }
             Self::Savefile { path, .. } => write!(f, "cannot read on in {}", path.display()),
+            Self::Filter { path, .. } => {
+                write!(f, "{} has packets of another kind, for which there is no such filter", path.display())
+            }
             Self::Orphaned { ring } => write!(
                 f,
                 "the worker of {ring} is gone and in basic mode no other takes its packets; stop the capture \
@@ -282,6 +464,7 @@ impl Error for CaptureError {
         match self {
             Self::System { source, .. } => Some(source),
             Self::Savefile { source, .. } => Some(source),
+            Self::Filter { source, .. } => Some(source),
             Self::InterfaceGone { .. } | Self::Orphaned { .. } | Self::BrokenRing { .. } => None,
         }
     }

@@ -2,20 +2,24 @@
 
 #![allow(unsafe_code)]
 
+mod sift;
+
 use std::os::fd::BorrowedFd;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::ptr::NonNull;
 use std::sync::Arc;
 
 use crate::chunk::{Chunk, FileRecord, Home, RingIdentity, RingName, Stamps};
-use crate::error::CaptureError;
+use crate::error::{CaptureError, FilterChangeError};
+use crate::filter::FilterRequest;
 use crate::ledger::Account;
 use crate::pool::Descriptor;
 use crate::recycle::CellList;
 use crate::ring::Ring;
-use crate::savefile::{ReadError, Reader, Record};
+use crate::savefile::{LinkType, ReadError, Reader, Record};
 use crate::sync::{Mutex, lock};
 use crate::time::Timestamp;
+use sift::Sift;
 
 /// A chunk ends when its packets take so many bytes, however few they are.
 const CHUNK_BYTES_MAX: usize = 1 << 20;
@@ -39,7 +43,8 @@ struct FileSide {
     /// By the file's interfaces.
     identities: Vec<Arc<RingIdentity>>,
     /// What was wrong with the file behind the packets given so far.
-    failure: Option<ReadError>,
+    failure: Option<CaptureError>,
+    sift: Sift,
     next_sequence: u64,
     delivered: u64,
     bytes: u64,
@@ -100,7 +105,7 @@ impl FileRing {
     /// A ring that gives the packets of the savefile at `path`, up to `chunk_packets` a chunk.
     pub(crate) fn open(path: PathBuf, chunk_packets: u32, snap_len: u32) -> Result<Self, ReadError> {
         let reader = Reader::open(&path)?;
-        let name = RingName { interface: path.display().to_string(), queue: 0 };
+        let name = RingName::of_queue(path.display().to_string(), 0);
         let link_type = reader.interfaces().first().map(|interface| interface.link_type).unwrap_or_default();
         let identity = RingIdentity { name, index: 0, interface_index: 0, snap_len, link_type };
         let side = FileSide {
@@ -109,6 +114,7 @@ impl FileRing {
             ahead: None,
             identities: Vec::new(),
             failure: None,
+            sift: Sift::default(),
             next_sequence: 0,
             delivered: 0,
             bytes: 0,
@@ -116,12 +122,30 @@ impl FileRing {
         Ok(Self { identity: Arc::new(identity), chunk_packets, path, side: Mutex::new(side) })
     }
 
+    /// Gives the packets that `request` asks for only, from those on that were not read yet.
+    pub(crate) fn set_filter(&self, request: &FilterRequest) -> Result<(), FilterChangeError> {
+        let mut side = lock(&self.side);
+        let mut sift = Sift::new(request.clone());
+        let path = self.path.display().to_string();
+        let interfaces = side.reader.interfaces().iter().map(|interface| interface.link_type);
+        let known: Vec<LinkType> = interfaces.collect();
+        for (interface, &link_type) in known.iter().enumerate() {
+            sift.learn(interface as u32, link_type, &path)?;
+        }
+        if known.is_empty() {
+            // Most files are of this kind, and a fault is to be found now.
+            request.compile(LinkType::ETHERNET)?;
+        }
+        side.sift = sift.after(&side.sift);
+        if let Some(ahead) = side.ahead.take() {
+            side.ahead = side.wants(&ahead).then_some(ahead);
+        }
+        Ok(())
+    }
+
     fn capture_from(&self, side: &mut FileSide) -> Result<Option<Chunk>, CaptureError> {
-        let Some(gathering) = side.gather(self.chunk_packets) else {
-            return side
-                .failure
-                .take()
-                .map_or(Ok(None), |source| Err(CaptureError::Savefile { path: self.path.clone(), source }));
+        let Some(gathering) = side.gather(self.chunk_packets, &self.path) else {
+            return side.failure.take().map_or(Ok(None), Err);
         };
         let ring = side.identity(&self.identity, gathering.interface);
         let sequence = side.next_sequence;
@@ -136,13 +160,26 @@ impl FileRing {
 
 impl FileSide {
     /// Reads the next chunk's packets: all of one interface of the file.
-    fn gather(&mut self, chunk_packets: u32) -> Option<Gathering> {
+    fn gather(&mut self, chunk_packets: u32, path: &Path) -> Option<Gathering> {
         let mut gathering = self.ahead.take();
         while !self.ended {
             if gathering.as_ref().is_some_and(|gathering| gathering.is_full(chunk_packets)) {
                 break;
             }
             match (self.reader.next_record(), &mut gathering) {
+                (Ok(Some(record)), gathering) if !self.sift.knows(record.interface) => {
+                    let first = Gathering::begin(&record, chunk_packets);
+                    match self.learn(&first, path) {
+                        Ok(false) => {}
+                        Ok(true) if gathering.is_none() => *gathering = Some(first),
+                        Ok(true) => {
+                            self.ahead = Some(first);
+                            break;
+                        }
+                        Err(source) => self.fail(CaptureError::Filter { path: path.to_owned(), source }),
+                    }
+                }
+                (Ok(Some(record)), _) if !self.sift.wants(&record) => {}
                 (Ok(Some(record)), None) => gathering = Some(Gathering::begin(&record, chunk_packets)),
                 (Ok(Some(record)), Some(current)) if current.interface == record.interface => {
                     current.add(&record);
@@ -152,13 +189,28 @@ impl FileSide {
                     break;
                 }
                 (Ok(None), _) => self.ended = true,
-                (Err(error), _) => {
-                    self.failure = Some(error);
-                    self.ended = true;
-                }
+                (Err(source), _) => self.fail(CaptureError::Savefile { path: path.to_owned(), source }),
             }
         }
         gathering
+    }
+
+    fn fail(&mut self, failure: CaptureError) {
+        self.failure = Some(failure);
+        self.ended = true;
+    }
+
+    /// Learns what the interface of `first` is, and whether that packet is wanted.
+    fn learn(&mut self, first: &Gathering, path: &Path) -> Result<bool, FilterChangeError> {
+        let link_type = self.reader.interfaces()[first.interface as usize].link_type;
+        self.sift.learn(first.interface, link_type, &path.display().to_string())?;
+        Ok(self.wants(first))
+    }
+
+    /// Whether a packet that was read ahead is wanted.
+    fn wants(&mut self, ahead: &Gathering) -> bool {
+        let data = &ahead.bytes[FileRecord::BYTES..];
+        self.sift.wants_bytes(ahead.interface, data, ahead.list.wire_bytes as u32)
     }
 
     /// Who the packets of this interface of the file came from.
@@ -167,7 +219,7 @@ impl FileSide {
         for (index, known) in known.iter().enumerate().skip(self.identities.len()) {
             let name = known.name.clone().unwrap_or_else(|| ring.name.interface.clone());
             self.identities.push(Arc::new(RingIdentity {
-                name: RingName { interface: name, queue: 0 },
+                name: RingName::of_queue(name, 0),
                 index: 0,
                 interface_index: index,
                 snap_len: ring.snap_len,
@@ -217,8 +269,13 @@ impl Ring for FileRing {
 
     fn account(&self) -> Account {
         let side = lock(&self.side);
-        Account { delivered: side.delivered, bytes: side.bytes, filtered: Some(0), ..Account::default() }
-            .balanced()
+        Account {
+            delivered: side.delivered,
+            bytes: side.bytes,
+            filtered: Some(side.sift.filtered),
+            ..Account::default()
+        }
+        .balanced()
     }
 
     /// What was not read until now is nobody's loss.

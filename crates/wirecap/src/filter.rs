@@ -26,6 +26,7 @@ use std::ops::Range;
 
 use crate::savefile::LinkType;
 
+mod bounds;
 mod compiled;
 mod context;
 mod ethernet;
@@ -38,7 +39,12 @@ mod machine_code;
 mod netlink;
 mod place;
 mod program;
+mod request;
+mod socket;
+mod tagged;
 mod translate;
+#[cfg(all(target_arch = "x86_64", not(miri)))]
+mod x86_64;
 
 pub use compiled::CompiledFilter;
 pub use context::{Context, PacketType, Unsupported, VlanTag};
@@ -46,9 +52,11 @@ pub use insn::{ClassicInsn, Extension};
 pub use interpreter::Interpreter;
 pub use libpcap::{Libpcap, LibpcapError, LibpcapFilter};
 pub use program::ProgramError;
+pub use request::FilterRequest;
+pub(crate) use socket::{SocketForm, Unsure};
 pub use translate::XdpTarget;
 
-use insn::{Base, Op, Place, Source};
+use insn::{Base, Op, Place, Source, Verdict};
 use program::ClassicProgram;
 
 /// Which packets are wanted, and how much of each.
@@ -170,6 +178,11 @@ impl Filter {
     /// What it was compiled from.
     pub fn expression(&self) -> Option<&str> {
         self.expression.as_deref()
+    }
+
+    /// Whether every packet matches.
+    pub(crate) fn matches_everything(&self) -> bool {
+        matches!(self.program.ops()[0], Op::Return(Verdict::Constant(1..)))
     }
 
     /// Whether the program loads what only Linux knows of a packet.

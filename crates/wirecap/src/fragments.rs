@@ -49,13 +49,20 @@ pub(crate) fn refuse(
     let mut begin = 0;
     while begin < cells.len() {
         let end = begin + 1 + cells[begin..].iter().take_while(|cell| cell.is_continued()).count();
-        let verdicts: Vec<bool> = (begin..end).map(|index| is_bad(&cells[index], index == begin)).collect();
-        if verdicts.contains(&true) {
-            refused.packets += 1;
-            for (cell, bad) in cells[begin..end].iter().zip(verdicts) {
-                if bad { refused.bad.push(*cell) } else { refused.good.push(*cell) }
+        let mut is_whole = true;
+        for (index, cell) in cells[begin..end].iter().enumerate() {
+            if !is_bad(cell, index == 0) {
+                refused.good.extend((!is_whole).then_some(cell));
+                continue;
             }
-        } else {
+            if is_whole {
+                refused.packets += 1;
+                refused.good.extend_from_slice(&cells[begin..begin + index]);
+            }
+            is_whole = false;
+            refused.bad.push(*cell);
+        }
+        if is_whole {
             cells.copy_within(begin..end, kept);
             kept += end - begin;
         }

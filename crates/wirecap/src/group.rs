@@ -12,7 +12,7 @@ use crate::chunk::{Chunk, RingName};
 use crate::error::CaptureError;
 use crate::ledger::Mode;
 use crate::ring::Ring;
-use crate::sync::{AtomicBool, AtomicU64, AtomicUsize, Ordering, fence};
+use crate::sync::{AtomicBool, AtomicU64, AtomicUsize, Mutex, Ordering, fence, try_lock};
 
 /// The rings that one application reads, and the workers that read them.
 #[derive(Debug)]
@@ -21,6 +21,8 @@ pub(crate) struct Group {
     mode: Mode,
     stuck_after: Duration,
     seats: Vec<Seat>,
+    /// Some rings must be tended.
+    tended: bool,
     /// How many workers are no more.
     gone: AtomicUsize,
     ending: AtomicBool,
@@ -31,15 +33,27 @@ pub(crate) struct Group {
 pub(crate) struct Seat {
     /// Places of its home rings in the group.
     home: Vec<usize>,
-    /// When it last asked for a chunk, in nanoseconds of the group's clock; `IDLE` when it got none and
-    /// nobody has seen work for it since, `GONE` when it never will ask again.
-    asked_at: AtomicU64,
+    /// Twice the number of times that it asked for a chunk, and [`IDLE`] if it got none the last time;
+    /// [`GONE`] when it never will ask again. Only the worker itself counts on: a clock read for every
+    /// question would cost more than all the rest of advanced mode.
+    asked: AtomicU64,
+    /// What a buddy saw of that that had nothing to do, and when.
+    seen: Mutex<Seen>,
     /// It is about to sleep or sleeps, and may be woken.
     asleep: AtomicBool,
 }
 
 const GONE: u64 = u64::MAX;
-const IDLE: u64 = u64::MAX - 1;
+const IDLE: u64 = 1;
+
+/// A look at how far a worker has come with its questions.
+#[derive(Debug, Clone, Copy)]
+struct Seen {
+    asked: u64,
+    /// When a second look found it there, in nanoseconds of the group's clock. The first one reads no clock:
+    /// mostly there is no second one.
+    since: Option<u64>,
+}
 
 /// What a worker got when it asked.
 #[derive(Debug)]
@@ -60,15 +74,31 @@ impl Group {
     pub(crate) fn new(rings: Vec<Arc<dyn Ring>>, workers: usize, mode: Mode, stuck_after: Duration) -> Self {
         let seat = |worker| Seat {
             home: (worker..rings.len()).step_by(workers).collect(),
-            asked_at: AtomicU64::new(IDLE),
+            asked: AtomicU64::new(IDLE),
+            seen: Mutex::new(Seen { asked: IDLE, since: None }),
             asleep: AtomicBool::new(false),
         };
         let seats = (0..workers).map(seat).collect();
-        Self { rings, mode, stuck_after, seats, gone: AtomicUsize::new(0), ending: AtomicBool::new(false) }
+        let tended = rings.iter().any(|ring| ring.unattended() < ring.capacity());
+        Self {
+            rings,
+            mode,
+            stuck_after,
+            seats,
+            tended,
+            gone: AtomicUsize::new(0),
+            ending: AtomicBool::new(false),
+        }
     }
 
     pub(crate) fn rings(&self) -> &[Arc<dyn Ring>] {
         &self.rings
+    }
+
+    /// The least number of packets that one of the rings can take while nobody tends it; `None` if none
+    /// needs that.
+    pub(crate) fn unattended(&self) -> Option<u32> {
+        self.tended.then(|| self.rings.iter().map(|ring| ring.unattended()).min()).flatten()
     }
 
     pub(crate) fn mode(&self) -> Mode {
@@ -101,21 +131,28 @@ impl Group {
         self.ending.store(true, Ordering::Release);
     }
 
-    /// The next chunk for `worker`, at time `now` (nanoseconds of a clock that all workers share).
-    /// `turn` is where it goes on among its home rings.
-    pub(crate) fn ask(&self, worker: usize, turn: &mut usize, now: u64) -> Result<Asked, CaptureError> {
+    /// The next chunk for `worker`. `turn` is where it goes on among its home rings, `now` a clock that all
+    /// workers share, in nanoseconds.
+    pub(crate) fn ask(
+        &self,
+        worker: usize,
+        turn: &mut usize,
+        now: impl Fn() -> u64,
+    ) -> Result<Asked, CaptureError> {
         // Looked at first: what came in before the end is then still found below.
         let ending = self.ending.load(Ordering::Acquire);
         if self.mode == Mode::Basic {
             self.check_for_orphans()?;
         }
         let seat = &self.seats[worker];
-        seat.asked_at.store(now, Ordering::Relaxed);
+        let asked = (seat.asked.load(Ordering::Relaxed) | IDLE) + 1;
+        seat.asked.store(asked, Ordering::Relaxed);
         for _ in 0..seat.home.len() {
             let ring = &self.rings[seat.home[*turn % seat.home.len()]];
             *turn = (*turn + 1) % seat.home.len();
             if let Some(chunk) = ring.capture()? {
-                let wake = self.above_threshold(ring).then(|| self.sleeping_buddy(worker)).flatten();
+                let wake =
+                    self.is_above_threshold(ring, &chunk).then(|| self.sleeping_buddy(worker)).flatten();
                 return Ok(Asked::Chunk { chunk, wake });
             }
         }
@@ -126,7 +163,11 @@ impl Group {
             let wake = (buddy.ring.backlog() > buddy.limit).then(|| self.sleeping_buddy(worker)).flatten();
             return Ok(Asked::Chunk { chunk, wake });
         }
-        seat.asked_at.store(IDLE, Ordering::Relaxed);
+        seat.asked.store(asked | IDLE, Ordering::Relaxed);
+        if self.tended {
+            // Whoever captures tends that ring; who has nothing to do looks after them all.
+            self.rings.iter().for_each(|ring| ring.tend());
+        }
         let over = ending || self.rings.iter().all(|ring| ring.is_exhausted());
         Ok(if over && self.is_drained(worker) { Asked::Ended } else { Asked::Nothing })
     }
@@ -141,8 +182,9 @@ impl Group {
 
     /// The ring with the largest backlog above the threshold, if there is one. What was
     /// left in the rings of workers that are stuck, gone or ending is taken whatever the threshold.
-    fn busiest_buddy(&self, worker: usize, now: u64, ending: bool) -> Option<Candidate<'_>> {
+    fn busiest_buddy(&self, worker: usize, now: impl Fn() -> u64, ending: bool) -> Option<Candidate<'_>> {
         let Mode::Advanced(threshold) = self.mode else { return None };
+        let now = &now;
         let others = (0..self.seats.len()).filter(|&other| other != worker);
         let candidates = others.flat_map(|other| {
             let is_abandoned = self.is_away(other, now);
@@ -154,30 +196,36 @@ impl Group {
         candidates.filter(|buddy| buddy.backlog > buddy.limit).max_by(|a, b| a.share().total_cmp(&b.share()))
     }
 
-    /// Whether `worker` is gone, or has not asked for too long although there is work for it.
-    fn is_away(&self, worker: usize, now: u64) -> bool {
-        let asked_at = &self.seats[worker].asked_at;
-        match asked_at.load(Ordering::Acquire) {
-            GONE => true,
-            IDLE => {
-                // It sleeps rightly until there is something to do: its time counts from when that is seen.
-                if self.home(worker).any(|ring| ring.backlog() > 0) {
-                    let _ = asked_at.compare_exchange(IDLE, now, Ordering::Relaxed, Ordering::Relaxed);
-                }
-                false
-            }
-            asked_at => now.saturating_sub(asked_at) > self.stuck_after.as_nanos() as u64,
+    /// Whether `worker` is gone, or has not asked for too long although there is work for it. Its time counts
+    /// from the second look of buddies that have nothing to do.
+    fn is_away(&self, worker: usize, now: impl Fn() -> u64) -> bool {
+        let seat = &self.seats[worker];
+        let asked = seat.asked.load(Ordering::Acquire);
+        if asked == GONE {
+            return true;
         }
+        // If another buddy is looking right now, it will say.
+        let Some(mut seen) = try_lock(&seat.seen) else { return false };
+        let rests = asked & IDLE != 0 && self.home(worker).all(|ring| ring.backlog() == 0);
+        if rests || asked != seen.asked {
+            *seen = Seen { asked, since: None };
+            return false;
+        }
+        let now = now();
+        now.saturating_sub(*seen.since.get_or_insert(now)) > self.stuck_after.as_nanos() as u64
     }
 
     /// Whether `worker` would find nothing now.
-    pub(crate) fn is_quiet(&self, worker: usize, now: u64) -> bool {
+    pub(crate) fn is_quiet(&self, worker: usize, now: impl Fn() -> u64) -> bool {
         self.home(worker).all(|ring| ring.backlog() == 0) && self.busiest_buddy(worker, now, false).is_none()
     }
 
-    fn above_threshold(&self, ring: &Arc<dyn Ring>) -> bool {
+    /// Whether more than the threshold waits in `ring`, from which `chunk` was just captured.
+    fn is_above_threshold(&self, ring: &Arc<dyn Ring>, chunk: &Chunk) -> bool {
         let Mode::Advanced(threshold) = self.mode else { return false };
-        ring.backlog() > cells_at(threshold, ring)
+        let backlog = chunk.left_behind().unwrap_or_else(|| ring.backlog());
+        // Mostly nothing is left, and the threshold is not looked up.
+        backlog > 0 && backlog > cells_at(threshold, ring)
     }
 
     fn sleeping_buddy(&self, worker: usize) -> Option<usize> {
@@ -199,7 +247,7 @@ impl Group {
 
     /// `worker` is no more: its buddies serve its rings.
     pub(crate) fn leave(&self, worker: usize) {
-        self.seats[worker].asked_at.store(GONE, Ordering::Release);
+        self.seats[worker].asked.store(GONE, Ordering::Release);
         self.gone.fetch_add(1, Ordering::Release);
     }
 
@@ -210,7 +258,7 @@ impl Group {
         if self.gone.load(Ordering::Acquire) == 0 || self.ending.load(Ordering::Acquire) {
             return Ok(());
         }
-        let gone = |seat: &&Seat| seat.asked_at.load(Ordering::Acquire) == GONE;
+        let gone = |seat: &&Seat| seat.asked.load(Ordering::Acquire) == GONE;
         match self.seats.iter().find(gone).and_then(|seat| seat.home.first()) {
             Some(&ring) => Err(CaptureError::Orphaned { ring: self.rings[ring].identity().name.clone() }),
             None => Ok(()),
@@ -297,7 +345,7 @@ mod model {
     }
 
     fn ring(index: usize) -> Arc<Count> {
-        let name = RingName { interface: "model".to_owned(), queue: index as u32 };
+        let name = RingName::of_queue("model", index as u32);
         let identity = RingIdentity {
             name,
             index,
@@ -319,13 +367,13 @@ mod model {
             let kernel = thread::spawn(move || busy.waiting.store(4, Ordering::Release));
             let worker = thread::spawn({
                 let group = Arc::clone(&group);
-                move || match group.ask(0, &mut 0, 0).unwrap() {
+                move || match group.ask(0, &mut 0, || 0).unwrap() {
                     Asked::Chunk { wake, .. } => Some(wake),
                     _ => None,
                 }
             });
             group.set_asleep(1, true);
-            let sleeps = group.is_quiet(1, 0);
+            let sleeps = group.is_quiet(1, || 0);
             kernel.join().unwrap();
             if let Some(wake) = worker.join().unwrap() {
                 assert!(!sleeps || wake == Some(1), "sleeps beside a ring above T");

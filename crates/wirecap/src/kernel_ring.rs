@@ -331,6 +331,15 @@ impl<T: Copy> Producer<T> {
         })
     }
 
+    /// How many filled slots the consumer has not taken yet.
+    ///
+    /// # Errors
+    ///
+    /// When the consumer's index is ahead of what was produced.
+    pub(crate) fn filled(&mut self) -> Result<u32, BrokenRing> {
+        Ok(self.shared.capacity - self.free()?)
+    }
+
     /// Fills slots with as many of `items` as there is room for, each put through `convert`; the
     /// consumer sees them after [`submit`](Self::submit). Returns how many went in.
     ///

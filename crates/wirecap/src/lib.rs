@@ -12,7 +12,8 @@
 //! let capture = wirecap::Capture::on("eth0") // all rings; "eth0@2" for one
 //!     .chunk(256)
 //!     .pool(500) // M, R
-//!     .timestamps(true)
+//!     .timestamps(wirecap::Timestamps::Batch)
+//!     .filter("udp and net 131.225.2.0/24")
 //!     .open()?;
 //! std::thread::scope(|scope| {
 //!     for mut worker in capture.workers() {
@@ -33,13 +34,16 @@
 mod affinity;
 pub mod bpf;
 mod capture;
+mod cell_check;
 mod chunk;
+mod clock;
 pub mod device;
 mod error;
 mod file;
 pub mod filter;
 mod fragments;
 mod group;
+mod keeper;
 mod kernel_ring;
 mod ledger;
 mod limits;
@@ -51,9 +55,12 @@ mod refill;
 mod reorder;
 mod ring;
 pub mod savefile;
+mod sieve;
 pub mod sim;
 mod source;
 mod stamps;
+mod steer;
+mod supply;
 mod sync;
 mod sys;
 pub mod time;
@@ -66,11 +73,13 @@ pub use capture::{Capture, CaptureBuilder, DEFAULT_CHUNK_CELLS, DEFAULT_CHUNKS, 
 pub use capture::{Engine, Interface, Reception, Stopper};
 pub use chunk::{Chunk, Fragments, Packet, Packets, RingName};
 pub use device::Rung;
-pub use error::{CaptureError, OpenError};
+pub use error::{CaptureError, FilterChangeError, OpenError};
 pub use ledger::{Account, Drops, Ledger, Mode, RingLedger, grouped};
 pub use packet::{Direction, Spread};
 pub use pool::Geometry;
 pub use reorder::{InOrder, Reorder};
-pub use time::Timestamp;
+pub use source::Source;
+pub use time::{Timestamp, Timestamps};
 pub use warning::Warning;
 pub use worker::{Waker, Worker};
+pub use xdp::Holder;

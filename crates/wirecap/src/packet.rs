@@ -10,11 +10,14 @@
 //!   blocks in turn: when it comes round to one that is still held it waits there, and what arrives
 //!   meanwhile is lost (`no_cell`), although other blocks are free. So a chunk may be held for as long
 //!   as the ring takes to fill once, and no longer.
+//! - The kernel chooses the ring of a flow. It takes the security parameter index of IPsec for ports, and each
+//!   direction has one of its own, so the two directions of an encrypted flow may come in two rings.
 //! - A worker's descriptor stays readable while a chunk of the last block is held.
 
 #![allow(unsafe_code)]
 
 mod blocks;
+mod filtering;
 pub(crate) mod frame;
 mod ring;
 mod steering;
@@ -26,8 +29,10 @@ use std::time::Duration;
 
 use crate::chunk::{RingIdentity, RingName};
 use crate::device::Device;
-use crate::error::OpenError;
+use crate::error::{FilterChangeError, OpenError};
+use crate::filter::Filter;
 use crate::packet::blocks::{Blocks, Labels};
+use crate::packet::filtering::Filtering;
 use crate::packet::ring::{PacketRing, Traits};
 use crate::packet::steering::Selection;
 use crate::pool::Geometry;
@@ -36,6 +41,7 @@ use crate::sync::{Mutex, lock};
 use crate::sys::packet::{BlockShape, Fanout, PacketSocket};
 use crate::sys::promiscuous::Promiscuous;
 use crate::sys::wait_for_running_programs;
+use crate::time::Timestamps;
 
 pub use steering::Direction;
 
@@ -66,9 +72,11 @@ pub(crate) struct Settings {
     pub(crate) spread: Spread,
     pub(crate) direction: Direction,
     pub(crate) retire_after: Duration,
-    pub(crate) timestamps: bool,
+    pub(crate) timestamps: Timestamps,
     pub(crate) promiscuous: bool,
     pub(crate) snap_len: u32,
+    /// Which packets are wanted; all, if there is none.
+    pub(crate) filter: Option<Filter>,
     /// The interface's place in the capture.
     pub(crate) interface_index: usize,
     /// The place of the interface's first ring in the capture.
@@ -130,11 +138,10 @@ pub(crate) fn open(device: &Device, settings: &Settings) -> Result<Opened, OpenE
         ifindex: device.index,
         geometry: settings.geometry,
         labels: Labels {
-            timestamps: settings.timestamps,
+            timestamps: settings.timestamps != Timestamps::None,
             by_queue: matches!(settings.spread, Spread::Queues(_)),
         },
         longest_frame: device.mtu + LINK_HEADER_BYTES,
-        filtering: false,
     };
     let mut rings = Vec::new();
     for place in 0..plan.spread.rings() {
@@ -142,7 +149,7 @@ pub(crate) fn open(device: &Device, settings: &Settings) -> Result<Opened, OpenE
         let mapping =
             socket.make_ring(shape, settings.retire_after).map_err(failed("make a receive ring on"))?;
         let identity = RingIdentity {
-            name: RingName { interface: device.name.clone(), queue: plan.number_of(place) },
+            name: RingName::of_queue(&device.name, plan.number_of(place)),
             index: settings.first_ring_index + place,
             interface_index: settings.interface_index,
             snap_len: settings.snap_len,
@@ -171,13 +178,24 @@ pub(crate) fn open(device: &Device, settings: &Settings) -> Result<Opened, OpenE
         .map_err(failed("count the packets without a queue on"))?;
     // Until here every socket refused every packet: those that came while the group was incomplete would
     // have gone to the wrong ring, or to several.
-    let whole = steering::everything(settings.snap_len.max(SNAP_BYTES_MIN));
-    for ring in &rings {
-        ring.listen(&whole).map_err(failed("attach a socket filter on"))?;
+    let mut filtering = Filtering::none(settings.snap_len);
+    match &settings.filter {
+        Some(filter) => {
+            let deaf = Filtering::deaf();
+            filtering = Filtering::replace(&deaf, filter, &rings, device, settings.snap_len)?;
+        }
+        None => filtering.begin(&rings).map_err(failed("attach a socket filter on"))?,
     }
     Ok(Opened {
         rings: rings.iter().map(|ring| Arc::clone(ring) as Arc<dyn Ring>).collect(),
-        attachment: Attachment { rings, unplaced: unplaced.clone(), _promiscuous: promiscuous },
+        attachment: Attachment {
+            rings,
+            unplaced: unplaced.clone(),
+            device: device.clone(),
+            snap_len: settings.snap_len,
+            filtering,
+            _promiscuous: promiscuous,
+        },
         unplaced,
         shape,
     })
@@ -328,10 +346,25 @@ impl Unplaced {
 pub(crate) struct Attachment {
     rings: Vec<Arc<PacketRing>>,
     unplaced: Option<Arc<Unplaced>>,
+    device: Device,
+    snap_len: u32,
+    filtering: Filtering,
     _promiscuous: Option<Promiscuous>,
 }
 
 impl Attachment {
+    /// From now on the packets that `filter` wants are captured.
+    pub(crate) fn set_filter(&mut self, filter: &Filter) -> Result<(), FilterChangeError> {
+        self.filtering =
+            Filtering::replace(&self.filtering, filter, &self.rings, &self.device, self.snap_len)?;
+        Ok(())
+    }
+
+    /// Why user space decides on every packet, if it does.
+    pub(crate) fn filters_in_user_space(&self) -> Option<&str> {
+        self.filtering.in_user_space.as_deref()
+    }
+
     /// Receives no more. When it returns, every packet that came can be captured.
     pub(crate) fn detach(self) {
         if let Some(unplaced) = &self.unplaced {

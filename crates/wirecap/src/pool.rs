@@ -4,6 +4,7 @@
 
 use std::io;
 
+use crate::cell_check::CellCheck;
 use crate::sys::memory::{Memory, Pages};
 
 /// Where a packet lies in the pool: the kernel's `struct xdp_desc`.
@@ -50,19 +51,23 @@ impl Geometry {
 pub(crate) struct Pool {
     memory: Memory,
     geometry: Geometry,
+    check: CellCheck,
 }
 
 impl Pool {
     /// Maps the cells.
     pub(crate) fn new(geometry: Geometry) -> io::Result<Self> {
-        assert!(geometry.cell_bytes.is_power_of_two(), "cells are found by masking addresses");
-        Ok(Self { memory: Memory::map(geometry.pool_bytes())?, geometry })
+        Ok(Self::of(Memory::map(geometry.pool_bytes())?, geometry))
     }
 
     /// Takes the cells from the heap: for a kernel that is simulated.
     pub(crate) fn on_heap(geometry: Geometry) -> Self {
+        Self::of(Memory::on_heap(geometry.pool_bytes()), geometry)
+    }
+
+    fn of(memory: Memory, geometry: Geometry) -> Self {
         assert!(geometry.cell_bytes.is_power_of_two(), "cells are found by masking addresses");
-        Self { memory: Memory::on_heap(geometry.pool_bytes()), geometry }
+        Self { memory, geometry, check: CellCheck::new(geometry) }
     }
 
     pub(crate) fn geometry(&self) -> Geometry {
@@ -71,6 +76,11 @@ impl Pool {
 
     pub(crate) fn memory(&self) -> &Memory {
         &self.memory
+    }
+
+    /// What debug builds know of each cell.
+    pub(crate) fn check(&self) -> &CellCheck {
+        &self.check
     }
 
     pub(crate) fn on_huge_pages(&self) -> bool {

@@ -19,6 +19,8 @@ pub(crate) struct CellList {
     pub(crate) cells: Vec<Descriptor>,
     /// Bytes of the packets in them, as they were on the wire.
     pub(crate) wire_bytes: u64,
+    /// How many cells waited behind them, if the ring told.
+    pub(crate) left_behind: Option<u32>,
     /// The packets in them, when some have several.
     pub(crate) fragmented: Fragmented,
     /// The list below this one while it lies in a recycle queue.
@@ -36,6 +38,7 @@ impl CellList {
         Box::new(Self {
             cells: Vec::with_capacity(capacity),
             wire_bytes: 0,
+            left_behind: None,
             fragmented: Fragmented::default(),
             next: ptr::null_mut(),
         })

@@ -3,17 +3,20 @@
 //! Whoever drops a chunk posts its cells at once if the fill ring is free to be locked, which it
 //! nearly always is: then the cells go back while they are warm in that core's cache. Otherwise the
 //! list of cells goes into the recycle queue and the holder of the lock, or the next one to capture,
-//! posts it. Nobody ever waits to recycle.
+//! posts it. Nobody ever waits to recycle. Where not all cells are to be posted, the others wait beside
+//! the fill ring ([`Supply`]).
 
 use std::fmt;
 use std::io;
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 
+use crate::cell_check::CellCheck;
 use crate::fragments::refuse;
 use crate::kernel_ring::{BrokenRing, Producer};
 use crate::pool::{Descriptor, Pool};
 use crate::recycle::{CellList, RecycleQueue};
+use crate::supply::Supply;
 use crate::sync::{Mutex, Ordering, fence, lock, try_lock};
 
 /// The kernel behind a pair of rings: a socket, or the simulated one.
@@ -26,6 +29,11 @@ pub(crate) trait Kernel: Send + Sync + fmt::Debug {
     fn pollable(&self) -> Option<BorrowedFd<'_>>;
     /// Whether the interface is no more, so that no packets will ever come.
     fn is_gone(&self) -> bool;
+    /// How many packets a program in the kernel turned away that would have come to the rings; none has without a
+    /// filter.
+    fn filtered(&self) -> u64 {
+        0
+    }
 }
 
 /// Packets that reached a socket and were not put on its rx ring, since the socket was made.
@@ -41,6 +49,7 @@ pub(crate) struct KernelDrops {
 #[derive(Debug)]
 pub(crate) struct Refill {
     pool: Arc<Pool>,
+    supply: Supply,
     fill: Mutex<FillSide>,
     recycled: RecycleQueue,
 }
@@ -57,7 +66,9 @@ struct FillSide {
     spares: Vec<Box<CellList>>,
     /// Lists with room for a whole chunk that are in use.
     lists_out: usize,
-    cells: CellCheck,
+    /// The addresses of cells that are home and not posted, the latest last. With room for the whole
+    /// pool, if not all cells are to be posted.
+    idle: Vec<u64>,
 }
 
 #[derive(Debug)]
@@ -67,24 +78,23 @@ struct Port {
 }
 
 impl Refill {
-    /// Posts every cell of `pool`.
+    /// A fill ring that posts of `cells`, which are cells of `pool`, as many as `supply` wants.
     pub(crate) fn new(
         pool: Arc<Pool>,
+        cells: impl IntoIterator<Item = u64>,
+        supply: Supply,
         ring: Producer<u64>,
         kernel: Arc<dyn Kernel>,
     ) -> Result<Self, BrokenRing> {
-        let cells = CellCheck::new(&pool);
+        let room = if supply.posts_all() { 0 } else { pool.geometry().cells() as usize };
         let port = Some(Port { ring, kernel });
-        let side = FillSide { port, broken: None, spares: Vec::new(), lists_out: 0, cells };
-        let refill = Self { pool, fill: Mutex::new(side), recycled: RecycleQueue::new() };
-        let mut list = CellList::with_capacity(0);
-        list.cells = refill
-            .pool
-            .cell_addresses()
-            .map(|address| Descriptor { address, ..Descriptor::default() })
-            .collect();
+        let (spares, idle) = (Vec::new(), Vec::with_capacity(room));
+        let side = FillSide { port, broken: None, spares, lists_out: 0, idle };
+        let refill = Self { pool, supply, fill: Mutex::new(side), recycled: RecycleQueue::new() };
+        let cell = |address| Descriptor { address, ..Descriptor::default() };
+        let cells: Vec<Descriptor> = cells.into_iter().map(cell).collect();
         let mut side = lock(&refill.fill);
-        side.post(&refill.pool, &list.cells);
+        side.place(&refill, &cells);
         if let Some(broken) = side.broken {
             return Err(broken);
         }
@@ -96,10 +106,28 @@ impl Refill {
         &self.pool
     }
 
+    /// How many packets the kernel can take before somebody must [`tend`](Self::tend) the fill ring.
+    pub(crate) fn posted(&self) -> u32 {
+        self.supply.posted
+    }
+
+    /// Posts as many cells as are wanted, of those that are home.
+    pub(crate) fn tend(&self) {
+        if self.supply.posts_all() {
+            return;
+        }
+        let mut side = lock(&self.fill);
+        side.flush(self);
+        side.top_up(self);
+        side.give_up_excess(self);
+        drop(side);
+        self.flush_if_free();
+    }
+
     /// Takes the cells of `list` back. Never fails, blocks or allocates.
     pub(crate) fn recycle(&self, list: Box<CellList>) {
         match try_lock(&self.fill) {
-            Some(mut side) => side.take_back(&self.pool, list),
+            Some(mut side) => side.take_back(self, list),
             None => self.recycled.push(list),
         }
         // Either we held the lock, and others may have queued lists meanwhile; or we queued ours, and
@@ -118,7 +146,7 @@ impl Refill {
                 return;
             }
             let Some(mut side) = try_lock(&self.fill) else { return };
-            side.flush(&self.pool, &self.recycled);
+            side.flush(self);
         }
     }
 
@@ -133,7 +161,8 @@ impl Refill {
     /// When the fill ring broke: whoever holds cells must not be bothered with it, so it is told here.
     pub(crate) fn empty_list(&self, cells: usize) -> Result<Box<CellList>, BrokenRing> {
         let mut side = lock(&self.fill);
-        side.flush(&self.pool, &self.recycled);
+        side.flush(self);
+        side.top_up(self);
         if let Some(broken) = side.broken {
             return Err(broken);
         }
@@ -159,10 +188,9 @@ impl Refill {
         if !CellCheck::ENABLED {
             return 0;
         }
-        let mut side = lock(&self.fill);
-        let refused = refuse(&mut list.cells, |cell, _| !side.cells.capture(&self.pool, cell));
-        side.post(&self.pool, &refused.good);
-        drop(side);
+        let pool = &self.pool;
+        let refused = refuse(&mut list.cells, |cell, _| !pool.check().capture(pool.index_of(cell.address)));
+        lock(&self.fill).bring_home(self, &refused.good);
         self.flush_if_free();
         refused.packets
     }
@@ -185,6 +213,11 @@ impl Refill {
         cells
     }
 
+    /// How many cells are home and not posted.
+    pub(crate) fn idle_cells(&self) -> usize {
+        lock(&self.fill).idle.len()
+    }
+
     /// Lets go of the fill ring: cells that come home from now on stay out of use.
     pub(crate) fn close(&self) {
         lock(&self.fill).port = None;
@@ -192,15 +225,15 @@ impl Refill {
 }
 
 impl FillSide {
-    fn flush(&mut self, pool: &Pool, recycled: &RecycleQueue) {
-        if !recycled.is_empty() {
-            recycled.take_all().for_each(|list| self.take_back(pool, list));
+    fn flush(&mut self, refill: &Refill) {
+        if !refill.recycled.is_empty() {
+            refill.recycled.take_all().for_each(|list| self.take_back(refill, list));
         }
     }
 
-    fn take_back(&mut self, pool: &Pool, mut list: Box<CellList>) {
-        self.post(pool, &list.cells);
-        let chunk_cells = pool.geometry().chunk_cells as usize;
+    fn take_back(&mut self, refill: &Refill, mut list: Box<CellList>) {
+        self.bring_home(refill, &list.cells);
+        let chunk_cells = refill.pool.geometry().chunk_cells as usize;
         if list.cells.capacity() >= chunk_cells {
             list.clear();
             self.lists_out = self.lists_out.saturating_sub(1);
@@ -208,75 +241,104 @@ impl FillSide {
         }
     }
 
-    fn post(&mut self, pool: &Pool, cells: &[Descriptor]) {
+    fn bring_home(&mut self, refill: &Refill, cells: &[Descriptor]) {
+        let pool = &refill.pool;
+        cells.iter().for_each(|cell| pool.check().come_home(pool.index_of(cell.address)));
+        self.place(refill, cells);
+    }
+
+    /// Posts as many of these cells as are wanted, and keeps the others.
+    fn place(&mut self, refill: &Refill, cells: &[Descriptor]) {
         if cells.is_empty() {
             return;
         }
-        self.cells.post(pool, cells);
-        let Some(port) = &mut self.port else { return };
-        match port.post(pool, cells) {
-            Ok(()) => {}
-            // The kernel never moves its index back; one that did is trusted with no more cells.
-            Err(broken) => (self.port, self.broken) = (None, Some(broken)),
+        let (pool, supply) = (&refill.pool, &refill.supply);
+        let mask = pool.cell_mask();
+        if supply.posts_all() {
+            return self.post(pool, cells, |cell| cell.address & mask);
         }
+        let wanted = self.wanted(supply) as usize;
+        let (posted, others) = cells.split_at(wanted.min(cells.len()));
+        self.post(pool, posted, |cell| cell.address & mask);
+        // There is room for all cells; one too many is the double of another one.
+        let room = self.idle.capacity() - self.idle.len();
+        self.idle.extend(others.iter().map(|cell| cell.address & mask).take(room));
+        self.post_idle(pool, wanted - posted.len());
+        self.give_up_excess(refill);
+    }
+
+    /// Posts as many cells as are wanted, of those that are idle here or in the stock.
+    fn top_up(&mut self, refill: &Refill) {
+        if refill.supply.posts_all() {
+            return;
+        }
+        let wanted = self.wanted(&refill.supply) as usize;
+        if let Some(stock) = &refill.supply.stock
+            && wanted > self.idle.len()
+        {
+            stock.take(wanted - self.idle.len(), &mut self.idle);
+        }
+        self.post_idle(&refill.pool, wanted);
+    }
+
+    /// How many cells the fill ring has less than it should.
+    fn wanted(&mut self, supply: &Supply) -> u32 {
+        let Some(port) = &mut self.port else { return 0 };
+        match port.ring.filled() {
+            Ok(filled) => supply.posted.saturating_sub(filled),
+            Err(broken) => {
+                self.give_up_ring(broken);
+                0
+            }
+        }
+    }
+
+    /// Posts up to `count` idle cells, those that came last.
+    fn post_idle(&mut self, pool: &Pool, count: usize) {
+        let left = self.idle.len().saturating_sub(count);
+        let mut idle = std::mem::take(&mut self.idle);
+        self.post(pool, &idle[left..], |address| *address);
+        idle.truncate(left);
+        self.idle = idle;
+    }
+
+    /// Gives what is more than its own to the stock.
+    fn give_up_excess(&mut self, refill: &Refill) {
+        // While fewer cells are posted than wanted none are idle: what is idle here comes on top.
+        if let Some(stock) = &refill.supply.stock
+            && self.idle.len() > refill.supply.kept_idle()
+        {
+            stock.try_put(&mut self.idle, refill.supply.kept_idle());
+        }
+    }
+
+    fn post<T>(&mut self, pool: &Pool, cells: &[T], address: impl Fn(&T) -> u64) {
+        let Some(port) = &mut self.port else { return };
+        if cells.is_empty() {
+            return;
+        }
+        cells.iter().for_each(|cell| pool.check().post(pool.index_of(address(cell))));
+        if let Err(broken) = port.post(cells, address) {
+            self.give_up_ring(broken);
+        }
+    }
+
+    /// The kernel never moves its index back; one that did is trusted with no more cells.
+    fn give_up_ring(&mut self, broken: BrokenRing) {
+        (self.port, self.broken) = (None, Some(broken));
     }
 }
 
 impl Port {
-    fn post(&mut self, pool: &Pool, cells: &[Descriptor]) -> Result<(), BrokenRing> {
-        // There is room for every cell of the pool. What does not fit lost its slot to a cell that was
-        // given to us twice.
-        let mask = pool.cell_mask();
-        self.ring.push_slice(cells, |cell| cell.address & mask)?;
+    fn post<T>(&mut self, cells: &[T], address: impl Fn(&T) -> u64) -> Result<(), BrokenRing> {
+        // There is room for every cell that is wanted. What does not fit lost its slot to a cell that
+        // was given to us twice.
+        self.ring.push_slice(cells, address)?;
         self.ring.submit();
         if self.ring.needs_wakeup() {
             self.kernel.wake();
         }
         Ok(())
-    }
-}
-
-/// Debug builds know for every cell whether it is posted: the kernel skips a bad address silently and
-/// delivers one that was posted twice, so only we can notice.
-#[derive(Debug)]
-struct CellCheck {
-    #[cfg(debug_assertions)]
-    posted: Vec<bool>,
-}
-
-impl CellCheck {
-    const ENABLED: bool = cfg!(debug_assertions);
-
-    #[cfg(debug_assertions)]
-    fn new(pool: &Pool) -> Self {
-        Self { posted: vec![false; pool.geometry().cells() as usize] }
-    }
-
-    #[cfg(not(debug_assertions))]
-    fn new(_pool: &Pool) -> Self {
-        Self {}
-    }
-
-    #[cfg(debug_assertions)]
-    fn post(&mut self, pool: &Pool, cells: &[Descriptor]) {
-        for cell in cells {
-            let index = pool.index_of(cell.address);
-            assert!(!std::mem::replace(&mut self.posted[index], true), "cell {index} is posted twice");
-        }
-    }
-
-    /// Whether the cell was posted, which it is no longer.
-    #[cfg(debug_assertions)]
-    fn capture(&mut self, pool: &Pool, cell: &Descriptor) -> bool {
-        std::mem::replace(&mut self.posted[pool.index_of(cell.address)], false)
-    }
-
-    #[cfg(not(debug_assertions))]
-    fn post(&mut self, _pool: &Pool, _cells: &[Descriptor]) {}
-
-    #[cfg(not(debug_assertions))]
-    fn capture(&mut self, _pool: &Pool, _cell: &Descriptor) -> bool {
-        true
     }
 }
 
@@ -316,7 +378,8 @@ mod model {
     fn all_captured(cells: u32) -> (Arc<Refill>, Consumer<u64>, Vec<Box<CellList>>) {
         let pool = Arc::new(Pool::on_heap(Geometry { chunk_cells: 1, chunks: cells, cell_bytes: 64 }));
         let (producer, mut kernel) = HeapRing::pair(cells.next_power_of_two(), 0);
-        let refill = Refill::new(pool, producer, Arc::new(AwakeKernel)).unwrap();
+        let (addresses, supply) = (pool.cell_addresses(), Supply::of(cells, None));
+        let refill = Refill::new(pool, addresses, supply, producer, Arc::new(AwakeKernel)).unwrap();
         let lists = posted(&mut kernel).into_iter().map(|address| {
             let mut list = refill.empty_list(1).unwrap();
             list.cells.push(Descriptor { address, ..Descriptor::default() });

@@ -3,6 +3,8 @@
 
 #![allow(unsafe_code)]
 
+mod sift;
+
 use std::fmt;
 use std::io;
 use std::os::fd::{BorrowedFd, OwnedFd};
@@ -12,11 +14,12 @@ use std::sync::Arc;
 use crate::chunk::{Chunk, Home, RingIdentity, Stamps};
 use crate::error::CaptureError;
 use crate::fragments::{refuse, unfinished};
-use crate::kernel_ring::{BrokenRing, Consumer, Gauge, Producer};
+use crate::kernel_ring::{BrokenRing, Consumer, Gauge};
 use crate::ledger::{Account, Drops};
 use crate::pool::{Descriptor, Pool};
 use crate::recycle::CellList;
 use crate::refill::{Kernel, KernelDrops, Refill};
+use crate::sieve::{Check, Sieve, UserFilter};
 use crate::sync::{AtomicU32, Mutex, MutexGuard, Ordering, lock, try_lock};
 
 /// A receive ring as the group sees it: something that chunks are captured from.
@@ -53,6 +56,12 @@ pub(crate) trait Ring: Send + Sync + fmt::Debug {
     fn packet_socket(&self) -> Option<io::Result<OwnedFd>> {
         None
     }
+    /// How many packets it can take while nobody [`tend`](Self::tend)s it.
+    fn unattended(&self) -> u32 {
+        self.capacity()
+    }
+    /// Gives the kernel more free cells, if it has fewer than it should.
+    fn tend(&self) {}
     /// The ring's account; `device` drops are not its business.
     fn account(&self) -> Account;
     /// Counts what is left in the ring as dropped and lets go of the kernel's side.
@@ -69,6 +78,8 @@ pub(crate) trait StampSource: Send + Sync + fmt::Debug {
 #[derive(Debug)]
 pub(crate) struct UmemRing {
     identity: Arc<RingIdentity>,
+    /// R x M.
+    capacity: u32,
     refill: Arc<Refill>,
     stamps: Arc<dyn StampSource>,
     filled: Gauge<Descriptor>,
@@ -93,6 +104,30 @@ struct RxSide {
     other: u64,
     /// What the kernel had dropped at the close.
     drops: KernelDrops,
+    /// What the kernel had turned away at the close.
+    filtered: u64,
+    sieve: Sieve,
+}
+
+/// Rounds of filtering in which nothing was wanted, before whoever asked gets nothing.
+const VAIN_ROUNDS_MAX: u32 = 64;
+
+/// What came out of the rx ring.
+#[derive(Debug)]
+enum Captured {
+    Chunk(Chunk),
+    /// Only packets that are not wanted.
+    Unwanted,
+    Nothing,
+}
+
+impl Captured {
+    fn chunk(self) -> Option<Chunk> {
+        match self {
+            Self::Chunk(chunk) => Some(chunk),
+            Self::Unwanted | Self::Nothing => None,
+        }
+    }
 }
 
 /// How a buddy captures.
@@ -130,16 +165,16 @@ unsafe impl Home for Refill {
 }
 
 impl UmemRing {
-    /// A ring over our halves of an rx and a fill ring that were just made, posting every cell.
+    /// A ring over our half of an rx ring that was just made, whose cells come from `refill`: from a pool
+    /// of its own, or from one that it shares with other rings. It is to hold `capacity` packets.
     pub(crate) fn new(
         identity: RingIdentity,
-        pool: Arc<Pool>,
+        capacity: u32,
+        refill: Arc<Refill>,
         rx: Consumer<Descriptor>,
-        fill: Producer<u64>,
         kernel: Arc<dyn Kernel>,
         stamps: Arc<dyn StampSource>,
-    ) -> Result<Self, BrokenRing> {
-        let refill = Arc::new(Refill::new(pool, fill, Arc::clone(&kernel))?);
+    ) -> Self {
         let filled = rx.gauge();
         let side = RxSide {
             open: Some(OpenRx { ring: rx, kernel }),
@@ -151,9 +186,24 @@ impl UmemRing {
             overlong: false,
             other: 0,
             drops: KernelDrops::default(),
+            filtered: 0,
+            sieve: Sieve::default(),
         };
-        let (unfinished, rx) = (AtomicU32::new(0), Mutex::new(side));
-        Ok(Self { identity: Arc::new(identity), refill, stamps, filled, unfinished, rx })
+        let (identity, unfinished, rx) = (Arc::new(identity), AtomicU32::new(0), Mutex::new(side));
+        Self { identity, capacity, refill, stamps, filled, unfinished, rx }
+    }
+
+    /// From now on `filter` looks at everything that is captured, until [`settle`](Self::settle).
+    pub(crate) fn begin_change(&self, filter: UserFilter) {
+        lock(&self.rx).sieve.begin_change(filter);
+    }
+
+    /// What arrives from now on was filtered by the kernel as far as it could: user space looks at it by `check`.
+    pub(crate) fn settle(&self, check: Check) {
+        let mut side = lock(&self.rx);
+        // A ring whose indices cannot be has nothing that can be delivered.
+        let waiting = side.open.as_mut().map_or(0, |open| open.ring.available().unwrap_or(0));
+        side.sieve.settle(check, waiting.into());
     }
 
     fn pool(&self) -> &Pool {
@@ -166,7 +216,6 @@ impl UmemRing {
         self.filled.filled()
     }
 
-    #[cfg(all(test, not(loom)))]
     pub(crate) fn refill(&self) -> &Refill {
         &self.refill
     }
@@ -175,15 +224,15 @@ impl UmemRing {
         &self,
         mut guard: MutexGuard<'_, RxSide>,
         offload: Option<Offload>,
-    ) -> Result<Option<Chunk>, CaptureError> {
+    ) -> Result<Captured, CaptureError> {
         let side = &mut *guard;
-        let Some(open) = &mut side.open else { return Ok(None) };
+        let Some(open) = &mut side.open else { return Ok(Captured::Nothing) };
         let waiting = open.ring.available().map_err(|broken| self.broken(&broken))?;
         // Looked at under the lock: what a buddy saw may have been captured since.
         if waiting <= offload.map_or(0, |offload| offload.limit) {
             drop(guard);
             self.refill.flush_if_free();
-            return Ok(None);
+            return Ok(Captured::Nothing);
         }
         let chunk_cells = self.pool().geometry().chunk_cells;
         let count = waiting.min(chunk_cells) as usize;
@@ -200,15 +249,18 @@ impl UmemRing {
         // Whatever happened, nothing that cannot be stays in the list.
         let checked = whole.and(self.check(&mut list, stamps, &mut side.other));
         side.other += self.refill.captured(&mut list);
+        let sifting = checked.is_ok() && !side.sieve.is_idle();
+        let checked = if sifting { self.sift(side, &mut list).map(|()| total(&list)) } else { checked };
         if checked.is_err() || list.cells.is_empty() {
             side.other += packets_in(&list.cells);
             drop(guard);
             self.refill.recycle(list);
-            return checked.map(|_| None);
+            return checked.map(|_| if sifting { Captured::Unwanted } else { Captured::Nothing });
         }
         let Checked { bytes, fragmented } = checked?;
         side.bytes += bytes;
         list.wire_bytes = bytes;
+        list.left_behind = Some(waiting - count as u32);
         side.delivered += if fragmented {
             list.fragmented.find(&list.cells, self.identity.snap_len);
             list.fragmented.packets().len() as u64
@@ -225,7 +277,7 @@ impl UmemRing {
         let chunk = unsafe {
             Chunk::new(list, home, Arc::clone(&self.identity), stamps, sequence, offload.is_some())
         };
-        Ok(Some(chunk))
+        Ok(Captured::Chunk(chunk))
     }
 
     /// Releases the cells of `list`, which were just taken from the rx ring, but for those at the end
@@ -269,10 +321,7 @@ impl UmemRing {
             refuse(&mut list.cells, |cell, begins| !pool.holds(cell, if begins { room } else { 0 }));
         *other += refused.packets;
         self.post_again([refused.good, refused.bad].concat())?;
-        Ok(Checked {
-            bytes: list.cells.iter().map(|cell| u64::from(cell.len)).sum(),
-            fragmented: list.cells.iter().any(Descriptor::is_continued),
-        })
+        Ok(total(list))
     }
 
     /// Posts cells of packets that cannot be delivered.
@@ -308,7 +357,15 @@ impl Ring for UmemRing {
     }
 
     fn capacity(&self) -> u32 {
-        self.pool().geometry().cells()
+        self.capacity
+    }
+
+    fn unattended(&self) -> u32 {
+        self.refill.posted().min(self.capacity)
+    }
+
+    fn tend(&self) {
+        self.refill.tend();
     }
 
     fn backlog(&self) -> u32 {
@@ -316,12 +373,18 @@ impl Ring for UmemRing {
     }
 
     fn capture(&self) -> Result<Option<Chunk>, CaptureError> {
-        self.capture_from(lock(&self.rx), None)
+        for _ in 0..VAIN_ROUNDS_MAX {
+            match self.capture_from(lock(&self.rx), None)? {
+                Captured::Unwanted => {}
+                captured => return Ok(captured.chunk()),
+            }
+        }
+        Ok(None)
     }
 
     fn offload(&self, limit: u32, abandoned: bool) -> Result<Option<Chunk>, CaptureError> {
         let Some(side) = try_lock(&self.rx) else { return Ok(None) };
-        self.capture_from(side, Some(Offload { limit, abandoned }))
+        self.capture_from(side, Some(Offload { limit, abandoned })).map(Captured::chunk)
     }
 
     fn watch(&self, watch: &mut dyn FnMut(BorrowedFd<'_>)) {
@@ -339,12 +402,13 @@ impl Ring for UmemRing {
     fn account(&self) -> Account {
         let side = lock(&self.rx);
         let drops = side.open.as_ref().and_then(|open| open.kernel.drops().ok()).unwrap_or(side.drops);
+        let filtered = side.open.as_ref().map_or(side.filtered, |open| open.kernel.filtered());
         let dropped =
             Drops { no_cell: drops.no_cell, ring_full: drops.ring_full, device: None, other: side.other };
         Account {
             delivered: side.delivered,
             bytes: side.bytes,
-            filtered: Some(0),
+            filtered: Some(filtered + side.sieve.filtered()),
             dropped,
             offloaded_chunks: side.offloaded_chunks,
             abandoned_chunks: side.abandoned_chunks,
@@ -358,8 +422,17 @@ impl Ring for UmemRing {
         if let Some(mut open) = side.open.take() {
             side.other += packets_left(&mut open.ring, side.overlong);
             side.drops = open.kernel.drops().unwrap_or_default();
+            side.filtered = open.kernel.filtered();
         }
         self.refill.close();
+    }
+}
+
+/// What the packets in `list` are, one by one.
+fn total(list: &CellList) -> Checked {
+    Checked {
+        bytes: list.cells.iter().map(|cell| u64::from(cell.len)).sum(),
+        fragmented: list.cells.iter().any(Descriptor::is_continued),
     }
 }
 

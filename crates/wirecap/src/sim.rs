@@ -57,10 +57,14 @@ pub use simulation::{
 use crate::chunk::{Chunk, RingIdentity, RingName, Stamps};
 use crate::error::CaptureError;
 use crate::group::{Asked, Group};
+use crate::keeper;
 use crate::ledger::{Ledger, Mode, RingLedger};
 use crate::pool::{Geometry, Pool};
+use crate::refill::Refill;
 use crate::ring::{Ring, StampSource, UmemRing};
 use crate::savefile::LinkType;
+use crate::sim::kernel::Places;
+use crate::supply::{Stock, Supply};
 
 /// What is to be simulated.
 #[derive(Debug, Clone, PartialEq)]
@@ -83,6 +87,10 @@ pub struct SimSettings {
     pub drivers_sleep: bool,
     /// Where the rings' 32-bit indices begin.
     pub first_index: u32,
+    /// How many cells of each ring are posted, if not all.
+    pub warm: Option<u32>,
+    /// Whether the rings share one pool, of which each has a quarter of R x M for itself.
+    pub elastic: bool,
 }
 
 impl Default for SimSettings {
@@ -98,6 +106,8 @@ impl Default for SimSettings {
             rx_slots: None,
             drivers_sleep: false,
             first_index: 0,
+            warm: None,
+            elastic: false,
         }
     }
 }
@@ -122,6 +132,8 @@ pub struct SimCapture {
     rings: Vec<Arc<UmemRing>>,
     kernels: Vec<Arc<SimKernel>>,
     geometry: Geometry,
+    /// What the rings of an elastic pool share.
+    stock: Option<Arc<Stock>>,
 }
 
 /// One worker of a [`SimCapture`]. It does not wait: what it does when there is nothing to do is the
@@ -165,11 +177,13 @@ impl SimCapture {
         assert!((1..=settings.rings).contains(&settings.workers), "1 to {} workers", settings.rings);
         assert!(settings.geometry.cells() > 0, "no cells");
         assert!(settings.geometry.cell_bytes > HEADROOM_BYTES, "cells of {HEADROOM_BYTES} bytes or less");
+        let (supplies, stock) = supplies(settings);
+        let rings = supplies.into_iter().enumerate();
         let (rings, kernels): (Vec<_>, Vec<_>) =
-            (0..settings.rings).map(|index| open_ring(index, settings)).unzip();
+            rings.map(|(index, supply)| open_ring(index, supply, settings)).unzip();
         let members = rings.iter().cloned().map(disguise).collect();
         let group = Group::new(members, settings.workers, settings.mode, settings.stuck_after);
-        Self { group: Arc::new(group), rings, kernels, geometry: settings.geometry }
+        Self { group: Arc::new(group), rings, kernels, geometry: settings.geometry, stock }
     }
 
     /// The worker of number `index`.
@@ -191,6 +205,26 @@ impl SimCapture {
     /// The worker that ring `ring` is a home ring of.
     pub fn home_of(&self, ring: usize) -> usize {
         self.group.home_of(ring)
+    }
+
+    /// Does what the keeper does: gives the kernel more free cells, where it has fewer than it should.
+    pub fn tend(&self) {
+        self.rings.iter().for_each(|ring| ring.tend());
+    }
+
+    /// How often the keeper does that, if the capture has one.
+    pub fn keeper_period(&self) -> Option<Duration> {
+        self.group.unattended().map(keeper::period)
+    }
+
+    /// How many cells of ring `ring` are home and not posted.
+    pub fn idle_cells(&self, ring: usize) -> usize {
+        self.rings[ring].refill().idle_cells()
+    }
+
+    /// How many cells are home and no ring's, in an elastic pool.
+    pub fn stock_cells(&self) -> usize {
+        self.stock.as_ref().map_or(0, |stock| stock.len())
     }
 
     /// Takes a chunk from ring `ring` on nobody's behalf.
@@ -237,7 +271,7 @@ impl SimWorker {
     ///
     /// When a ring broke, or its worker is gone and in basic mode nobody else may serve it.
     pub fn ask(&mut self, now: Duration) -> Result<Answer, CaptureError> {
-        Ok(match self.group.ask(self.index, &mut self.turn, now.as_nanos() as u64)? {
+        Ok(match self.group.ask(self.index, &mut self.turn, || now.as_nanos() as u64)? {
             Asked::Chunk { chunk, wake } => Answer::Chunk { chunk, wake },
             Asked::Nothing => Answer::Nothing,
             Asked::Ended => Answer::Ended,
@@ -248,7 +282,7 @@ impl SimWorker {
     /// is something to do.
     pub fn fall_asleep(&mut self, now: Duration) -> bool {
         self.group.set_asleep(self.index, true);
-        let quiet = self.group.is_quiet(self.index, now.as_nanos() as u64);
+        let quiet = self.group.is_quiet(self.index, || now.as_nanos() as u64);
         if !quiet {
             self.wake_up();
         }
@@ -267,13 +301,48 @@ impl Drop for SimWorker {
     }
 }
 
-fn open_ring(index: usize, settings: &SimSettings) -> (Arc<UmemRing>, Arc<SimKernel>) {
-    let pool = Arc::new(Pool::on_heap(settings.geometry));
-    let name = RingName { interface: "sim0".to_owned(), queue: index as u32 };
+/// The cells of one ring.
+struct RingCells {
+    pool: Arc<Pool>,
+    places: Places,
+    addresses: Vec<u64>,
+    supply: Supply,
+}
+
+/// The cells of every ring, and what they share.
+fn supplies(settings: &SimSettings) -> (Vec<RingCells>, Option<Arc<Stock>>) {
+    let (geometry, warm) = (settings.geometry, settings.warm);
+    if !settings.elastic {
+        let own = |_| {
+            let pool = Arc::new(Pool::on_heap(geometry));
+            let (places, addresses) = (Places::new(&pool), pool.cell_addresses().collect());
+            RingCells { pool, places, addresses, supply: Supply::of(geometry.cells(), warm) }
+        };
+        return ((0..settings.rings).map(own).collect(), None);
+    }
+    let chunks = geometry.chunks * settings.rings as u32;
+    let pool = Arc::new(Pool::on_heap(Geometry { chunks, ..geometry }));
+    let places = Places::new(&pool);
+    let (shares, stock) = Stock::share_out(&pool, settings.rings, Supply::guaranteed(geometry.cells()));
+    let share = |addresses| RingCells {
+        pool: Arc::clone(&pool),
+        places: places.clone(),
+        addresses,
+        supply: Supply::elastic(geometry.cells(), warm, Arc::clone(&stock)),
+    };
+    (shares.into_iter().map(share).collect(), Some(stock.clone()))
+}
+
+fn open_ring(index: usize, cells: RingCells, settings: &SimSettings) -> (Arc<UmemRing>, Arc<SimKernel>) {
+    let name = RingName::of_queue("sim0", index as u32);
     let identity =
         RingIdentity { name, index, interface_index: 0, snap_len: u32::MAX, link_type: LinkType::ETHERNET };
-    let (kernel, rx, fill) = SimKernel::new(Arc::clone(&pool), settings);
+    let RingCells { pool, places, addresses, supply } = cells;
+    let (kernel, rx, fill) = SimKernel::new(Arc::clone(&pool), places, settings);
     let kernel = Arc::new(kernel);
-    let ring = UmemRing::new(identity, pool, rx, fill, kernel.clone(), Arc::new(SimStamps));
-    (Arc::new(ring.expect("a new ring is not broken")), kernel)
+    let refill = Refill::new(pool, addresses, supply, fill, kernel.clone());
+    let refill = Arc::new(refill.expect("a new ring is not broken"));
+    let capacity = settings.geometry.cells();
+    let ring = UmemRing::new(identity, capacity, refill, rx, kernel.clone(), Arc::new(SimStamps));
+    (Arc::new(ring), kernel)
 }

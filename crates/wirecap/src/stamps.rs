@@ -1,5 +1,6 @@
 //! Whose clock says when a packet arrived.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, Ordering};
 
 use rustix::time::{ClockId, DynamicClockId, clock_gettime, clock_gettime_dynamic};
@@ -26,7 +27,7 @@ impl StampSource for NoStamps {
 #[derive(Debug)]
 pub(crate) struct ProgramStamps {
     /// Nonzero when the program found no room.
-    failed: Map,
+    failed: Arc<Map>,
     known: AtomicU8,
 }
 
@@ -35,7 +36,7 @@ const BY_PROGRAM: u8 = 1;
 const AT_CAPTURE: u8 = 2;
 
 impl ProgramStamps {
-    pub(crate) fn new(failed: Map) -> Self {
+    pub(crate) fn new(failed: Arc<Map>) -> Self {
         Self { failed, known: AtomicU8::new(UNKNOWN) }
     }
 

@@ -8,6 +8,24 @@ use std::fmt;
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct Timestamp(u64);
 
+/// Which packets' times of arrival are looked up.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Timestamps {
+    /// None: packets have no times. It costs nothing.
+    #[default]
+    None,
+    /// Every packet's, by itself.
+    Packet,
+    /// With the engine `xdp`: of the first packet of a batch that the driver hands over and of every
+    /// eighth one, each for those up to the next, which may have come up to a few microseconds later.
+    /// Where the kernel does not tell where a batch ends, and with other engines, as
+    /// [`Packet`](Self::Packet).
+    Batch,
+    /// Every packet's, by the clock of the device that received it. No driver's is read yet: to open a capture with
+    /// it is an error that says what the interface's driver offers.
+    Hardware,
+}
+
 impl Timestamp {
     /// The time that lies `nanos` nanoseconds after the Unix epoch.
     pub const fn from_unix_nanos(nanos: u64) -> Self {

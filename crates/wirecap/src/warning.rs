@@ -32,6 +32,15 @@ pub enum Warning {
         /// How many there were.
         packets: u64,
     },
+    /// The kernel cannot run the filter, so every packet is captured first.
+    FilteredInUserSpace {
+        /// The interface's name.
+        interface: String,
+        /// Why.
+        reason: String,
+        /// The packets that do not match are lost to the host, which would have got them (engine `xdp`).
+        taken: bool,
+    },
 }
 
 impl fmt::Display for Warning {
@@ -58,6 +67,14 @@ impl fmt::Display for Warning {
                     "{packets} packets of {interface} were left out because its driver does not say which \
                      receive queue they came from; capture {interface} as a whole"
                 )
+            }
+            Self::FilteredInUserSpace { interface, reason, taken } => {
+                write!(
+                    f,
+                    "every packet of {interface} takes a cell before it is filtered, in user space: {reason}"
+                )?;
+                let loss = "; the host gets none of the packets, also of those that do not match";
+                f.write_str(if *taken { loss } else { "" })
             }
         }
     }

@@ -25,20 +25,23 @@ use crate::ledger::Mode;
 use crate::ring::Ring;
 
 /// The shortest sleep, which the kernel's timer slack doubles.
-const SHORTEST_SLEEP: Duration = Duration::from_micros(50);
+pub(crate) const SHORTEST_SLEEP: Duration = Duration::from_micros(50);
 /// The longest sleep. When it finds nothing, the worker polls.
-const LONGEST_SLEEP: Duration = Duration::from_millis(1);
+pub(crate) const LONGEST_SLEEP: Duration = Duration::from_millis(1);
 /// A wake-up that finds fewer packets than a quarter of this came too early, one that finds more came
 /// too late.
 const WORTH_WAKING: usize = 256;
-/// At the line rate of 10 Gbit/s a packet comes every 67 ns: a sleep may take an eighth of a pool.
-const SLEEP_PER_CELL: Duration = Duration::from_nanos(67 / 8);
-/// How often a worker that polls looks whether its interface is still there, which no descriptor tells.
+/// A packet comes every so often at the line rate of 10 Gbit/s.
+pub(crate) const PACKET_TIME: Duration = Duration::from_nanos(67);
+/// A sleep may take an eighth of the cells that are posted.
+const SLEEP_PER_CELL: Duration = Duration::from_nanos(PACKET_TIME.as_nanos() as u64 / 8);
+/// How often a worker that polls looks whether its interface is still there, which no descriptor tells: some
+/// thousand instructions.
 const LOOK_ROUND: Duration = Duration::from_millis(250);
 /// In advanced mode it also looks whether a buddy is in need that cannot call for help because it is
 /// busy with one chunk, or stuck. A full pool of 131,072 cells takes 5 Mpackets/s for 26 ms; a wake-up
 /// costs some microseconds, so an idle worker stays below 0.1 % of a core.
-const LOOK_ROUND_FOR_BUDDIES: Duration = Duration::from_millis(10);
+pub(crate) const LOOK_ROUND_FOR_BUDDIES: Duration = Duration::from_millis(20);
 
 /// One thread's handle on a capture: captures chunks from its home rings, and in advanced mode from
 /// its buddies' when they have more than they can handle.
@@ -57,6 +60,8 @@ pub struct Worker {
     placement: Placement,
     /// The thread is where `placement` says.
     placed: bool,
+    /// When the home rings' interfaces were last looked at.
+    checked: Instant,
     /// Somebody waits on our descriptor instead of in our functions.
     polled_outside: Cell<bool>,
     waker: Waker,
@@ -141,13 +146,13 @@ pub(crate) fn ring_bell(bell: &OwnedFd) {
 
 impl Worker {
     pub(crate) fn new(shared: Arc<Shared>, index: usize, alarm: Alarm, placement: Placement) -> Self {
-        let smallest_pool = shared.group.home(index).map(|ring| ring.capacity()).min().unwrap_or(0);
+        let fewest_posted = shared.group.home(index).map(|ring| ring.unattended()).min().unwrap_or(0);
         Self {
             shared,
             index,
             turn: 0,
             sleep: SHORTEST_SLEEP,
-            longest_sleep: (SLEEP_PER_CELL.saturating_mul(smallest_pool))
+            longest_sleep: (SLEEP_PER_CELL.saturating_mul(fewest_posted))
                 .clamp(SHORTEST_SLEEP, LONGEST_SLEEP),
             taken: 0,
             finished: false,
@@ -155,6 +160,7 @@ impl Worker {
             alarm,
             placed: placement.cpu.is_none(),
             placement,
+            checked: Instant::now(),
             polled_outside: Cell::new(false),
         }
     }
@@ -241,7 +247,7 @@ impl Worker {
         if !self.placed {
             self.take_place()?;
         }
-        match self.shared.group.ask(self.index, &mut self.turn, self.shared.now())? {
+        match self.shared.group.ask(self.index, &mut self.turn, || self.shared.now())? {
             Asked::Chunk { chunk, wake } => {
                 self.taken += chunk.len();
                 if let Some(buddy) = wake {
@@ -282,11 +288,14 @@ impl Worker {
             thread::sleep(self.sleep.min(longest));
             return Ok(());
         }
-        self.check_rings()?;
+        if self.checked.elapsed() >= LOOK_ROUND {
+            self.checked = Instant::now();
+            self.check_rings()?;
+        }
         self.shared.group.set_asleep(self.index, true);
         // Whoever wanted help before it saw us asleep did not ring: look once more, then sleep.
         let idle = !self.shared.ending.load(Ordering::SeqCst)
-            && self.shared.group.is_quiet(self.index, self.shared.now());
+            && self.shared.group.is_quiet(self.index, || self.shared.now());
         let look_round = match self.shared.group.mode() {
             Mode::Basic => LOOK_ROUND,
             Mode::Advanced(_) => LOOK_ROUND_FOR_BUDDIES,

@@ -1,38 +1,56 @@
 //! The `xdp` engine: AF_XDP sockets on the receive queues of an interface (take mode).
 
+mod attachment;
+mod blueprint;
+mod claim;
+mod commons;
+mod ladder;
+mod place;
+mod sizes;
+
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 
 use rustix::net::{AddressFamily, SocketFlags, SocketType, netdevice, socket_with};
 
-use crate::bpf::{BpfError, Link, Map, MapKind, Program, XdpMode};
+use crate::bpf::{BpfError, Map};
 use crate::chunk::{RingIdentity, RingName};
 use crate::device::{Device, DeviceCounters, Rung};
 use crate::error::OpenError;
+use crate::filter::Filter;
 use crate::kernel_ring::{Consumer, Producer};
 use crate::limits::locked_memory_rlimit;
 use crate::pool::{Descriptor, Geometry, Pool};
-use crate::program::{self, Plan};
-use crate::refill::{Kernel, KernelDrops};
-use crate::ring::{Ring, StampSource, UmemRing};
-use crate::stamps::{NoStamps, ProgramStamps};
-use crate::sys::promiscuous::Promiscuous;
-use crate::sys::wait_for_running_programs;
-use crate::sys::xdp::{BindMode, HEADROOM_BYTES, XdpSocket};
+use crate::refill::{Kernel, KernelDrops, Refill};
+use crate::ring::{Ring, UmemRing};
+use crate::steer::Steering;
+use crate::supply::Supply;
+use crate::sys::xdp::XdpSocket;
+use crate::time::Timestamps;
+use ladder::{Ladder, refusal_to_bind};
+use sizes::pool_geometry;
 
-/// Bytes of an Ethernet header with two VLAN tags: what a frame is longer than the MTU.
-const LINK_HEADER_BYTES: u32 = 14 + 2 * 4;
-/// The cells to choose from, in bytes.
-const CELL_BYTES: [u32; 2] = [2048, 4096];
+pub(crate) use attachment::Attachment;
+pub use claim::Holder;
+pub(crate) use commons::Commons;
+pub(crate) use sizes::{cell_bytes, check_pools, pool_bytes};
 
 /// How rings are to be opened.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone)]
 pub(crate) struct Settings {
     pub(crate) geometry: Geometry,
-    pub(crate) timestamps: bool,
+    pub(crate) timestamps: Timestamps,
+    /// How many cells of each queue are posted, if not all.
+    pub(crate) warm: Option<u32>,
+    /// What the rings of the capture share, if its pool is elastic.
+    pub(crate) commons: Option<Arc<Commons>>,
     pub(crate) promiscuous: bool,
     pub(crate) snap_len: u32,
+    /// Which packets are wanted; all, if there is none.
+    pub(crate) filter: Option<Filter>,
+    /// What is not wanted is dropped instead of left to the host.
+    pub(crate) drop_rejected: bool,
     /// The interface's place in the capture.
     pub(crate) interface_index: usize,
     /// The place of the interface's first ring in the capture.
@@ -47,79 +65,81 @@ pub(crate) struct Opened {
     pub(crate) rung: Rung,
     pub(crate) missed_rungs: Vec<(Rung, String)>,
     pub(crate) huge_pages: bool,
+    /// Whose times the program looks up.
+    pub(crate) timestamps: Timestamps,
+    /// How many cells of each queue are posted at a time.
+    pub(crate) posted: u32,
     /// What the device had counted before the first packet came; not before the program was attached,
     /// which changes what a veth counts.
     pub(crate) counters_at_start: Option<DeviceCounters>,
 }
 
-/// Bytes of the cells for the frames of `device`: the smallest that hold any of them, else the largest
-/// there are, of which a long frame takes several.
-///
-/// # Errors
-///
-/// [`OpenError::BadParameter`] if a chunk of `chunk_cells` cells cannot hold the longest frame.
-pub(crate) fn cell_bytes(device: &Device, chunk_cells: u32) -> Result<u32, OpenError> {
-    let one_is_enough = |cell: &u32| cells_per_frame(device, *cell) == 1;
-    let cell_bytes = CELL_BYTES.into_iter().find(one_is_enough).unwrap_or(CELL_BYTES[1]);
-    let needed = cells_per_frame(device, cell_bytes);
-    if needed > chunk_cells {
-        return Err(OpenError::BadParameter {
-            parameter: "M (cells per chunk)",
-            value: chunk_cells.into(),
-            allowed: format!("{needed} or more on {}, whose frames take up to {needed} cells", device.name),
-        });
-    }
-    Ok(cell_bytes)
-}
-
-/// How many cells of this size the longest frame of `device` takes.
-fn cells_per_frame(device: &Device, cell_bytes: u32) -> u32 {
-    (device.mtu + LINK_HEADER_BYTES).div_ceil(cell_bytes - HEADROOM_BYTES)
-}
-
-/// Opens a ring on each of `queues`. Nothing on the interface is changed before all that needs no
+/// Opens the rings that `steering` says. Nothing on the interface is changed before all that needs no
 /// change has succeeded, and a failure undoes everything.
-pub(crate) fn open(device: &Device, queues: &[u32], settings: &Settings) -> Result<Opened, OpenError> {
+pub(crate) fn open(device: &Device, steering: &Steering, settings: &Settings) -> Result<Opened, OpenError> {
     if !device.up {
         return Err(OpenError::InterfaceDown { interface: device.name.clone() });
     }
+    let mut queues = Vec::new();
+    let mut ring_index = settings.first_ring_index;
+    for (&queue, rings) in steering.queues().iter().zip(steering.rings_of_queues()) {
+        queues.push(PreparedQueue::new(device, queue, rings, settings, ring_index)?);
+        ring_index += rings as usize;
+    }
+    let huge_pages = queues.iter().all(|queue| queue.pool.on_huge_pages());
     let mut ladder = Ladder::new(device, settings.geometry.cell_bytes);
-    let pools = queues.iter().map(|_| Pool::new(settings.geometry)).collect::<Result<Vec<_>, _>>();
-    let pools = pools.map_err(|source| system("map the memory of the pools", source))?;
-    let prepared = pools.into_iter().map(Prepared::new).collect::<Result<Vec<_>, _>>()?;
-    let huge_pages = prepared.iter().all(|ring| ring.pool.on_huge_pages());
-    let attachment = Attachment::new(device, queues, settings, &mut ladder)?;
+    let mut attachment = Attachment::new(device, steering, settings, &mut ladder)?;
     let inquiry = socket_with(AddressFamily::UNIX, SocketType::DGRAM, SocketFlags::CLOEXEC, None);
     let inquiry = Arc::new(inquiry.map_err(|errno| system("open a socket", errno.into()))?);
-    let mut rings: Vec<Arc<dyn Ring>> = Vec::new();
-    let mut kernels = Vec::new();
-    for (index, (&queue, prepared)) in queues.iter().zip(prepared).enumerate() {
-        let name = RingName { interface: device.name.clone(), queue };
-        ladder.bind(&prepared.socket, &name)?;
-        let kernel = Arc::new(SocketKernel {
-            socket: prepared.socket,
+    let mut rings = Vec::new();
+    let mut sockets = Vec::new();
+    for queue in queues {
+        queue.bind(&mut ladder, settings.commons.as_deref())?;
+        let kernel = |socket, filtered| SocketKernel {
+            socket,
             ifindex: device.index,
             inquiry: Arc::clone(&inquiry),
-        });
-        let identity = RingIdentity {
-            name,
-            index: settings.first_ring_index + index,
-            interface_index: settings.interface_index,
-            snap_len: settings.snap_len,
-            link_type: device.savefile_link_type(),
+            filtered,
         };
-        let (rx, fill, stamps) = (prepared.rx, prepared.fill, Arc::clone(&attachment.stamps));
-        let ring = UmemRing::new(identity, prepared.pool, rx, fill, kernel.clone(), stamps)
+        let prepared = queue.rings.into_iter();
+        let prepared: Vec<_> = prepared
+            .map(|ring| {
+                // What a queue turned away has no ring; where there are several it is told of the first.
+                let counts = ring.name.part.unwrap_or(0) == 0;
+                let filtered = counts.then(|| (Arc::clone(attachment.filtered()), ring.name.queue));
+                (ring.name, ring.rx, Arc::new(kernel(ring.socket, filtered)))
+            })
+            .collect();
+        let kernel = Arc::clone(&prepared[0].2);
+        if let Some(commons) = &settings.commons {
+            commons.first.get_or_init(|| (Arc::clone(&kernel), ladder.rung));
+        }
+        let refill = Refill::new(queue.pool, queue.addresses, queue.supply, queue.fill, kernel)
             .map_err(|broken| system("post the cells", io::Error::other(broken.to_string())))?;
-        rings.push(Arc::new(ring));
-        kernels.push(kernel);
+        let refill = Arc::new(refill);
+        for (name, rx, kernel) in prepared {
+            sockets.push((steering.key(name.queue, name.part.unwrap_or(0)), Arc::clone(&kernel)));
+            let identity = RingIdentity {
+                name,
+                index: settings.first_ring_index + rings.len(),
+                interface_index: settings.interface_index,
+                snap_len: settings.snap_len,
+                link_type: device.savefile_link_type(),
+            };
+            let (capacity, refill) = (settings.geometry.cells(), Arc::clone(&refill));
+            let stamps = Arc::clone(&attachment.stamps);
+            rings.push(Arc::new(UmemRing::new(identity, capacity, refill, rx, kernel, stamps)));
+        }
     }
+    attachment.settle(&rings);
     let counters_at_start = device.counters().ok();
-    for (&queue, kernel) in queues.iter().zip(&kernels) {
-        attachment.receive(queue, &kernel.socket).map_err(|source| refused(device, source))?;
+    for (key, kernel) in sockets {
+        attachment.receive(key, &kernel.socket).map_err(|source| refused(device, source))?;
     }
     Ok(Opened {
-        rings,
+        posted: rings.iter().map(|ring| ring.unattended()).min().unwrap_or(0),
+        rings: rings.into_iter().map(|ring| ring as Arc<dyn Ring>).collect(),
+        timestamps: attachment.timestamps,
         attachment,
         rung: ladder.rung,
         missed_rungs: ladder.missed,
@@ -132,194 +152,107 @@ fn refused(device: &Device, source: BpfError) -> OpenError {
     OpenError::Program { interface: device.name.clone(), source }
 }
 
-/// A socket with its memory and rings, not bound to a queue yet.
-struct Prepared {
+/// The rings of a receive queue with their memory, not bound to it yet.
+struct PreparedQueue {
     pool: Arc<Pool>,
-    socket: XdpSocket,
-    rx: Consumer<Descriptor>,
+    /// Its own cells of the pool.
+    addresses: Vec<u64>,
+    supply: Supply,
     fill: Producer<u64>,
+    /// The first one's socket has the fill ring, and the pool unless that is shared with other queues.
+    rings: Vec<PreparedRing>,
 }
 
-impl Prepared {
-    fn new(pool: Pool) -> Result<Self, OpenError> {
-        let geometry = pool.geometry();
-        let socket = XdpSocket::new().map_err(|source| system("open an AF_XDP socket", source))?;
-        socket.register_umem(pool.memory(), geometry.pool_bytes(), geometry.cell_bytes).map_err(
-            |source| {
-                match (source.raw_os_error(), locked_memory_rlimit()) {
-                    // The limit counts all of the user's locked memory, also that of other processes.
-                    (Some(libc::ENOBUFS), Some(limit_bytes)) => {
-                        OpenError::PoolTooLarge { needed_bytes: geometry.pool_bytes() as u64, limit_bytes }
-                    }
-                    _ => system("register the pool with the kernel", source),
-                }
-            },
-        )?;
-        let (rx, fill) = socket
-            .make_rings(geometry.cells().next_power_of_two())
-            .map_err(|source| system("make the rings of an AF_XDP socket", source))?;
-        Ok(Self { pool: Arc::new(pool), socket, rx, fill })
+struct PreparedRing {
+    name: RingName,
+    socket: XdpSocket,
+    rx: Consumer<Descriptor>,
+}
+
+impl PreparedQueue {
+    fn new(
+        device: &Device,
+        queue: u32,
+        rings: u32,
+        settings: &Settings,
+        ring_index: usize,
+    ) -> Result<Self, OpenError> {
+        let name = |part| RingName { part: Some(part), ..RingName::of_queue(&device.name, queue) };
+        let names = match rings {
+            1 => vec![RingName::of_queue(&device.name, queue)],
+            _ => (0..rings).map(name).collect(),
+        };
+        let (commons, geometry) = (settings.commons.as_deref(), settings.geometry);
+        let slots = commons.map_or_else(|| geometry.cells().next_power_of_two(), Commons::rx_slots);
+        let prepared = names.into_iter().map(|name| PreparedRing::new(name, slots));
+        let prepared = prepared.collect::<Result<Vec<_>, _>>()?;
+        let socket = &prepared[0].socket;
+        let (pool, addresses, supply) = match commons {
+            Some(commons) => {
+                let (own, supply) = commons.share(ring_index);
+                (Arc::clone(&commons.pool), own, supply)
+            }
+            None => {
+                let pool = Pool::new(pool_geometry(geometry, rings))
+                    .map_err(|source| system("map the memory of the pools", source))?;
+                let supply = Supply::of(pool.geometry().cells(), settings.warm);
+                let addresses = pool.cell_addresses().collect();
+                (Arc::new(pool), addresses, supply)
+            }
+        };
+        if commons.is_none() || ring_index == 0 {
+            register(socket, &pool)?;
+        }
+        let fill = socket.make_fill_ring(supply.posted.next_power_of_two());
+        let fill = fill.map_err(|source| system("make the fill ring of an AF_XDP socket", source))?;
+        Ok(Self { pool, addresses, supply, fill, rings: prepared })
     }
+
+    fn bind(&self, ladder: &mut Ladder<'_>, commons: Option<&Commons>) -> Result<(), OpenError> {
+        let (first, others) = self.rings.split_first().expect("every queue has a ring");
+        match commons.and_then(|commons| commons.first.get()) {
+            Some((kernel, rung)) => {
+                ladder.bind_sharing(&first.socket, (&kernel.socket, *rung), &first.name)?;
+            }
+            None => {
+                if commons.is_some_and(|commons| !commons.zero_copy) {
+                    ladder.copy_because("not every interface of this elastic capture has it");
+                }
+                ladder.bind(&first.socket, &first.name)?;
+            }
+        }
+        let beside = |ring: &PreparedRing| {
+            let bound = ring.socket.bind_beside(&first.socket, ladder.device.index, ring.name.queue);
+            bound.map_err(|source| refusal_to_bind(&ring.name, source))
+        };
+        others.iter().try_for_each(beside)
+    }
+}
+
+impl PreparedRing {
+    fn new(name: RingName, slots: u32) -> Result<Self, OpenError> {
+        let socket = XdpSocket::new().map_err(|source| system("open an AF_XDP socket", source))?;
+        let rx = socket.make_rx_ring(slots);
+        let rx = rx.map_err(|source| system("make the rx ring of an AF_XDP socket", source))?;
+        Ok(Self { name, socket, rx })
+    }
+}
+
+/// Registers `pool` with `socket`.
+fn register(socket: &XdpSocket, pool: &Pool) -> Result<(), OpenError> {
+    let geometry = pool.geometry();
+    let registered = socket.register_umem(pool.memory(), geometry.pool_bytes(), geometry.cell_bytes);
+    registered.map_err(|source| match (source.raw_os_error(), locked_memory_rlimit()) {
+        // The limit counts all of the user's locked memory, also that of other processes.
+        (Some(libc::ENOBUFS), Some(limit_bytes)) => {
+            OpenError::PoolTooLarge { needed_bytes: geometry.pool_bytes() as u64, limit_bytes }
+        }
+        _ => system("register the pool with the kernel", source),
+    })
 }
 
 fn system(action: &str, source: io::Error) -> OpenError {
     OpenError::System { action: action.to_owned(), source }
-}
-
-/// How far down the ladder the interface's queues had to go.
-struct Ladder<'a> {
-    device: &'a Device,
-    /// The longest frames do not fit a cell.
-    has_long_frames: bool,
-    rung: Rung,
-    missed: Vec<(Rung, String)>,
-}
-
-impl<'a> Ladder<'a> {
-    fn new(device: &'a Device, cell_bytes: u32) -> Self {
-        let has_long_frames = cells_per_frame(device, cell_bytes) > 1;
-        Self { device, has_long_frames, rung: Rung::ZeroCopy, missed: Vec::new() }
-    }
-
-    fn miss(&mut self, rung: Rung, reason: String) {
-        if self.missed.iter().all(|(missed, _)| *missed != rung) {
-            self.missed.push((rung, reason));
-        }
-    }
-
-    /// Attaches `program` in the driver if that is possible, else in the network stack.
-    fn attach(&mut self, program: &Program) -> Result<Link, BpfError> {
-        match Link::attach_xdp(program, self.device.index, XdpMode::Native) {
-            Err(error) if is_refusal_by_driver(&error) => {
-                let reason = match error.errno() {
-                    Some(libc::EOPNOTSUPP) => "the driver has no native XDP".to_owned(),
-                    _ => format!("the driver has no native XDP at an MTU of {}", self.device.mtu),
-                };
-                self.miss(Rung::ZeroCopy, reason.clone());
-                self.miss(Rung::NativeCopy, reason);
-                self.rung = Rung::Generic;
-                Link::attach_xdp(program, self.device.index, XdpMode::Generic)
-            }
-            outcome => outcome,
-        }
-    }
-
-    /// Binds with zero-copy if that is possible, else with a copy.
-    fn bind(&mut self, socket: &XdpSocket, ring: &RingName) -> Result<(), OpenError> {
-        if self.rung == Rung::ZeroCopy {
-            // A driver that can receive fragments may be slower when it is asked to.
-            let mode = BindMode { zero_copy: true, fragments: self.has_long_frames };
-            match socket.bind(self.device.index, ring.queue, mode) {
-                Err(error) if is_refusal_of_zero_copy(&error) => {
-                    self.miss(Rung::ZeroCopy, zero_copy_reason(&error, ring));
-                    self.rung = Rung::NativeCopy;
-                }
-                outcome => return outcome.map_err(|source| refusal_to_bind(ring, source)),
-            }
-        }
-        self.bind_with_copy(socket, ring)
-    }
-
-    /// Binds for fragments, which costs nothing here: packets that the host has joined to longer ones
-    /// than the MTU come whole. Before Linux 6.6 there are none.
-    fn bind_with_copy(&self, socket: &XdpSocket, ring: &RingName) -> Result<(), OpenError> {
-        let bind = |fragments| {
-            let mode = BindMode { zero_copy: false, fragments };
-            socket.bind(self.device.index, ring.queue, mode)
-        };
-        match bind(true) {
-            Err(error) if error.raw_os_error() == Some(libc::EINVAL) => match bind(false) {
-                Ok(()) if self.has_long_frames => Err(OpenError::MtuTooLarge {
-                    interface: self.device.name.clone(),
-                    mtu: self.device.mtu,
-                    max_mtu: CELL_BYTES[1] - HEADROOM_BYTES - LINK_HEADER_BYTES,
-                }),
-                outcome => outcome.map_err(|source| refusal_to_bind(ring, source)),
-            },
-            outcome => outcome.map_err(|source| refusal_to_bind(ring, source)),
-        }
-    }
-}
-
-fn refusal_to_bind(ring: &RingName, source: io::Error) -> OpenError {
-    OpenError::Bind { ring: ring.clone(), source }
-}
-
-/// Drivers that have no XDP, or not at this MTU, have several ways to say so.
-fn is_refusal_by_driver(error: &BpfError) -> bool {
-    matches!(error.errno(), Some(libc::EOPNOTSUPP | libc::ERANGE | libc::EINVAL))
-}
-
-fn is_refusal_of_zero_copy(error: &io::Error) -> bool {
-    matches!(error.raw_os_error(), Some(libc::EOPNOTSUPP | libc::EINVAL))
-}
-
-fn zero_copy_reason(error: &io::Error, ring: &RingName) -> String {
-    match error.raw_os_error() {
-        Some(libc::EOPNOTSUPP) => "the driver has no zero-copy AF_XDP".to_owned(),
-        _ => format!("the driver refused zero-copy on {ring}: {error}"),
-    }
-}
-
-/// What a capture has put on an interface: the program, and the map of its sockets. All of it is held
-/// by descriptors, so the kernel removes it whatever way the process ends.
-#[derive(Debug)]
-pub(crate) struct Attachment {
-    link: Link,
-    sockets: Map,
-    stamps: Arc<dyn StampSource>,
-    queues: Vec<u32>,
-    _promiscuous: Option<Promiscuous>,
-}
-
-impl Attachment {
-    /// Attaches the program, without sockets yet: everything passes.
-    fn new(
-        device: &Device,
-        queues: &[u32],
-        settings: &Settings,
-        ladder: &mut Ladder<'_>,
-    ) -> Result<Self, OpenError> {
-        let failed = |source| refused(device, source);
-        let sockets = Map::create(MapKind::Xskmap, "wirecap_sockets", 4, device.rx_queues).map_err(failed)?;
-        let stamp_failed = settings
-            .timestamps
-            .then(|| Map::create(MapKind::Array, "wirecap_nostamp", 4, 1))
-            .transpose()
-            .map_err(failed)?;
-        let program = program::load(&Plan {
-            sockets: &sockets,
-            queues: (queues.len() < device.rx_queues as usize).then_some(queues),
-            stamp_failed: stamp_failed.as_ref(),
-        })
-        .map_err(failed)?;
-        let stamps: Arc<dyn StampSource> = match stamp_failed {
-            Some(map) => Arc::new(ProgramStamps::new(map)),
-            None => Arc::new(NoStamps),
-        };
-        let promiscuous = settings
-            .promiscuous
-            .then(|| Promiscuous::join(device.index))
-            .transpose()
-            .map_err(|source| system("set the interface to promiscuous mode", source))?;
-        let link = ladder.attach(&program).map_err(failed)?;
-        Ok(Self { link, sockets, stamps, queues: queues.to_vec(), _promiscuous: promiscuous })
-    }
-
-    /// From now on the packets of `queue` go to `socket`.
-    fn receive(&self, queue: u32, socket: &XdpSocket) -> Result<(), BpfError> {
-        self.sockets.update_fd(queue, socket)
-    }
-
-    /// Lets packets pass to the host again. When it returns, the last packet is in its ring.
-    pub(crate) fn detach(self) {
-        for &queue in &self.queues {
-            // Fails only where the socket is gone already.
-            let _ = self.sockets.delete(queue);
-        }
-        drop(self.link);
-        wait_for_running_programs();
-    }
 }
 
 /// The kernel's side of a ring on a real interface.
@@ -330,6 +263,8 @@ struct SocketKernel {
     /// A socket in the interface's network namespace that answers questions about it; AF_XDP sockets
     /// do not.
     inquiry: Arc<OwnedFd>,
+    /// Where the program counts what it turned away, if that is told of this ring, and the key.
+    filtered: Option<(Arc<Map>, u32)>,
 }
 
 impl Kernel for SocketKernel {
@@ -351,5 +286,10 @@ impl Kernel for SocketKernel {
 
     fn is_gone(&self) -> bool {
         netdevice::index_to_name(&*self.inquiry, self.ifindex).is_err()
+    }
+
+    fn filtered(&self) -> u64 {
+        let sums = self.filtered.as_ref().and_then(|(map, queue)| map.lookup_sums(*queue).ok());
+        sums.map_or(0, |sums| sums[0])
     }
 }

@@ -1,5 +1,5 @@
-//! Where the measurements take place: a veth pair of one queue, a sender on the first CPU, a receiver
-//! that is a process of its own on the last.
+//! Where the measurements take place: a veth pair, a sender on the first CPU (for a second queue also on the
+//! next), a receiver that is a process of its own on the last.
 
 use std::collections::BTreeMap;
 use std::error::Error;
@@ -30,9 +30,25 @@ pub(crate) struct Bed {
 
 impl Bed {
     pub(crate) fn new() -> Outcome<Self> {
+        Self::with_queues(1)
+    }
+
+    pub(crate) fn with_queues(count: u32) -> Outcome<Self> {
         let (sender, receiver) = (Namespace::new()?, Namespace::new()?);
-        let pair = VethPair::new((&sender, "a0"), (&receiver, "a1"), 1, 1500)?;
+        let pair = VethPair::new((&sender, "a0"), (&receiver, "a1"), count, 1500)?;
         Ok(Self { pair, _sender: sender, receiver })
+    }
+
+    /// The same load for each queue, `frames` and `per_second` in all.
+    pub(crate) fn loads(&self, frames: u64, per_second: Option<u64>) -> Outcome<Vec<Load>> {
+        let (queues, cpus) = (self.pair.receiver.queue_count, allowed_cpus()?);
+        let load = |queue: u32| -> Outcome<Load> {
+            // On a veth the sending CPU's number decides.
+            let cpu = cpus.iter().find(|cpu| **cpu as u32 % queues == queue).ok_or("too few CPUs")?;
+            let load = Load::new(queue, frames / u64::from(queues)).on_cpu(*cpu as u32);
+            Ok(per_second.into_iter().fold(load, |load, rate| load.per_second(rate / u64::from(queues))))
+        };
+        (0..queues).map(load).collect()
     }
 
     pub(crate) fn generator(&self, frame_bytes: u16) -> Outcome<Generator> {
@@ -92,21 +108,25 @@ pub(crate) fn calmest<T>(mut measure: impl FnMut() -> Outcome<(Run, T)>) -> Outc
     Ok(best)
 }
 
-/// Sends so many frames to the receiver, at so many per second or (`None`) as fast as possible.
+/// Sends so many frames to the receiver on queue 0, at so many per second or (`None`) as fast as possible.
 pub(crate) fn send(
     generator: &mut Generator,
     receiver: &Receiver,
     frames: u64,
     per_second: Option<u64>,
 ) -> Outcome<Run> {
-    let load = Load::new(0, frames).on_cpu(first_cpu()?);
-    let load = per_second.into_iter().fold(load, Load::per_second);
+    let load = Load::new(0, frames).on_cpu(allowed_cpus()?[0] as u32);
+    send_loads(generator, receiver, &[per_second.into_iter().fold(load, Load::per_second)])
+}
+
+/// Sends these loads to the receiver.
+pub(crate) fn send_loads(generator: &mut Generator, receiver: &Receiver, loads: &[Load]) -> Outcome<Run> {
     let before = receiver.cpu_time()?;
-    let (sent, sender) = watching_own_threads(|| generator.send(&[load]));
-    let (sent, after) = (sent?[0], receiver.cpu_time()?);
-    let seconds = sent.duration.as_secs_f64();
+    let (sent, sender) = watching_own_threads(|| generator.send(loads));
+    let (sent, after) = (sent?, receiver.cpu_time()?);
+    let seconds = sent.iter().map(|sent| sent.duration.as_secs_f64()).fold(0.0, f64::max);
     Ok(Run {
-        frames: sent.frames,
+        frames: sent.iter().map(|sent| sent.frames).sum(),
         seconds,
         busy: (after.ran - before.ran).as_secs_f64() / seconds,
         waited: (sender.waited + after.waited - before.waited).as_secs_f64() / seconds,
@@ -140,10 +160,6 @@ fn watching_own_threads<T>(work: impl FnOnce() -> T) -> (T, CpuTime) {
 pub(crate) fn allowed_cpus() -> Outcome<Vec<usize>> {
     let allowed = sched_getaffinity(None)?;
     Ok((0..CpuSet::MAX_CPU).filter(|&cpu| allowed.is_set(cpu)).collect())
-}
-
-pub(crate) fn first_cpu() -> Outcome<u32> {
-    Ok(allowed_cpus()?[0] as u32)
 }
 
 fn pin_to_last_cpu() -> Outcome<()> {

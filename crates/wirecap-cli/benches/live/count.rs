@@ -1,12 +1,13 @@
-//! `wirecap count` beside the bare loop: instructions per packet, and the rate that each sustains.
+//! `wirecap count` beside the bare loop, advanced beside basic mode, large pools beside small ones: instructions
+//! per packet, and the rate that each sustains.
 
 use std::thread;
 use std::time::Duration;
 
-use wirecap_testbed::{Generator, Load, loss_lock};
+use wirecap_testbed::{Generator, loss_lock};
 
 use crate::Effort;
-use crate::bed::{Bed, CommandLine, Outcome, Run, calmest, first_cpu, send};
+use crate::bed::{Bed, CommandLine, Finished, Outcome, Run, calmest, send, send_loads};
 use crate::figures::Figures;
 
 /// Cells that each has: R x M of the default geometry.
@@ -16,6 +17,12 @@ const CELLS: u32 = 131_072;
 struct Contender {
     name: &'static str,
     command: CommandLine,
+}
+
+impl Contender {
+    fn is_ours(&self) -> bool {
+        self.name.starts_with("wirecap")
+    }
 }
 
 fn contenders() -> Outcome<Vec<Contender>> {
@@ -36,36 +43,89 @@ fn contenders() -> Outcome<Vec<Contender>> {
     ])
 }
 
-/// User-space instructions per packet, without start and end of the program.
+/// How instructions are counted.
+struct Counting {
+    /// Packets of two runs, of which the difference counts.
+    runs: [u64; 2],
+    per_second: u64,
+}
+
+impl Counting {
+    fn new(effort: Effort) -> Self {
+        Self {
+            runs: effort.choose([200_000, 1_000_000], [2_000, 6_000]),
+            per_second: effort.choose(200_000, 50_000),
+        }
+    }
+
+    /// User-space instructions per packet, without start and end of the program; `None` without valgrind.
+    fn count(&self, bed: &Bed, generator: &mut Generator, command: &CommandLine) -> Outcome<Option<f64>> {
+        let mut points = Vec::new();
+        for packets in self.runs {
+            let Some(point) = count_instructions(bed, generator, command, packets, self.per_second)? else {
+                println!("  SKIP: valgrind is not installed");
+                return Ok(None);
+            };
+            points.push(point);
+        }
+        Ok(Some((points[1].0 - points[0].0) as f64 / (points[1].1 - points[0].1) as f64))
+    }
+}
+
 pub(crate) fn instructions(effort: Effort) -> Outcome<()> {
     let bed = Bed::new()?;
     let mut generator = bed.generator(60)?;
-    // Of two runs, of which the difference counts.
-    let runs = effort.choose([200_000, 1_000_000], [2_000, 6_000]);
-    let per_second = effort.choose(200_000, 50_000);
-    println!("\ninstructions per packet (callgrind, {per_second} packets of 60 bytes a second)");
+    let counting = Counting::new(effort);
+    println!("\ninstructions per packet (callgrind, {} packets of 60 bytes a second)", counting.per_second);
     let mut baseline = None;
     for Contender { name, command } in contenders()? {
         // A loop that spins executes as many instructions as it has time for.
         if name.ends_with("spin") {
             continue;
         }
-        let mut points = Vec::new();
-        for packets in runs {
-            let Some(point) = count_instructions(&bed, &mut generator, &command, packets, per_second)? else {
-                println!("  SKIP: valgrind is not installed");
-                return Ok(());
-            };
-            points.push(point);
-        }
-        let slope = (points[1].0 - points[0].0) as f64 / (points[1].1 - points[0].1) as f64;
+        let Some(slope) = counting.count(&bed, &mut generator, &command)? else { return Ok(()) };
         let ratio = slope / *baseline.get_or_insert(slope);
         println!("  {name:<28} {slope:>7.2}   {ratio:.2} of bare");
     }
+    instructions_of_modes(effort)
+}
+
+/// Basic and advanced mode, on two rings with a worker each.
+fn modes() -> [Contender; 2] {
+    let count = |name, mode: &str| Contender {
+        name,
+        command: CommandLine::wirecap().with("count -i a1 -R 512 --workers 2 --json").with(mode),
+    };
+    [count("basic mode", "--basic"), count("advanced mode, T = 60 %", "-T 60")]
+}
+
+/// What advanced mode costs under balanced load, where it has nothing to do.
+fn instructions_of_modes(effort: Effort) -> Outcome<()> {
+    let bed = Bed::with_queues(2)?;
+    let mut generator = bed.generator(60)?;
+    let counting = Counting::new(effort);
+    println!("\ninstructions per packet, two rings alike ({} packets a second)", counting.per_second);
+    let modes = modes();
+    let mut slopes = [Figures::default(), Figures::default()];
+    let mut ratios = Figures::default();
+    for _ in 0..effort.rounds(5) {
+        let mut round = [0.0; 2];
+        for (slope, mode) in round.iter_mut().zip(&modes) {
+            let Some(count) = counting.count(&bed, &mut generator, &mode.command)? else { return Ok(()) };
+            *slope = count;
+        }
+        slopes.iter_mut().zip(round).for_each(|(slopes, slope)| slopes.push(slope));
+        ratios.push(round[1] / round[0]);
+    }
+    for (mode, slopes) in modes.iter().zip(&slopes) {
+        println!("  {:<28} {slopes:>20}", mode.name);
+    }
+    println!("  advanced / basic             {ratios:>20.3}");
     Ok(())
 }
 
-/// Instructions and packets of a run until so many packets have come.
+/// Instructions and packets of a run until so many packets have come, which are all there are: at the end of
+/// a capture buddies help whatever the threshold.
 fn count_instructions(
     bed: &Bed,
     generator: &mut Generator,
@@ -79,30 +139,77 @@ fn count_instructions(
     }
     let command = command.clone().with(&format!("-c {packets}")).under(valgrind);
     let receiver = bed.receive(&command, "capturing")?;
-    let load = Load::endless(0).per_second(per_second).on_cpu(first_cpu()?);
-    let run = generator.start(&[load])?;
-    let finished = receiver.wait();
-    run.stop()?;
-    let finished = finished?;
+    generator.send(&bed.loads(packets, Some(per_second))?)?;
+    let finished = receiver.wait()?;
     let collected = finished.errors.lines().find_map(|line| line.split("Collected :").nth(1));
     let instructions = collected.ok_or("callgrind collected nothing")?.trim().parse()?;
     let delivered = finished.ledger("/delivered")?;
-    assert!(delivered >= packets, "{delivered} of {packets} packets");
+    assert_eq!(delivered, packets);
+    no_offloading(&finished)?;
     Ok(Some((instructions, delivered)))
+}
+
+/// All loads here are balanced. The bare loop has no offloading, and says nothing of it.
+fn no_offloading(finished: &Finished) -> Outcome<()> {
+    match finished.ledger("/offloaded_chunks") {
+        Ok(0) | Err(_) => Ok(()),
+        Ok(chunks) => Err(format!("{chunks} chunks were offloaded under balanced load").into()),
+    }
 }
 
 /// Frames per second that each contender takes when the kernel sends as fast as it can, one after the
 /// other in each round.
 pub(crate) fn rates(effort: Effort) -> Outcome<()> {
-    let bed = Bed::new()?;
-    let mut generator = bed.generator(60)?;
     let frames = effort.choose(6_000_000, 50_000);
     println!("\nrate at the top of the in-kernel generator ({frames} frames of 60 bytes a run)");
-    let contenders = contenders()?;
+    let (bed, contenders) = (Bed::new()?, contenders()?);
+    let rounds = compare(&bed, &contenders, "bare", frames, effort.rounds(15))?;
+    for (contender, rounds) in contenders.iter().zip(rounds).filter(|(contender, _)| contender.is_ours()) {
+        let lossless = rounds.iter().filter(|round| round.lost == 0.0).map(|round| round.per_second);
+        at_two_thirds(&bed, contender, effort, lossless.fold(f64::NAN, f64::max))?;
+    }
+    Ok(())
+}
+
+/// Advanced beside basic mode under balanced load.
+pub(crate) fn rates_of_modes(effort: Effort) -> Outcome<()> {
+    let frames = effort.choose(6_000_000, 50_000);
+    println!("\nmodes, two rings alike ({frames} frames of 60 bytes a run, as fast as possible)");
+    compare(&Bed::with_queues(2)?, &modes(), "basic", frames, effort.rounds(15)).map(drop)
+}
+
+/// What a large pool costs and warm cells give back: the library at the top of the generator, each header
+/// touched.
+pub(crate) fn warm(effort: Effort) -> Outcome<()> {
+    let frames = effort.choose(6_000_000, 50_000);
+    println!("\npools and warm cells ({frames} frames of 60 bytes a run, as fast as possible)");
+    let touch = |name, arguments: &str| -> Outcome<_> {
+        Ok(Contender { name, command: CommandLine::this()?.with("touch -i a1").with(arguments) })
+    };
+    let contenders = [
+        touch("R x M = 2,048", "-R 8")?,
+        touch("262,144, warm off", "-R 1024")?,
+        touch("262,144, warm 2,048", "-R 1024 --warm 2048")?,
+        touch("262,144, warm 4,096", "-R 1024 --warm 4096")?,
+        touch("262,144, warm 16,384", "-R 1024 --warm 16384")?,
+        touch("262,144, warm 65,536", "-R 1024 --warm 65536")?,
+    ];
+    compare(&Bed::new()?, &contenders, "2,048", frames, effort.rounds(9)).map(drop)
+}
+
+/// Runs the contenders in turn, and prints each beside the first one.
+fn compare(
+    bed: &Bed,
+    contenders: &[Contender],
+    first: &str,
+    frames: u64,
+    turns: usize,
+) -> Outcome<Vec<Vec<Round>>> {
+    let mut generator = bed.generator(60)?;
     let mut rounds: Vec<Vec<Round>> = contenders.iter().map(|_| Vec::new()).collect();
-    for _ in 0..effort.rounds(15) {
+    for _ in 0..turns {
         for (contender, rounds) in contenders.iter().zip(&mut rounds) {
-            rounds.push(sustain(&bed, &mut generator, contender, frames)?);
+            rounds.push(sustain(bed, generator, contender, frames)?);
         }
     }
     let baseline = &rounds[0];
@@ -114,9 +221,30 @@ pub(crate) fn rates(effort: Effort) -> Outcome<()> {
         let ratios = rounds.iter().zip(baseline).map(|(round, bare)| round.per_second / bare.per_second);
         let ratio: Figures = ratios.collect();
         let disturbed = rounds.iter().filter(|round| round.run.is_disturbed()).count();
-        println!("  {:<28} {rate:>18} M/s {ratio:>18} of bare", contender.name);
+        println!("  {:<28} {rate:>18} M/s {ratio:>18} of {first}", contender.name);
         println!("  {:<28} {lost:.1} % lost, {busy:.0} % of a core, {disturbed} runs disturbed", "");
     }
+    Ok(rounds)
+}
+
+/// What is lost at two thirds of the rate `highest`.
+fn at_two_thirds(bed: &Bed, contender: &Contender, effort: Effort, highest: f64) -> Outcome<()> {
+    let mut generator = bed.generator(60)?;
+    let frames = effort.choose(10_000_000, 50_000);
+    let per_second = if highest.is_nan() { 100_000 } else { (highest * 2.0 / 3.0) as u64 };
+    let lost = (0..effort.rounds(3)).map(|_| -> Outcome<u64> {
+        let _alone = loss_lock()?;
+        let receiver = bed.receive(&contender.command, "capturing")?;
+        let run = send(&mut generator, &receiver, &bed.loads(frames, Some(per_second))?)?;
+        thread::sleep(Duration::from_millis(200));
+        Ok(run.frames - receiver.stop()?.ledger("/delivered")?)
+    });
+    let lost = lost.collect::<Outcome<Vec<u64>>>()?;
+    println!(
+        "  {}: at {:.2} M/s, two thirds of its highest lossless rate, lost {lost:?} of {frames}",
+        contender.name,
+        per_second as f64 / 1e6
+    );
     Ok(())
 }
 
@@ -133,7 +261,7 @@ fn sustain(bed: &Bed, generator: &mut Generator, contender: &Contender, frames: 
     let (run, delivered) = calmest(|| {
         let _alone = loss_lock()?;
         let receiver = bed.receive(&contender.command, "capturing")?;
-        let run = send(generator, &receiver, frames, None)?;
+        let run = send_loads(generator, &receiver, &bed.loads(frames, None)?)?;
         // A full pool is emptied in a fraction of this.
         thread::sleep(Duration::from_millis(200));
         Ok((run, receiver.stop()?.ledger("/delivered")?))

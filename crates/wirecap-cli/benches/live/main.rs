@@ -8,6 +8,8 @@ mod bare;
 mod bed;
 mod count;
 mod figures;
+mod filter;
+mod footprint;
 mod rivals;
 mod touch;
 
@@ -33,12 +35,24 @@ struct Cli {
 
 #[derive(Debug, Subcommand)]
 enum Part {
-    /// Instructions per packet: wirecap count beside a bare loop
+    /// Instructions per packet: wirecap count beside a bare loop, advanced beside basic mode
     Instructions,
     /// The rate that is sustained: wirecap count beside a bare loop
     Rates,
+    /// The rate of advanced mode beside basic mode, under balanced load
+    Modes,
+    /// What a large pool costs, and what warm cells give back
+    Warm,
     /// wirecap capture beside other programs that record
     Rivals,
+    /// What a capture costs: memory of user and kernel, and the processor while nothing arrives
+    Footprint,
+    /// wirecap capture --engine packet beside tcpdump
+    Packet,
+    /// What a packet costs that a filter rejects
+    Filter,
+    /// A program that does nothing
+    Hold(filter::Arguments),
     /// The bare AF_XDP receive loop
     Bare(bare::Arguments),
     /// The bare loop's work done with the library
@@ -72,6 +86,7 @@ fn main() -> Outcome<()> {
     match cli.part {
         Some(Part::Bare(arguments)) => return bare::run(&arguments),
         Some(Part::Touch(arguments)) => return touch::run(&arguments),
+        Some(Part::Hold(arguments)) => return filter::hold(&arguments),
         _ => {}
     }
     if !wirecap_testbed::privileged() {
@@ -82,11 +97,21 @@ fn main() -> Outcome<()> {
     match cli.part {
         Some(Part::Instructions) => count::instructions(effort),
         Some(Part::Rates) => count::rates(effort),
+        Some(Part::Modes) => count::rates_of_modes(effort),
+        Some(Part::Warm) => count::warm(effort),
         Some(Part::Rivals) => rivals::run(effort),
+        Some(Part::Footprint) => footprint::run(effort),
+        Some(Part::Packet) => rivals::packet(effort),
+        Some(Part::Filter) => filter::run(effort),
         _ => {
+            filter::run(effort)?;
             count::instructions(effort)?;
             count::rates(effort)?;
-            rivals::run(effort)
+            footprint::run(effort)?;
+            count::rates_of_modes(effort)?;
+            count::warm(effort)?;
+            rivals::run(effort)?;
+            rivals::packet(effort)
         }
     }
 }

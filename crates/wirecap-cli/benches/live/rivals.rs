@@ -1,5 +1,5 @@
-//! `wirecap capture -w` beside tcpdump, dumpcap and netsniff-ng: the highest rate at which each writes
-//! every packet into a file in memory.
+//! `wirecap capture -w` beside tcpdump, dumpcap and netsniff-ng, and its engine `packet` beside tcpdump, which
+//! stands on the same sockets: the highest rate at which each writes every packet into a file in memory.
 //!
 //! The rivals get the buffer memory that wirecap gets, the settings that their manuals recommend, and
 //! an XDP program that passes everything, without which frames of the generator are lost to AF_PACKET.
@@ -17,6 +17,8 @@ use crate::Effort;
 use crate::bed::{Bed, CommandLine, Outcome, Run, calmest, send};
 use crate::figures::Figures;
 
+/// Reads the clock for each packet, as the rivals do.
+const BY_PACKET: &str = "--timestamp packet";
 /// Buffer memory of each.
 const BUFFER_MIB: u32 = 64;
 /// Longer than the timeout after which the kernel hands out a part-filled block of a packet ring, which
@@ -26,16 +28,18 @@ const CALM: Duration = Duration::from_millis(1200);
 const SENDER_SHARE: f64 = 0.98;
 
 struct Extent {
+    /// Of a run at the sender's highest rate.
+    frames: u64,
+    /// Of the other runs.
     seconds: f64,
-    /// Between which rates the limit is sought, in packets per second.
+    /// From which rate on the limit is sought, in packets per second.
     from: f64,
-    to: f64,
-    /// Halvings of that range.
+    /// Runs to find it.
     steps: usize,
 }
 
-const FULL: Extent = Extent { seconds: 2.0, from: 0.4e6, to: 4.0e6, steps: 6 };
-const QUICK: Extent = Extent { seconds: 0.1, from: 1e4, to: 2e4, steps: 1 };
+const FULL: Extent = Extent { frames: 6_000_000, seconds: 2.0, from: 0.4e6, steps: 6 };
+const QUICK: Extent = Extent { frames: 2_000, seconds: 0.1, from: 1e4, steps: 2 };
 
 struct Contender {
     name: &'static str,
@@ -43,41 +47,50 @@ struct Contender {
     /// What it says when it captures.
     ready: &'static str,
     file: PathBuf,
+    is_ours: bool,
     /// On AF_PACKET, which needs a program that passes.
     passing: bool,
 }
 
-fn contenders() -> Vec<Contender> {
-    let directory = PathBuf::from("/dev/shm");
-    let contender = |name, program: &str, arguments: &str, ready, passing| {
-        let file = directory.join(format!("wirecap-bench-{}", std::process::id()));
-        let command = if program == "wirecap" { CommandLine::wirecap() } else { CommandLine::new(program) };
+impl Contender {
+    /// `arguments` end in the option that the file's name is the value of.
+    fn new(name: &'static str, program: &str, arguments: &str, ready: &'static str, passing: bool) -> Self {
+        let file = PathBuf::from("/dev/shm").join(format!("wirecap-bench-{}", std::process::id()));
+        let is_ours = program == "wirecap";
+        let command = if is_ours { CommandLine::wirecap() } else { CommandLine::new(program) };
         let command = command.with(arguments).with(&file.display().to_string());
-        Contender { name, command, ready, file, passing }
+        Self { name, command, ready, file, is_ours, passing }
+    }
+}
+
+fn tcpdump() -> Contender {
+    let kib = BUFFER_MIB * 1024;
+    let arguments = format!("-i a1 -n -B {kib} --time-stamp-precision=nano -Z root -w");
+    Contender::new("tcpdump", "tcpdump", &arguments, "listening", true)
+}
+
+/// The engine `packet` and who has the same from the kernel.
+fn on_packet_sockets() -> Vec<Contender> {
+    let ours = |name, format| {
+        let arguments = format!("capture -i a1 --engine packet --buffer {BUFFER_MIB}M --format {format} -w");
+        Contender::new(name, "wirecap", &arguments, "capturing", true)
     };
-    let (mib, kib) = (BUFFER_MIB, BUFFER_MIB * 1024);
-    let all = vec![
-        contender(
-            "wirecap, pcapng",
-            "wirecap",
-            &format!("capture -i a1 --buffer {mib}M -w"),
-            "capturing",
-            false,
-        ),
-        contender(
-            "wirecap, pcap",
-            "wirecap",
-            &format!("capture -i a1 --buffer {mib}M --format pcap -w"),
-            "capturing",
-            false,
-        ),
-        contender(
-            "tcpdump",
-            "tcpdump",
-            &format!("-i a1 -n -B {kib} --time-stamp-precision=nano -Z root -w"),
-            "listening",
-            true,
-        ),
+    vec![ours("packet engine, pcapng", "pcapng"), ours("packet engine, pcap", "pcap"), tcpdump()]
+}
+
+fn everybody() -> Vec<Contender> {
+    let contender = Contender::new;
+    let mib = BUFFER_MIB;
+    let wirecap = |name, options: &str| {
+        let arguments = format!("capture -i a1 --buffer {mib}M {options} -w");
+        contender(name, "wirecap", &arguments, "capturing", false)
+    };
+    vec![
+        wirecap("wirecap, pcapng", ""),
+        wirecap("wirecap, pcap", "--format pcap"),
+        wirecap("wirecap, pcapng, a clock read each", BY_PACKET),
+        wirecap("wirecap, pcap, a clock read each", &format!("--format pcap {BY_PACKET}")),
+        tcpdump(),
         contender("dumpcap, pcapng", "dumpcap", &format!("-i a1 -q -B {mib} -w"), "File:", true),
         contender("dumpcap, pcap", "dumpcap", &format!("-i a1 -q -P -B {mib} -w"), "File:", true),
         contender(
@@ -87,19 +100,31 @@ fn contenders() -> Vec<Contender> {
             "Running",
             true,
         ),
-    ];
-    all.into_iter()
-        .filter(|contender| {
-            let installed = contender.command.is_installed();
-            if !installed {
-                println!("  SKIP: {} is not installed", contender.name);
-            }
-            installed
-        })
-        .collect()
+    ]
 }
 
+fn installed(contenders: Vec<Contender>) -> Vec<Contender> {
+    let is_installed = |contender: &Contender| {
+        let installed = contender.command.is_installed();
+        if !installed {
+            println!("  SKIP: {} is not installed", contender.name);
+        }
+        installed
+    };
+    contenders.into_iter().filter(is_installed).collect()
+}
+
+/// wirecap beside all of its rivals.
 pub(crate) fn run(effort: Effort) -> Outcome<()> {
+    compare(effort, everybody())
+}
+
+/// The engine `packet` beside tcpdump.
+pub(crate) fn packet(effort: Effort) -> Outcome<()> {
+    compare(effort, on_packet_sockets())
+}
+
+fn compare(effort: Effort, contenders: Vec<Contender>) -> Outcome<()> {
     let extent = effort.choose(FULL, QUICK);
     println!(
         "\nhighest lossless rate of a capture to a file in memory (60 bytes, {BUFFER_MIB} MiB, runs of {} s)",
@@ -107,15 +132,15 @@ pub(crate) fn run(effort: Effort) -> Outcome<()> {
     );
     let bed = Bed::new()?;
     let mut generator = bed.generator(60)?;
-    let contenders = contenders();
+    let contenders = installed(contenders);
     let mut limits: Vec<Figures> = contenders.iter().map(|_| Figures::default()).collect();
     for _ in 0..effort.rounds(3) {
         let mut searches: Vec<Search> = contenders.iter().map(|_| Search::new(&extent)).collect();
         // Step by step in turn, so that whatever disturbs the machine meets all alike.
         for _ in 0..extent.steps {
             for (contender, search) in contenders.iter().zip(&mut searches) {
-                let point = search.point();
-                let (run, lost) = try_rate(&bed, &mut generator, contender, point, extent.seconds)?;
+                let Some(point) = search.point() else { continue };
+                let (run, lost) = try_rate(&bed, &mut generator, contender, point)?;
                 search.note(point, &run, lost);
             }
         }
@@ -129,39 +154,66 @@ pub(crate) fn run(effort: Effort) -> Outcome<()> {
 
 fn report(contenders: &[Contender], limits: &[Figures]) {
     for (contender, limits) in contenders.iter().zip(limits) {
-        println!("  {:<20} {limits:>18} M packets/s", contender.name);
+        println!("  {:<34} {limits:>18} M packets/s", contender.name);
     }
-    let best = |passing| {
-        let of_kind = contenders.iter().zip(limits).filter(|(contender, _)| contender.passing == passing);
-        of_kind.map(|(_, limits)| limits.median()).fold(f64::NAN, f64::max)
+    let best = |is_meant: &dyn Fn(&Contender) -> bool| {
+        let meant = contenders.iter().zip(limits).filter(|(contender, _)| is_meant(contender));
+        meant.map(|(_, limits)| limits.median()).fold(f64::NAN, f64::max)
     };
-    println!("  ours / best rival: {:.2}", best(false) / best(true));
+    let rival = best(&|contender| !contender.is_ours);
+    let reads_each = |contender: &Contender| contender.command.to_string().contains(BY_PACKET);
+    println!("  ours / best rival: {:.2}", best(&|contender| contender.is_ours) / rival);
+    if contenders.iter().any(reads_each) {
+        println!("  ours with a clock read for each packet / best rival: {:.2}", best(&reads_each) / rival);
+    }
 }
 
-/// A search for the highest lossless rate, by halving a range of rates in logarithms.
-struct Search {
+/// A search for the highest lossless rate: the sender's highest if nothing is lost at that, else by halving a
+/// range of rates in logarithms.
+struct Search<'a> {
+    extent: &'a Extent,
     low: f64,
-    high: f64,
-    /// The highest rate that was sent without loss. It may be less than what was asked for: on a veth
-    /// the kernel's receive path runs on the sender's CPU, and may be what sets the limit.
+    /// None until the sender's highest rate was tried.
+    high: Option<f64>,
+    /// The highest rate that was sent without loss.
     lossless: f64,
 }
 
-impl Search {
-    fn new(extent: &Extent) -> Self {
-        Self { low: extent.from, high: extent.to, lossless: 0.0 }
+/// What to send.
+#[derive(Debug, Clone, Copy)]
+struct Point {
+    frames: u64,
+    /// Packets per second; `None` for as many as the sender makes.
+    per_second: Option<f64>,
+}
+
+impl<'a> Search<'a> {
+    fn new(extent: &'a Extent) -> Self {
+        Self { extent, low: extent.from, high: None, lossless: 0.0 }
     }
 
-    fn point(&self) -> f64 {
-        (self.low * self.high).sqrt()
+    /// What to try next, unless the limit is known.
+    fn point(&self) -> Option<Point> {
+        let Some(high) = self.high else {
+            return Some(Point { frames: self.extent.frames, per_second: None });
+        };
+        let per_second = (self.low * high).sqrt();
+        let frames = (per_second * self.extent.seconds) as u64;
+        (self.lossless < high).then_some(Point { frames, per_second: Some(per_second) })
     }
 
-    fn note(&mut self, point: f64, run: &Run, lost: u64) {
+    fn note(&mut self, point: Point, run: &Run, lost: u64) {
+        let sent = run.per_second();
         if lost == 0 {
-            self.lossless = self.lossless.max(run.per_second());
+            self.lossless = self.lossless.max(sent);
         }
-        let sustained = lost == 0 && run.per_second() >= SENDER_SHARE * point;
-        *(if sustained { &mut self.low } else { &mut self.high }) = point;
+        // On a veth the kernel's receive path runs on the sender's CPU, and may be what sets the limit.
+        let sustained = lost == 0 && sent >= SENDER_SHARE * point.per_second.unwrap_or(sent);
+        match point.per_second {
+            None => self.high = Some(sent),
+            Some(per_second) if sustained => self.low = per_second,
+            Some(per_second) => self.high = Some(per_second),
+        }
     }
 }
 
@@ -170,15 +222,15 @@ fn try_rate(
     bed: &Bed,
     generator: &mut Generator,
     contender: &Contender,
-    per_second: f64,
-    seconds: f64,
+    point: Point,
 ) -> Outcome<(Run, u64)> {
-    let (run, recorded) = calmest(|| record(bed, generator, contender, per_second, seconds))?;
+    let (run, recorded) = calmest(|| record(bed, generator, contender, point))?;
     let lost = run.frames.checked_sub(recorded).ok_or("more packets in the file than were sent")?;
     if std::env::var_os("WIRECAP_BENCH_VERBOSE").is_some() {
         println!(
-            "    {:<18} {per_second:>9.0}/s, sent {:>9.0}/s, lost {lost}, {run:?}",
+            "    {:<34} {:>9.0}/s, sent {:>9.0}/s, lost {lost}, {run:?}",
             contender.name,
+            point.per_second.unwrap_or(f64::INFINITY),
             run.per_second()
         );
     }
@@ -186,17 +238,12 @@ fn try_rate(
 }
 
 /// A run and the packets in the file.
-fn record(
-    bed: &Bed,
-    generator: &mut Generator,
-    contender: &Contender,
-    per_second: f64,
-    seconds: f64,
-) -> Outcome<(Run, u64)> {
+fn record(bed: &Bed, generator: &mut Generator, contender: &Contender, point: Point) -> Outcome<(Run, u64)> {
     let _alone = loss_lock()?;
     let passing: Option<Link> = contender.passing.then(|| pass_program(&bed.pair.receiver)).transpose()?;
     let receiver = bed.receive(&contender.command, contender.ready)?;
-    let run = send(generator, &receiver, (per_second * seconds) as u64, Some(per_second as u64))?;
+    let loads = bed.loads(point.frames, point.per_second.map(|rate| rate as u64))?;
+    let run = send(generator, &receiver, &loads)?;
     receiver.settle(CALM)?;
     receiver.stop()?;
     drop(passing);

@@ -6,7 +6,7 @@ use std::thread;
 use std::time::Duration;
 
 use clap::Args;
-use wirecap::{Capture, Chunk, Packet};
+use wirecap::{Capture, CaptureBuilder, Chunk, Packet};
 
 use crate::bed::Outcome;
 
@@ -15,16 +15,23 @@ pub(crate) struct Arguments {
     /// Interface to capture from
     #[arg(short, long)]
     interface: String,
-    /// Chunks of 256 cells
+    /// Chunks
     #[arg(short = 'R', long, default_value_t = 512)]
     chunks: u32,
+    /// Cells per chunk
+    #[arg(short = 'M', long, default_value_t = 256)]
+    cells: u32,
+    /// Cells that are posted [default: all]
+    #[arg(long)]
+    warm: Option<u32>,
     /// End after this many packets
     #[arg(short, long, default_value_t = u64::MAX)]
     count: u64,
 }
 
 pub(crate) fn run(arguments: &Arguments) -> Outcome<()> {
-    let capture = Capture::on(&arguments.interface).pool(arguments.chunks).workers(1).open()?;
+    let builder = Capture::on(&arguments.interface).chunk(arguments.cells).pool(arguments.chunks).workers(1);
+    let capture = arguments.warm.into_iter().fold(builder, CaptureBuilder::warm).open()?;
     let stopped = Arc::new(AtomicBool::new(false));
     signal_hook::flag::register(signal_hook::consts::SIGINT, Arc::clone(&stopped))?;
     let stopper = capture.stopper();

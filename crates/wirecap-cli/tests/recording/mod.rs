@@ -1,12 +1,15 @@
 //! What the tests of the command share: a test bed, and the command running in it.
 #![allow(dead_code, reason = "not every test uses all of it")]
 
+use std::fs;
 use std::io::{BufRead, BufReader, Read};
-use std::path::Path;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::thread::JoinHandle;
 
 use rustix::process::{Pid, Signal, kill_process};
+use tempfile::TempDir;
 use wirecap_testbed::{Generator, Namespace, Traffic, VethPair};
 
 pub(crate) const WIRECAP: &str = env!("CARGO_BIN_EXE_wirecap");
@@ -85,6 +88,18 @@ impl Running {
         }
     }
 
+    /// The most memory that the command has used so far, of which `kB` lines of /proc/PID/status tell.
+    pub(crate) fn peak_memory_bytes(&self) -> u64 {
+        let status = std::fs::read_to_string(format!("/proc/{}/status", self.child.id())).unwrap();
+        let peak = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).unwrap();
+        peak.split_whitespace().next().unwrap().parse::<u64>().unwrap() * 1024
+    }
+
+    /// Its process id.
+    pub(crate) fn id(&self) -> u32 {
+        self.child.id()
+    }
+
     pub(crate) fn signal(&self, signal: Signal) {
         let pid = Pid::from_raw(self.child.id().try_into().unwrap()).unwrap();
         kill_process(pid, signal).unwrap();
@@ -138,6 +153,17 @@ impl Finished {
             assert!(self.stderr.contains(word), "{word:?} is not in: {}", self.stderr);
         }
     }
+}
+
+/// A copy of the command where everybody may execute it, for as long as the folder is there.
+pub(crate) fn copy_for_everybody() -> (TempDir, PathBuf) {
+    let directory = TempDir::new_in("/tmp").unwrap();
+    fs::set_permissions(directory.path(), fs::Permissions::from_mode(0o755)).unwrap();
+    let program = directory.path().join("wirecap");
+    // By another process: what another thread starts meanwhile would inherit the file, open for writing, and
+    // nobody may execute it then.
+    assert!(Command::new("cp").arg(WIRECAP).arg(&program).status().unwrap().success());
+    (directory, program)
 }
 
 /// What `tcpdump -r` makes of a savefile: a line per packet, and whether it read to the end without

@@ -148,6 +148,8 @@ pub enum Helper {
     XdpAdjustMeta = 54,
     /// `xdp_adjust_tail(context, delta)` moves the frame's end; nonzero if it cannot.
     XdpAdjustTail = 65,
+    /// `jiffies64()` gives the number of ticks since boot.
+    Jiffies = 118,
     /// `ktime_get_boot_ns()` gives nanoseconds since boot (CLOCK_BOOTTIME).
     KtimeBootNs = 125,
     /// `ktime_get_coarse_ns()` gives the time of the last tick (CLOCK_MONOTONIC_COARSE).
@@ -249,32 +251,40 @@ pub struct Assembler {
 }
 
 /// Instruction classes: the low three bits of an opcode.
-mod class {
+pub(crate) mod class {
     pub(super) const LD: u8 = 0;
-    pub(super) const LDX: u8 = 1;
-    pub(super) const ST: u8 = 2;
-    pub(super) const STX: u8 = 3;
-    pub(super) const ALU32: u8 = 4;
-    pub(super) const JMP: u8 = 5;
-    pub(super) const JMP32: u8 = 6;
-    pub(super) const ALU64: u8 = 7;
+    pub(crate) const LDX: u8 = 1;
+    pub(crate) const ST: u8 = 2;
+    pub(crate) const STX: u8 = 3;
+    pub(crate) const ALU32: u8 = 4;
+    pub(crate) const JMP: u8 = 5;
+    pub(crate) const JMP32: u8 = 6;
+    pub(crate) const ALU64: u8 = 7;
 }
 
-/// Opcode bit: the second operand is a register.
-const FROM_REGISTER: u8 = 0x08;
-/// Addressing of loads and stores: a register and a displacement.
-const MEM: u8 = 0x60;
-/// Addressing of atomic operations.
-const ATOMIC: u8 = 0xc0;
+/// The other parts of an opcode.
+pub(crate) mod field {
+    /// Where the class stands.
+    pub(crate) const CLASS: u8 = 0x07;
+    /// Where arithmetic and jumps have their operation.
+    pub(crate) const OPERATION: u8 = 0xf0;
+    /// The second operand is a register.
+    pub(crate) const FROM_REGISTER: u8 = 0x08;
+    /// Addressing of loads and stores: a register and a displacement.
+    pub(crate) const MEM: u8 = 0x60;
+    /// Addressing of atomic operations.
+    pub(super) const ATOMIC: u8 = 0xc0;
+    pub(crate) const NEG: u8 = 0x80;
+    pub(crate) const END: u8 = 0xd0;
+    /// Of a byte swap: to big-endian (else to little-endian).
+    pub(crate) const TO_BIG_ENDIAN: u8 = 0x08;
+    pub(crate) const JUMP_ALWAYS: u8 = 0x00;
+    pub(super) const CALL: u8 = 0x80;
+    pub(crate) const EXIT: u8 = 0x90;
+}
+
 /// Atomic operation: give the old value back in the source register.
 const FETCH: i32 = 0x01;
-const NEG: u8 = 0x80;
-const END: u8 = 0xd0;
-/// Opcode bit of a byte swap: to big-endian (else to little-endian).
-const TO_BIG_ENDIAN: u8 = 0x08;
-const JUMP_ALWAYS: u8 = 0x00;
-const CALL: u8 = 0x80;
-const EXIT: u8 = 0x90;
 /// Source "register" of a 64-bit load whose constant is a map's descriptor.
 const PSEUDO_MAP_FD: u8 = 1;
 /// The same, for the address of a value in the map.
@@ -391,47 +401,57 @@ impl Assembler {
 
     /// `dst = -dst`, 64 bits.
     pub fn neg(&mut self, dst: Reg) -> &mut Self {
-        self.push(class::ALU64 | NEG, dst, 0, 0, 0)
+        self.push(class::ALU64 | field::NEG, dst, 0, 0, 0)
     }
 
     /// `dst = -dst` on the lower 32 bits; the upper become zero.
     pub fn neg32(&mut self, dst: Reg) -> &mut Self {
-        self.push(class::ALU32 | NEG, dst, 0, 0, 0)
+        self.push(class::ALU32 | field::NEG, dst, 0, 0, 0)
     }
 
     /// Converts the lower `size` of `dst` between the machine's order and network order; the rest
     /// becomes zero.
     pub fn to_big_endian(&mut self, size: Size, dst: Reg) -> &mut Self {
-        self.push(class::ALU32 | END | TO_BIG_ENDIAN, dst, 0, 0, size.bits())
+        self.push(class::ALU32 | field::END | field::TO_BIG_ENDIAN, dst, 0, 0, size.bits())
     }
 
     /// Converts the lower `size` of `dst` between the machine's order and little-endian; the rest
     /// becomes zero.
     pub fn to_little_endian(&mut self, size: Size, dst: Reg) -> &mut Self {
-        self.push(class::ALU32 | END, dst, 0, 0, size.bits())
+        self.push(class::ALU32 | field::END, dst, 0, 0, size.bits())
     }
 
     /// `dst = *(base + offset)`, zero-extended.
     pub fn load(&mut self, size: Size, dst: Reg, base: Reg, offset: i16) -> &mut Self {
-        self.push(class::LDX | MEM | size.opcode(), dst, base as u8, offset, 0)
+        self.push(class::LDX | field::MEM | size.opcode(), dst, base as u8, offset, 0)
     }
 
     /// `*(base + offset) = src`
     pub fn store(&mut self, size: Size, base: Reg, offset: i16, src: impl Into<Operand>) -> &mut Self {
         match src.into() {
-            Operand::Register(src) => self.push(class::STX | MEM | size.opcode(), base, src as u8, offset, 0),
-            Operand::Constant(value) => self.push(class::ST | MEM | size.opcode(), base, 0, offset, value),
+            Operand::Register(src) => {
+                self.push(class::STX | field::MEM | size.opcode(), base, src as u8, offset, 0)
+            }
+            Operand::Constant(value) => {
+                self.push(class::ST | field::MEM | size.opcode(), base, 0, offset, value)
+            }
         }
     }
 
     /// `*(base + offset) += src`, atomically; `size` is `Word` or `Double`.
     pub fn atomic_add(&mut self, size: Size, base: Reg, offset: i16, src: Reg) -> &mut Self {
-        self.push(class::STX | ATOMIC | size.opcode(), base, src as u8, offset, Alu::Add as i32)
+        self.push(class::STX | field::ATOMIC | size.opcode(), base, src as u8, offset, Alu::Add as i32)
     }
 
     /// As [`atomic_add`](Self::atomic_add), and `src` becomes the value before.
     pub fn atomic_fetch_add(&mut self, size: Size, base: Reg, offset: i16, src: Reg) -> &mut Self {
-        self.push(class::STX | ATOMIC | size.opcode(), base, src as u8, offset, Alu::Add as i32 | FETCH)
+        self.push(
+            class::STX | field::ATOMIC | size.opcode(),
+            base,
+            src as u8,
+            offset,
+            Alu::Add as i32 | FETCH,
+        )
     }
 
     /// `dst = value`; two instructions long.
@@ -453,7 +473,7 @@ impl Assembler {
     /// Goes on at the label.
     pub fn jump(&mut self, target: Label) -> &mut Self {
         self.jumps.push((self.program.len(), target));
-        self.push(class::JMP | JUMP_ALWAYS, Reg::R0, 0, 0, 0)
+        self.push(class::JMP | field::JUMP_ALWAYS, Reg::R0, 0, 0, 0)
     }
 
     /// Goes on at the label if the comparison of 64 bits holds.
@@ -482,7 +502,7 @@ impl Assembler {
 
     /// `r0 = helper(r1, ..., r5)`; `r1` to `r5` are lost.
     pub fn call(&mut self, helper: Helper) -> &mut Self {
-        self.push(class::JMP | CALL, Reg::R0, 0, 0, helper as i32)
+        self.push(class::JMP | field::CALL, Reg::R0, 0, 0, helper as i32)
     }
 
     /// Goes on in the program at `index` of the array, never to return; falls through if there is
@@ -494,12 +514,12 @@ impl Assembler {
 
     /// Ends the program with `r0` as its verdict.
     pub fn exit(&mut self) -> &mut Self {
-        self.push(class::JMP | EXIT, Reg::R0, 0, 0, 0)
+        self.push(class::JMP | field::EXIT, Reg::R0, 0, 0, 0)
     }
 
     fn with_operand(&mut self, opcode: u8, dst: Reg, offset: i16, operand: Operand) -> &mut Self {
         match operand {
-            Operand::Register(src) => self.push(opcode | FROM_REGISTER, dst, src as u8, offset, 0),
+            Operand::Register(src) => self.push(opcode | field::FROM_REGISTER, dst, src as u8, offset, 0),
             Operand::Constant(value) => self.push(opcode, dst, 0, offset, value),
         }
     }
@@ -516,7 +536,7 @@ impl Assembler {
 }
 
 impl Size {
-    fn opcode(self) -> u8 {
+    pub(crate) const fn opcode(self) -> u8 {
         match self {
             Self::Word => 0x00,
             Self::Half => 0x08,

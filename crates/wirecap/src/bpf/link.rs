@@ -1,8 +1,9 @@
 //! Links: what holds a program on an interface, and lets go when its last descriptor is closed.
 
+use std::ffi::CStr;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
-use super::{BpfError, Program, collect_objects};
+use super::{BpfError, Program, collect_objects, find_object};
 use crate::sys::bpf as sys;
 
 /// Where in the receive path an XDP program runs.
@@ -35,6 +36,18 @@ pub struct LinkInfo {
 }
 
 impl Link {
+    /// Runs `program` whenever the kernel passes the tracepoint `name`, on the CPU and in the context that
+    /// passes it.
+    ///
+    /// # Errors
+    ///
+    /// [`BpfError`] if the process lacks CAP_PERFMON, or the kernel has no such tracepoint.
+    pub fn attach_tracepoint(program: &Program, name: &CStr) -> Result<Self, BpfError> {
+        sys::raw_tracepoint_open(program.as_fd(), name)
+            .map(|fd| Self { fd })
+            .map_err(|source| BpfError::new("attach to a tracepoint", program.name(), source))
+    }
+
     /// Attaches `program` to the interface of this index in the current network namespace.
     ///
     /// # Errors
@@ -91,6 +104,20 @@ impl LinkInfo {
         let ifindex = if raw.link_type == sys::LINK_TYPE_XDP { raw.ifindex } else { 0 };
         Self { id: raw.id, program_id: raw.program_id, ifindex }
     }
+}
+
+/// The link, of whatever process and namespace, that holds the XDP program of this id on an interface, if
+/// there is one. Opens every link for a moment.
+///
+/// # Errors
+///
+/// [`BpfError`] if CAP_SYS_ADMIN is missing.
+pub fn link_holding(program_id: u32) -> Result<Option<Link>, BpfError> {
+    let holds = |link: &Link| {
+        let info = link.raw_info()?;
+        Ok(info.link_type == sys::LINK_TYPE_XDP && info.program_id == program_id)
+    };
+    find_object("link", sys::next_link_id, Link::by_id, holds)
 }
 
 /// The links, of all processes and namespaces, that hold an XDP program.

@@ -28,6 +28,8 @@ pub enum ProgramKind {
     SchedCls = 3,
     /// Runs on every frame that an interface receives, before the network stack.
     Xdp = 6,
+    /// Runs at a tracepoint of the kernel.
+    RawTracepoint = 17,
 }
 
 /// How a program is to be loaded.

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use super::context::{Context, Unsupported};
+use super::insn::Extension;
 #[cfg(all(target_arch = "x86_64", not(miri)))]
 use super::machine_code::MachineCode;
 use super::{Filter, Interpreter};
@@ -15,7 +16,7 @@ pub struct CompiledFilter(Form);
 #[derive(Clone, Debug)]
 enum Form {
     #[cfg(all(target_arch = "x86_64", not(miri)))]
-    MachineCode(Arc<MachineCode>),
+    MachineCode(MachineCode),
     Interpreted(Arc<Interpreter>),
 }
 
@@ -29,9 +30,19 @@ impl CompiledFilter {
         let interpreter = Interpreter::new(filter)?;
         #[cfg(all(target_arch = "x86_64", not(miri)))]
         if let Ok(code) = MachineCode::compile(filter) {
-            return Ok(Self(Form::MachineCode(Arc::new(code))));
+            return Ok(Self(Form::MachineCode(code)));
         }
         Ok(Self(Form::Interpreted(Arc::new(interpreter))))
+    }
+
+    /// Prepares `filter` for packets of a savefile.
+    ///
+    /// # Errors
+    ///
+    /// [`Unsupported`] if the filter asks for what a savefile does not tell of a packet.
+    pub fn for_file(filter: &Filter) -> Result<Self, Unsupported> {
+        filter.check_sources(file_refuses)?;
+        Self::new(filter)
     }
 
     /// How many bytes of the packet to keep; 0: none of it. `packet` is what there is of a packet that had
@@ -48,5 +59,16 @@ impl CompiledFilter {
     /// Whether the filter became machine code.
     pub fn is_machine_code(&self) -> bool {
         !matches!(self.0, Form::Interpreted(_))
+    }
+}
+
+/// Why a savefile cannot answer for the extension, if it cannot. Its packets have their tags in place: none was
+/// taken off.
+fn file_refuses(extension: Extension) -> Option<&'static str> {
+    match extension {
+        Extension::PacketType => Some("a savefile does not tell for whom a packet was"),
+        Extension::InterfaceIndex => Some("a savefile does not tell the index of an interface"),
+        Extension::Queue => Some("a savefile need not tell the receive queue of a packet"),
+        _ => None,
     }
 }

@@ -76,9 +76,14 @@ pub enum Unsupported {
         /// How many there could be.
         most: u32,
     },
+    /// The kernel's own classic BPF would give another answer than libpcap's.
+    Differs {
+        /// What the filter does, as words that `the filter` may stand before.
+        difference: &'static str,
+    },
     /// The filter becomes too long.
     TooLong {
-        /// How many eBPF instructions it has.
+        /// How many instructions it has.
         insns: usize,
         /// How many it could have.
         most: usize,
@@ -105,8 +110,11 @@ impl fmt::Display for Unsupported {
             Self::TooManyJumps { jumps, most } => {
                 write!(f, "the filter makes up to {jumps} decisions on a packet; the most is {most}")
             }
+            Self::Differs { difference } => {
+                write!(f, "the filter {difference}, which the kernel does otherwise than libpcap")
+            }
             Self::TooLong { insns, most } => {
-                write!(f, "the filter becomes {insns} eBPF instructions long; the most is {most}")
+                write!(f, "the filter becomes {insns} BPF instructions long; the most is {most}")
             }
         }
     }

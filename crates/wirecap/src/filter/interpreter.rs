@@ -202,7 +202,7 @@ fn compute(operation: Operation, a: u32, operand: u32) -> Option<u32> {
     })
 }
 
-fn holds(condition: Condition, a: u32, operand: u32) -> bool {
+pub(super) fn holds(condition: Condition, a: u32, operand: u32) -> bool {
     match condition {
         Condition::Equal => a == operand,
         Condition::Greater => a > operand,

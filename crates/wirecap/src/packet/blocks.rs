@@ -9,12 +9,15 @@
 use std::fmt;
 use std::mem::offset_of;
 use std::ptr::NonNull;
+use std::slice;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
 use crate::chunk::{Chunk, Home, RingIdentity, Stamps};
-use crate::packet::frame::{self, BadFrame};
+use crate::packet::frame::{self, BadFrame, Frame};
+use crate::pool::Descriptor;
 use crate::recycle::CellList;
+use crate::sieve::{Sieve, Sifted};
 use crate::sys::memory::Mapping;
 use crate::sys::packet::BlockShape;
 
@@ -222,13 +225,13 @@ impl OpenBlock {
         status & libc::TP_STATUS_LOSING != 0
     }
 
-    /// Takes up to `count` packets out. Those longer than `longest` bytes are super-packets.
-    pub(crate) fn take(&mut self, count: u32, longest: u32) -> Taken<'_> {
-        let count = count.min(self.left);
-        let list = CellList::with_capacity(count as usize);
+    /// Takes up to `count` packets out that the sieve wants. Those longer than `longest` bytes are super-packets.
+    pub(crate) fn take(&mut self, count: u32, longest: u32, sieve: &mut Sieve) -> Taken<'_> {
+        let count = count.min(self.left) as usize;
+        let list = CellList::with_capacity(count);
         let mut taken = Taken { block: self, list, bytes: 0, super_packets: 0, bad: None };
-        for _ in 0..count {
-            if let Err(bad) = taken.add_next(longest) {
+        while taken.list.cells.len() < count && taken.block.left > 0 {
+            if let Err(bad) = taken.add_next(longest, sieve) {
                 taken.bad = Some(bad);
                 break;
             }
@@ -266,7 +269,7 @@ pub(crate) struct Taken<'a> {
 }
 
 impl Taken<'_> {
-    fn add_next(&mut self, longest: u32) -> Result<(), BadBlock> {
+    fn add_next(&mut self, longest: u32, sieve: &mut Sieve) -> Result<(), BadBlock> {
         let block = &mut *self.block;
         let end = block.blocks.start(block.index) + block.blocks.shape.block_bytes as usize;
         // SAFETY: the range is the rest of a block that was handed over and is held, so it is mapped, and
@@ -275,10 +278,25 @@ impl Taken<'_> {
             .map_err(|frame| BadBlock { block: block.index, frame })?;
         (block.rest, block.next) = (frame.end, frame.next);
         block.left -= 1;
+        if !sieve.is_idle() && !self.is_wanted(&frame, sieve) {
+            return Ok(());
+        }
         self.bytes += u64::from(frame.wire_len);
         self.super_packets += u64::from(frame.wire_len > longest);
         self.list.cells.push(frame.descriptor);
         Ok(())
+    }
+
+    #[cold]
+    fn is_wanted(&self, frame: &Frame, sieve: &mut Sieve) -> bool {
+        let base = self.block.blocks.mapping.base();
+        let Descriptor { address, len, .. } = frame.descriptor;
+        // SAFETY: `frame::read` found that the packet and its header lie in the block, which is ours.
+        let (data, packet_type) = unsafe {
+            let start = base.add(address as usize);
+            (slice::from_raw_parts(start.as_ptr(), len as usize), frame::packet_type(base, frame))
+        };
+        sieve.wants(1, &Sifted { data, wire_len: frame.wire_len, tagged: frame.tagged, packet_type })
     }
 
     /// How many packets were taken.
@@ -392,7 +410,7 @@ mod tests {
     }
 
     fn identity() -> Arc<RingIdentity> {
-        let name = RingName { interface: "test".to_owned(), queue: 0 };
+        let name = RingName::of_queue("test", 0);
         Arc::new(RingIdentity {
             name,
             index: 0,
@@ -403,7 +421,7 @@ mod tests {
     }
 
     fn chunk(block: &mut OpenBlock, count: u32) -> Chunk {
-        block.take(count, 200).into_chunk(identity(), LABELS, 0, false).unwrap()
+        block.take(count, 200, &mut Sieve::default()).into_chunk(identity(), LABELS, 0, false).unwrap()
     }
 
     #[test]
@@ -415,11 +433,11 @@ mod tests {
         kernel.hand_over(&[plain(60), tagged, plain(1), plain(150)]);
         assert_eq!((blocks.filled(), blocks.waiting()), (1, 4));
         let mut block = blocks.open_next().unwrap();
-        let taken = block.take(3, 200);
+        let taken = block.take(3, 200, &mut Sieve::default());
         assert_eq!((taken.len(), taken.bytes, taken.super_packets), (3, 160 + 164 + 101, 0));
         let first = taken.into_chunk(identity(), LABELS, 0, false).unwrap();
         assert_eq!(block.left(), 1);
-        let taken = block.take(3, 200);
+        let taken = block.take(3, 200, &mut Sieve::default());
         assert_eq!((taken.len(), taken.super_packets, taken.bad), (1, 1, None));
         drop(taken);
         let bytes: Vec<u8> = (0..60).collect();
@@ -500,7 +518,7 @@ mod tests {
             // SAFETY: the kernel's half has just written a header there.
             unsafe { lie(kernel.mapping.at::<libc::tpacket3_hdr>(second, 1).as_mut()) };
             let mut block = blocks.open_next().unwrap();
-            let taken = block.take(3, 200);
+            let taken = block.take(3, 200, &mut Sieve::default());
             assert!(taken.len() == 1 && taken.bad.is_some(), "lie {number}: {taken:?}");
         }
         for next in [0_u32, 8, 143, 4000, u32::MAX] {
@@ -508,7 +526,7 @@ mod tests {
             kernel.hand_over(&vec![plain(60); 3]);
             kernel.write(48, next);
             let mut block = blocks.open_next().unwrap();
-            let taken = block.take(3, 200);
+            let taken = block.take(3, 200, &mut Sieve::default());
             assert!(taken.len() == 1 && taken.bad.is_some(), "next {next}: {taken:?}");
         }
     }
@@ -544,7 +562,7 @@ mod tests {
             kernel.write(place::PACKETS, packets);
             kernel.write(place::FIRST, first);
             let mut block = blocks.open_next().unwrap();
-            let taken = block.take(100, 200);
+            let taken = block.take(100, 200, &mut Sieve::default());
             prop_assert!(taken.len() == packets as usize || taken.bad.is_some());
             let mut rest = 48;
             for cell in &taken.list.cells {

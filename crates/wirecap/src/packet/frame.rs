@@ -57,6 +57,8 @@ pub(crate) struct Frame {
     pub(crate) end: usize,
     /// Where the next packet's header is.
     pub(crate) next: usize,
+    /// Whether it bore a tag that was put back.
+    pub(crate) tagged: bool,
 }
 
 /// Looks at the packet whose header stands at `offset`, within `room`, and puts back the VLAN tag that
@@ -81,7 +83,8 @@ pub(crate) unsafe fn read(base: NonNull<u8>, room: &Range<usize>, offset: usize)
     if usize::from(header.tp_mac) < HEADER_BYTES + TAG_BYTES || end > room.end {
         return Err(bad(header.tp_mac, header.tp_snaplen));
     }
-    if header.tp_status & libc::TP_STATUS_VLAN_VALID != 0 && header.tp_snaplen as usize >= ADDRESS_BYTES {
+    let tagged = header.tp_status & libc::TP_STATUS_VLAN_VALID != 0;
+    if tagged && header.tp_snaplen as usize >= ADDRESS_BYTES {
         // SAFETY: the packet and what is in front of it lie in the room.
         unsafe { put_tag_back(place, &mut header) };
     }
@@ -95,6 +98,7 @@ pub(crate) unsafe fn read(base: NonNull<u8>, room: &Range<usize>, offset: usize)
         wire_len: header.tp_len,
         end,
         next: offset.saturating_add(header.tp_next_offset as usize),
+        tagged,
     })
 }
 
@@ -137,6 +141,29 @@ pub(crate) unsafe fn wire_len(header: NonNull<u8>) -> u32 {
     unsafe { (&raw const (*header).tp_len).read_unaligned() }
 }
 
+/// For whom the packet is that lies in `frame`, counted from `base`: the kernel says so in the link-layer address
+/// behind the header. `None` where there is no room for one.
+///
+/// # Safety
+///
+/// The frame must have been [`read`] there, and nobody may write to it.
+pub(crate) unsafe fn packet_type(base: NonNull<u8>, frame: &Frame) -> Option<PacketType> {
+    const PLACE: usize = HEADER_BYTES + offset_of!(libc::sockaddr_ll, sll_pkttype);
+    let Descriptor { address, options: mac, .. } = frame.descriptor;
+    if (mac as usize) <= PLACE {
+        return None;
+    }
+    // SAFETY: the header stands `mac` bytes in front of the packet, and the place lies between the two.
+    let packet_type = unsafe { base.add(address as usize - mac as usize + PLACE).read() };
+    Some(match packet_type {
+        libc::PACKET_BROADCAST => PacketType::Broadcast,
+        libc::PACKET_MULTICAST => PacketType::Multicast,
+        libc::PACKET_OTHERHOST => PacketType::OtherHost,
+        libc::PACKET_OUTGOING => PacketType::Outgoing,
+        _ => PacketType::Host,
+    })
+}
+
 /// When the packet arrived whose header stands at `header`.
 ///
 /// # Safety
@@ -169,7 +196,7 @@ pub(crate) unsafe fn tag_put_back(header: NonNull<u8>) -> Option<VlanTag> {
 /// # Safety
 ///
 /// As for [`wire_len`], and what lies between header and packet must be readable.
-pub(crate) unsafe fn packet_type(header: NonNull<u8>, mac: u32) -> Option<PacketType> {
+pub(crate) unsafe fn packet_type_of(header: NonNull<u8>, mac: u32) -> Option<PacketType> {
     let offset = if (mac as usize) < TYPE_OFFSET + TAG_BYTES { return None } else { TYPE_OFFSET };
     // SAFETY: the place lies between the header and the packet.
     match unsafe { header.add(offset).read() } {

@@ -15,6 +15,7 @@ use crate::packet::blocks::{BadBlock, Blocks, Labels, OpenBlock};
 use crate::packet::steering::{self, Selection};
 use crate::pool::Geometry;
 use crate::ring::Ring;
+use crate::sieve::{Check, Sieve, UserFilter};
 use crate::sync::{Mutex, lock, try_lock};
 use crate::sys::packet::{PacketSocket, SocketFilter};
 
@@ -26,8 +27,6 @@ pub(crate) struct Traits {
     pub(crate) labels: Labels,
     /// Bytes of the longest frame that the interface carries.
     pub(crate) longest_frame: u32,
-    /// Whether a socket filter turns packets away, which the kernel does not count.
-    pub(crate) filtering: bool,
 }
 
 /// A receive ring whose packets are in blocks that the kernel fills.
@@ -60,7 +59,13 @@ struct Side {
     stalls: u64,
     /// Packets that the kernel described badly, and packets left behind at the close.
     other: u64,
+    sieve: Sieve,
+    /// A socket filter turned packets away, which the kernel does not count.
+    uncounted: bool,
 }
+
+/// Looks at the ring that found nothing wanted, before whoever asked gets nothing.
+const VAIN_ROUNDS_MAX: u32 = 64;
 
 impl PacketRing {
     /// A ring over the blocks of `socket`, which were just made.
@@ -83,6 +88,8 @@ impl PacketRing {
             no_cell: 0,
             stalls: 0,
             other: 0,
+            sieve: Sieve::default(),
+            uncounted: false,
         };
         Self {
             identity: Arc::new(identity),
@@ -99,9 +106,26 @@ impl PacketRing {
         lock(&self.side).socket.as_ref().map_or(Ok(()), work)
     }
 
-    /// Runs `program` on the ring's packets from now on. What is in the ring already stays.
-    pub(crate) fn listen(&self, program: &SocketFilter) -> io::Result<()> {
-        self.with_socket(|socket| socket.attach_filter(&self.selection.then(program)))
+    /// Runs `program` on the ring's packets from now on. What is in the ring already stays. `filters`: it
+    /// turns packets away that were asked for otherwise.
+    pub(crate) fn listen(&self, program: &SocketFilter, filters: bool) -> io::Result<()> {
+        let mut side = lock(&self.side);
+        let Some(socket) = &side.socket else { return Ok(()) };
+        socket.attach_filter(&self.selection.then(program))?;
+        side.uncounted |= filters;
+        Ok(())
+    }
+
+    /// From now on `filter` looks at everything that is captured, until [`settle`](Self::settle).
+    pub(crate) fn begin_change(&self, filter: UserFilter) {
+        lock(&self.side).sieve.begin_change(filter);
+    }
+
+    /// What arrives from now on was filtered by the kernel as far as it could: user space looks at it by `check`.
+    pub(crate) fn settle(&self, check: Check) {
+        let mut side = lock(&self.side);
+        let open = side.open.as_ref().map_or(0, OpenBlock::left);
+        side.sieve.settle(check, self.blocks.waiting() + u64::from(open));
     }
 
     /// Receives nothing more, if it succeeds. A packet that is on its way at this moment may still come.
@@ -115,10 +139,24 @@ impl PacketRing {
     }
 
     fn capture_from(&self, side: &mut Side, offloaded: bool) -> Result<Option<Chunk>, CaptureError> {
-        let Some(mut block) = side.open.take().or_else(|| self.open_next(side)) else {
-            return Ok(None);
-        };
-        let taken = block.take(self.traits.geometry.chunk_cells, self.traits.longest_frame);
+        for _ in 0..VAIN_ROUNDS_MAX {
+            let Some(block) = side.open.take().or_else(|| self.open_next(side)) else { break };
+            if let Some(chunk) = self.chunk_of(block, side, offloaded)? {
+                return Ok(Some(chunk));
+            }
+        }
+        Ok(None)
+    }
+
+    /// A chunk of the next packets in `block`; `None` if none of them is wanted.
+    fn chunk_of(
+        &self,
+        mut block: OpenBlock,
+        side: &mut Side,
+        offloaded: bool,
+    ) -> Result<Option<Chunk>, CaptureError> {
+        let geometry = self.traits.geometry;
+        let taken = block.take(geometry.chunk_cells, self.traits.longest_frame, &mut side.sieve);
         side.bytes += taken.bytes;
         side.super_packets += taken.super_packets;
         side.delivered += taken.len() as u64;
@@ -211,7 +249,7 @@ impl Ring for PacketRing {
     }
 
     fn run_in_kernel(&self, program: &[sock_filter]) -> io::Result<()> {
-        self.listen(program)
+        self.listen(program, true)
     }
 
     fn packet_socket(&self) -> Option<io::Result<OwnedFd>> {
@@ -231,7 +269,7 @@ impl Ring for PacketRing {
         Account {
             delivered: side.delivered,
             bytes: side.bytes,
-            filtered: (!self.traits.filtering).then_some(0),
+            filtered: (!side.uncounted).then_some(side.sieve.filtered()),
             dropped: Drops { no_cell: side.no_cell, ring_full: 0, device: None, other: side.other },
             offloaded_chunks: side.offloaded_chunks,
             abandoned_chunks: side.abandoned_chunks,

@@ -6,6 +6,7 @@ use std::time::Duration;
 use crate::chunk::Chunk;
 use crate::ledger::{Ledger, Mode};
 use crate::sim::{SimCapture, SimSettings, Violation};
+use crate::supply::Supply;
 
 /// A promise of the engine's that was found broken.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -13,12 +14,21 @@ use crate::sim::{SimCapture, SimSettings, Violation};
 pub enum BrokenPromise {
     /// Cells are conserved: each is in one place.
     Cells {
+        /// The ring, or the first of those that share a pool.
+        ring: usize,
+        /// Cells that are free, that wait on the rx ring, that are in a chunk or idle.
+        found: usize,
+        /// R x M, of all rings that share the pool.
+        cells: usize,
+    },
+    /// A ring of an elastic pool has its guaranteed cells.
+    Share {
         /// The ring.
         ring: usize,
-        /// Cells that are free, that wait on the rx ring or that are in a chunk.
+        /// Cells that it has.
         found: usize,
-        /// R x M.
-        cells: usize,
+        /// Cells that it should have at least.
+        guaranteed: usize,
     },
     /// The kernel finds only free cells on the fill ring.
     FillRing {
@@ -64,6 +74,9 @@ impl fmt::Display for BrokenPromise {
             Self::Cells { ring, found, cells } => {
                 write!(f, "ring {ring} has {found} cells instead of {cells}")
             }
+            Self::Share { ring, found, guaranteed } => {
+                write!(f, "ring {ring} has {found} cells of {guaranteed} that are its own")
+            }
             Self::FillRing { ring, violation } => {
                 write!(f, "on the fill ring of ring {ring} the kernel found {violation:?}")
             }
@@ -87,6 +100,8 @@ impl fmt::Display for BrokenPromise {
 pub(super) struct Audit {
     rings: Vec<Page>,
     cells: usize,
+    /// How many cells a ring always has, if the rings share one pool.
+    guaranteed: Option<usize>,
     /// The backlog above which offloading is allowed; `None` in basic mode.
     threshold: Option<f64>,
     broken: Vec<BrokenPromise>,
@@ -113,7 +128,9 @@ impl Audit {
             Mode::Basic => None,
             Mode::Advanced(share) => Some(share * cells as f64),
         };
-        Self { rings: vec![Page::default(); settings.rings], cells, threshold, broken: Vec::new() }
+        let guaranteed = settings.elastic.then(|| Supply::guaranteed(settings.geometry.cells()) as usize);
+        let rings = vec![Page::default(); settings.rings];
+        Self { rings, cells, guaranteed, threshold, broken: Vec::new() }
     }
 
     fn found(&mut self, promise: BrokenPromise) {
@@ -164,12 +181,25 @@ impl Audit {
 
     /// Counts all cells.
     pub(super) fn check_cells(&mut self, capture: &SimCapture) {
+        let mut sum = capture.stock_cells();
         for ring in 0..self.rings.len() {
             let waiting = capture.backlog(ring) as usize;
-            let found = capture.kernel(ring).free_cells() + waiting + self.rings[ring].held;
-            if found != self.cells {
-                self.found(BrokenPromise::Cells { ring, found, cells: self.cells });
+            let home = capture.kernel(ring).free_cells() + capture.idle_cells(ring);
+            let found = home + waiting + self.rings[ring].held;
+            sum += found;
+            match self.guaranteed {
+                None if found != self.cells => {
+                    self.found(BrokenPromise::Cells { ring, found, cells: self.cells });
+                }
+                Some(guaranteed) if found < guaranteed => {
+                    self.found(BrokenPromise::Share { ring, found, guaranteed });
+                }
+                _ => {}
             }
+        }
+        let cells = self.cells * self.rings.len();
+        if self.guaranteed.is_some() && sum != cells {
+            self.found(BrokenPromise::Cells { ring: 0, found: sum, cells });
         }
     }
 

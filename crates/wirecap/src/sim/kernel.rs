@@ -5,7 +5,7 @@
 use std::collections::VecDeque;
 use std::io;
 use std::os::fd::BorrowedFd;
-use std::sync::Arc;
+use std::sync::{Arc, PoisonError};
 
 use crate::fragments::CONTINUED;
 use crate::kernel_ring::{Consumer, HeapRing, Producer};
@@ -73,6 +73,7 @@ pub enum Violation {
 #[derive(Debug)]
 pub struct SimKernel {
     pool: Arc<Pool>,
+    places: Places,
     state: Mutex<State>,
 }
 
@@ -86,7 +87,6 @@ struct State {
     /// The end of a packet that is not published yet.
     held_back: Vec<Descriptor>,
     fetched: Vec<u64>,
-    places: Vec<Place>,
     sleeps: bool,
     asleep: bool,
     stalled: bool,
@@ -108,10 +108,29 @@ enum Place {
     Lost,
 }
 
+/// Where the cells of a pool are, as far as the kernels of all its rings know.
+#[derive(Debug, Clone)]
+pub(super) struct Places(Arc<std::sync::Mutex<Vec<Place>>>);
+
+impl Places {
+    pub(super) fn new(pool: &Pool) -> Self {
+        let away = vec![Place::Away; pool.geometry().cells() as usize];
+        Self(Arc::new(std::sync::Mutex::new(away)))
+    }
+
+    /// Says that a cell is at `place`, and where it was.
+    fn put(&self, cell: usize, place: Place) -> Place {
+        // Not loom's mutex: every kernel asks under its own lock, and nothing happens meanwhile.
+        let mut places = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        std::mem::replace(&mut places[cell], place)
+    }
+}
+
 impl SimKernel {
     /// A kernel over the cells of `pool`, and the application's halves of its rings.
     pub(super) fn new(
         pool: Arc<Pool>,
+        places: Places,
         settings: &SimSettings,
     ) -> (Self, Consumer<Descriptor>, Producer<u64>) {
         let slots = pool.geometry().cells().next_power_of_two();
@@ -124,7 +143,6 @@ impl SimKernel {
             descriptor_count: settings.descriptors.max(1) as usize,
             held_back: Vec::new(),
             fetched: Vec::new(),
-            places: vec![Place::Away; pool.geometry().cells() as usize],
             sleeps: settings.drivers_sleep,
             asleep: false,
             stalled: false,
@@ -134,7 +152,7 @@ impl SimKernel {
             drops: KernelDrops::default(),
             violations: Vec::new(),
         };
-        (Self { pool, state: Mutex::new(state) }, rx_consumer, fill_producer)
+        (Self { pool, places, state: Mutex::new(state) }, rx_consumer, fill_producer)
     }
 
     /// Receives `packet`, which arrives at `time`, into as many cells as it needs.
@@ -150,12 +168,12 @@ impl SimKernel {
         if pieces.is_empty() {
             pieces.push(packet);
         }
-        let cells = match state.next_cells(&self.pool, pieces.len()) {
+        let cells = match state.next_cells(self, pieces.len()) {
             Ok(cells) => cells,
             Err(fate) => return fate,
         };
         for (&cell, piece) in cells.iter().zip(&pieces) {
-            state.places[self.pool.index_of(cell)] = Place::Away;
+            self.places.put(self.pool.index_of(cell), Place::Away);
             // SAFETY: the application posted the cell, so it does not touch it until it is published.
             unsafe { self.write(cell, piece, time) };
         }
@@ -175,7 +193,7 @@ impl SimKernel {
     pub fn receive_badly(&self, fault: Fault) -> Fate {
         let mut state = lock(&self.state);
         let cell_count = if fault == Fault::RepeatedCell { 1 } else { fault.cells() };
-        let cells = match state.next_cells(&self.pool, cell_count) {
+        let cells = match state.next_cells(self, cell_count) {
             Ok(cells) => cells,
             Err(fate) => return fate,
         };
@@ -200,7 +218,7 @@ impl SimKernel {
         }
         for cell in &cells {
             let place = if lost == Some(cell) { Place::Lost } else { Place::Away };
-            state.places[self.pool.index_of(*cell)] = place;
+            self.places.put(self.pool.index_of(*cell), place);
         }
         state.publish(&descriptors);
         Fate::Received
@@ -229,7 +247,7 @@ impl SimKernel {
         let mut state = lock(&self.state);
         state.publish_rest();
         let wanted = state.descriptor_count;
-        state.refill(&self.pool, wanted);
+        state.refill(self, wanted);
     }
 
     /// How many free cells the kernel has: on the fill ring and in the driver.
@@ -280,10 +298,10 @@ impl SimKernel {
 impl State {
     /// Free cells and room on the rx ring for a packet of `count`, or which of them was missing; that is
     /// then counted.
-    fn next_cells(&mut self, pool: &Pool, count: usize) -> Result<Vec<u64>, Fate> {
+    fn next_cells(&mut self, kernel: &SimKernel, count: usize) -> Result<Vec<u64>, Fate> {
         self.publish_rest();
         if self.descriptors.len() < count {
-            self.refill(pool, count.max(self.descriptor_count));
+            self.refill(kernel, count.max(self.descriptor_count));
         }
         // In the kernel's order, too: without cells it does not look at the rx ring.
         if self.descriptors.len() < count {
@@ -317,15 +335,15 @@ impl State {
 
     /// Takes free cells from the fill ring until there are `wanted`; falls asleep if there are none and
     /// the driver is of that kind.
-    fn refill(&mut self, pool: &Pool, wanted: usize) {
+    fn refill(&mut self, kernel: &SimKernel, wanted: usize) {
         if self.stalled || self.asleep {
             return;
         }
-        self.fetch(pool, wanted);
+        self.fetch(kernel, wanted);
         if self.sleeps && self.descriptors.is_empty() {
             self.fill.set_needs_wakeup(true);
             // What was posted before the flag could be seen came without a call.
-            self.fetch(pool, wanted);
+            self.fetch(kernel, wanted);
             self.asleep = self.descriptors.is_empty();
             if !self.asleep {
                 self.fill.set_needs_wakeup(false);
@@ -333,7 +351,8 @@ impl State {
         }
     }
 
-    fn fetch(&mut self, pool: &Pool, wanted: usize) {
+    fn fetch(&mut self, kernel: &SimKernel, wanted: usize) {
+        let SimKernel { pool, places, .. } = kernel;
         let wanted = wanted.saturating_sub(self.descriptors.len());
         self.fetched.clear();
         self.fill
@@ -346,22 +365,22 @@ impl State {
                 continue;
             }
             let cell = pool.index_of(address);
-            match self.places[cell] {
-                Place::Away => {
-                    self.places[cell] = Place::Here;
-                    self.descriptors.push_back(address);
-                }
+            match places.put(cell, Place::Here) {
+                Place::Away => self.descriptors.push_back(address),
                 Place::Here => self.violations.push(Violation::PostedTwice { cell }),
-                Place::Lost => self.lost_cells += 1,
+                Place::Lost => {
+                    places.put(cell, Place::Lost);
+                    self.lost_cells += 1;
+                }
             }
         }
     }
 
-    fn wake(&mut self, pool: &Pool) {
+    fn wake(&mut self, kernel: &SimKernel) {
         self.calls += 1;
         self.asleep = false;
         self.fill.set_needs_wakeup(false);
-        self.refill(pool, self.descriptor_count);
+        self.refill(kernel, self.descriptor_count);
     }
 }
 
@@ -377,7 +396,7 @@ fn chain(cells: &[u64], len: impl Fn(usize) -> u32) -> Vec<Descriptor> {
 
 impl Kernel for SimKernel {
     fn wake(&self) {
-        lock(&self.state).wake(&self.pool);
+        lock(&self.state).wake(self);
     }
 
     fn drops(&self) -> io::Result<KernelDrops> {

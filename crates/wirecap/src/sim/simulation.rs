@@ -13,6 +13,7 @@ use crate::sim::audit::{Audit, BrokenPromise};
 use crate::sim::push::Push;
 use crate::sim::{Answer, Arrivals, Random, SimCapture, SimSettings, SimWorker};
 use crate::time::Timestamp;
+use crate::worker::{LONGEST_SLEEP, LOOK_ROUND_FOR_BUDDIES, SHORTEST_SLEEP};
 
 /// What is to happen in a simulated capture.
 #[derive(Debug, Clone, PartialEq)]
@@ -27,6 +28,8 @@ pub struct SimulationConfig {
     pub service: Vec<Service>,
     /// How workers wait.
     pub waiting: Waiting,
+    /// Whether a keeper tops up rings of which not all cells are posted; a process that was forked has none.
+    pub keeper: bool,
     /// What goes wrong.
     pub mishaps: Vec<Mishap>,
     /// When the capture is stopped; what has arrived until then is still worked on.
@@ -46,6 +49,7 @@ impl Default for SimulationConfig {
             arrivals: vec![Arrivals::Silence],
             service: vec![Service::at_rate(1e6)],
             waiting: Waiting::default(),
+            keeper: true,
             mishaps: Vec::new(),
             duration: Duration::from_secs(1),
             sample_every: Duration::ZERO,
@@ -102,9 +106,9 @@ impl Default for Waiting {
     /// As [`Worker`](crate::Worker) does it in advanced mode.
     fn default() -> Self {
         Self {
-            first_sleep: Duration::from_micros(50),
-            longest_sleep: Duration::from_millis(1),
-            look_round: Duration::from_millis(10),
+            first_sleep: SHORTEST_SLEEP,
+            longest_sleep: LONGEST_SLEEP,
+            look_round: LOOK_ROUND_FOR_BUDDIES,
             wake_latency: Duration::from_micros(10),
         }
     }
@@ -239,6 +243,8 @@ enum Event {
     },
     /// The capture threads take part-filled chunks.
     Flush,
+    /// The keeper looks at the rings.
+    Keep,
     Sample,
     Stop,
 }
@@ -315,6 +321,9 @@ impl Simulation {
             self.plan_turn(worker, 0);
         }
         self.plan(self.config.duration, Event::Stop);
+        if self.config.keeper {
+            self.plan_keeper();
+        }
         if !self.config.sample_every.is_zero() {
             self.plan(Duration::ZERO, Event::Sample);
         }
@@ -360,6 +369,10 @@ impl Simulation {
                 (0..self.config.settings.rings).for_each(|ring| self.push_chunks(ring, 1));
                 self.plan(self.clock() + FLUSH_EVERY, Event::Flush);
             }
+            Event::Keep => {
+                self.capture.tend();
+                self.plan_keeper();
+            }
             Event::Sample => {
                 self.sample();
                 self.plan(self.clock() + self.config.sample_every, Event::Sample);
@@ -387,6 +400,12 @@ impl Simulation {
         actor.turn += 1;
         let turn = actor.turn;
         self.plan(Duration::from_nanos(at), Event::Turn { worker, turn });
+    }
+
+    fn plan_keeper(&mut self) {
+        if let Some(period) = self.capture.keeper_period() {
+            self.plan(self.clock() + period, Event::Keep);
+        }
     }
 
     fn plan_arrival(&mut self, ring: usize) {

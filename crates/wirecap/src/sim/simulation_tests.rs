@@ -90,7 +90,10 @@ fn random_config(random: &mut Random) -> SimulationConfig {
             drivers_sleep: random.once_in(2),
             first_index: random.bits() as u32,
             rx_slots: None,
+            warm: random.once_in(3).then(|| random.between(1, 64) as u32),
+            elastic: random.once_in(4),
         },
+        keeper: !random.once_in(4),
         sharing: if random.once_in(8) { Sharing::Push } else { Sharing::Pull },
         arrivals: (0..rings).map(|_| random_arrivals(random, rate)).collect(),
         service: (0..workers).map(|_| Service::at_rate(random.between(2000, 50_000) as f64)).collect(),
@@ -130,7 +133,7 @@ fn an_engine_that_forgets_a_cell_is_caught() {
 }
 
 #[test]
-#[cfg_attr(debug_assertions, should_panic(expected = "is posted twice"))]
+#[cfg_attr(debug_assertions, should_panic(expected = "comes home twice"))]
 fn an_engine_that_posts_a_cell_twice_is_caught() {
     let broken = broken_promises(|chunk| chunk.tamper(|cells| cells.push(cells[0])));
     assert!(matches!(broken[0], BrokenPromise::Cells { ring: 0, found, .. } if found > 10_000), "{broken:?}");
@@ -368,4 +371,110 @@ fn the_largest_lossless_burst_is_what_the_paper_computes() {
         let found = burst_capacity(pin, Mode::Basic) as f64;
         assert!(near(found, expected, 0.02), "{found} instead of {expected} at {pin}");
     }
+}
+
+/// A ring of 100 chunks of 100 cells with `warm` cells posted, whose worker is away while `packets` packets
+/// come at `rate`.
+fn lost_without_a_worker(warm: Option<u32>, keeper: bool, packets: u64, rate: f64) -> u64 {
+    let mut config = skewed(Mode::Basic, &[0.0], 20);
+    config.settings.warm = warm;
+    config.keeper = keeper;
+    let bursts = Arrivals::Bursts { packets, rate, first: Duration::from_secs(1), every: Duration::ZERO };
+    config.arrivals = vec![bursts];
+    config.mishaps = vec![Mishap::Stuck { worker: 0, at: Duration::ZERO, lasting: Duration::from_secs(15) }];
+    let outcome = run(&config);
+    assert!(outcome.ledger.total.delivered > 0);
+    outcome.ledger.total.dropped.no_cell
+}
+
+/// A chunk of 100 is with the worker that is away.
+const LEFT: u64 = R as u64 * M as u64 - M as u64;
+
+#[test]
+fn warm_cells_hold_out_for_their_number_at_any_pace_and_for_the_pool_at_the_keeper_s() {
+    const WARM: u32 = 1000;
+    let per_look = f64::from(WARM) / keeper::period(WARM).as_secs_f64();
+    // The driver has 64 cells besides.
+    for (pace, expected) in [(0.1 * per_look, LEFT), (0.9 * per_look, LEFT), (1e12, u64::from(WARM))] {
+        assert_eq!(lost_without_a_worker(Some(WARM), true, expected, pace), 0, "{pace} packets per second");
+    }
+    assert!(lost_without_a_worker(Some(WARM), true, LEFT, 4.0 * per_look) > 0);
+    // With all cells posted there is no such limit.
+    assert_eq!(lost_without_a_worker(None, true, LEFT, 1e12), 0);
+}
+
+/// As in a child process.
+#[test]
+fn without_a_keeper_warm_cells_hold_out_for_their_number_and_workers_top_up() {
+    assert_eq!(lost_without_a_worker(Some(1000), false, 1000, 1e12), 0);
+    assert!(lost_without_a_worker(Some(1000), false, LEFT, 10_000.0) > 0);
+    let mut config = skewed(Mode::Basic, &[0.9], 5);
+    (config.settings.warm, config.keeper) = (Some(1000), false);
+    assert!(run(&config).ledger.is_lossless());
+}
+
+/// An idle worker tends the ring of one that is away, also where it may not take from it.
+#[test]
+fn an_idle_buddy_tops_up_too() {
+    let mut config = skewed(Mode::Basic, &[0.5, 0.0], 5);
+    (config.settings.warm, config.keeper) = (Some(1000), false);
+    config.mishaps =
+        vec![Mishap::Stuck { worker: 0, at: Duration::from_secs(1), lasting: Duration::from_secs(1) }];
+    let outcome = run(&config);
+    assert!(outcome.ledger.is_lossless(), "{}", outcome.ledger);
+    assert!(outcome.max_backlogs[0] > 4000, "{:?}", outcome.max_backlogs);
+}
+
+/// Four rings that share one pool, and workers that are away.
+fn elastic(arrivals: [Arrivals; 4]) -> SimulationConfig {
+    let mut config = skewed(Mode::Basic, &[0.0; 4], 20);
+    config.settings.elastic = true;
+    config.arrivals = arrivals.to_vec();
+    let away = |worker| Mishap::Stuck { worker, at: Duration::ZERO, lasting: Duration::from_secs(15) };
+    config.mishaps = (0..4).map(away).collect();
+    config
+}
+
+fn burst(packets: u64, at: u64) -> Arrivals {
+    Arrivals::Bursts { packets, rate: 100_000.0, first: Duration::from_secs(at), every: Duration::ZERO }
+}
+
+#[test]
+fn an_elastic_pool_absorbs_a_burst_of_three_pools_on_one_ring_and_keeps_the_others_their_quarter() {
+    let quarter = u64::from(R * M / 4);
+    // A quarter of its own and three quarters of four.
+    let most = 13 * quarter;
+    let fits = run(&elastic([burst(most, 1), burst(quarter, 5), burst(quarter, 5), burst(quarter, 5)]));
+    assert!(fits.ledger.is_lossless(), "{}", fits.ledger);
+    assert!(u64::from(fits.max_backlogs[0]) >= 3 * u64::from(R * M), "{:?}", fits.max_backlogs);
+    let over = run(&elastic([burst(most, 1), burst(quarter + 1, 5), burst(quarter, 5), Arrivals::Silence]));
+    assert_eq!(over.ledger.total.dropped.no_cell, 1, "{}", over.ledger);
+    assert_eq!(over.ledger.rings[1].account.dropped.no_cell, 1, "{}", over.ledger);
+}
+
+/// The burst takes all that is shared, and then a cell of the ring's own is forgotten.
+#[test]
+fn a_ring_of_an_elastic_pool_that_lacks_a_cell_of_its_own_is_caught() {
+    let mut config = elastic([burst(40_000, 1), burst(100, 5), Arrivals::Silence, Arrivals::Silence]);
+    config.mishaps.remove(1);
+    let mut simulation = Simulation::new(config);
+    simulation.sabotage = Some(|chunk| {
+        if chunk.ring_index() == 1 {
+            chunk.tamper(|cells| _ = cells.pop());
+        }
+    });
+    let broken = simulation.run().broken_promises;
+    let lacks =
+        |promise: &BrokenPromise| matches!(promise, BrokenPromise::Share { ring: 1, found: 2499, .. });
+    assert!(broken.iter().any(lacks), "{broken:?}");
+}
+
+#[test]
+fn an_elastic_pool_gets_its_cells_back() {
+    let mut config = elastic([burst(30_000, 1), burst(30_000, 5), Arrivals::Silence, Arrivals::Silence]);
+    config.mishaps.clear();
+    config.service = vec![Service::at_rate(10_000.0); 4];
+    let outcome = run(&config);
+    assert!(outcome.ledger.is_lossless(), "{}", outcome.ledger);
+    assert!(outcome.max_backlogs[..2].iter().all(|most| *most > 2 * R * M), "{:?}", outcome.max_backlogs);
 }

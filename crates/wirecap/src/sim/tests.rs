@@ -65,6 +65,8 @@ fn settings(random: &mut Random) -> SimSettings {
         rx_slots: random.once_in(4).then_some(small),
         drivers_sleep: random.once_in(2),
         first_index: if random.once_in(2) { 0 } else { u32::MAX - random.below(100) as u32 },
+        warm: random.once_in(2).then(|| random.between(1, 36) as u32),
+        elastic: random.once_in(4),
     }
 }
 
@@ -163,7 +165,8 @@ impl Schedule {
             5..10 => self.ask(false),
             10..12 => self.drop_chunk(),
             12 => self.drop_while_locked(ring),
-            13 => kernel.look(),
+            13 if self.random.once_in(2) => kernel.look(),
+            13 => self.capture.tend(),
             14 => kernel.set_stalled(self.random.once_in(3)),
             _ if self.faulty => self.inject(ring),
             _ => self.lose_a_worker(),
@@ -327,6 +330,7 @@ impl Schedule {
 
     /// Every cell is in exactly one place, and the kernel found nothing wrong.
     fn check_cells(&mut self) {
+        let mut sum = self.capture.stock_cells();
         for (ring, model) in self.models.iter_mut().enumerate() {
             let kernel = self.capture.kernel(ring);
             assert_eq!(kernel.violations(), []);
@@ -339,9 +343,18 @@ impl Schedule {
             let strays = model.waiting.iter().filter(|waiting| waiting.expected == Expected::Stray).count();
             let held: usize =
                 self.held.iter().filter(|chunk| chunk.ring_index() == ring).map(Chunk::cells).sum();
-            let queued = self.capture.rings[ring].refill().queued_cells();
-            let known = kernel.free_cells() + left - strays + held + queued + kernel.lost_cells();
-            assert_eq!(known, self.settings.geometry.cells() as usize, "cells of ring {ring}");
+            let home = self.capture.rings[ring].refill().queued_cells() + self.capture.idle_cells(ring);
+            let known = kernel.free_cells() + left - strays + held + home + kernel.lost_cells();
+            sum += known;
+            if self.settings.elastic {
+                let guaranteed = Supply::guaranteed(self.settings.geometry.cells()) as usize;
+                assert!(known >= guaranteed, "cells of ring {ring}: {known} of {guaranteed}");
+            } else {
+                assert_eq!(known, self.settings.geometry.cells() as usize, "cells of ring {ring}");
+            }
+        }
+        if self.settings.elastic && !self.models.iter().any(Model::is_broken) {
+            assert_eq!(sum, self.settings.geometry.cells() as usize * self.models.len(), "cells of rings");
         }
     }
 
@@ -354,11 +367,12 @@ impl Schedule {
         }
         self.held.iter().flatten().for_each(|packet| _ = number_of(packet.data()));
         self.held.clear();
+        capture.tend();
         for (ring, model) in self.models.iter_mut().enumerate() {
             capture.kernel(ring).set_stalled(false);
             // Not so behind another ring that broke: its worker may have ended by that error.
             if !close_first && !model.is_broken() && (model.waiting.is_empty() || !self.faulty) {
-                model.check_that_all_came_home(capture.kernel(ring), self.settings.geometry);
+                model.check_that_all_came_home(&capture, ring, &self.settings);
             }
         }
         capture.close();
@@ -415,12 +429,17 @@ impl Model {
         self.rx_broken || self.fill_broken
     }
 
-    /// The kernel has all cells that are left, and a driver that slept was called.
-    fn check_that_all_came_home(&mut self, kernel: &SimKernel, geometry: Geometry) {
-        let left = geometry.cells() as usize - kernel.lost_cells();
-        assert_eq!(kernel.free_cells(), left);
+    /// The kernel has all cells that are left, or as many as it should, and a driver that slept was called.
+    fn check_that_all_came_home(&mut self, capture: &SimCapture, ring: usize, settings: &SimSettings) {
+        let kernel = capture.kernel(ring);
+        let left = settings.geometry.cells() as usize - kernel.lost_cells();
+        let free = kernel.free_cells();
+        if !settings.elastic {
+            assert_eq!(free + capture.idle_cells(ring), left);
+            assert!(free >= left.min(settings.warm.map_or(left, |warm| warm as usize)));
+        }
         let fate = kernel.receive(&packet(0, 8), Timestamp::default());
-        assert_eq!(fate, if left > 0 { Fate::Received } else { Fate::NoCell });
+        assert_eq!(fate, if free > 0 { Fate::Received } else { Fate::NoCell });
         self.offer(fate, Expected::Packet(0), 1);
     }
 
@@ -466,7 +485,7 @@ fn an_engine_that_forgets_a_cell_is_caught() {
 }
 
 #[test]
-#[cfg_attr(debug_assertions, should_panic(expected = "is posted twice"))]
+#[cfg_attr(debug_assertions, should_panic(expected = "comes home twice"))]
 #[cfg_attr(not(debug_assertions), should_panic(expected = "cells of ring"))]
 fn an_engine_that_posts_a_cell_twice_is_caught() {
     let double: fn(&mut Chunk) = |chunk| chunk.tamper(|cells| cells.push(cells[0]));
@@ -673,10 +692,14 @@ fn cells_and_packets_are_conserved_between_threads() {
             dropper.join().unwrap();
             delivered
         });
+        let cells = settings.geometry.cells() as usize;
+        let home = |ring: usize| capture.kernel(ring).free_cells() + capture.idle_cells(ring);
         for ring in 0..settings.rings {
             assert_eq!(capture.kernel(ring).violations(), []);
-            assert_eq!(capture.kernel(ring).free_cells(), settings.geometry.cells() as usize);
+            assert!(settings.elastic || home(ring) == cells, "{} of ring {ring} are home", home(ring));
         }
+        let all: usize = (0..settings.rings).map(home).sum();
+        assert_eq!(all + capture.stock_cells(), cells * settings.rings);
         let account = capture.ledger(Duration::ZERO).total;
         assert_eq!(account.offered, PACKETS * settings.rings as u64);
         assert_eq!(account.delivered, delivered);

@@ -23,6 +23,7 @@ enum Command {
     ProgramFdById = 13,
     MapFdById = 14,
     InfoByFd = 15,
+    RawTracepointOpen = 17,
     LinkCreate = 28,
     LinkUpdate = 29,
     LinkFdById = 30,
@@ -97,6 +98,10 @@ attribute! {
 }
 attribute! {
     struct LinkUpdate = 16 { link: RawFd, new_program: RawFd, flags: u32, old_program: u32 }
+}
+attribute! {
+    /// For `BPF_RAW_TRACEPOINT_OPEN`.
+    struct RawTracepoint = 16 { name: u64, program: RawFd, pad: u32 }
 }
 
 /// The head of `struct bpf_map_info`.
@@ -370,6 +375,12 @@ pub(crate) fn program_test_run(
 pub(crate) fn link_create_xdp(program: BorrowedFd<'_>, ifindex: u32, flags: u32) -> io::Result<OwnedFd> {
     let program = program.as_raw_fd();
     bpf_fd(Command::LinkCreate, &mut LinkCreate { program, ifindex, attach_type: ATTACH_XDP, flags })
+}
+
+/// Runs `program` whenever the kernel passes the tracepoint `name`, until the descriptor is closed.
+pub(crate) fn raw_tracepoint_open(program: BorrowedFd<'_>, name: &CStr) -> io::Result<OwnedFd> {
+    let (name, program) = (name.as_ptr() as u64, program.as_raw_fd());
+    bpf_fd(Command::RawTracepointOpen, &mut RawTracepoint { name, program, pad: 0 })
 }
 
 pub(crate) fn link_update(link: BorrowedFd<'_>, program: BorrowedFd<'_>) -> io::Result<()> {

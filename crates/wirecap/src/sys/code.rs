@@ -21,19 +21,21 @@ unsafe impl Send for Code {}
 unsafe impl Sync for Code {}
 
 impl Code {
-    /// Maps `bytes`, which are zero, has `write` fill them, and makes them executable. Some systems forbid
-    /// processes to make code.
-    pub(crate) fn write(bytes: usize, write: impl FnOnce(&mut [u8]) -> io::Result<()>) -> io::Result<Self> {
+    /// Puts machine code where it can be executed. Some systems forbid processes to make code.
+    pub(crate) fn new(code: &[u8]) -> io::Result<Self> {
+        let bytes = code.len().max(1);
         let protection = ProtFlags::READ | ProtFlags::WRITE;
         // SAFETY: a fresh mapping at a place of the kernel's choosing overlaps nothing.
         let base = unsafe { mmap_anonymous(ptr::null_mut(), bytes, protection, MapFlags::PRIVATE) }?;
         let base = NonNull::new(base.cast::<u8>()).expect("the kernel maps nothing at address 0");
-        let code = Self { base, bytes };
-        // SAFETY: the mapping is so long, zeroed, ours alone, and can be written until `write` has returned.
-        write(unsafe { std::slice::from_raw_parts_mut(base.as_ptr(), bytes) })?;
-        // SAFETY: the range is the mapping, and nobody refers to it.
-        unsafe { mprotect(base.as_ptr().cast(), bytes, MprotectFlags::READ | MprotectFlags::EXEC) }?;
-        Ok(code)
+        let mapping = Self { base, bytes };
+        // SAFETY: the mapping is as long as the code, and nobody else knows of it; its pages cannot be written
+        // any more when they can be executed.
+        unsafe {
+            base.copy_from_nonoverlapping(NonNull::from(code).cast(), code.len());
+            mprotect(base.as_ptr().cast(), bytes, MprotectFlags::READ | MprotectFlags::EXEC)?;
+        }
+        Ok(mapping)
     }
 
     /// The code as a function, by a function pointer.

@@ -8,6 +8,7 @@ pub(crate) mod memory;
 pub(crate) mod netlink;
 pub(crate) mod option;
 pub(crate) mod packet;
+pub(crate) mod peer;
 pub(crate) mod promiscuous;
 pub(crate) mod xdp;
 

@@ -10,7 +10,8 @@ use std::time::{Duration, Instant};
 
 use rustix::io::Errno;
 use rustix::net::xdp::{
-    SocketAddrXdp, SocketAddrXdpFlags, XdpRingOffset, XdpStatistics, XdpUmemReg, XdpUmemRegFlags,
+    SocketAddrXdp, SocketAddrXdpFlags, SocketAddrXdpWithSharedUmem, XdpRingOffset, XdpStatistics, XdpUmemReg,
+    XdpUmemRegFlags,
 };
 use rustix::net::{AddressFamily, RecvFlags, SocketFlags, SocketType, bind, recv, socket_with, sockopt};
 
@@ -25,8 +26,11 @@ const FILL_RING: u64 = libc::XDP_UMEM_PGOFF_FILL_RING;
 /// may be as long as a cell less this.
 pub(crate) const HEADROOM_BYTES: u32 = 256;
 
-/// A queue stays busy for some milliseconds after the socket that was bound to it is closed.
-const BUSY_RETRY_TIME: Duration = Duration::from_millis(500);
+/// A queue stays busy for some milliseconds after the socket that was bound to it is closed: until the kernel's
+/// RCU callbacks have run, which takes seconds on a machine that is overloaded.
+const BUSY_RETRY_TIME: Duration = Duration::from_secs(10);
+const BUSY_PAUSE: Duration = Duration::from_millis(5);
+const BUSY_PAUSE_MAX: Duration = Duration::from_millis(160);
 
 /// How a socket gets its packets.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -62,19 +66,23 @@ impl XdpSocket {
         Ok(sockopt::set_xdp_umem_reg(self, registration)?)
     }
 
-    /// Makes the rx and fill rings, each with room for `capacity` entries (a power of two), and maps
-    /// our halves of them. The kernel wants a completion ring with every UMEM; it stays minimal.
-    pub(crate) fn make_rings(&self, capacity: u32) -> io::Result<(Consumer<Descriptor>, Producer<u64>)> {
+    /// Makes the rx ring, with room for `capacity` entries (a power of two), and maps our half of it.
+    pub(crate) fn make_rx_ring(&self, capacity: u32) -> io::Result<Consumer<Descriptor>> {
         sockopt::set_xdp_rx_ring_size(self, capacity)?;
+        let offsets = sockopt::xdp_mmap_offsets(self)?;
+        // SAFETY: the only consumer on this ring: this function works once per socket, since the kernel
+        // refuses to size a ring twice.
+        Ok(Consumer::new(unsafe { self.map_ring(RX_RING, &offsets.rx, capacity) }?))
+    }
+
+    /// Makes the fill ring of this socket's UMEM, likewise. The kernel wants a completion ring with it;
+    /// that stays minimal.
+    pub(crate) fn make_fill_ring(&self, capacity: u32) -> io::Result<Producer<u64>> {
         sockopt::set_xdp_umem_fill_ring_size(self, capacity)?;
         sockopt::set_xdp_umem_completion_ring_size(self, 1)?;
         let offsets = sockopt::xdp_mmap_offsets(self)?;
-        // SAFETY: the only consumer on this ring: `make_rings` works once per socket, since the
-        // kernel refuses to size a ring twice.
-        let rx = Consumer::new(unsafe { self.map_ring(RX_RING, &offsets.rx, capacity) }?);
-        // SAFETY: as above, for the only producer.
-        let fill = Producer::new(unsafe { self.map_ring(FILL_RING, &offsets.fr, capacity) }?);
-        Ok((rx, fill))
+        // SAFETY: the only producer, for the same reason.
+        Ok(Producer::new(unsafe { self.map_ring(FILL_RING, &offsets.fr, capacity) }?))
     }
 
     /// # Safety
@@ -111,13 +119,16 @@ impl XdpSocket {
         flags.set(SocketAddrXdpFlags::XDP_COPY, !mode.zero_copy);
         flags.set(SocketAddrXdpFlags::XDP_USE_SG, mode.fragments);
         let address = SocketAddrXdp::new(flags, ifindex, queue);
-        let deadline = Instant::now() + BUSY_RETRY_TIME;
-        loop {
-            match bind(self, &address) {
-                Err(Errno::BUSY) if Instant::now() < deadline => thread::sleep(Duration::from_millis(5)),
-                outcome => return Ok(outcome?),
-            }
-        }
+        patiently(|| bind(self, &address))
+    }
+
+    /// Binds to receive queue `queue` of interface `ifindex`, shares the cells of `first`, which is bound, and
+    /// receives as it does. On the queue of `first` it shares its fill ring, too; elsewhere it must have one
+    /// of its own, and waits for the queue as [`bind`](Self::bind) does.
+    pub(crate) fn bind_beside(&self, first: &Self, ifindex: u32, queue: u32) -> io::Result<()> {
+        let address = SocketAddrXdp::new(SocketAddrXdpFlags::XDP_SHARED_UMEM, ifindex, queue);
+        let address = SocketAddrXdpWithSharedUmem { addr: address, shared_umem_fd: first.as_fd() };
+        patiently(|| bind(self, &address))
     }
 
     /// The socket's counters since it was made.
@@ -129,6 +140,21 @@ impl XdpSocket {
     pub(crate) fn wake(&self) {
         // What it answers (usually EAGAIN) says nothing about the ring: the next look at it does.
         let _ = recv(self, &mut [0u8; 0], RecvFlags::DONTWAIT);
+    }
+}
+
+/// Tries to bind until the queue is not busy any more, or for too long.
+fn patiently(bind: impl Fn() -> Result<(), Errno>) -> io::Result<()> {
+    let deadline = Instant::now() + BUSY_RETRY_TIME;
+    let mut pause = BUSY_PAUSE;
+    loop {
+        match bind() {
+            Err(Errno::BUSY) if Instant::now() < deadline => thread::sleep(pause),
+            outcome => return Ok(outcome?),
+        }
+        // Each attempt has the kernel make a table for every cell, under the lock that it needs to clear up
+        // as well.
+        pause = (pause * 2).min(BUSY_PAUSE_MAX);
     }
 }
 

@@ -7,6 +7,10 @@ pub(crate) struct Choices {
 }
 
 impl Choices {
+    pub(crate) fn from_bytes(bytes: &[u8]) -> Self {
+        Self { bytes: Vec::from(bytes).into_iter() }
+    }
+
     /// As many as `byte_count` bytes make, by the generator SplitMix64.
     pub(crate) fn from_seed(seed: u64, byte_count: usize) -> Self {
         let mut state = seed;

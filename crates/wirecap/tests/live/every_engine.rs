@@ -1,14 +1,19 @@
 //! What holds for every engine, tested with each by the same body.
 
+use std::collections::HashMap;
 use std::thread;
 use std::time::Duration;
 
-use wirecap::{Capture, CaptureBuilder, CaptureError, Engine, OpenError};
+use proptest::strategy::{Strategy, ValueTree};
+use proptest::test_runner::TestRunner;
+use wirecap::filter::{ClassicInsn, FilterRequest};
+use wirecap::{Capture, CaptureBuilder, CaptureError, Engine, OpenError, Source, Timestamps};
 use wirecap_testbed::{
     AfXdpSender, Counters, Load, Namespace, PacketSender, Stamp, VethPair, loss_lock, privileged,
 };
 
 use crate::bed::{Bed, PATIENCE, balanced, ip, take, unix_nanos};
+use crate::frames::{Flow, flows};
 
 /// Makes a test of each body for each engine.
 macro_rules! with_every_engine {
@@ -24,12 +29,16 @@ macro_rules! with_every_engine {
 
 with_every_engine! {
     packets_arrive_whole_in_order_and_with_their_times,
+    packets_of_a_batch_arrive_whole_in_order_and_with_their_times,
     without_timestamps_packets_have_none,
     a_snap_length_cuts_what_is_kept_and_not_what_is_recorded,
     ten_million_frames_at_full_rate_are_all_accounted_for,
     a_chunk_outlives_its_worker_and_its_capture,
     one_worker_serves_several_rings_and_loses_nothing,
     several_interfaces_are_one_capture,
+    an_interface_may_have_a_snap_length_of_its_own,
+    both_directions_of_a_flow_come_in_one_of_many_rings,
+    all_fragments_between_two_hosts_come_in_one_ring,
     stopping_from_another_thread_ends_a_waiting_worker_and_frees_the_interface,
     what_waited_when_the_capture_was_stopped_is_still_delivered,
     what_nobody_took_before_the_close_is_counted_as_other,
@@ -40,6 +49,7 @@ with_every_engine! {
     an_interface_that_goes_down_and_up_again_is_still_captured,
     an_interface_that_is_removed_ends_the_capture_after_what_had_arrived,
     a_ring_without_a_worker_is_an_error_in_basic_mode,
+    a_filter_is_changed_under_load_and_what_both_want_comes_once,
 }
 
 fn with(engine: Engine, body: fn(Engine)) {
@@ -49,8 +59,16 @@ fn with(engine: Engine, body: fn(Engine)) {
 }
 
 fn packets_arrive_whole_in_order_and_with_their_times(engine: Engine) {
+    arrive_whole_in_order_with(engine, Timestamps::Packet);
+}
+
+fn packets_of_a_batch_arrive_whole_in_order_and_with_their_times(engine: Engine) {
+    arrive_whole_in_order_with(engine, Timestamps::Batch);
+}
+
+fn arrive_whole_in_order_with(engine: Engine, timestamps: Timestamps) {
     let bed = Bed::new(engine, 1);
-    let capture = bed.open(bed.small().timestamps(true));
+    let capture = bed.open(bed.small().timestamps(timestamps));
     let mut worker = capture.workers().pop().unwrap();
     let begin = unix_nanos();
     let sent = bed.generator().send(&[Load::new(0, 10_000)]).unwrap()[0].frames;
@@ -202,6 +220,84 @@ fn several_interfaces_are_one_capture(engine: Engine) {
     assert_eq!(rings, [("a1@0", 100), ("b1@1", 50)]);
 }
 
+fn an_interface_may_have_a_snap_length_of_its_own(engine: Engine) {
+    let (first, second) = (Bed::new(engine, 2), Namespace::new().unwrap());
+    let other = VethPair::new((&second, "b0"), (&first.receiver, "b1"), 1, 1500).unwrap();
+    let builder = first.small().snap_len(40).and(Source::new("b1").snap_len(20)).workers(1);
+    let capture = first.open(builder);
+    assert_eq!(capture.interfaces().iter().map(|interface| interface.snap_len).collect::<Vec<_>>(), [40, 20]);
+    let mut worker = capture.workers().pop().unwrap();
+    for interface in [&first.pair.sender, &other.sender] {
+        PacketSender::on(interface).unwrap().send(&[7; 60]).unwrap();
+    }
+    take(&mut worker, 2, |chunk| {
+        let kept = capture.interfaces()[chunk.interface_index()].snap_len as usize;
+        assert!(chunk.iter().all(|packet| packet.data() == &[7; 60][..kept] && packet.wire_len() == 60));
+    });
+    balanced(&first.close(capture), 2);
+    let twice = Capture::on(Source::new("a1@0").snap_len(20)).and("a1@1").engine(engine);
+    let (error, text) = first.refusal(twice);
+    assert!(matches!(error, OpenError::SettingsDiffer { .. }) && text.contains("snap length"), "{text}");
+}
+
+fn both_directions_of_a_flow_come_in_one_of_many_rings(engine: Engine) {
+    come_by_flow(engine, 10_000, |flow, forth, payload| vec![flow.frame(forth, payload)]);
+}
+
+fn all_fragments_between_two_hosts_come_in_one_ring(engine: Engine) {
+    come_by_flow(engine, 1000, |flow, forth, payload| flow.fragments(forth, payload).to_vec());
+}
+
+/// Sends what `frames` makes of random flows in both directions, with their numbers at the end, to an
+/// interface with one queue and four workers: every frame comes once, and all of one number in one ring.
+pub(crate) fn come_by_flow(
+    engine: Engine,
+    flow_count: u32,
+    frames: impl Fn(&Flow, bool, &[u8; 4]) -> Vec<Vec<u8>>,
+) {
+    const WORKERS: usize = 4;
+    let bed = Bed::new(engine, 1);
+    let capture = bed.open(bed.small().workers(WORKERS));
+    let names: Vec<String> = capture.rings().iter().map(ToString::to_string).collect();
+    match engine {
+        Engine::Xdp => assert_eq!(names, ["a1@0.0", "a1@0.1", "a1@0.2", "a1@0.3"]),
+        _ => assert_eq!(names, ["a1@0", "a1@1", "a1@2", "a1@3"]),
+    }
+    assert_eq!(capture.interfaces()[0].rings, WORKERS);
+    let mut runner = TestRunner::deterministic();
+    let flows: Vec<Flow> =
+        (0..flow_count).map(|_| flows().new_tree(&mut runner).unwrap().current()).collect();
+    // All of one direction, then all of the other.
+    let both =
+        [true, false].into_iter().flat_map(|forth| flows.iter().zip(0..).map(move |flow| (forth, flow)));
+    let mut sent: Vec<Vec<u8>> =
+        both.flat_map(|(forth, (flow, number))| frames(flow, forth, &u32::to_be_bytes(number))).collect();
+    let mut sender = PacketSender::on(&bed.pair.sender).unwrap();
+    sent.iter().for_each(|frame| sender.send(frame).unwrap());
+    bed.at_receiver(|| capture.stop());
+    let mut ring_of_flow = HashMap::new();
+    let mut received = Vec::new();
+    for mut worker in capture.workers() {
+        while let Some(chunk) = worker.next_chunk().unwrap() {
+            assert_eq!(chunk.ring_index(), worker.index());
+            for packet in &chunk {
+                let number = u32::from_be_bytes(*packet.data().last_chunk().unwrap());
+                let before = ring_of_flow.insert(number, chunk.ring_index());
+                assert!(before.is_none_or(|ring| ring == chunk.ring_index()), "flow {number}");
+                received.push(packet.data().to_vec());
+            }
+        }
+    }
+    let ledger = bed.close(capture);
+    balanced(&ledger, sent.len() as u64);
+    assert!(ledger.is_lossless(), "{ledger}");
+    let least = ledger.rings.iter().map(|ring| ring.account.delivered).min().unwrap();
+    assert!(least > (sent.len() / WORKERS / 2) as u64, "unfair: {ledger}");
+    sent.sort_unstable();
+    received.sort_unstable();
+    assert!(sent == received, "each packet comes once, as it was");
+}
+
 fn stopping_from_another_thread_ends_a_waiting_worker_and_frees_the_interface(engine: Engine) {
     let bed = Bed::new(engine, 1);
     let capture = bed.open(bed.small());
@@ -346,4 +442,68 @@ fn a_ring_without_a_worker_is_an_error_in_basic_mode(engine: Engine) {
     bed.at_receiver(|| capture.stop());
     assert!(workers[0].next_chunk().unwrap().is_none());
     balanced(&bed.close(capture), 0);
+}
+
+/// Wants the frames whose sequence number is not 7 modulo 8, and not `left_out` modulo 4. One with a loop is for
+/// user space.
+fn all_but(left_out: u32, with_loop: bool) -> FilterRequest {
+    let insn = |code, jt, jf, k| ClassicInsn { code, jt, jf, k };
+    let mut program = Vec::new();
+    if with_loop {
+        // To the third, back to the second, on to the fourth.
+        program.extend([insn(0x05, 0, 0, 1), insn(0x05, 0, 0, 1), insn(0x05, 0, 0, 2_u32.wrapping_neg())]);
+    }
+    let low_byte_of_sequence = insn(0x30, 0, 0, 55);
+    let modulo = |number: u32| insn(0x54, 0, 0, number - 1);
+    program.extend([low_byte_of_sequence, modulo(8), insn(0x15, 3, 0, 7)]);
+    program.extend([modulo(4), insn(0x15, 1, 0, left_out)]);
+    program.extend([insn(0x06, 0, 0, 1), insn(0x06, 0, 0, 0)]);
+    FilterRequest::Program(program)
+}
+
+fn a_filter_is_changed_under_load_and_what_both_want_comes_once(engine: Engine) {
+    const SENT: u64 = 100_000;
+    let _lock = loss_lock().unwrap();
+    let bed = Bed::new(engine, 1);
+    let capture = bed.open(Capture::on("a1").engine(engine).chunk(64).pool(2048).filter(all_but(1, false)));
+    let stopper = capture.stopper();
+    let (seen, changes) = thread::scope(|scope| {
+        let mut worker = capture.workers().pop().unwrap();
+        let reader = scope.spawn(move || {
+            let mut seen = vec![0_u8; SENT as usize];
+            while let Some(chunk) = worker.next_chunk().unwrap() {
+                for packet in &chunk {
+                    seen[Stamp::of(packet.data()).unwrap().sequence as usize] += 1;
+                }
+            }
+            seen
+        });
+        let mut generator = bed.generator();
+        let run = generator.start(&[Load::new(0, SENT).per_second(50_000)]).unwrap();
+        let mut changes = 0;
+        while !run.is_finished() {
+            changes += 1;
+            let filter = all_but(1 + changes % 2, changes % 4 > 1);
+            bed.at_receiver(|| capture.set_filter(filter)).unwrap();
+        }
+        run.wait().unwrap();
+        bed.at_receiver(|| stopper.stop());
+        (reader.join().unwrap(), changes)
+    });
+    assert!(changes > 4, "{changes}");
+    let ledger = bed.close(capture);
+    let mut delivered = 0;
+    for (sequence, &times) in seen.iter().enumerate() {
+        match sequence % 8 {
+            7 => assert_eq!(times, 0, "{sequence}, which no filter wants"),
+            1 | 2 | 5 | 6 => assert!(times <= 1, "{sequence} came {times} times"),
+            _ => assert_eq!(times, 1, "{sequence} of {changes} changes"),
+        }
+        delivered += u64::from(times);
+    }
+    balanced(&ledger, delivered);
+    assert!(ledger.is_lossless(), "{ledger}");
+    if engine == Engine::Xdp {
+        assert_eq!(ledger.total.seen, Some(SENT), "{ledger}");
+    }
 }

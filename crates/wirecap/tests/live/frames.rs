@@ -36,12 +36,40 @@ pub(crate) fn flows() -> impl Strategy<Value = Flow> {
     )
 }
 
+/// A part of a datagram: how many bytes stand before it, and whether there is more behind it.
+type Fragment = (u16, bool);
+
+const ESP: u8 = 50;
+const IPV6_FRAGMENT: u8 = 44;
+
 impl Flow {
     /// A frame from the opener (forth) or to it (back), with `payload` behind the transport header.
     pub(crate) fn frame(&self, forth: bool, payload: &[u8]) -> Vec<u8> {
+        let transport = self.transport(forth, payload);
+        self.datagram(forth, self.protocol(), None, &transport)
+    }
+
+    /// A datagram in three fragments, each of which ends in `payload`. Only the first has the ports.
+    pub(crate) fn fragments(&self, forth: bool, payload: &[u8]) -> [Vec<u8>; 3] {
+        let pad =
+            |bytes: &[u8]| [bytes, &vec![0; 7 - (bytes.len() + payload.len() - 1) % 8], payload].concat();
+        let (first, other) = (pad(&self.transport(forth, &[])), pad(&[]));
+        let (second, third) = (first.len() as u16, (first.len() + other.len()) as u16);
+        [(&first, (0, true)), (&other, (second, true)), (&other, (third, false))]
+            .map(|(body, fragment)| self.datagram(forth, self.protocol(), Some(fragment), body))
+    }
+
+    /// An encrypted packet, whose ports nobody can see. Each direction has a security parameter index (SPI)
+    /// of its own.
+    pub(crate) fn encrypted(&self, forth: bool, payload: &[u8]) -> Vec<u8> {
+        let spi = if forth { self.source.1 } else { self.destination.1 };
+        self.datagram(forth, ESP, None, &[&[1, 1], &spi.to_be_bytes()[..], &[0; 20], payload].concat())
+    }
+
+    fn datagram(&self, forth: bool, protocol: u8, fragment: Option<Fragment>, body: &[u8]) -> Vec<u8> {
         let (from, to, label) = match forth {
-            true => (self.source, self.destination, self.labels[0]),
-            false => (self.destination, self.source, self.labels[1]),
+            true => (self.source.0, self.destination.0, self.labels[0]),
+            false => (self.destination.0, self.source.0, self.labels[1]),
         };
         let macs = [[2, 0, 0, 0, 0, 1], [2, 0, 0, 0, 0, 2]];
         let mut frame = [macs[usize::from(forth)], macs[usize::from(!forth)]].concat();
@@ -49,24 +77,33 @@ impl Flow {
             frame.extend(protocol.to_be_bytes());
             frame.extend(tag.to_be_bytes());
         }
-        let transport = self.transport(from.1, to.1, payload);
-        match (from.0, to.0) {
+        match (from, to) {
             (IpAddr::V4(from), IpAddr::V4(to)) => {
+                let (offset, more) = fragment.unwrap_or_default();
                 frame.extend([0x08, 0x00, 0x45, 0]);
-                frame.extend((20 + transport.len() as u16).to_be_bytes());
-                frame.extend([0, 0, 0, 0, 64, self.protocol(), 0, 0]);
+                frame.extend((20 + body.len() as u16).to_be_bytes());
+                frame.extend([0, 0]);
+                frame.extend(((u16::from(more) << 13) | (offset / 8)).to_be_bytes());
+                frame.extend([64, protocol, 0, 0]);
                 frame.extend(from.octets().into_iter().chain(to.octets()));
             }
             (IpAddr::V6(from), IpAddr::V6(to)) => {
+                let mut extension = Vec::new();
+                if let Some((offset, more)) = fragment {
+                    extension.extend([protocol, 0]);
+                    extension.extend((offset | u16::from(more)).to_be_bytes());
+                    extension.extend([0; 4]);
+                }
                 frame.extend([0x86, 0xdd]);
                 frame.extend((6 << 28 | label).to_be_bytes());
-                frame.extend((transport.len() as u16).to_be_bytes());
-                frame.extend([self.protocol(), 64]);
+                frame.extend(((extension.len() + body.len()) as u16).to_be_bytes());
+                frame.extend([if fragment.is_some() { IPV6_FRAGMENT } else { protocol }, 64]);
                 frame.extend(from.octets().into_iter().chain(to.octets()));
+                frame.extend(extension);
             }
             _ => unreachable!("both ends have addresses of one kind"),
         }
-        frame.extend(transport);
+        frame.extend(body);
         frame
     }
 
@@ -74,7 +111,11 @@ impl Flow {
         if self.is_tcp { 6 } else { 17 }
     }
 
-    fn transport(&self, from: u16, to: u16, payload: &[u8]) -> Vec<u8> {
+    fn transport(&self, forth: bool, payload: &[u8]) -> Vec<u8> {
+        let (mut from, mut to) = (self.source.1, self.destination.1);
+        if !forth {
+            std::mem::swap(&mut from, &mut to);
+        }
         let mut bytes = [from.to_be_bytes(), to.to_be_bytes()].concat();
         if self.is_tcp {
             bytes.extend([0; 8]);

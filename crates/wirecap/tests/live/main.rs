@@ -4,5 +4,6 @@
 mod bed;
 mod every_engine;
 mod frames;
+mod one_body;
 mod packet;
 mod xdp;

@@ -1,6 +1,5 @@
 //! What only the engine `packet` does.
 
-use std::collections::HashMap;
 use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{TcpListener, TcpStream, UdpSocket};
@@ -15,13 +14,15 @@ use proptest::test_runner::TestRunner;
 use rustix::thread::{CapabilitySet, CapabilitySets, set_capabilities};
 use rustix::time::{ClockId, clock_gettime};
 use wirecap::savefile::Reader;
-use wirecap::{Capture, CaptureBuilder, Chunk, Direction, Engine, OpenError, Reception, Warning, Worker};
+use wirecap::{
+    Capture, CaptureBuilder, Chunk, Direction, Engine, OpenError, Reception, Timestamps, Warning, Worker,
+};
 use wirecap_testbed::{
     AfXdpSender, Load, Namespace, PacketSender, Sizes, Stamp, Traffic, VethPair, loss_lock, privileged,
 };
 
 use crate::bed::{Bed, PATIENCE, balanced, ip, take};
-use crate::frames::flows;
+use crate::every_engine::come_by_flow;
 
 fn bed(queue_count: u32) -> Option<Bed> {
     privileged().then(|| Bed::new(Engine::Packet, queue_count))
@@ -63,6 +64,18 @@ fn records(path: &Path) -> Vec<(Vec<u8>, u32, u64)> {
 }
 
 #[test]
+fn what_only_the_engine_xdp_has_is_refused() {
+    let Some(bed) = bed(1) else { return };
+    let (error, text) = bed.refusal(bed.small().warm(1000));
+    assert!(matches!(error, OpenError::XdpOnly { .. }), "{text}");
+    assert!(text.contains("warm cells") && text.contains("a1"), "{text}");
+    let (error, text) = bed.refusal(bed.small().elastic());
+    assert!(matches!(error, OpenError::XdpOnly { .. }), "{text}");
+    assert!(text.contains("elastic") && text.contains("--engine xdp"), "{text}");
+    bed.assert_untouched();
+}
+
+#[test]
 fn tcpdump_sees_the_same_packets() {
     let Some(bed) = bed(1) else { return };
     let directory = tempfile::tempdir().unwrap();
@@ -76,7 +89,7 @@ fn tcpdump_sees_the_same_packets() {
     while !line.contains("listening on") {
         assert!(said.read_line(&mut line).unwrap() > 0, "tcpdump ended: {line}");
     }
-    let capture = bed.open(bed.small().timestamps(true));
+    let capture = bed.open(bed.small().timestamps(Timestamps::Packet));
     let mut worker = capture.workers().pop().unwrap();
     let frames = assorted_frames(2000);
     let mut sender = PacketSender::on(&bed.pair.sender).unwrap();
@@ -128,43 +141,15 @@ fn a_snap_length_below_a_tag_still_records_the_tag_and_the_true_length() {
 }
 
 #[test]
-fn both_directions_of_a_flow_come_to_one_of_many_rings() {
-    const FLOWS: usize = 10_000;
-    const WORKERS: usize = 4;
-    let Some(bed) = bed(1) else { return };
-    let capture = bed.open(bed.small().pool(512).workers(WORKERS));
-    assert_eq!(capture.rings().len(), WORKERS);
-    let mut runner = TestRunner::deterministic();
-    let flows: Vec<_> = (0..FLOWS).map(|_| flows().new_tree(&mut runner).unwrap().current()).collect();
-    let mut sender = PacketSender::on(&bed.pair.sender).unwrap();
-    let sent = 2 * FLOWS as u64;
-    for forth in [true, false] {
-        for (number, flow) in flows.iter().enumerate() {
-            let payload = [&(number as u32).to_be_bytes()[..], &[u8::from(forth)]].concat();
-            sender.send(&flow.frame(forth, &payload)).unwrap();
-        }
+fn each_direction_of_an_encrypted_flow_comes_in_one_ring() {
+    if !privileged() {
+        return;
     }
-    let mut ring_of: HashMap<u32, usize> = HashMap::new();
-    let mut seen = [vec![false; FLOWS], vec![false; FLOWS]];
-    for mut worker in capture.workers() {
-        bed.at_receiver(|| capture.stop());
-        while let Some(chunk) = worker.next_chunk().unwrap() {
-            for packet in &chunk {
-                assert_eq!(packet.queue(), None, "nobody tells the queue");
-                let (rest, forth) = packet.data().split_at(packet.data().len() - 1);
-                let number = u32::from_be_bytes(*rest.last_chunk().unwrap());
-                let before = ring_of.insert(number, chunk.ring_index());
-                assert!(before.is_none_or(|ring| ring == chunk.ring_index()), "{:?}", flows[number as usize]);
-                let twice = std::mem::replace(&mut seen[usize::from(forth[0])][number as usize], true);
-                assert!(!twice, "a packet came twice");
-            }
-        }
-    }
-    assert!(seen.iter().flatten().all(|seen| *seen));
-    let ledger = bed.close(capture);
-    balanced(&ledger, sent);
-    let least = ledger.rings.iter().map(|ring| ring.account.delivered).min().unwrap();
-    assert!(least > sent / WORKERS as u64 / 2, "unfair: {ledger}");
+    // The kernel takes the security parameter index for ports, and each direction has its own.
+    come_by_flow(Engine::Packet, 1000, |flow, forth, number| {
+        let number = 2 * u32::from_be_bytes(*number) + u32::from(forth);
+        vec![flow.encrypted(forth, &number.to_be_bytes())]
+    });
 }
 
 /// Sends `per_queue` stamped frames to each queue.
@@ -536,15 +521,18 @@ fn hosts() -> Bed {
 }
 
 #[test]
-fn a_host_keeps_its_connections_and_super_packets_are_counted() {
+fn connections_by_the_default_route_go_on_and_super_packets_are_counted() {
     const BYTES: usize = 8 << 20;
     if !privileged() {
         return;
     }
     let bed = hosts();
-    let listener = bed.at_receiver(|| TcpListener::bind("10.0.0.2:5000")).unwrap();
-    let client = bed.sender.run_in(|| TcpStream::connect("10.0.0.2:5000")).unwrap().unwrap();
-    let (server, _) = listener.accept().unwrap();
+    // Only the default route leads there.
+    ip(&bed.sender, &["link", "set", "lo", "up"]);
+    ip(&bed.sender, &["address", "add", "192.0.2.1/32", "dev", "lo"]);
+    let listener = bed.sender.run_in(|| TcpListener::bind("192.0.2.1:5000")).unwrap().unwrap();
+    let ours = bed.at_receiver(|| TcpStream::connect("192.0.2.1:5000")).unwrap();
+    let (theirs, _) = listener.accept().unwrap();
     // The connection is older than the capture.
     let capture = bed.open(bed.small().pool(1024));
     let interface = &capture.interfaces()[0];
@@ -552,9 +540,9 @@ fn a_host_keeps_its_connections_and_super_packets_are_counted() {
     assert!(interface.why.as_ref().unwrap().contains("10.0.0.2"), "{:?}", interface.why);
     let sent: Vec<u8> = (0..BYTES).map(|n| (n / 7) as u8).collect();
     let received = thread::scope(|scope| {
-        scope.spawn(|| (&client).write_all(&sent).and_then(|()| client.shutdown(std::net::Shutdown::Write)));
+        scope.spawn(|| (&theirs).write_all(&sent).and_then(|()| theirs.shutdown(std::net::Shutdown::Write)));
         let mut received = Vec::new();
-        (&server).read_to_end(&mut received).unwrap();
+        (&ours).read_to_end(&mut received).unwrap();
         received
     });
     assert!(received == sent, "the connection was disturbed");
@@ -565,9 +553,9 @@ fn a_host_keeps_its_connections_and_super_packets_are_counted() {
         for packet in &chunk {
             assert_eq!(packet.data().len(), packet.wire_len() as usize, "cut");
             super_packets += u64::from(packet.wire_len() > 1514);
-            let to_server = packet.data()[12..14] == [8, 0] && packet.data()[30..34] == [10, 0, 0, 2];
+            let to_us = packet.data()[12..14] == [8, 0] && packet.data()[30..34] == [10, 0, 0, 2];
             let header = 14 + 20 + usize::from(packet.data()[46] >> 4) * 4;
-            payload += if to_server { packet.data().len() - header } else { 0 };
+            payload += if to_us { packet.data().len() - header } else { 0 };
         }
     }
     assert!(payload >= BYTES, "{payload} of {BYTES} bytes were captured");

@@ -1,9 +1,10 @@
 //! What only the engine `xdp` does.
 
-use wirecap::{Capture, Engine, OpenError};
-use wirecap_testbed::{AfXdpSender, Counters, Load, Stamp, pass_program, privileged};
+use wirecap::{Capture, Engine, OpenError, Reception, Timestamps};
+use wirecap_testbed::{AfXdpSender, Counters, Load, Stamp, loss_lock, pass_program, privileged};
 
-use crate::bed::{Bed, balanced, take};
+use crate::bed::{Bed, balanced, take, unix_nanos};
+use crate::every_engine::come_by_flow;
 
 #[test]
 fn a_ring_holds_as_many_packets_as_its_pool_has_cells_and_names_the_surplus() {
@@ -34,6 +35,34 @@ fn a_ring_holds_as_many_packets_as_its_pool_has_cells_and_names_the_surplus() {
     assert_eq!(ledger.total.dropped.total(), 200_000 - 131_072, "{ledger}");
 }
 
+/// Nobody asks for chunks while 100,000 packets come, six times what is posted at any moment.
+#[test]
+fn with_warm_cells_the_keeper_tops_up_while_the_consumer_sleeps() {
+    if !privileged() {
+        return;
+    }
+    let _lock = loss_lock().unwrap();
+    let bed = Bed::new(Engine::Xdp, 1);
+    let capture = bed.open(Capture::on("a1").chunk(256).pool(512).warm(16_384));
+    let mut worker = capture.workers().pop().unwrap();
+    let mut generator = bed.generator();
+    for turn in 1..=2 {
+        // The keeper may be late by 0.8 s.
+        generator.send(&[Load::new(0, 100_000).per_second(20_000)]).unwrap();
+        assert_eq!(capture.backlogs(), [100_000]);
+        take(&mut worker, 100_000, |_| {});
+        let ledger = bed.at_receiver(|| capture.ledger());
+        balanced(&ledger, turn * 100_000);
+        assert!(ledger.is_lossless(), "{ledger}");
+    }
+    // All cells have come home: a burst of what is posted needs no keeper.
+    generator.send(&[Load::new(0, 16_384)]).unwrap();
+    take(&mut worker, 16_384, |_| {});
+    let ledger = bed.close(capture);
+    balanced(&ledger, 216_384);
+    assert!(ledger.is_lossless(), "{ledger}");
+}
+
 #[test]
 fn a_capture_of_one_queue_leaves_the_others_to_the_host() {
     if !privileged() {
@@ -60,6 +89,14 @@ fn a_capture_of_one_queue_leaves_the_others_to_the_host() {
 }
 
 #[test]
+fn an_encrypted_flow_comes_in_one_ring_in_both_directions() {
+    if !privileged() {
+        return;
+    }
+    come_by_flow(Engine::Xdp, 1000, |flow, forth, number| vec![flow.encrypted(forth, number)]);
+}
+
+#[test]
 fn a_larger_mtu_gets_larger_cells() {
     if !privileged() {
         return;
@@ -83,7 +120,39 @@ fn another_program_on_the_interface_is_named_and_left_alone() {
     drop(program);
 
     let capture = bed.open(bed.small());
-    let (_, text) = bed.refusal(bed.small());
-    assert!(text.contains("XDP program"), "{text}");
+    let (error, text) = bed.refusal(bed.small());
+    assert!(matches!(error, OpenError::QueueTaken { .. }), "{text}");
     balanced(&bed.close(capture), 0);
+}
+
+#[test]
+fn packets_of_a_batch_share_the_time_of_the_first_of_eight() {
+    if !privileged() {
+        return;
+    }
+    let bed = Bed::new(Engine::Xdp, 1);
+    let capture = bed.open(bed.small().timestamps(Timestamps::Batch));
+    let Reception::Xdp { timestamps, .. } = capture.interfaces()[0].reception else { panic!("not xdp") };
+    assert_eq!(timestamps, Timestamps::Batch);
+    let mut worker = capture.workers().pop().unwrap();
+    let mut generator = bed.generator();
+    generator.send(&[Load::new(0, 10_000)]).unwrap();
+    let mut times = Vec::new();
+    take(&mut worker, 10_000, |chunk| {
+        times.extend(chunk.iter().map(|packet| packet.timestamp().unwrap().unix_nanos()));
+    });
+    let groups: Vec<usize> = times.chunk_by(|a, b| a == b).map(<[u64]>::len).collect();
+    assert!(groups.iter().all(|&packets| packets <= 8), "one time for {:?} packets", groups.iter().max());
+    assert!(groups.contains(&8), "the clock was read for every packet");
+
+    // What the last packet of a batch was told is not told to the next batch.
+    for _ in 0..50 {
+        let before = unix_nanos();
+        generator.send(&[Load::new(0, 3)]).unwrap();
+        take(&mut worker, 3, |chunk| {
+            let times = chunk.iter().map(|packet| packet.timestamp().unwrap().unix_nanos());
+            times.for_each(|time| assert!((before..=unix_nanos()).contains(&time), "{time} after {before}"));
+        });
+    }
+    balanced(&bed.close(capture), 10_150);
 }

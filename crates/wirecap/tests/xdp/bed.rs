@@ -4,7 +4,7 @@ use std::process::Command;
 use std::time::Duration;
 
 use wirecap::{Capture, CaptureBuilder, Chunk, Engine, Ledger, OpenError, Worker};
-use wirecap_testbed::{Namespace, VethPair};
+use wirecap_testbed::{Namespace, Traffic, VethPair};
 
 /// What a worker that has got everything waits for at the most.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(10);
@@ -16,10 +16,19 @@ pub(crate) struct Bed {
 }
 
 impl Bed {
+    pub(crate) fn new(queue_count: u32) -> Self {
+        Self::with_mtu(queue_count, 1500)
+    }
+
     pub(crate) fn with_mtu(queue_count: u32, mtu: u32) -> Self {
         let (sender, receiver) = (Namespace::new().unwrap(), Namespace::new().unwrap());
         let pair = VethPair::new((&sender, "a0"), (&receiver, "a1"), queue_count, mtu).unwrap();
         Self { receiver, pair }
+    }
+
+    /// One-flow traffic to the receiver.
+    pub(crate) fn traffic(&self) -> Traffic {
+        Traffic::to(&self.pair.receiver)
     }
 
     /// Runs `work` where the receiver is.
@@ -50,7 +59,11 @@ impl Bed {
 
 /// A pool of 16,384 cells: deep enough for the tests that send fewer packets than that.
 pub(crate) fn small() -> CaptureBuilder {
-    Capture::on("a1").engine(Engine::Xdp).chunk(64).pool(256)
+    small_on("a1")
+}
+
+pub(crate) fn small_on(device: &str) -> CaptureBuilder {
+    Capture::on(device).engine(Engine::Xdp).chunk(64).pool(256)
 }
 
 /// Takes chunks until `packets` packets were delivered.

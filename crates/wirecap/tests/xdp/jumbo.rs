@@ -6,7 +6,7 @@ use std::net::UdpSocket;
 use std::sync::LazyLock;
 use std::thread;
 
-use wirecap::{Capture, CaptureBuilder, Engine, OpenError, Packet, Reception, Rung};
+use wirecap::{Capture, CaptureBuilder, Engine, OpenError, Packet, Reception, Rung, Timestamps};
 use wirecap_testbed::{AfXdpSender, Counters, Namespace, PacketSender, loss_lock, privileged};
 
 use crate::bed::{Bed, balanced, ip, small, take};
@@ -47,7 +47,7 @@ fn jumbo_frames_are_delivered_whole_in_order_and_with_their_times() {
         return;
     }
     let bed = Bed::with_mtu(1, MTU);
-    let capture = bed.open(small().timestamps(true));
+    let capture = bed.open(small().timestamps(Timestamps::Packet));
     assert_eq!(capture.geometry().cell_bytes, 4096);
     let mut worker = capture.workers().pop().unwrap();
     let frames: Vec<Vec<u8>> =

@@ -2,4 +2,7 @@
 //! sender's own count against the ledger.
 
 mod bed;
+mod filter;
+mod joining;
 mod jumbo;
+mod steering;

@@ -1,101 +1,17 @@
-//! Buddy groups on real veth pairs: workers that wait a fixed time per packet stand for slow cores, so
-//! that two cores can play many.
+//! Buddy groups on real veth pairs.
+
+mod bed;
+mod burst;
+mod elastic;
 
 use std::sync::Mutex;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use wirecap::{Capture, CaptureBuilder, Chunk, Ledger, Reorder};
-use wirecap_testbed::{
-    AfXdpSender, Generator, Load, Namespace, Pacer, Stamp, Traffic, VethPair, loss_lock, privileged,
-};
+use wirecap::{Capture, CaptureBuilder, Chunk, Reorder};
+use wirecap_testbed::{Generator, Load, Stamp, Traffic, loss_lock, privileged};
 
-/// What a worker needs for one packet: it can do 10,000 a second.
-const COST: Duration = Duration::from_micros(100);
-const WORKER_RATE: f64 = 10_000.0;
-/// How long the load lasts.
-const SECONDS: f64 = 3.0;
-
-struct Bed {
-    _sender: Namespace,
-    receiver: Namespace,
-    pair: VethPair,
-}
-
-impl Bed {
-    fn new(queue_count: u32) -> Self {
-        let (sender, receiver) = (Namespace::new().unwrap(), Namespace::new().unwrap());
-        let pair = VethPair::new((&sender, "a0"), (&receiver, "a1"), queue_count, 1500).unwrap();
-        Self { _sender: sender, receiver, pair }
-    }
-
-    fn open(&self, builder: CaptureBuilder) -> Capture {
-        self.receiver.run_in(|| builder.open()).unwrap().unwrap()
-    }
-
-    /// Captures with a waiting worker per ring while `send` sends, until everything that was kept has
-    /// been processed. `see` gets every chunk with the number of its worker.
-    fn process(
-        &self,
-        builder: CaptureBuilder,
-        see: impl Fn(usize, &Chunk) + Sync,
-        send: impl FnOnce(&Self) -> u64,
-    ) -> (u64, Ledger) {
-        let capture = self.open(builder);
-        let sent = thread::scope(|scope| {
-            for mut worker in capture.workers() {
-                let see = &see;
-                scope.spawn(move || {
-                    while let Some(chunk) = worker.next_chunk().unwrap() {
-                        see(worker.index(), &chunk);
-                        thread::sleep(COST * chunk.len() as u32);
-                    }
-                });
-            }
-            let sent = send(self);
-            // From another thread, in the interface's namespace.
-            self.receiver.run_in(|| capture.stop()).unwrap();
-            sent
-        });
-        let ledger = self.receiver.run_in(|| capture.close()).unwrap();
-        assert_eq!(ledger.total.offered, sent, "{ledger}");
-        assert_eq!(ledger.total.offered, ledger.total.delivered + ledger.total.dropped.total(), "{ledger}");
-        (sent, ledger)
-    }
-
-    /// Sends to each queue at its share of what one worker can do.
-    fn load(&self, shares: &[f64]) -> u64 {
-        self.load_of(WORKER_RATE, shares)
-    }
-
-    /// Sends to each queue at its share of `per_second`.
-    fn load_of(&self, per_second: f64, shares: &[f64]) -> u64 {
-        let traffic = Traffic::to(&self.pair.receiver);
-        thread::scope(|scope| {
-            let send = |(queue, &share): (usize, &f64)| {
-                let traffic = &traffic;
-                scope.spawn(move || self.send(traffic, queue as u16, (share * per_second) as u64))
-            };
-            let senders: Vec<_> = shares.iter().enumerate().map(send).collect();
-            senders.into_iter().map(|sender| sender.join().unwrap()).sum()
-        })
-    }
-
-    fn send(&self, traffic: &Traffic, queue: u16, per_second: u64) -> u64 {
-        let frames = (per_second as f64 * SECONDS) as u64;
-        let mut sender = AfXdpSender::on(&self.pair.sender, queue.into()).unwrap();
-        let mut pacer = Pacer::new(per_second.div_ceil(10));
-        for sequence in 0..frames {
-            if sequence % 10 == 0 {
-                sender.flush().unwrap();
-                pacer.wait();
-            }
-            sender.send(&traffic.frame(Stamp { queue, sequence })).unwrap();
-        }
-        sender.flush().unwrap();
-        frames
-    }
-}
+use bed::{Bed, COST, SECONDS, WORKER_RATE};
 
 /// 4,096 packets per ring.
 fn rings() -> CaptureBuilder {

@@ -1,0 +1,122 @@
+//! What a packet costs that a filter rejects, beside the same packet under a program that does nothing: XDP_PASS, or
+//! XDP_DROP for `--drop-rejected`. One packet in 128 matches. And what the capturing process has to do for it all.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::Duration;
+
+use clap::Args;
+use rustix::net::netdevice;
+use rustix::net::{AddressFamily, SocketType, socket};
+use wirecap::bpf::asm::{Assembler, Reg};
+use wirecap::bpf::{Link, LoadOptions, Program, ProgramKind, XDP_DROP, XDP_PASS, XdpMode};
+use wirecap_testbed::{Generator, loss_lock};
+
+use crate::Effort;
+use crate::bed::{Bed, CommandLine, Outcome, Run, calmest, send};
+use crate::figures::Figures;
+
+/// A program that does nothing, attached until it is interrupted.
+#[derive(Debug, Args)]
+pub(crate) struct Arguments {
+    /// Interface whose frames it sees
+    #[arg(short, long)]
+    interface: String,
+    /// XDP_DROP instead of XDP_PASS
+    #[arg(long)]
+    drop: bool,
+}
+
+pub(crate) fn hold(arguments: &Arguments) -> Outcome<()> {
+    let stopped = Arc::new(AtomicBool::new(false));
+    signal_hook::flag::register(signal_hook::consts::SIGINT, Arc::clone(&stopped))?;
+    let socket = socket(AddressFamily::UNIX, SocketType::DGRAM, None)?;
+    let ifindex = netdevice::name_to_index(&socket, &arguments.interface)?;
+    let mut asm = Assembler::new();
+    asm.mov(Reg::R0, if arguments.drop { XDP_DROP } else { XDP_PASS }).exit();
+    let options = LoadOptions { fragments: true, ..LoadOptions::default() };
+    let program = Program::load(ProgramKind::Xdp, "bench", &asm.finish()?, options)?;
+    let _link = Link::attach_xdp(&program, ifindex, XdpMode::Native)?;
+    eprintln!("capturing {}", arguments.interface);
+    while !stopped.load(Ordering::Relaxed) {
+        thread::sleep(Duration::from_millis(10));
+    }
+    println!("{{}}");
+    Ok(())
+}
+
+/// Matches one packet in 128.
+const FEW: &str = "udp and ether[55] & 127 = 5";
+
+/// The WinPcap paper's longest filter, of ten addresses and ten ports, none of which the packets have but the last
+/// address; and the few that match.
+fn longest() -> String {
+    let hosts: Vec<String> = (1..10).map(|host| format!("host 10.1.1.{host}")).collect();
+    let ports: Vec<String> = (1..=10).map(|port| format!("udp port {}", port * 1000)).collect();
+    format!("(({} or host 198.18.0.1) and ({})) or ({FEW})", hosts.join(" or "), ports.join(" or "))
+}
+
+struct Contender {
+    name: &'static str,
+    command: CommandLine,
+    /// The contender that it is measured by.
+    baseline: usize,
+}
+
+fn contenders() -> Outcome<Vec<Contender>> {
+    let count = |more: &str| CommandLine::wirecap().with("count -i a1 -R 64 --engine xdp --json").with(more);
+    let new = |name, command, baseline| Contender { name, command, baseline };
+    Ok(vec![
+        new("bare XDP_PASS", CommandLine::this()?.with("hold -i a1"), 0),
+        new("a short filter", count(FEW), 0),
+        new("the longest filter", count(&longest()), 0),
+        new("bare XDP_DROP", CommandLine::this()?.with("hold -i a1 --drop"), 3),
+        new("a short filter, dropping", count("--drop-rejected").with(FEW), 3),
+        new("the longest filter, dropping", count("--drop-rejected").with(&longest()), 3),
+    ])
+}
+
+pub(crate) fn run(effort: Effort) -> Outcome<()> {
+    let bed = Bed::new()?;
+    let mut generator = bed.generator(60)?;
+    let frames = effort.choose(4_000_000, 50_000);
+    println!("\nwhat a rejected packet costs ({frames} frames of 60 bytes a run, as fast as they go)");
+    let contenders = contenders()?;
+    let mut rounds: Vec<Vec<Run>> = contenders.iter().map(|_| Vec::new()).collect();
+    for _ in 0..effort.rounds(15) {
+        for (contender, rounds) in contenders.iter().zip(&mut rounds) {
+            rounds.push(measure(&bed, &mut generator, contender, frames)?);
+        }
+    }
+    for (contender, runs) in contenders.iter().zip(&rounds) {
+        let nanos = |run: &Run| 1e9 / run.per_second();
+        let cost: Figures = runs.iter().map(nanos).collect();
+        let baseline = &rounds[contender.baseline];
+        let ratio: Figures = runs.iter().zip(baseline).map(|(run, bare)| nanos(run) / nanos(bare)).collect();
+        let busy: Figures = runs.iter().map(|run| run.busy * 100.0).collect();
+        let disturbed = runs.iter().filter(|run| run.is_disturbed()).count();
+        println!("  {:<28} {cost:>22.1} ns a packet {ratio:>18} of bare", contender.name);
+        println!("  {:<28} {busy:.1} % of a core for the receiver, {disturbed} runs disturbed", "");
+    }
+    Ok(())
+}
+
+fn measure(bed: &Bed, generator: &mut Generator, contender: &Contender, frames: u64) -> Outcome<Run> {
+    let (run, finished) = calmest(|| {
+        let _alone = loss_lock()?;
+        let receiver = bed.receive(&contender.command, "capturing")?;
+        let run = send(generator, &receiver, &bed.loads(frames, None)?)?;
+        thread::sleep(Duration::from_millis(200));
+        Ok((run, receiver.stop()?))
+    })?;
+    if contender.name.starts_with("bare") {
+        return Ok(run);
+    }
+    let (delivered, seen) = (finished.ledger("/delivered")?, finished.ledger("/seen")?);
+    let few = run.frames / 128;
+    if delivered.abs_diff(few) > few / 10 + 1 {
+        return Err(format!("{}: {delivered} of {seen} packets were delivered", contender.name).into());
+    }
+    Ok(run)
+}

@@ -1,0 +1,126 @@
+//! `-i` and the options that each interface may have of its own. As with dumpcap it is their place that
+//! tells: behind an interface they are for that one, before the first for all that have none.
+
+use clap::{Arg, ArgAction, ArgMatches, Args, Command, FromArgMatches, value_parser};
+use wirecap::{DEFAULT_SNAP_LEN, Source};
+
+/// What to capture from.
+#[derive(Debug, Clone)]
+pub(crate) struct Interfaces {
+    /// In the order of the command line, each with its own options.
+    pub(crate) sources: Vec<Source>,
+    /// Bytes kept of each packet where an interface does not say.
+    pub(crate) snap_len: u32,
+}
+
+const INTERFACES: &str = "interfaces";
+const SNAP_LEN: &str = "snaplen";
+
+impl Args for Interfaces {
+    fn augment_args(command: Command) -> Command {
+        let interface = Arg::new(INTERFACES)
+            .short('i')
+            .long("interface")
+            .value_name("DEV[@QUEUES]")
+            .action(ArgAction::Append)
+            .required_unless_present("read")
+            .help(
+                "Interface to capture from, or receive queues of it: eth0, eth0@2, eth0@0-3; may be repeated",
+            );
+        let snap_len = Arg::new(SNAP_LEN)
+            .short('s')
+            .long("snaplen")
+            .value_name("BYTES")
+            .value_parser(value_parser!(u32))
+            .action(ArgAction::Append)
+            .help(format!(
+                "Bytes kept of each packet: behind an -i of that interface's, before the first one of all others' \
+                 [default: {DEFAULT_SNAP_LEN}]"
+            ));
+        command.arg(interface).arg(snap_len)
+    }
+
+    fn augment_args_for_update(command: Command) -> Command {
+        Self::augment_args(command)
+    }
+}
+
+impl FromArgMatches for Interfaces {
+    fn from_arg_matches(matches: &ArgMatches) -> Result<Self, clap::Error> {
+        let names: Vec<(usize, String)> = placed(matches, INTERFACES);
+        let snap_lens = Scoped::new(&names, placed(matches, SNAP_LEN));
+        let source = |((_, name), snap_len): (&(usize, String), Option<u32>)| {
+            let source = Source::new(name);
+            snap_len.map_or(source.clone(), |bytes| source.snap_len(bytes))
+        };
+        Ok(Self {
+            sources: names.iter().zip(snap_lens.own).map(source).collect(),
+            snap_len: snap_lens.common.unwrap_or(DEFAULT_SNAP_LEN),
+        })
+    }
+
+    fn update_from_arg_matches(&mut self, matches: &ArgMatches) -> Result<(), clap::Error> {
+        *self = Self::from_arg_matches(matches)?;
+        Ok(())
+    }
+}
+
+/// The values of an option, each with its place on the command line.
+fn placed<T: Clone + Send + Sync + 'static>(matches: &ArgMatches, option: &str) -> Vec<(usize, T)> {
+    let values = matches.get_many(option).into_iter().flatten().cloned();
+    matches.indices_of(option).into_iter().flatten().zip(values).collect()
+}
+
+/// The values of an option that may be for one interface. Where it is given twice in one place the last counts.
+#[derive(Debug, PartialEq)]
+struct Scoped<T> {
+    /// For those without a value of their own.
+    common: Option<T>,
+    /// In the order of the interfaces.
+    own: Vec<Option<T>>,
+}
+
+impl<T: Clone> Scoped<T> {
+    fn new(interfaces: &[(usize, String)], values: Vec<(usize, T)>) -> Self {
+        let mut scoped = Self { common: None, own: vec![None; interfaces.len()] };
+        for (place, value) in values {
+            let before = interfaces.iter().filter(|(interface, _)| *interface < place).count();
+            let slot = if before == 0 { &mut scoped.common } else { &mut scoped.own[before - 1] };
+            *slot = Some(value);
+        }
+        scoped
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parse(line: &str) -> Result<ArgMatches, clap::Error> {
+        let read = Arg::new("read").short('r').conflicts_with(INTERFACES);
+        let command = Interfaces::augment_args(Command::new("test").arg(read));
+        command.try_get_matches_from(["test"].into_iter().chain(line.split_whitespace()))
+    }
+
+    fn scoped(line: &str) -> (Option<u32>, Vec<Option<u32>>) {
+        let matches = parse(line).unwrap();
+        let scoped = Scoped::new(&placed(&matches, INTERFACES), placed(&matches, SNAP_LEN));
+        (scoped.common, scoped.own)
+    }
+
+    #[test]
+    fn an_option_is_for_the_interface_before_it_or_for_all_if_there_is_none() {
+        assert_eq!(scoped("-i a"), (None, vec![None]));
+        assert_eq!(scoped("-i a -s 96"), (None, vec![Some(96)]));
+        assert_eq!(scoped("-s 96 -i a"), (Some(96), vec![None]));
+        assert_eq!(scoped("-i a -s 96 -i b"), (None, vec![Some(96), None]));
+        assert_eq!(scoped("-s 64 -i a -i b -s 96"), (Some(64), vec![None, Some(96)]));
+        assert_eq!(scoped("-s 1 -s 2 -i a -s 3 --snaplen=4"), (Some(2), vec![Some(4)]));
+        assert_eq!(scoped("-r file -s 96"), (Some(96), vec![]));
+    }
+
+    #[test]
+    fn something_to_capture_from_is_needed() {
+        assert!(parse("-s 96").is_err() && parse("-i a -s none").is_err() && parse("-i a -r b").is_err());
+    }
+}

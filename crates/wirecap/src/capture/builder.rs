@@ -1,0 +1,402 @@
+//! What a capture is to be, and opening it.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::target::{Target, Way};
+use super::{Attached, Capture, Interface, Running};
+use crate::affinity::{Pin, may_run_on};
+use crate::error::OpenError;
+use crate::file::FileRing;
+use crate::filter::FilterRequest;
+use crate::group::Group;
+use crate::ledger::Mode;
+use crate::limits;
+use crate::packet::{self, Direction};
+use crate::pool::Geometry;
+use crate::source::Source;
+use crate::time::Timestamps;
+
+/// Cells per chunk (M) unless something else is asked for.
+pub const DEFAULT_CHUNK_CELLS: u32 = 256;
+/// Chunks per pool (R) unless something else is asked for, or the machine is small.
+pub const DEFAULT_CHUNKS: u32 = 512;
+/// The largest M: the paper's largest ring, 4,096 descriptors, sixteen times.
+const MAX_CHUNK_CELLS: u32 = 65_536;
+/// The largest R x M: what AF_XDP's 32-bit ring indices and allocators take without complaint.
+pub(super) const MAX_CELLS: u64 = 1 << 26;
+/// More than any machine has CPUs for.
+const MAX_WORKERS: usize = 1024;
+/// How long a worker may be away before its buddies take everything from its rings.
+const DEFAULT_STUCK_AFTER: Duration = Duration::from_secs(1);
+/// Bytes kept of each packet unless something else is asked for: all of them.
+pub const DEFAULT_SNAP_LEN: u32 = 262_144;
+
+/// By which engine packets are captured.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Engine {
+    /// `xdp` where that takes nothing away from the host, else `packet`.
+    #[default]
+    Auto,
+    /// AF_XDP: the capture takes packets from the host, and sees received ones only.
+    Xdp,
+    /// AF_PACKET: the capture gets copies, and the host keeps its packets.
+    Packet,
+}
+
+/// What a capture is to be: made by [`Capture::on`], completed by [`open`](Self::open).
+#[derive(Debug, Clone)]
+pub struct CaptureBuilder {
+    pub(super) sources: Vec<Source>,
+    /// A savefile in place of interfaces.
+    pub(super) file: Option<PathBuf>,
+    pub(super) engine: Engine,
+    pub(super) take: bool,
+    pub(super) direction: Option<Direction>,
+    pub(super) retire_after: Duration,
+    pub(super) chunk_cells: u32,
+    pub(super) chunks: Option<u32>,
+    pub(super) buffer_bytes: Option<u64>,
+    pub(super) mode: Mode,
+    pub(super) stuck_after: Duration,
+    pub(super) workers: Option<usize>,
+    pub(super) most_workers: Option<usize>,
+    pub(super) warm: Option<u32>,
+    pub(super) elastic: bool,
+    pub(super) timestamps: Timestamps,
+    pub(super) promiscuous: bool,
+    pub(super) snap_len: u32,
+    pub(super) pin: Pin,
+    pub(super) filter: Option<FilterRequest>,
+    pub(super) drop_rejected: bool,
+}
+
+impl CaptureBuilder {
+    /// A capture from `sources` or else from `file`, by defaults.
+    pub(super) fn new(sources: Vec<Source>, file: Option<PathBuf>) -> Self {
+        Self {
+            sources,
+            file,
+            engine: Engine::default(),
+            take: false,
+            direction: None,
+            retire_after: packet::DEFAULT_RETIRE_AFTER,
+            chunk_cells: DEFAULT_CHUNK_CELLS,
+            chunks: None,
+            buffer_bytes: None,
+            mode: Mode::Basic,
+            stuck_after: DEFAULT_STUCK_AFTER,
+            workers: None,
+            most_workers: None,
+            warm: None,
+            elastic: false,
+            timestamps: Timestamps::None,
+            promiscuous: true,
+            snap_len: DEFAULT_SNAP_LEN,
+            pin: Pin::Off,
+            filter: None,
+            drop_rejected: false,
+        }
+    }
+
+    /// Also captures from `source`, named as for [`Capture::on`].
+    pub fn and(mut self, source: impl Into<Source>) -> Self {
+        self.sources.push(source.into());
+        self
+    }
+
+    /// The engine. Default: [`Engine::Auto`].
+    pub fn engine(mut self, engine: Engine) -> Self {
+        self.engine = engine;
+        self
+    }
+
+    /// With the engine `xdp`: captures also where the host uses the interface and will miss its packets.
+    pub fn take(mut self, on: bool) -> Self {
+        self.take = on;
+        self
+    }
+
+    /// Which packets are captured, by their direction: those received, those sent, or both; the others
+    /// do not count as seen. Default: both with the engine `packet` on a whole interface, else those
+    /// received, and there is nothing else to be had then.
+    pub fn direction(mut self, direction: Direction) -> Self {
+        self.direction = Some(direction);
+        self
+    }
+
+    /// With the engine `packet`: how long a packet may wait for others to be handed over with it; at
+    /// least 1 ms, to which the kernel rounds. Default 20 ms.
+    ///
+    /// When less than a block arrives in this time the rest of the block stays empty, so a ring that
+    /// nobody reads holds out for R times this long at least, however full its blocks.
+    pub fn retire_after(mut self, longest: Duration) -> Self {
+        self.retire_after = longest;
+        self
+    }
+
+    /// M: cells per chunk, the most packets handed out at once. Default 256.
+    pub fn chunk(mut self, cells: u32) -> Self {
+        self.chunk_cells = cells;
+        self
+    }
+
+    /// R: chunks per pool. Every ring can hold R x M packets, with the engine `packet` R x M full frames of
+    /// an MTU of 1500 or more shorter ones. Default 512, or less on a machine with
+    /// little memory: all pools together take at most an eighth of it unless R is given.
+    pub fn pool(mut self, chunks: u32) -> Self {
+        self.chunks = Some(chunks);
+        self
+    }
+
+    /// Sizes R so that the cells of all rings together take `bytes`.
+    pub fn buffer(mut self, bytes: u64) -> Self {
+        self.buffer_bytes = Some(bytes);
+        self
+    }
+
+    /// Every worker reads its own rings only (the paper's basic mode). The default.
+    pub fn basic(mut self) -> Self {
+        self.mode = Mode::Basic;
+        self
+    }
+
+    /// Idle workers also read rings of their buddies whose backlog exceeds `threshold`, a share of the
+    /// pool from 0 to 1 (the paper's advanced mode and its T; 0.6 is a good start).
+    pub fn advanced(mut self, threshold: f64) -> Self {
+        self.mode = Mode::Advanced(threshold);
+        self
+    }
+
+    /// In advanced mode: how long a worker may not have asked for a chunk until its rings are drained
+    /// by its buddies whatever their backlog. Default 1 s.
+    pub fn stuck_after(mut self, away: Duration) -> Self {
+        self.stuck_after = away;
+        self
+    }
+
+    /// How many workers share the rings. Default: one per ring.
+    ///
+    /// Where there are fewer receive queues than that, queues get several rings, so that each worker has one:
+    /// a hash of a packet's flow decides which ring it comes in, the same for both directions. With the
+    /// engine `xdp` the rings of a queue share the memory of their pools, but none takes more than its part
+    /// of it, however long it is not read. With the engine `packet` a whole interface has as many rings as
+    /// there are workers, and named queues have one each.
+    pub fn workers(mut self, count: usize) -> Self {
+        self.workers = Some(count);
+        self
+    }
+
+    /// As [`workers`](Self::workers), but with the engine `xdp` no rings are made for it: there are no more
+    /// workers than rings anyway.
+    pub fn at_most_workers(mut self, count: usize) -> Self {
+        self.most_workers = Some(count);
+        self
+    }
+
+    /// K: how many cells of each ring are posted to the kernel, those that were used last; the others follow
+    /// as the backlog grows. Only the engine `xdp` has this. Default: all cells are posted.
+    ///
+    /// Fewer cells in circulation stay warm in the processor's cache, and the kernel fills them faster. The
+    /// price is the promise: with all cells posted a ring keeps R x M packets whatever the process is
+    /// doing. With K of them it keeps K at any pace, and R x M while no more than K come from one
+    /// look of the keeper to the next. The keeper is a thread of this capture's that looks every
+    /// K/2 x 67 ns, but not more often than every 0.5 ms; at 10 Gbit/s it may then be late by as much again.
+    /// A child process has no keeper: it keeps K packets until its workers ask for chunks. Rings that share a
+    /// queue share the K cells.
+    pub fn warm(mut self, cells: u32) -> Self {
+        self.warm = Some(cells);
+        self
+    }
+
+    /// The rings share the cells of all their pools. Each has a quarter of R x M for itself, posted to the
+    /// kernel (or as many of them as [`warm`](Self::warm) says), and takes more from what is shared as
+    /// its backlog grows: up to all of it, but no more than eight pools. What comes home goes back to what
+    /// is shared. Only the engine `xdp` has this, and only with a queue for each ring. Default: every ring
+    /// has its own R x M.
+    ///
+    /// A ring keeps a quarter of R x M at any pace, whatever the others are doing; more if it is not taken, and
+    /// while no more than a quarter comes from one look of the keeper to the next, as with
+    /// [`warm`](Self::warm).
+    pub fn elastic(mut self) -> Self {
+        self.elastic = true;
+        self
+    }
+
+    /// Which packets' times of arrival are looked up. Default: none.
+    pub fn timestamps(mut self, which: Timestamps) -> Self {
+        self.timestamps = which;
+        self
+    }
+
+    /// Whether the interface also receives what is not addressed to it. On by default.
+    pub fn promiscuous(mut self, on: bool) -> Self {
+        self.promiscuous = on;
+        self
+    }
+
+    /// Bytes of each packet that [`Packet::data`](crate::Packet::data) gives at most, where
+    /// [`Source::snap_len`] says nothing else. Default: 262,144.
+    pub fn snap_len(mut self, bytes: u32) -> Self {
+        self.snap_len = bytes;
+        self
+    }
+
+    /// Where the workers run. Default: wherever the scheduler puts them.
+    pub fn pin(mut self, pin: Pin) -> Self {
+        self.pin = pin;
+        self
+    }
+
+    /// Which packets are wanted, where [`Source::filter`] says nothing else; the others count as filtered.
+    /// Default: all.
+    ///
+    /// An expression is compiled by the system's libpcap. What matches is decided on whole packets, as they
+    /// were on the wire: VLAN tags in place. The engine `xdp` leaves what does not match to the host.
+    pub fn filter(mut self, filter: impl Into<FilterRequest>) -> Self {
+        self.filter = Some(filter.into());
+        self
+    }
+
+    /// With the engine `xdp`: what the filter does not want is dropped, which costs less than to leave it to the
+    /// host. For interfaces that serve the capture alone. Off by default.
+    pub fn drop_rejected(mut self, on: bool) -> Self {
+        self.drop_rejected = on;
+        self
+    }
+
+    /// Opens the capture: from now on packets are kept, also before a worker asks for them.
+    ///
+    /// # Errors
+    ///
+    /// Everything that can be known to be wrong is reported before anything is changed.
+    pub fn open(self) -> Result<Capture, OpenError> {
+        self.check_numbers()?;
+        if let Some(path) = &self.file {
+            return self.open_file(path);
+        }
+        let targets = self.targets()?;
+        if self.timestamps == Timestamps::Hardware {
+            return Err(targets[0].lacks_hardware_clock());
+        }
+        let filters = targets.iter().map(Target::compile_filter).collect::<Result<Vec<_>, _>>()?;
+        let geometry = self.geometry(&targets)?;
+        let bytes = |target: &Target| target.pool_bytes(geometry);
+        let locked = |target: &&Target| matches!(target.way, Way::Xdp(_));
+        limits::check_memory(
+            targets.iter().map(bytes).sum(),
+            targets.iter().filter(locked).map(bytes).sum(),
+        )?;
+        let commons = self.commons(&targets, geometry)?;
+        let mut rings = Vec::new();
+        let mut interfaces = Vec::new();
+        let mut attached = Vec::new();
+        for (interface_index, (target, filter)) in targets.into_iter().zip(filters).enumerate() {
+            let opened =
+                self.open_target(&target, filter, geometry, commons.as_ref(), interface_index, rings.len())?;
+            rings.extend(opened.rings);
+            attached.push(Attached {
+                target: target.clone(),
+                counters_at_start: opened.counters_at_start,
+                attachment: Some(opened.attachment),
+                unplaced: opened.unplaced,
+            });
+            interfaces.push(Interface {
+                rings: target.rings(),
+                pool_bytes: target.pool_bytes(geometry),
+                reception: opened.reception,
+                why: target.why,
+                device: target.device,
+                queues: target.queues,
+                snap_len: target.snap_len,
+            });
+        }
+        let workers = self.workers.or(self.most_workers).unwrap_or(rings.len()).clamp(1, rings.len());
+        let group = Group::new(rings, workers, self.mode, self.stuck_after);
+        let running = Running { interfaces: attached, file: None, end: None };
+        Capture::start(group, interfaces, running, geometry, &self.pin)
+    }
+
+    fn open_file(&self, path: &Path) -> Result<Capture, OpenError> {
+        let ring = FileRing::open(path.to_owned(), self.chunk_cells, self.snap_len)
+            .map_err(|source| OpenError::Savefile { path: path.to_owned(), source })?;
+        let ring = Arc::new(ring);
+        if let Some(filter) = &self.filter {
+            ring.set_filter(filter)?;
+        }
+        let group = Group::new(vec![ring.clone()], 1, self.mode, self.stuck_after);
+        // Nothing is pooled: memory is taken chunk by chunk.
+        let geometry = Geometry { chunk_cells: self.chunk_cells, chunks: 1, cell_bytes: 0 };
+        let running = Running { interfaces: Vec::new(), file: Some(ring), end: None };
+        Capture::start(group, Vec::new(), running, geometry, &self.pin)
+    }
+
+    fn check_numbers(&self) -> Result<(), OpenError> {
+        let bad = |parameter, value, allowed: &str| {
+            Err(OpenError::BadParameter { parameter, value, allowed: allowed.to_owned() })
+        };
+        if !(1..=MAX_CHUNK_CELLS).contains(&self.chunk_cells) {
+            return bad("M (cells per chunk)", self.chunk_cells.into(), "1 to 65536");
+        }
+        if let Some(chunks) = self.chunks {
+            let cells = u64::from(chunks) * u64::from(self.chunk_cells);
+            if chunks == 0 {
+                return bad("R (chunks per pool)", 0, "1 or more");
+            }
+            if cells > MAX_CELLS {
+                return bad("R x M (cells per pool)", cells, "up to 67108864");
+            }
+        }
+        if let Mode::Advanced(threshold) = self.mode
+            && !(0.0..=1.0).contains(&threshold)
+        {
+            return bad("T (threshold in percent)", (threshold * 100.0) as u64, "0 to 100");
+        }
+        if self.warm == Some(0) {
+            return bad("K (warm cells)", 0, "1 or more");
+        }
+        if let Some(count) = self.workers.filter(|count| !(1..=MAX_WORKERS).contains(count)) {
+            return bad("the number of workers", count as u64, "1 to 1024");
+        }
+        if let Pin::List(cpus) = &self.pin
+            && let Some(&cpu) = cpus.iter().find(|cpu| !may_run_on(**cpu))
+        {
+            return bad(
+                "the CPU of a worker",
+                cpu.into(),
+                "one that this process may run on (see taskset -p)",
+            );
+        }
+        let own = self.sources.iter().filter_map(|source| source.settings.snap_len);
+        if own.chain([self.snap_len]).any(|bytes| bytes == 0) {
+            return bad("the snap length", 0, "1 byte or more");
+        }
+        Ok(())
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_that_cannot_be_are_refused_before_anything_else() {
+        let cases: [(&str, CaptureBuilder); 10] = [
+            ("M", Capture::on("x").chunk(0)),
+            ("M", Capture::on("x").chunk(1 << 20)),
+            ("R (", Capture::on("x").pool(0)),
+            ("R x M", Capture::on("x").pool(u32::MAX)),
+            ("T", Capture::on("x").advanced(1.5)),
+            ("K (", Capture::on("x").warm(0)),
+            ("workers", Capture::on("x").workers(0)),
+            ("workers", Capture::on("x").workers(1025)),
+            ("snap length", Capture::on("x").snap_len(0)),
+            ("snap length", Capture::on("x").and(Source::new("y").snap_len(0))),
+        ];
+        for (parameter, builder) in cases {
+            let message = builder.open().unwrap_err().to_string();
+            assert!(message.contains(parameter), "{message}");
+        }
+    }
+}

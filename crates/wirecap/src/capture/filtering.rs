@@ -1,0 +1,64 @@
+//! The filter of a capture, changed while packets arrive.
+
+use super::{Attached, Attachment, Capture, Running};
+use crate::error::FilterChangeError;
+use crate::filter::{Filter, FilterRequest};
+use crate::sync::lock;
+use crate::warning::Warning;
+
+impl Capture {
+    /// Captures the packets that `request` wants from now on, and no others, on all interfaces; an empty expression wants all. No
+    /// packet that both filters want is lost or delivered twice, and whatever chunk is captured after the return
+    /// holds wanted packets only. Takes some milliseconds.
+    ///
+    /// # Errors
+    ///
+    /// [`FilterChangeError`] if there is no such filter, or it cannot run on what comes from one of the
+    /// interfaces. Nothing is changed then, unless the kernel refuses it on a later interface than the first.
+    pub fn set_filter(&self, request: impl Into<FilterRequest>) -> Result<(), FilterChangeError> {
+        let request = request.into();
+        let mut running = lock(&self.shared.running);
+        if running.end.is_some() {
+            return Err(FilterChangeError::Stopped);
+        }
+        if let Some(file) = &running.file {
+            return file.set_filter(&request);
+        }
+        let link_types =
+            running.interfaces.iter().map(|attached| attached.target.device.savefile_link_type());
+        let filters =
+            link_types.map(|link_type| request.compile(link_type)).collect::<Result<Vec<_>, _>>()?;
+        for (attached, filter) in running.interfaces.iter_mut().zip(&filters) {
+            attached.set_filter(filter)?;
+            attached.target.filter = Some(request.clone());
+        }
+        Ok(())
+    }
+}
+
+impl Attached {
+    fn set_filter(&mut self, filter: &Filter) -> Result<(), FilterChangeError> {
+        match &mut self.attachment {
+            Some(Attachment::Xdp(attachment)) => attachment.set_filter(filter),
+            Some(Attachment::Packet(attachment)) => attachment.set_filter(filter),
+            None => Err(FilterChangeError::Stopped),
+        }
+    }
+
+    /// Says so if user space filters all packets.
+    fn warning(&self) -> Option<Warning> {
+        let (reason, taken) = match self.attachment.as_ref()? {
+            Attachment::Xdp(attachment) => (attachment.filters_in_user_space()?, true),
+            Attachment::Packet(attachment) => (attachment.filters_in_user_space()?, false),
+        };
+        let interface = self.target.device.name.clone();
+        Some(Warning::FilteredInUserSpace { interface, reason: reason.to_owned(), taken })
+    }
+}
+
+impl Running {
+    /// What is to be known of the interfaces' filters.
+    pub(super) fn filter_warnings(&self) -> impl Iterator<Item = Warning> {
+        self.interfaces.iter().filter_map(Attached::warning)
+    }
+}

@@ -1,0 +1,395 @@
+//! What a capture receives from each of its interfaces, by which engine, and into how large rings.
+
+use std::sync::Arc;
+
+use super::builder::{CaptureBuilder, DEFAULT_CHUNKS, Engine, MAX_CELLS};
+use super::{Attachment, Reception};
+use crate::device::{self, Device, DeviceCounters, DropSource, RxMetadata, XdpSupport};
+use crate::error::{FilterChangeError, OpenError};
+use crate::filter::{Filter, FilterRequest};
+use crate::limits;
+use crate::packet::{self, Direction, Spread, Unplaced};
+use crate::pool::Geometry;
+use crate::ring::Ring;
+use crate::source::DeviceName;
+use crate::steer::Steering;
+use crate::xdp;
+
+/// What a capture is to receive from one interface.
+#[derive(Debug, Clone)]
+pub(super) struct Target {
+    pub(super) device: Device,
+    pub(super) queues: Vec<u32>,
+    /// No queues were named.
+    pub(super) whole: bool,
+    pub(super) way: Way,
+    /// Why, if it was our choice.
+    pub(super) why: Option<String>,
+    /// Bytes kept of each packet.
+    pub(super) snap_len: u32,
+    /// Which packets are wanted; all, if there is none.
+    pub(super) filter: Option<FilterRequest>,
+}
+
+/// How packets are to be received from an interface.
+#[derive(Debug, Clone)]
+pub(super) enum Way {
+    Xdp(Steering),
+    Packet { spread: Spread, direction: Direction },
+}
+
+impl Target {
+    /// How many rings it has.
+    pub(super) fn rings(&self) -> usize {
+        match &self.way {
+            Way::Xdp(steering) => steering.rings(),
+            Way::Packet { spread, .. } => spread.rings(),
+        }
+    }
+
+    /// The filter for its packets, if one was asked for.
+    pub(super) fn compile_filter(&self) -> Result<Option<Filter>, FilterChangeError> {
+        let compile = |request: &FilterRequest| request.compile(self.device.savefile_link_type());
+        Ok(self.filter.as_ref().map(compile).transpose()?)
+    }
+
+    /// Why its packets do not get the times at which the device received them.
+    pub(super) fn lacks_hardware_clock(&self) -> OpenError {
+        let interface = self.device.name.clone();
+        let driver = self.device.driver.as_deref().unwrap_or("without a name");
+        let offers = |xdp: &XdpSupport| xdp.rx_metadata.contains(RxMetadata::TIMESTAMP);
+        let reason = match &self.way {
+            Way::Packet { .. } => "the engine packet gives the kernel's time".to_owned(),
+            Way::Xdp(_) if self.device.xdp.as_ref().is_some_and(offers) => {
+                format!(
+                    "its driver ({driver}) offers them to XDP programs, but none was there to try them with"
+                )
+            }
+            Way::Xdp(_) => format!("its driver ({driver}) does not show them to XDP programs"),
+        };
+        OpenError::NoHardwareClock { interface, reason }
+    }
+
+    /// The device's counters; `None` if they do not tell its drops, or not by themselves.
+    pub(super) fn counters(&self) -> Option<DeviceCounters> {
+        let counters = self.device.counters().ok()?;
+        // A veth's counter also has what the host's stack did not want, of packets that we saw.
+        let host_gets_some = matches!(self.way, Way::Packet { .. }) || self.filter.is_some();
+        (!host_gets_some || counters.source != DropSource::VethReceiver).then_some(counters)
+    }
+
+    fn cell_bytes(&self, chunk_cells: u32) -> Result<u32, OpenError> {
+        match self.way {
+            Way::Xdp(_) => xdp::cell_bytes(&self.device, chunk_cells),
+            Way::Packet { .. } => Ok(packet::CELL_BYTES),
+        }
+    }
+
+    /// Bytes of memory for its rings' packets.
+    pub(super) fn pool_bytes(&self, geometry: Geometry) -> u64 {
+        match &self.way {
+            Way::Xdp(steering) => xdp::pool_bytes(geometry, steering),
+            Way::Packet { spread, .. } => {
+                packet::block_shape(geometry).ring_bytes() as u64 * spread.rings() as u64
+            }
+        }
+    }
+}
+
+/// The rings of an interface, receiving.
+#[derive(Debug)]
+pub(super) struct Opened {
+    pub(super) rings: Vec<Arc<dyn Ring>>,
+    pub(super) attachment: Attachment,
+    pub(super) counters_at_start: Option<DeviceCounters>,
+    /// Counts packets that no ring gets because their queue is not known.
+    pub(super) unplaced: Option<Arc<Unplaced>>,
+    pub(super) reception: Reception,
+}
+
+impl CaptureBuilder {
+    /// The interfaces and queues that are meant, each interface once.
+    pub(super) fn targets(&self) -> Result<Vec<Target>, OpenError> {
+        let mut targets: Vec<Target> = Vec::new();
+        for source in &self.sources {
+            let name: DeviceName = source.device.parse()?;
+            let device = Device::find(&name.interface)?;
+            let queues = name.queues_of(&device)?;
+            let snap_len = source.settings.snap_len.unwrap_or(self.snap_len);
+            let filter = source.settings.filter.as_ref().or(self.filter.as_ref());
+            match targets.iter_mut().find(|target| target.device.index == device.index) {
+                Some(target) if target.snap_len != snap_len => {
+                    let setting = "snap length";
+                    return Err(OpenError::SettingsDiffer { interface: device.name, setting });
+                }
+                Some(target) if target.filter.as_ref() != filter => {
+                    return Err(OpenError::SettingsDiffer { interface: device.name, setting: "filter" });
+                }
+                Some(target) => {
+                    target.queues.extend(queues);
+                    target.queues.sort_unstable();
+                    target.queues.dedup();
+                    target.whole |= name.is_whole();
+                }
+                None => targets.push(Target {
+                    way: Way::Xdp(Steering::new(queues.clone(), 0)),
+                    why: None,
+                    whole: name.is_whole(),
+                    device,
+                    queues,
+                    snap_len,
+                    filter: filter.cloned(),
+                }),
+            }
+        }
+        for target in &mut targets {
+            (target.way, target.why) = self.way(target)?;
+        }
+        self.deal_rings(&mut targets);
+        Ok(targets)
+    }
+
+    /// Where there are fewer rings than workers were asked for, has the engine `xdp` make more: for each
+    /// queue as near to the same number as whole rings are.
+    fn deal_rings(&self, targets: &mut [Target]) {
+        let rings = targets.iter().map(Target::rings).sum();
+        let mut extra = self.workers.unwrap_or(0).saturating_sub(rings);
+        let steerings = targets.iter_mut().filter_map(|target| match &mut target.way {
+            Way::Xdp(steering) => Some(steering),
+            Way::Packet { .. } => None,
+        });
+        let steerings: Vec<&mut Steering> = steerings.collect();
+        let mut left: usize = steerings.iter().map(|steering| steering.queues().len()).sum();
+        for steering in steerings {
+            let queues = steering.queues().len();
+            let own = (extra * queues).div_ceil(left);
+            (extra, left) = (extra - own, left - queues);
+            *steering = Steering::new(steering.queues().to_vec(), queues + own);
+        }
+    }
+
+    /// The way in which packets are received from `target`, and why, if that is our choice.
+    fn way(&self, target: &Target) -> Result<(Way, Option<String>), OpenError> {
+        let device = &target.device;
+        if !device.up {
+            return Err(OpenError::InterfaceDown { interface: device.name.clone() });
+        }
+        let (engine, why) = match self.engine {
+            Engine::Auto => self.choice(device),
+            engine => (engine, None),
+        };
+        let way = if engine == Engine::Xdp { self.xdp_way(target) } else { self.packet_way(target) }?;
+        match (&way, self.xdp_option()) {
+            (Way::Packet { .. }, Some(option)) => {
+                Err(OpenError::XdpOnly { interface: device.name.clone(), option, why })
+            }
+            _ => Ok((way, why)),
+        }
+    }
+
+    /// What [`Engine::Auto`] takes for `device`.
+    fn choice(&self, device: &Device) -> (Engine, Option<String>) {
+        let packet = |why| (Engine::Packet, Some(why));
+        let choice = device.choose_engine();
+        match choice.engine {
+            device::Engine::Xdp(_) if self.wants_sent() => {
+                packet("the engine xdp does not see what the host sends".to_owned())
+            }
+            device::Engine::Xdp(_) if xdp::cell_bytes(device, self.chunk_cells).is_err() => {
+                packet(format!("frames of its MTU, {}, do not fit a cell", device.mtu))
+            }
+            device::Engine::Xdp(_) => (Engine::Xdp, Some(choice.why)),
+            device::Engine::Packet => packet(choice.why),
+        }
+    }
+
+    /// Something that was asked for and only the engine `xdp` has.
+    fn xdp_option(&self) -> Option<&'static str> {
+        match self.warm {
+            _ if self.elastic => Some("elastic pools (--elastic)"),
+            Some(_) => Some("warm cells (--warm)"),
+            None => None,
+        }
+    }
+
+    fn xdp_way(&self, target: &Target) -> Result<Way, OpenError> {
+        let interface = target.device.name.clone();
+        if self.wants_sent() {
+            return Err(OpenError::ReceivedOnly { interface, reason: "the engine xdp" });
+        }
+        match target.device.carries_host_traffic() {
+            Some(reason) if !self.take => Err(OpenError::CarriesHostTraffic { interface, reason }),
+            _ => Ok(Way::Xdp(Steering::new(target.queues.clone(), 0))),
+        }
+    }
+
+    fn packet_way(&self, target: &Target) -> Result<Way, OpenError> {
+        if target.whole {
+            let count = self.workers.or(self.most_workers);
+            let rings = count.map_or(target.device.rx_queues, |count| count as u32);
+            let direction = self.direction.unwrap_or_default();
+            return Ok(Way::Packet { spread: Spread::Flows { rings }, direction });
+        }
+        if self.wants_sent() {
+            let interface = target.device.name.clone();
+            return Err(OpenError::ReceivedOnly { interface, reason: "a receive queue" });
+        }
+        Ok(Way::Packet { spread: Spread::Queues(target.queues.clone()), direction: Direction::In })
+    }
+
+    /// Whether packets that the host sends were asked for.
+    fn wants_sent(&self) -> bool {
+        matches!(self.direction, Some(Direction::Out | Direction::InOut))
+    }
+
+    /// Opens the rings of one interface, whose first one is the capture's ring `first_ring_index`.
+    pub(super) fn open_target(
+        &self,
+        target: &Target,
+        filter: Option<Filter>,
+        geometry: Geometry,
+        commons: Option<&Arc<xdp::Commons>>,
+        interface_index: usize,
+        first_ring_index: usize,
+    ) -> Result<Opened, OpenError> {
+        match &target.way {
+            Way::Xdp(steering) => {
+                let settings = xdp::Settings {
+                    geometry,
+                    warm: self.warm,
+                    commons: commons.cloned(),
+                    timestamps: self.timestamps,
+                    promiscuous: self.promiscuous,
+                    snap_len: target.snap_len,
+                    filter,
+                    drop_rejected: self.drop_rejected,
+                    interface_index,
+                    first_ring_index,
+                };
+                let opened = xdp::open(&target.device, steering, &settings)?;
+                Ok(Opened {
+                    rings: opened.rings,
+                    counters_at_start: opened.counters_at_start,
+                    attachment: Attachment::Xdp(Box::new(opened.attachment)),
+                    unplaced: None,
+                    reception: Reception::Xdp {
+                        rung: opened.rung,
+                        missed_rungs: opened.missed_rungs,
+                        huge_pages: opened.huge_pages,
+                        timestamps: opened.timestamps,
+                        posted: opened.posted,
+                    },
+                })
+            }
+            Way::Packet { spread, direction } => {
+                let settings = packet::Settings {
+                    geometry,
+                    spread: spread.clone(),
+                    direction: *direction,
+                    retire_after: self.retire_after,
+                    timestamps: self.timestamps,
+                    promiscuous: self.promiscuous,
+                    snap_len: target.snap_len,
+                    filter,
+                    interface_index,
+                    first_ring_index,
+                };
+                let opened = packet::open(&target.device, &settings)?;
+                Ok(Opened {
+                    rings: opened.rings,
+                    counters_at_start: target.counters(),
+                    attachment: Attachment::Packet(Box::new(opened.attachment)),
+                    unplaced: opened.unplaced,
+                    reception: Reception::Packet {
+                        spread: settings.spread,
+                        direction: settings.direction,
+                        block_bytes: opened.shape.block_bytes,
+                        retire_after: settings.retire_after,
+                    },
+                })
+            }
+        }
+    }
+
+    /// What the rings of an elastic capture share.
+    pub(super) fn commons(
+        &self,
+        targets: &[Target],
+        geometry: Geometry,
+    ) -> Result<Option<Arc<xdp::Commons>>, OpenError> {
+        if !self.elastic {
+            return Ok(None);
+        }
+        let (rings, queues): (usize, usize) = targets
+            .iter()
+            .fold((0, 0), |(rings, queues), target| (rings + target.rings(), queues + target.queues.len()));
+        if rings > queues {
+            return Err(OpenError::BadParameter {
+                parameter: "the number of workers of an elastic capture",
+                value: rings as u64,
+                allowed: format!("up to {queues}: rings that share a queue have no shares of their own"),
+            });
+        }
+        let devices = targets.iter().map(|target| &target.device);
+        xdp::Commons::new(geometry, rings, self.warm, devices).map(|commons| Some(Arc::new(commons)))
+    }
+
+    /// The same for all rings: cells large enough for the interface with the longest frames.
+    pub(super) fn geometry(&self, targets: &[Target]) -> Result<Geometry, OpenError> {
+        let mut geometry = Geometry { chunk_cells: self.chunk_cells, chunks: 1, cell_bytes: 0 };
+        for target in targets {
+            geometry.cell_bytes = geometry.cell_bytes.max(target.cell_bytes(self.chunk_cells)?);
+        }
+        let bytes = |chunks| {
+            let geometry = Geometry { chunks, ..geometry };
+            targets.iter().map(|target| target.pool_bytes(geometry)).sum::<u64>()
+        };
+        let most = (MAX_CELLS / u64::from(self.chunk_cells)) as u32;
+        geometry.chunks = match (self.chunks, self.buffer_bytes) {
+            (Some(chunks), _) => chunks,
+            (None, Some(buffer)) if bytes(1) > buffer => {
+                return Err(OpenError::BadParameter {
+                    parameter: "the buffer size",
+                    value: buffer,
+                    allowed: format!("{} bytes (one chunk per ring) or more", bytes(1)),
+                });
+            }
+            (None, Some(buffer)) => largest(most, |chunks| bytes(chunks) <= buffer),
+            (None, None) => {
+                let buffer = limits::memory_total() / 8;
+                largest(most.min(DEFAULT_CHUNKS), |chunks| bytes(chunks) <= buffer)
+            }
+        };
+        for target in targets {
+            if let Way::Xdp(steering) = &target.way {
+                xdp::check_pools(geometry, steering)?;
+            }
+        }
+        Ok(geometry)
+    }
+}
+
+/// The largest number up to `most` that fits, where all below it fit as well; 1 if none does.
+fn largest(most: u32, fits: impl Fn(u32) -> bool) -> u32 {
+    let (mut fitting, mut beyond) = (1, most + 1);
+    while beyond - fitting > 1 {
+        let middle = fitting + (beyond - fitting) / 2;
+        *(if fits(middle) { &mut fitting } else { &mut beyond }) = middle;
+    }
+    fitting
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_largest_that_fits_is_found() {
+        for most in 1..40 {
+            for limit in 1..50 {
+                assert_eq!(largest(most, |number| number <= limit), most.min(limit));
+            }
+        }
+        assert_eq!(largest(10, |_| false), 1);
+    }
+}

@@ -1,0 +1,232 @@
+//! How the XDP program tells the time at which a packet arrives.
+//!
+//! The clock is CLOCK_TAI: it is UTC with a whole number of seconds between them, and no other clock that a
+//! program may read converts to UTC exactly.
+//!
+//! Reading it for each packet costs half of what it costs to receive a small packet. Drivers hand over
+//! what has arrived in batches of up to 64 packets (a NAPI poll), so [`Clock::Batch`] reads it for the
+//! first packet of a batch and for every [`READ_EVERY`]th one; those between them get the same time. So
+//! a packet's time is never later than its own reading would be, and earlier by less than it takes to
+//! receive [`READ_EVERY`] packets.
+
+#![cfg_attr(loom, allow(dead_code))]
+
+use std::ffi::CStr;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use crate::bpf::asm::{Assembler, Condition, Helper, Label, Reg, Size};
+use crate::bpf::{BpfError, Link, LoadOptions, Map, MapKind, Program, ProgramKind};
+use crate::device::Device;
+use crate::time::Timestamps;
+
+/// How many packets of a batch share a reading at most.
+const READ_EVERY: u64 = 8;
+/// The tracepoint that the kernel passes at the end of each batch (`trace_napi_poll` in
+/// `net/core/dev.c`), on the CPU that ran the XDP program for the batch's packets.
+const END_OF_BATCH: &CStr = c"napi_poll";
+/// Its driver also runs the XDP program in the system call of whoever writes a packet, where no batch
+/// ends (`drivers/net/tun.c`, `tun_build_skb`).
+const DRIVER_WITHOUT_BATCHES: &str = "tun";
+/// Where the number of the map's only entry is on the stack.
+const KEY: i16 = -4;
+
+/// What is kept of the last reading, for each CPU.
+mod reading {
+    /// The clock's nanoseconds.
+    pub(super) const NANOS: i16 = 0;
+    /// For how many more packets it stands.
+    pub(super) const LEFT: i16 = 8;
+    /// For how many more a new one shall stand.
+    pub(super) const SHARED: i16 = 16;
+    pub(super) const BYTES: u32 = 24;
+}
+
+/// When the clock is read.
+#[derive(Debug)]
+pub(crate) enum Clock {
+    /// For each packet.
+    Packet,
+    /// For some packets of each batch.
+    Batch {
+        /// The last reading, for each CPU.
+        reading: Map,
+        /// Runs the program that forgets the reading at the end of each batch.
+        _forget: Link,
+        /// It is read for each packet after all.
+        each_packet: AtomicBool,
+    },
+}
+
+impl Clock {
+    /// The clock that gives `device`'s packets such times; one that is read for each packet where the
+    /// kernel does not tell where a batch ends, which takes CAP_PERFMON.
+    pub(crate) fn new(wanted: Timestamps, device: &Device) -> Self {
+        let has_batches = device.driver.as_deref() != Some(DRIVER_WITHOUT_BATCHES);
+        if wanted == Timestamps::Batch && has_batches {
+            Self::batch().unwrap_or(Self::Packet)
+        } else {
+            Self::Packet
+        }
+    }
+
+    fn batch() -> Result<Self, BpfError> {
+        let reading = Map::create(MapKind::PercpuArray, "wirecap_clock", reading::BYTES, 1)?;
+        share(&reading, READ_EVERY)?;
+        let forget = Program::load(
+            ProgramKind::RawTracepoint,
+            "wirecap_forget",
+            &forgetting(&reading),
+            LoadOptions::default(),
+        )?;
+        let _forget = Link::attach_tracepoint(&forget, END_OF_BATCH)?;
+        Ok(Self::Batch { reading, _forget, each_packet: AtomicBool::new(false) })
+    }
+
+    /// The packets whose times it tells.
+    pub(crate) fn timestamps(&self) -> Timestamps {
+        match self {
+            Self::Batch { each_packet, .. } if !each_packet.load(Ordering::Relaxed) => Timestamps::Batch,
+            Self::Packet | Self::Batch { .. } => Timestamps::Packet,
+        }
+    }
+
+    /// From now on it is.
+    pub(crate) fn read_for_each_packet(&self) -> Result<(), BpfError> {
+        if let Self::Batch { reading, each_packet, .. } = self {
+            share(reading, 1)?;
+            each_packet.store(true, Ordering::Relaxed);
+        }
+        Ok(())
+    }
+
+    /// Puts the time in nanoseconds into R0. Leaves nothing in R1 to R5 and R7.
+    pub(crate) fn read(&self, program: &mut Assembler) {
+        match self {
+            Self::Packet => {
+                program.call(Helper::KtimeTaiNs);
+            }
+            Self::Batch { reading, .. } => read_for_batch(program, reading),
+        }
+    }
+}
+
+/// Lets every reading stand for so many packets.
+fn share(reading: &Map, packets: u64) -> Result<(), BpfError> {
+    let mut value = [0; reading::BYTES as usize];
+    value[reading::SHARED as usize..].copy_from_slice(&(packets - 1).to_ne_bytes());
+    reading.update(0, &value)
+}
+
+fn read_for_batch(program: &mut Assembler, reading: &Map) {
+    let (read, done) = (program.label(), program.label());
+    find(program, reading, done);
+    program.mov(Reg::R7, Reg::R0);
+    program.load(Size::Double, Reg::R1, Reg::R7, reading::LEFT);
+    program.load(Size::Double, Reg::R0, Reg::R7, reading::NANOS);
+    program.jump_if(Reg::R1, Condition::Eq, 0, read);
+    program.sub(Reg::R1, 1).store(Size::Double, Reg::R7, reading::LEFT, Reg::R1);
+    program.jump(done);
+    program.bind(read);
+    program.call(Helper::KtimeTaiNs);
+    program.store(Size::Double, Reg::R7, reading::NANOS, Reg::R0);
+    program.load(Size::Double, Reg::R1, Reg::R7, reading::SHARED);
+    program.store(Size::Double, Reg::R7, reading::LEFT, Reg::R1);
+    program.bind(done);
+}
+
+/// The program that makes the next packet on this CPU read the clock.
+fn forgetting(reading: &Map) -> Vec<crate::bpf::asm::Insn> {
+    let mut program = Assembler::new();
+    let done = program.label();
+    find(&mut program, reading, done);
+    program.store(Size::Double, Reg::R0, reading::LEFT, 0);
+    program.bind(done);
+    program.mov(Reg::R0, 0).exit();
+    program.finish().expect("every label is bound once, and near")
+}
+
+/// Puts the address of this CPU's last reading into R0; at `missing` the verifier knows that there is one.
+fn find(program: &mut Assembler, reading: &Map, missing: Label) {
+    program.store(Size::Word, Reg::R10, KEY, 0);
+    program.load_map_fd(Reg::R1, reading);
+    program.mov(Reg::R2, Reg::R10).add(Reg::R2, i32::from(KEY));
+    program.call(Helper::MapLookup);
+    program.jump_if(Reg::R0, Condition::Eq, 0, missing);
+}
+
+#[cfg(all(test, not(loom), not(miri)))]
+mod tests {
+    use wirecap_testbed::{Generator, Load, Namespace, Traffic, VethPair, privileged};
+
+    use super::*;
+    use crate::bpf::asm::{Alu, Insn};
+    use crate::bpf::{XDP_DROP, XdpMode};
+
+    /// Nanoseconds that a column of the histogram stands for.
+    const COLUMN_NANOS: i32 = 250;
+    const COLUMNS: u32 = 64;
+
+    /// Notes for each packet how much later its own reading of the clock is than the time it gets.
+    fn noting(clock: &Clock, histogram: &Map) -> Vec<Insn> {
+        let mut program = Assembler::new();
+        let [in_range, done] = [(); 2].map(|()| program.label());
+        clock.read(&mut program);
+        program.mov(Reg::R8, Reg::R0).call(Helper::KtimeTaiNs).sub(Reg::R0, Reg::R8);
+        program.alu64(Alu::Div, Reg::R0, COLUMN_NANOS);
+        let last = COLUMNS.cast_signed() - 1;
+        program.jump_if(Reg::R0, Condition::Lt, last, in_range).mov(Reg::R0, last).bind(in_range);
+        program.store(Size::Word, Reg::R10, KEY, Reg::R0);
+        program.mov(Reg::R2, Reg::R10).add(Reg::R2, i32::from(KEY));
+        program.load_map_fd(Reg::R1, histogram).call(Helper::MapLookup);
+        program.jump_if(Reg::R0, Condition::Eq, 0, done);
+        program.load(Size::Double, Reg::R1, Reg::R0, 0).add(Reg::R1, 1);
+        program.store(Size::Double, Reg::R0, 0, Reg::R1);
+        program.bind(done).mov(Reg::R0, XDP_DROP).exit();
+        program.finish().expect("every label is bound once, and near")
+    }
+
+    /// The column below which so many percent of the packets are.
+    fn percentile(columns: &[u64], percent: u64) -> usize {
+        let wanted = (columns.iter().sum::<u64>() * percent).div_ceil(100);
+        let mut below = 0;
+        columns
+            .iter()
+            .take_while(|&&count| {
+                below += count;
+                below < wanted
+            })
+            .count()
+            + 1
+    }
+
+    /// Shows the error of `Timestamps::Batch` with `--nocapture`; how large it may be is no matter of a test.
+    #[test]
+    fn a_packet_never_gets_a_later_time_than_its_own() {
+        if !privileged() {
+            return;
+        }
+        let (near, far) = (Namespace::new().unwrap(), Namespace::new().unwrap());
+        let pair = VethPair::new((&near, "a0"), (&far, "a1"), 1, 1500).unwrap();
+        let clock = Clock::batch().expect("the kernel has the tracepoint");
+        let mut generator = Generator::new(&pair.sender, &Traffic::to(&pair.receiver)).unwrap();
+        let load = || Load::new(0, 200_000);
+        for (rate, load) in [("full rate", load()), ("200,000/s", load().per_second(200_000))] {
+            let histogram = Map::create(MapKind::PercpuArray, "errors", 8, COLUMNS).unwrap();
+            let code = noting(&clock, &histogram);
+            let program = Program::load(ProgramKind::Xdp, "errors", &code, LoadOptions::default()).unwrap();
+            let attach = || Link::attach_xdp(&program, pair.receiver.index, XdpMode::Native);
+            let link = far.run_in(attach).unwrap().unwrap();
+            generator.send(&[load]).unwrap();
+            drop(link);
+            let columns: Vec<u64> =
+                (0..COLUMNS).map(|column| histogram.lookup_sums(column).unwrap()[0]).collect();
+            let total: u64 = columns.iter().sum();
+            assert!((1..=200_000).contains(&total), "{columns:?}");
+            let below = |percent| percentile(&columns, percent) as i32 * COLUMN_NANOS;
+            println!("{rate}: {total} packets, by {COLUMN_NANOS} ns: {columns:?}");
+            println!("half below {} ns, 99 % below {} ns", below(50), below(99));
+            // A time from the future would be an enormous error; a machine that stands still makes a large one.
+            assert!(columns[COLUMNS as usize - 1] < total / 10, "{columns:?}");
+        }
+    }
+}

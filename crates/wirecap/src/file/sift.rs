@@ -1,0 +1,62 @@
+//! The filter of a savefile: compiled for each of its interfaces, whose packets may be of different kinds.
+
+use std::collections::HashMap;
+
+use crate::error::FilterChangeError;
+use crate::filter::{CompiledFilter, Context, FilterRequest};
+use crate::savefile::{LinkType, Record};
+
+/// Which packets of a savefile are wanted.
+#[derive(Debug, Default)]
+pub(super) struct Sift {
+    request: Option<FilterRequest>,
+    /// By the interface's number.
+    filters: HashMap<u32, CompiledFilter>,
+    pub(super) filtered: u64,
+}
+
+impl Sift {
+    /// Those that `request` asks for, nothing being known of the file's interfaces yet.
+    pub(super) fn new(request: FilterRequest) -> Self {
+        Self { request: Some(request), ..Self::default() }
+    }
+
+    /// Goes on from `before`, which counted what it turned away.
+    pub(super) fn after(self, before: &Self) -> Self {
+        Self { filtered: before.filtered, ..self }
+    }
+
+    /// Compiles the filter for an interface of the file.
+    pub(super) fn learn(
+        &mut self,
+        interface: u32,
+        link_type: LinkType,
+        path: &str,
+    ) -> Result<(), FilterChangeError> {
+        if let Some(request) = &self.request {
+            let filter = request.compile(link_type)?;
+            let unsupported = |source| FilterChangeError::Unsupported { interface: path.to_owned(), source };
+            self.filters.insert(interface, CompiledFilter::for_file(&filter).map_err(unsupported)?);
+        }
+        Ok(())
+    }
+
+    /// Whether the record's interface is known.
+    pub(super) fn knows(&self, interface: u32) -> bool {
+        self.request.is_none() || self.filters.contains_key(&interface)
+    }
+
+    /// Whether the record, of an interface that is known, is wanted. Counts it if not.
+    pub(super) fn wants(&mut self, record: &Record<'_>) -> bool {
+        self.wants_bytes(record.interface, record.data, record.wire_len)
+    }
+
+    pub(super) fn wants_bytes(&mut self, interface: u32, data: &[u8], wire_len: u32) -> bool {
+        let wanted = self
+            .filters
+            .get(&interface)
+            .is_none_or(|filter| filter.matches(data, wire_len, &Context::default()) > 0);
+        self.filtered += u64::from(!wanted);
+        wanted
+    }
+}

@@ -1,0 +1,133 @@
+//! How the rings of an interface are filtered: by the kernel as far as that is exact, else by user space.
+
+use std::io;
+use std::sync::Arc;
+
+use libc::sock_filter;
+
+use crate::device::Device;
+use crate::error::FilterChangeError;
+use crate::filter::{ClassicInsn, Filter, SocketForm, Unsupported, Unsure};
+use crate::packet::SNAP_BYTES_MIN;
+use crate::packet::ring::PacketRing;
+use crate::packet::steering;
+use crate::sieve::{Check, UserFilter};
+use crate::sys::wait_for_running_programs;
+
+/// The most instructions that stand before a filter, to select packets by direction and queue.
+const SELECTION_INSNS: usize = 6;
+
+/// A socket filter, and what is left to user space.
+#[derive(Debug, Clone)]
+pub(crate) struct Filtering {
+    program: Vec<sock_filter>,
+    check: Check,
+    /// The program turns packets away.
+    filters: bool,
+    /// Why user space decides on every packet, where the kernel was to.
+    pub(crate) in_user_space: Option<String>,
+}
+
+impl Filtering {
+    /// Lets nothing through.
+    pub(crate) fn deaf() -> Self {
+        Self { program: steering::nothing(), ..Self::none(0) }
+    }
+
+    /// Lets everything through.
+    pub(crate) fn none(snap_len: u32) -> Self {
+        let program = steering::everything(snap_len.max(SNAP_BYTES_MIN));
+        Self { program, check: Check::Nothing, filters: false, in_user_space: None }
+    }
+
+    /// Begins to receive on `rings`, which were deaf until now.
+    pub(crate) fn begin(&self, rings: &[Arc<PacketRing>]) -> io::Result<()> {
+        rings.iter().try_for_each(|ring| ring.listen(&self.program, self.filters))
+    }
+
+    /// Has the kernel run `filter` if it does that as libpcap would, else user space.
+    fn of(filter: &Filter, device: &Device, snap_len: u32) -> Result<Self, Unsupported> {
+        if filter.matches_everything() {
+            return Ok(Self::none(snap_len));
+        }
+        match filter.for_socket(snap_len.max(SNAP_BYTES_MIN), SELECTION_INSNS) {
+            Ok(form) => Ok(Self::by(form, device)),
+            Err(reason) => Self::in_user_space(filter, device, reason.to_string()),
+        }
+    }
+
+    fn in_user_space(filter: &Filter, device: &Device, reason: String) -> Result<Self, Unsupported> {
+        let form = filter.beside_socket()?;
+        Ok(Self { filters: false, in_user_space: Some(reason), ..Self::by(form, device) })
+    }
+
+    fn by(form: SocketForm, device: &Device) -> Self {
+        let user = |compiled| UserFilter::of(compiled, device);
+        let check = match form.unsure {
+            Unsure::Nothing => Check::Nothing,
+            Unsure::Tagged(filter) => Check::Tagged(user(filter)),
+            Unsure::Everything(filter) => Check::Everything(user(filter)),
+        };
+        let program = form.program.into_iter().map(sock_filter::from).collect();
+        Self { program, check, filters: true, in_user_space: None }
+    }
+
+    /// Puts `filter` in place of `before` on all of `rings`, or leaves all as it was.
+    pub(crate) fn replace(
+        before: &Self,
+        filter: &Filter,
+        rings: &[Arc<PacketRing>],
+        device: &Device,
+        snap_len: u32,
+    ) -> Result<Self, FilterChangeError> {
+        let unsupported = |source| FilterChangeError::Unsupported { interface: device.name.clone(), source };
+        let next = Self::of(filter, device, snap_len).map_err(unsupported)?;
+        let installed = match next.install(before, filter, rings, device) {
+            Ok(()) => Ok(next),
+            // Too long for this kernel, or not to its taste: it takes no loads of scratch memory that may not have
+            // been stored to.
+            Err(error) if is_refusal(&error) && next.filters => {
+                let next =
+                    Self::in_user_space(filter, device, format!("the kernel does not take it ({error})"))
+                        .map_err(unsupported)?;
+                next.install(before, filter, rings, device).map(|()| next)
+            }
+            Err(error) => Err(error),
+        };
+        installed.map_err(|source| FilterChangeError::Socket { interface: device.name.clone(), source })
+    }
+
+    /// Every packet that `filter` and the one before it want is captured, once.
+    fn install(
+        &self,
+        before: &Self,
+        filter: &Filter,
+        rings: &[Arc<PacketRing>],
+        device: &Device,
+    ) -> io::Result<()> {
+        // What waits in the rings was filtered by the one before, if at all.
+        if let Ok(filter) = UserFilter::new(filter, device) {
+            rings.iter().for_each(|ring| ring.begin_change(filter.clone()));
+        }
+        let attached = rings.iter().try_for_each(|ring| ring.listen(&self.program, self.filters));
+        let now = if attached.is_ok() { self } else { before };
+        if attached.is_err() {
+            // The program that was there before fits where it was.
+            rings.iter().try_for_each(|ring| ring.listen(&before.program, before.filters))?;
+        }
+        wait_for_running_programs();
+        rings.iter().for_each(|ring| ring.settle(now.check.clone()));
+        attached
+    }
+}
+
+/// Whether it is the program that the kernel does not want.
+fn is_refusal(error: &io::Error) -> bool {
+    matches!(error.raw_os_error(), Some(libc::EINVAL | libc::ENOMEM))
+}
+
+impl From<ClassicInsn> for sock_filter {
+    fn from(ClassicInsn { code, jt, jf, k }: ClassicInsn) -> Self {
+        Self { code, jt, jf, k }
+    }
+}

@@ -1,0 +1,183 @@
+//! What user space does of a filter: it looks at the packets on which the kernel could not decide.
+
+use std::collections::VecDeque;
+
+use crate::device::Device;
+use crate::filter::{CompiledFilter, Context, Filter, PacketType, Unsupported};
+
+/// A filter, and what it may ask about the interface.
+#[derive(Debug, Clone)]
+pub(crate) struct UserFilter {
+    compiled: CompiledFilter,
+    ifindex: u32,
+    mac: [u8; 6],
+}
+
+impl UserFilter {
+    pub(crate) fn new(filter: &Filter, device: &Device) -> Result<Self, Unsupported> {
+        CompiledFilter::new(filter).map(|compiled| Self::of(compiled, device))
+    }
+
+    pub(crate) fn of(compiled: CompiledFilter, device: &Device) -> Self {
+        Self { compiled, ifindex: device.index, mac: device.mac.map(|mac| mac.0).unwrap_or_default() }
+    }
+
+    fn matches(&self, packet: &Sifted<'_>) -> bool {
+        let packet_type = packet.packet_type.unwrap_or_else(|| self.packet_type(packet.data));
+        let context = Context { ifindex: self.ifindex, packet_type, ..Context::default() };
+        self.compiled.matches(packet.data, packet.wire_len, &context) > 0
+    }
+
+    /// For whom the kernel would say that a received frame is.
+    fn packet_type(&self, frame: &[u8]) -> PacketType {
+        match frame.first_chunk::<6>() {
+            Some([0xff, 0xff, 0xff, 0xff, 0xff, 0xff]) => PacketType::Broadcast,
+            Some([first, ..]) if first & 1 == 1 => PacketType::Multicast,
+            Some(to) if *to == self.mac => PacketType::Host,
+            _ => PacketType::OtherHost,
+        }
+    }
+}
+
+/// Which of a ring's packets user space decides on, and how.
+#[derive(Debug, Clone, Default)]
+pub(crate) enum Check {
+    /// None: the kernel has, or no filter was asked for.
+    #[default]
+    Nothing,
+    /// Those that bear a VLAN tag.
+    Tagged(UserFilter),
+    /// All.
+    Everything(UserFilter),
+}
+
+impl Check {
+    fn wants(&self, packet: &Sifted<'_>) -> bool {
+        match self {
+            Self::Everything(filter) => filter.matches(packet),
+            Self::Tagged(filter) if packet.tagged => filter.matches(packet),
+            Self::Tagged(_) | Self::Nothing => true,
+        }
+    }
+}
+
+/// A packet as the sieve sees it.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Sifted<'a> {
+    pub(crate) data: &'a [u8],
+    pub(crate) wire_len: u32,
+    /// It bears a VLAN tag that the kernel's filter did not see.
+    pub(crate) tagged: bool,
+    /// For whom it is, where the kernel said so.
+    pub(crate) packet_type: Option<PacketType>,
+}
+
+/// A ring's part of a filter. While the filter is changed, packets that the old one was to decide on wait in the
+/// ring: those must match both.
+#[derive(Debug, Default)]
+pub(crate) struct Sieve {
+    /// For what waits, in its order.
+    stages: VecDeque<Stage>,
+    /// For what comes behind.
+    check: Check,
+    filtered: u64,
+}
+
+#[derive(Debug)]
+struct Stage {
+    /// How many of the ring's next cells (with the engine `packet`: packets) it is for; none while it is not known
+    /// yet how many wait.
+    left: Option<u64>,
+    checks: Vec<Check>,
+}
+
+impl Sieve {
+    /// From now on `filter` looks at everything, until [`settle`](Self::settle).
+    pub(crate) fn begin_change(&mut self, filter: UserFilter) {
+        self.stages.push_back(Stage { left: None, checks: vec![self.check.clone()] });
+        for stage in &mut self.stages {
+            stage.checks.push(Check::Everything(filter.clone()));
+        }
+    }
+
+    /// The kernel has the new filter: what comes behind the `waiting` next cells or packets needs no more than
+    /// `check`.
+    pub(crate) fn settle(&mut self, check: Check, waiting: u64) {
+        self.check = check;
+        let before: u64 = self.stages.iter().filter_map(|stage| stage.left).sum();
+        if let Some(stage) = self.stages.back_mut().filter(|stage| stage.left.is_none()) {
+            stage.left = Some(waiting.saturating_sub(before));
+        }
+        self.stages.retain(|stage| stage.left != Some(0));
+    }
+
+    /// Whether it has nothing to look at.
+    #[inline]
+    pub(crate) fn is_idle(&self) -> bool {
+        self.stages.is_empty() && matches!(self.check, Check::Nothing)
+    }
+
+    /// How many packets it turned away.
+    pub(crate) fn filtered(&self) -> u64 {
+        self.filtered
+    }
+
+    /// Whether the packet is wanted, which lies in so many `cells`. Counts it if not.
+    pub(crate) fn wants(&mut self, cells: u64, packet: &Sifted<'_>) -> bool {
+        let wanted = match self.stages.front() {
+            Some(stage) => stage.checks.iter().all(|check| check.wants(packet)),
+            None => self.check.wants(packet),
+        };
+        if let Some(Stage { left: Some(left), .. }) = self.stages.front_mut() {
+            *left = left.saturating_sub(cells);
+            if *left == 0 {
+                self.stages.pop_front();
+            }
+        }
+        self.filtered += u64::from(!wanted);
+        wanted
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+    use crate::savefile::LinkType;
+
+    /// Wants packets whose first byte is at least `least`.
+    fn at_least(least: u8) -> UserFilter {
+        let text = format!("4,48 0 0 0,53 0 1 {least},6 0 0 1,6 0 0 0");
+        let filter = Filter::parse(&text, LinkType::ETHERNET).unwrap();
+        UserFilter { compiled: CompiledFilter::new(&filter).unwrap(), ifindex: 0, mac: [0; 6] }
+    }
+
+    fn wants(sieve: &mut Sieve, byte: u8) -> bool {
+        sieve.wants(1, &Sifted { data: &[byte], wire_len: 1, tagged: false, packet_type: None })
+    }
+
+    #[test]
+    fn what_waited_during_changes_must_match_every_filter_that_it_saw() {
+        let mut sieve = Sieve::default();
+        assert!(sieve.is_idle());
+        sieve.settle(Check::Everything(at_least(3)), 0);
+        // Three packets wait when the filter is changed, one of which is taken meanwhile.
+        sieve.begin_change(at_least(1));
+        assert!(!wants(&mut sieve, 2));
+        sieve.settle(Check::Everything(at_least(1)), 2);
+        assert!(wants(&mut sieve, 3));
+        // One of those is left, and three more have come.
+        sieve.begin_change(at_least(2));
+        sieve.settle(Check::Nothing, 4);
+        assert_eq!([2, 1, 2, 1, 0].map(|byte| wants(&mut sieve, byte)), [false, false, true, false, true]);
+        assert!(sieve.is_idle());
+        assert_eq!(sieve.filtered(), 4);
+    }
+
+    #[test]
+    fn only_what_bears_a_tag_is_looked_at_where_the_kernel_saw_the_rest() {
+        let mut sieve = Sieve::default();
+        sieve.settle(Check::Tagged(at_least(9)), 0);
+        let packet = |tagged| Sifted { data: &[0], wire_len: 1, tagged, packet_type: None };
+        assert!(sieve.wants(1, &packet(false)) && !sieve.wants(1, &packet(true)));
+    }
+}

@@ -1,0 +1,28 @@
+//! Who is at the other end of a socket.
+
+#![allow(unsafe_code)]
+
+use std::io;
+use std::os::fd::{AsFd, AsRawFd};
+
+/// The process that listens at the socket that `socket` is connected to; `None` if this process's PID
+/// namespace does not show it.
+pub(crate) fn listening_process(socket: impl AsFd) -> io::Result<Option<u32>> {
+    // Not by rustix, to whose `Pid` a hidden process, which the kernel calls 0, must not come.
+    let mut peer = libc::ucred { pid: 0, uid: 0, gid: 0 };
+    let mut bytes = size_of::<libc::ucred>() as libc::socklen_t;
+    // SAFETY: the kernel writes at most `bytes` bytes to `peer`, of which any are a valid value.
+    let outcome = unsafe {
+        libc::getsockopt(
+            socket.as_fd().as_raw_fd(),
+            libc::SOL_SOCKET,
+            libc::SO_PEERCRED,
+            (&raw mut peer).cast(),
+            &raw mut bytes,
+        )
+    };
+    if outcome < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    Ok(u32::try_from(peer.pid).ok().filter(|pid| *pid > 0))
+}

@@ -1,0 +1,162 @@
+//! What a capture puts on an interface: its program, and the map of its sockets.
+
+use std::cell::RefCell;
+use std::sync::Arc;
+
+use crate::bpf::{BpfError, Map};
+use crate::device::{Device, Rung};
+use crate::error::{FilterChangeError, OpenError};
+use crate::filter::{Filter, Unsupported};
+use crate::ring::{StampSource, UmemRing};
+use crate::sieve::{Check, UserFilter};
+use crate::stamps::{NoStamps, ProgramStamps};
+use crate::steer::Steering;
+use crate::sys::promiscuous::Promiscuous;
+use crate::sys::wait_for_running_programs;
+use crate::sys::xdp::XdpSocket;
+use crate::time::Timestamps;
+use crate::xdp::blueprint::{Blueprint, Where};
+use crate::xdp::claim::Claim;
+use crate::xdp::ladder::Ladder;
+use crate::xdp::place::Place;
+use crate::xdp::{Settings, refused, system};
+
+/// What a capture has put on an interface: the program, and the map of its sockets. All of it is held
+/// by descriptors, so the kernel removes it whatever way the process ends.
+#[derive(Debug)]
+pub(crate) struct Attachment {
+    /// The keys in use.
+    keys: Vec<u32>,
+    blueprint: Blueprint,
+    place: Place,
+    pub(super) stamps: Arc<dyn StampSource>,
+    /// Whose times the program looks up.
+    pub(super) timestamps: Timestamps,
+    rings: Vec<Arc<UmemRing>>,
+    filters: Where,
+    check: Check,
+    _promiscuous: Option<Promiscuous>,
+    _claims: Vec<Claim>,
+}
+
+impl Attachment {
+    /// Attaches the program, without sockets yet: everything passes.
+    pub(super) fn new(
+        device: &Device,
+        steering: &Steering,
+        settings: &Settings,
+        ladder: &mut Ladder<'_>,
+    ) -> Result<Self, OpenError> {
+        let turn = Claim::turn(device)?;
+        let claims = steering.queues().iter().map(|&queue| Claim::queue(device, queue));
+        let claims = claims.collect::<Result<Vec<_>, _>>()?;
+        let blueprint =
+            Blueprint::new(device, steering, settings).map_err(|source| refused(device, source))?;
+        let promiscuous = settings
+            .promiscuous
+            .then(|| Promiscuous::join(device.index))
+            .transpose()
+            .map_err(|source| system("set the interface to promiscuous mode", source))?;
+        let filter = settings.filter.as_ref();
+        let filters = RefCell::new(Where::default());
+        let place = Place::take(ladder, steering.queues(), |array| {
+            let (program, place) = blueprint.load(array, filter)?;
+            filters.replace(place);
+            Ok(program)
+        })?;
+        let kept = claims.iter().try_for_each(|claim| claim.keep(place.array()));
+        kept.map_err(|source| system("claim a receive queue by a socket", source))?;
+        drop(turn);
+        let filters = filters.into_inner();
+        if ladder.rung == Rung::Generic {
+            // It also sees packets that come in no batch.
+            blueprint.clock.read_for_each_packet().map_err(|source| refused(device, source))?;
+        }
+        let check = blueprint.check(filter, &filters).map_err(|source| unsupported(device, source))?;
+        let stamps: Arc<dyn StampSource> = match &blueprint.stamp_failed {
+            Some(map) => Arc::new(ProgramStamps::new(Arc::clone(map))),
+            None => Arc::new(NoStamps),
+        };
+        let keys = steering.queues().iter().zip(steering.rings_of_queues());
+        let keys = keys.flat_map(|(&queue, rings)| (0..rings).map(move |part| steering.key(queue, part)));
+        let timestamps = blueprint.timestamps();
+        Ok(Self {
+            keys: keys.collect(),
+            blueprint,
+            place,
+            timestamps,
+            stamps,
+            rings: Vec::new(),
+            filters,
+            check,
+            _promiscuous: promiscuous,
+            _claims: claims,
+        })
+    }
+
+    /// Counts by queue what the program turned away.
+    pub(super) fn filtered(&self) -> &Arc<Map> {
+        &self.blueprint.filtered
+    }
+
+    /// Has user space do on `rings` what the program leaves to it.
+    pub(super) fn settle(&mut self, rings: &[Arc<UmemRing>]) {
+        self.rings = rings.to_vec();
+        self.rings.iter().for_each(|ring| ring.settle(self.check.clone()));
+    }
+
+    /// From now on the packets that `filter` wants are captured.
+    pub(crate) fn set_filter(&mut self, filter: &Filter) -> Result<(), FilterChangeError> {
+        let device = &self.blueprint.device;
+        let failed = |source| FilterChangeError::Program { interface: device.name.clone(), source };
+        let _turn = Claim::turn(device).map_err(|error| FilterChangeError::Interface(Box::new(error)))?;
+        let (program, filters) = self.blueprint.load(self.place.array(), Some(filter)).map_err(failed)?;
+        let check = self.blueprint.check(Some(filter), &filters);
+        let check = check.map_err(|source| unsupported(device, source))?;
+        // What waits in the rings may have been let through for user space to decide on.
+        if let Ok(filter) = UserFilter::new(filter, device) {
+            self.rings.iter().for_each(|ring| ring.begin_change(filter.clone()));
+        }
+        let exchanged = self.place.exchange(program).map_err(failed);
+        if exchanged.is_ok() {
+            (self.filters, self.check) = (filters, check);
+        }
+        wait_for_running_programs();
+        self.rings.iter().for_each(|ring| ring.settle(self.check.clone()));
+        exchanged
+    }
+
+    /// Why user space decides on every packet, if it does.
+    pub(crate) fn filters_in_user_space(&self) -> Option<&str> {
+        match &self.filters {
+            Where::Program => None,
+            Where::UserSpace(reason) => Some(reason),
+        }
+    }
+
+    /// From now on the packets of the ring with this key go to `socket`.
+    pub(super) fn receive(&self, key: u32, socket: &XdpSocket) -> Result<(), BpfError> {
+        self.blueprint.sockets.update_fd(key, socket)
+    }
+
+    /// Lets packets pass to the host again. When it returns, the last packet is in its ring.
+    pub(crate) fn detach(self) {
+        drop(self);
+        wait_for_running_programs();
+    }
+}
+
+fn unsupported(device: &Device, source: Unsupported) -> FilterChangeError {
+    FilterChangeError::Unsupported { interface: device.name.clone(), source }
+}
+
+impl Drop for Attachment {
+    fn drop(&mut self) {
+        for &key in &self.keys {
+            // Fails only where the socket is gone already.
+            let _ = self.blueprint.sockets.delete(key);
+        }
+        // Before others may claim the queues, whose slots are theirs then.
+        self.place.leave();
+    }
+}

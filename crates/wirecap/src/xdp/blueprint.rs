@@ -1,0 +1,110 @@
+//! What the programs of a capture are made of: the same for all that take each other's place as the filter is
+//! changed.
+
+use std::sync::Arc;
+
+use crate::bpf::{BpfError, Map, MapKind, Program, XDP_DROP, XDP_PASS};
+use crate::clock::Clock;
+use crate::device::Device;
+use crate::filter::{Filter, Unsupported};
+use crate::program::{self, FilterPlan, LoadError, Plan, Stamping};
+use crate::sieve::{Check, UserFilter};
+use crate::steer::Steering;
+use crate::time::Timestamps;
+use crate::xdp::Settings;
+
+#[derive(Debug)]
+pub(super) struct Blueprint {
+    pub(super) device: Device,
+    steering: Steering,
+    pub(super) sockets: Map,
+    pub(super) clock: Clock,
+    /// With times: becomes nonzero where the driver has no room for them.
+    pub(super) stamp_failed: Option<Arc<Map>>,
+    /// Counts by queue what the program turned away.
+    pub(super) filtered: Arc<Map>,
+    verdict: i32,
+}
+
+/// Where a filter runs.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(super) enum Where {
+    /// In the program, or there is none.
+    #[default]
+    Program,
+    /// In user space, on every packet, for this reason.
+    UserSpace(String),
+}
+
+impl Blueprint {
+    pub(super) fn new(device: &Device, steering: &Steering, settings: &Settings) -> Result<Self, BpfError> {
+        let stamp_failed = || Map::create(MapKind::Array, "wirecap_nostamp", 4, 1).map(Arc::new);
+        let counter_bytes = size_of::<u64>() as u32;
+        let filtered = Map::create(MapKind::PercpuArray, "wirecap_filter", counter_bytes, device.rx_queues)?;
+        Ok(Self {
+            device: device.clone(),
+            steering: steering.clone(),
+            sockets: Map::create(MapKind::Xskmap, "wirecap_sockets", 4, steering.keys(device.rx_queues))?,
+            clock: Clock::new(settings.timestamps, device),
+            stamp_failed: (settings.timestamps != Timestamps::None).then(stamp_failed).transpose()?,
+            filtered: Arc::new(filtered),
+            verdict: if settings.drop_rejected { XDP_DROP } else { XDP_PASS },
+        })
+    }
+
+    /// Whose times the program looks up.
+    pub(super) fn timestamps(&self) -> Timestamps {
+        self.stamp_failed.as_ref().map_or(Timestamps::None, |_| self.clock.timestamps())
+    }
+
+    /// Loads a program with `filter` in it, or one without if that is impossible.
+    pub(super) fn load(&self, array: &Map, filter: Option<&Filter>) -> Result<(Program, Where), BpfError> {
+        let filter = filter.filter(|filter| !filter.matches_everything());
+        let reason = match self.load_with(array, filter) {
+            Ok(program) => return Ok((program, Where::Program)),
+            Err(LoadError::Filter(unsupported)) => unsupported.to_string(),
+            Err(LoadError::Kernel(BpfError::Rejected { log, .. })) if filter.is_some() => {
+                format!("the kernel's verifier refuses it ({})", last_words(&log))
+            }
+            Err(LoadError::Kernel(error)) => return Err(error),
+        };
+        match self.load_with(array, None) {
+            Ok(program) => Ok((program, Where::UserSpace(reason))),
+            Err(LoadError::Kernel(error)) => Err(error),
+            Err(LoadError::Filter(_)) => unreachable!("there is no filter"),
+        }
+    }
+
+    fn load_with(&self, array: &Map, filter: Option<&Filter>) -> Result<Program, LoadError> {
+        program::load(&Plan {
+            array,
+            sockets: &self.sockets,
+            steering: &self.steering,
+            rx_queues: self.device.rx_queues,
+            filter: filter.map(|filter| FilterPlan {
+                filter,
+                counts: &self.filtered,
+                address: self.device.mac.map(|mac| mac.0),
+                verdict: self.verdict,
+            }),
+            stamping: self.stamp_failed.as_deref().map(|failed| Stamping { clock: &self.clock, failed }),
+        })
+    }
+
+    /// What user space does of `filter`, which runs there.
+    pub(super) fn check(&self, filter: Option<&Filter>, place: &Where) -> Result<Check, Unsupported> {
+        match (filter, place) {
+            (Some(filter), Where::UserSpace(_)) => {
+                UserFilter::new(filter, &self.device).map(Check::Everything)
+            }
+            _ => Ok(Check::Nothing),
+        }
+    }
+}
+
+/// What the verifier said at last, but for its statistics.
+fn last_words(log: &str) -> &str {
+    let is_statistics = |line: &&str| line.starts_with("processed ") || line.starts_with("verification time");
+    let mut lines = log.lines().rev().map(str::trim);
+    lines.find(|line| !line.is_empty() && !is_statistics(line)).unwrap_or("it does not say why")
+}

@@ -1,0 +1,239 @@
+//! A capture's place on an interface that it may share with other processes, each on queues of its own.
+//!
+//! One process alone has its program attached directly: a dispatcher in front would cost a tail call per
+//! packet (12 ns where indirect jumps are mitigated). When a second one comes it finds the first one's
+//! program, and puts a dispatcher in its stead, in one step: that goes on in the program which an array
+//! of programs has for the packet's queue, or passes the packet to the host. From then on every process
+//! fills and empties the slots of its own queues.
+//!
+//! Everything hangs on descriptors. Each process holds the link, which holds what is attached, and the
+//! array, whose slots the kernel empties when no process holds it any more. So processes may be killed in
+//! any order: what the others need stays, and with the last one all goes. The slots of one that was killed
+//! keep its program, whose sockets are gone, so that its packets pass.
+//!
+//! The kernel empties an array at leisure after its last holder let go of it, also if somebody has got hold
+//! of it meanwhile. So every claim (`claim`) holds the array for as long as others see it, and whoever comes
+//! gets hold of the array before it looks for the claims of others. Where there are none it uses an array of
+//! its own.
+
+use std::thread;
+use std::time::{Duration, Instant};
+
+use crate::bpf::{BpfError, Link, Map, MapKind, Program, link_holding};
+use crate::device::{AttachedXdp, Device, XdpMode};
+use crate::error::OpenError;
+use crate::program::{self, DISPATCHER, QUEUE_PROGRAM};
+use crate::xdp::claim::{holder_beside, is_anybody_beside};
+use crate::xdp::ladder::Ladder;
+use crate::xdp::refused;
+
+/// The name of the array of programs.
+const ARRAY: &str = "wirecap_queues";
+/// Its slots: no driver has more queues.
+const SLOTS: u32 = 4096;
+/// How long an interface may be busy without a program that can be found: whoever looks at all links, or
+/// just ends, holds one for a moment.
+const BUSY_PATIENCE: Duration = Duration::from_millis(500);
+const BUSY_PAUSE: Duration = Duration::from_millis(10);
+
+/// A program's place on an interface, alone or behind the dispatcher.
+#[derive(Debug)]
+pub(super) struct Place {
+    slots: Slots,
+    link: Link,
+}
+
+impl Place {
+    /// Takes the place of `queues` on the ladder's interface, for the program that `load` makes; it is told
+    /// the array of programs, which it must refer to so that others find it. To be called by one process
+    /// at a time.
+    pub(super) fn take(
+        ladder: &mut Ladder<'_>,
+        queues: &[u32],
+        load: impl Fn(&Map) -> Result<Program, BpfError>,
+    ) -> Result<Self, OpenError> {
+        let device = ladder.device;
+        let deadline = Instant::now() + BUSY_PATIENCE;
+        loop {
+            let taken = match Occupant::find(device, queues)? {
+                Some(occupant) if is_anybody_beside(device, queues)? => occupant.join(ladder, queues, &load),
+                Some(leftover) => leftover.replace(ladder, queues, &load),
+                None => Self::alone(ladder, queues, &load),
+            };
+            match taken {
+                Err(BpfError::InterfaceBusy { .. }) if Instant::now() < deadline => {
+                    thread::sleep(BUSY_PAUSE);
+                }
+                taken => return taken.map_err(|source| refused(device, source)),
+            }
+        }
+    }
+
+    fn alone(
+        ladder: &mut Ladder<'_>,
+        queues: &[u32],
+        load: impl Fn(&Map) -> Result<Program, BpfError>,
+    ) -> Result<Self, BpfError> {
+        let slots = Slots::of_new_array(queues, load)?;
+        let link = ladder.attach(&slots.program)?;
+        Ok(Self { slots, link })
+    }
+
+    /// The array of programs, to which each of them must refer.
+    pub(super) fn array(&self) -> &Map {
+        &self.slots.array
+    }
+
+    /// Puts `program` in the place of the one that there is. Each packet is one program's. To be called by one
+    /// process at a time.
+    pub(super) fn exchange(&mut self, program: Program) -> Result<(), BpfError> {
+        let is_attached = self.link.info()?.program_id == self.slots.program.info()?.id;
+        if is_attached {
+            self.link.update(&program)?;
+        }
+        let before = std::mem::replace(&mut self.slots.program, program);
+        let exchanged = self.slots.fill();
+        if exchanged.is_err() {
+            // What was there before fits where it was; and if it does not the interface is gone.
+            self.slots.program = before;
+            let _ = self.slots.fill();
+            let _ = if is_attached { self.link.update(&self.slots.program) } else { Ok(()) };
+        }
+        exchanged
+    }
+
+    /// Gets no packets any more. The queues may be claimed by others then.
+    pub(super) fn leave(&mut self) {
+        self.slots.empty();
+    }
+}
+
+/// The slots of this process's queues. They are emptied when this goes.
+#[derive(Debug)]
+struct Slots {
+    array: Map,
+    program: Program,
+    queues: Vec<u32>,
+}
+
+impl Slots {
+    fn of_new_array(
+        queues: &[u32],
+        load: impl Fn(&Map) -> Result<Program, BpfError>,
+    ) -> Result<Self, BpfError> {
+        let array = Map::create(MapKind::ProgArray, ARRAY, 4, SLOTS)?;
+        let program = load(&array)?;
+        Self::of(array, program, queues)
+    }
+
+    fn of(array: Map, program: Program, queues: &[u32]) -> Result<Self, BpfError> {
+        let slots = Self { array, program, queues: queues.to_vec() };
+        slots.fill()?;
+        Ok(slots)
+    }
+
+    /// Has the program in each of them, whatever was there before: those of a process that was killed are not
+    /// empty.
+    fn fill(&self) -> Result<(), BpfError> {
+        self.queues.iter().try_for_each(|&queue| self.array.update_fd(queue, &self.program))
+    }
+
+    /// Empties them, once: later they may be somebody else's.
+    fn empty(&mut self) {
+        for queue in self.queues.drain(..) {
+            // Fails only where the slot is empty already.
+            let _ = self.array.delete(queue);
+        }
+    }
+}
+
+impl Drop for Slots {
+    fn drop(&mut self) {
+        self.empty();
+    }
+}
+
+/// What other captures have on an interface.
+struct Occupant {
+    link: Link,
+    array: Map,
+    mode: XdpMode,
+    /// The first one's program is attached directly.
+    is_alone: bool,
+}
+
+impl Occupant {
+    /// The captures on `device` that are to be joined with `queues`; `None` if there are none, also if
+    /// something else is there.
+    fn find(device: &Device, queues: &[u32]) -> Result<Option<Self>, OpenError> {
+        let Some(attached) = device.attached_now()?.into_iter().next() else { return Ok(None) };
+        match Self::behind(attached) {
+            Ok(Found::Wirecap(occupant)) => Ok(Some(occupant)),
+            Ok(Found::Other) => Ok(None),
+            Ok(Found::OtherVersion(program)) => {
+                Err(OpenError::OtherVersion { interface: device.name.clone(), program })
+            }
+            Err(source @ BpfError::NotPermitted { .. }) => match holder_beside(device, queues) {
+                Some(holder) => Err(OpenError::Joining { interface: device.name.clone(), holder, source }),
+                None => Ok(None),
+            },
+            // It has gone meanwhile.
+            Err(error) if error.errno() == Some(libc::ENOENT) => Ok(None),
+            Err(source) => Err(refused(device, source)),
+        }
+    }
+
+    fn behind(attached: AttachedXdp) -> Result<Found, BpfError> {
+        let Some(link) = link_holding(attached.program_id)? else { return Ok(Found::Other) };
+        let program = Program::by_id(attached.program_id)?.info()?;
+        let is_alone = match &*program.name {
+            QUEUE_PROGRAM => true,
+            DISPATCHER => false,
+            name if name.starts_with("wirecap") => return Ok(Found::OtherVersion(program.name)),
+            _ => return Ok(Found::Other),
+        };
+        for id in program.map_ids {
+            let array = Map::by_id(id)?;
+            if array.name() == ARRAY {
+                let mode = attached.mode;
+                return Ok(Found::Wirecap(Self { link, array, mode, is_alone }));
+            }
+        }
+        Ok(Found::Other)
+    }
+
+    fn join(
+        self,
+        ladder: &mut Ladder<'_>,
+        queues: &[u32],
+        load: impl Fn(&Map) -> Result<Program, BpfError>,
+    ) -> Result<Place, BpfError> {
+        let program = load(&self.array)?;
+        if self.is_alone {
+            self.link.update(&program::load_dispatcher(&self.array)?)?;
+        }
+        ladder.join(self.mode);
+        let slots = Slots::of(self.array, program, queues)?;
+        Ok(Place { slots, link: self.link })
+    }
+
+    /// Takes the place of processes that are gone, though the kernel has not cleared away all of theirs yet.
+    fn replace(
+        self,
+        ladder: &mut Ladder<'_>,
+        queues: &[u32],
+        load: impl Fn(&Map) -> Result<Program, BpfError>,
+    ) -> Result<Place, BpfError> {
+        let slots = Slots::of_new_array(queues, load)?;
+        self.link.update(&slots.program)?;
+        ladder.join(self.mode);
+        Ok(Place { slots, link: self.link })
+    }
+}
+
+/// What is on an interface.
+enum Found {
+    Wirecap(Occupant),
+    OtherVersion(String),
+    Other,
+}

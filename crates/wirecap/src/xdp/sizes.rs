@@ -1,0 +1,117 @@
+//! How large cells and pools are.
+
+use crate::device::Device;
+use crate::error::OpenError;
+use crate::pool::Geometry;
+use crate::steer::Steering;
+use crate::sys::xdp::HEADROOM_BYTES;
+
+/// Bytes of an Ethernet header with two VLAN tags: what a frame is longer than the MTU.
+const LINK_HEADER_BYTES: u32 = 14 + 2 * 4;
+/// The cells to choose from, in bytes.
+const CELL_BYTES: [u32; 2] = [2048, 4096];
+
+/// The largest ring that the kernel makes.
+const MAX_POOL_CELLS: u64 = 1 << 28;
+
+/// The longest MTU whose frames fit one cell, in bytes.
+pub(super) const ONE_CELL_MTU: u32 = CELL_BYTES[1] - HEADROOM_BYTES - LINK_HEADER_BYTES;
+
+/// Bytes of the cells for the frames of `device`: the smallest that hold any of them, else the largest
+/// there are, of which a long frame takes several.
+///
+/// # Errors
+///
+/// [`OpenError::BadParameter`] if a chunk of `chunk_cells` cells cannot hold the longest frame.
+pub(crate) fn cell_bytes(device: &Device, chunk_cells: u32) -> Result<u32, OpenError> {
+    let one_is_enough = |cell: &u32| cells_per_frame(device, *cell) == 1;
+    let cell_bytes = CELL_BYTES.into_iter().find(one_is_enough).unwrap_or(CELL_BYTES[1]);
+    let needed = cells_per_frame(device, cell_bytes);
+    if needed > chunk_cells {
+        return Err(OpenError::BadParameter {
+            parameter: "M (cells per chunk)",
+            value: chunk_cells.into(),
+            allowed: format!("{needed} or more on {}, whose frames take up to {needed} cells", device.name),
+        });
+    }
+    Ok(cell_bytes)
+}
+
+/// How many cells of this size the longest frame of `device` takes.
+pub(super) fn cells_per_frame(device: &Device, cell_bytes: u32) -> u32 {
+    (device.mtu + LINK_HEADER_BYTES).div_ceil(cell_bytes - HEADROOM_BYTES)
+}
+
+/// How many chunks of cells the pool of a queue has that has so many rings, each of which is to hold R x M
+/// packets.
+///
+/// A ring of the kernel's has room for a power of two. Where several share a pool, it has as many cells as
+/// they have room, and a chunk more for each: a ring that nobody reads fills up, while its worker is busy
+/// with a chunk, and takes none of the cells that its neighbours may need.
+fn chunks_of_pool(ring: Geometry, rings: u32) -> u64 {
+    if rings == 1 {
+        return ring.chunks.into();
+    }
+    let room = u64::from(ring.cells().next_power_of_two()) * u64::from(rings);
+    room.div_ceil(ring.chunk_cells.into()) + u64::from(rings)
+}
+
+/// The pool of a queue with so many rings; [`check_pools`] says whether it can be.
+pub(super) fn pool_geometry(ring: Geometry, rings: u32) -> Geometry {
+    Geometry { chunks: chunks_of_pool(ring, rings) as u32, ..ring }
+}
+
+/// Bytes of all pools of an interface.
+pub(crate) fn pool_bytes(ring: Geometry, steering: &Steering) -> u64 {
+    let chunks: u64 = steering.rings_of_queues().map(|rings| chunks_of_pool(ring, rings)).sum();
+    chunks * u64::from(ring.chunk_cells) * u64::from(ring.cell_bytes)
+}
+
+/// Refuses a pool with more cells than the kernel makes fill rings for.
+///
+/// # Errors
+///
+/// [`OpenError::BadParameter`] with the number of its cells.
+pub(crate) fn check_pools(ring: Geometry, steering: &Steering) -> Result<(), OpenError> {
+    let chunks = steering.rings_of_queues().map(|rings| chunks_of_pool(ring, rings)).max();
+    let cells = chunks.unwrap_or(0) * u64::from(ring.chunk_cells);
+    if cells <= MAX_POOL_CELLS {
+        return Ok(());
+    }
+    Err(OpenError::BadParameter {
+        parameter: "R x M x rings (cells per receive queue)",
+        value: cells,
+        allowed: format!("up to {MAX_POOL_CELLS}"),
+    })
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    fn ring(chunk_cells: u32, chunks: u32) -> Geometry {
+        Geometry { chunk_cells, chunks, cell_bytes: 2048 }
+    }
+
+    #[test]
+    fn a_shared_pool_has_room_for_full_rings_and_a_chunk_of_each_in_use() {
+        for (chunk_cells, chunks) in [(256, 512), (60, 10), (64, 1), (1, 1), (65_536, 3)] {
+            let ring = ring(chunk_cells, chunks);
+            assert_eq!(pool_geometry(ring, 1), ring, "a ring by itself has what it was given");
+            for rings in 2..9 {
+                let full = (ring.cells().next_power_of_two() + chunk_cells) * rings;
+                let cells = pool_geometry(ring, rings).cells();
+                assert!((full..full + chunk_cells).contains(&cells), "{cells} for {full}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_pool_that_no_fill_ring_takes_is_refused() {
+        let dealt = |rings| Steering::new(vec![0], rings);
+        assert!(check_pools(ring(256, 512), &dealt(1000)).is_ok());
+        let error = check_pools(ring(65_536, 1024), &dealt(4)).unwrap_err().to_string();
+        assert!(error.contains("R x M x rings"), "{error}");
+        assert!(check_pools(ring(65_536, 1024), &dealt(1)).is_ok());
+    }
+}

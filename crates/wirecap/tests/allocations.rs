@@ -1,0 +1,93 @@
+//! The capture path allocates nothing per packet, and with the engine `xdp` nothing at all once all is
+//! warm. An allocator that counts is the witness.
+#![allow(unsafe_code)]
+
+use std::alloc::{GlobalAlloc, Layout, System};
+use std::cell::Cell;
+use std::time::Duration;
+
+use wirecap::{Capture, Engine, Timestamps, Worker};
+use wirecap_testbed::{Generator, Load, Namespace, Traffic, VethPair, pass_program, privileged};
+
+/// The system's allocator, counting what each thread asks of it.
+struct Counting;
+
+thread_local! {
+    static ALLOCATIONS: Cell<u64> = const { Cell::new(0) };
+}
+
+// SAFETY: every call is handed on as it is.
+unsafe impl GlobalAlloc for Counting {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        ALLOCATIONS.set(ALLOCATIONS.get() + 1);
+        // SAFETY: the caller keeps the promises.
+        unsafe { System.alloc(layout) }
+    }
+
+    unsafe fn dealloc(&self, memory: *mut u8, layout: Layout) {
+        // SAFETY: the caller keeps the promises.
+        unsafe { System.dealloc(memory, layout) }
+    }
+
+    unsafe fn realloc(&self, memory: *mut u8, layout: Layout, bytes: usize) -> *mut u8 {
+        ALLOCATIONS.set(ALLOCATIONS.get() + 1);
+        // SAFETY: the caller keeps the promises.
+        unsafe { System.realloc(memory, layout, bytes) }
+    }
+}
+
+#[global_allocator]
+static COUNTING: Counting = Counting;
+
+/// Takes and reads so many packets and tells what was allocated meanwhile, by the chunk.
+fn take(worker: &mut Worker, packets: u64) -> (u64, u64) {
+    let before = ALLOCATIONS.get();
+    let (mut taken, mut chunks, mut bytes) = (0, 0, 0);
+    while taken < packets {
+        let chunk = worker.next_chunk_timeout(Duration::from_secs(10)).unwrap().expect("packets come");
+        taken += chunk.len() as u64;
+        chunks += 1;
+        for packet in &chunk {
+            assert!(packet.timestamp().is_some());
+            bytes += packet.data().len() as u64;
+        }
+    }
+    assert_eq!((taken, bytes), (packets, packets * 60));
+    (ALLOCATIONS.get() - before, chunks)
+}
+
+fn allocates(engine: Engine, per_chunk: u64) {
+    if !privileged() {
+        return;
+    }
+    let (sender, receiver) = (Namespace::new().unwrap(), Namespace::new().unwrap());
+    let pair = VethPair::new((&sender, "a0"), (&receiver, "a1"), 1, 1500).unwrap();
+    // A veth end shows AF_PACKET the frames of the generator if it has an XDP program.
+    let _pass = (engine == Engine::Packet).then(|| pass_program(&pair.receiver).unwrap());
+    let mut generator = Generator::new(&pair.sender, &Traffic::to(&pair.receiver)).unwrap();
+    let builder = Capture::on("a1").engine(engine).chunk(64).pool(512).timestamps(Timestamps::Packet);
+    let capture = receiver.run_in(|| builder.open()).unwrap().unwrap();
+    let mut worker = capture.workers().pop().unwrap();
+    // Some rounds, in which lists of cells are made that go round from then on.
+    for round in 0..10 {
+        generator.send(&[Load::new(0, 20_000)]).unwrap();
+        let (allocations, chunks) = take(&mut worker, 20_000);
+        println!("round {round}: {allocations} allocations for {chunks} chunks");
+        assert!(chunks >= 20_000 / 64);
+        if round >= 2 {
+            assert!(allocations <= per_chunk * chunks, "in round {round}: {allocations}, {chunks} chunks");
+        }
+    }
+    let ledger = receiver.run_in(|| capture.close()).unwrap();
+    assert_eq!((ledger.total.offered, ledger.total.delivered), (200_000, 200_000), "{ledger}");
+}
+
+#[test]
+fn the_engine_xdp_allocates_nothing() {
+    allocates(Engine::Xdp, 0);
+}
+
+#[test]
+fn the_engine_packet_allocates_a_list_for_each_block() {
+    allocates(Engine::Packet, 3);
+}

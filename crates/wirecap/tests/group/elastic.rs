@@ -1,0 +1,128 @@
+//! Elastic pools, on the test bed.
+
+use std::time::Duration;
+
+use wirecap::{Capture, Ledger, OpenError, Worker};
+use wirecap_testbed::{
+    AfXdpSender, Generator, Interface, Load, Namespace, Pacer, Stamp, Traffic, VethPair, loss_lock,
+    privileged,
+};
+
+use crate::bed::Bed;
+
+const RINGS: u16 = 4;
+/// R x M: what a ring would have by itself.
+const CELLS: u64 = 128 * 64;
+/// What it has for itself.
+const QUARTER: u64 = CELLS / 4;
+
+/// A sender for each queue.
+struct Senders(Vec<AfXdpSender>, Traffic);
+
+impl Senders {
+    fn new(bed: &Bed) -> Self {
+        let sender = |queue: u16| AfXdpSender::on(&bed.pair.sender, queue.into()).unwrap();
+        Self((0..RINGS).map(sender).collect(), Traffic::to(&bed.pair.receiver))
+    }
+
+    /// Sends `frames` frames to `queue`, evenly spaced.
+    fn send(&mut self, queue: u16, frames: u64, per_second: u64) {
+        let Self(senders, traffic) = self;
+        let sender = &mut senders[usize::from(queue)];
+        let mut pacer = Pacer::new(per_second / 10);
+        for sequence in 0..frames {
+            if sequence % 10 == 0 {
+                sender.flush().unwrap();
+                pacer.wait();
+            }
+            sender.send(&traffic.frame(Stamp { queue, sequence })).unwrap();
+        }
+        sender.flush().unwrap();
+    }
+}
+
+fn take_all(workers: &mut [Worker], expected: &[u64]) {
+    for (worker, &expected) in workers.iter_mut().zip(expected) {
+        let mut taken = 0;
+        while taken < expected {
+            let chunk = worker.next_chunk_timeout(Duration::from_secs(10)).unwrap().expect("packets wait");
+            assert!(chunk.iter().all(|packet| Stamp::of(packet.data()).is_some()));
+            taken += chunk.len() as u64;
+        }
+        assert_eq!(taken, expected);
+    }
+}
+
+fn lossless(ledger: &Ledger, sent: u64) {
+    assert_eq!(ledger.total.offered, sent, "{ledger}");
+    assert!(ledger.is_lossless(), "{ledger}");
+}
+
+/// Nobody takes anything while one ring gets what three have, and the others what is their own.
+#[test]
+fn a_burst_on_one_of_four_rings_is_absorbed_up_to_three_pools_and_the_others_keep_their_quarter() {
+    if !privileged() {
+        return;
+    }
+    let _lock = loss_lock().unwrap();
+    let bed = Bed::new(RINGS.into());
+    let capture = bed.open(Capture::on("a1").chunk(64).pool(128).elastic());
+    let mut workers = capture.workers();
+    let mut senders = Senders::new(&bed);
+    let ledger = || bed.receiver.run_in(|| capture.ledger()).unwrap();
+    for (turn, busy) in [(1, 2), (2, 0)] {
+        let sent: [u64; 4] = std::array::from_fn(|ring| if ring == busy { 3 * CELLS } else { QUARTER });
+        // At this pace the keeper may be late by 0.4 s.
+        senders.send(busy as u16, 3 * CELLS, 5000);
+        (0..4).filter(|ring| *ring != busy).for_each(|ring| senders.send(ring as u16, QUARTER, 50_000));
+        let waiting: Vec<u64> = capture.backlogs().into_iter().map(u64::from).collect();
+        assert_eq!(waiting, sent);
+        take_all(&mut workers, &sent);
+        lossless(&ledger(), turn * sent.iter().sum::<u64>());
+    }
+    // More than all cells cannot be kept: what is lost is named.
+    senders.send(1, 3 * CELLS + QUARTER + 1000, 20_000);
+    let ledger = ledger();
+    let lost = ledger.rings[1].account.dropped.no_cell;
+    assert!(lost >= 1000 && ledger.total.dropped.total() == lost, "{ledger}");
+    drop(workers);
+    let ledger = bed.receiver.run_in(|| capture.close()).unwrap();
+    assert_eq!(ledger.total.offered, 2 * (3 * CELLS + 3 * QUARTER) + 3 * CELLS + QUARTER + 1000, "{ledger}");
+}
+
+/// The rings of two interfaces have one pool, too.
+#[test]
+fn a_pool_may_stretch_over_interfaces() {
+    if !privileged() {
+        return;
+    }
+    let _lock = loss_lock().unwrap();
+    let (bed, other) = (Bed::new(1), Namespace::new().unwrap());
+    let second = VethPair::new((&other, "b0"), (&bed.receiver, "b1"), 1, 1500).unwrap();
+    let capture = bed.open(Capture::on("a1").and("b1").chunk(64).pool(128).elastic());
+    let mut workers = capture.workers();
+    let generator = |from: &Interface, to: &Interface| Generator::new(from, &Traffic::to(to)).unwrap();
+    let mut generators =
+        [generator(&bed.pair.sender, &bed.pair.receiver), generator(&second.sender, &second.receiver)];
+    for (turn, sent) in [(1, [CELLS + CELLS / 2, QUARTER]), (2, [QUARTER, CELLS + CELLS / 2])] {
+        for (generator, &frames) in generators.iter_mut().zip(&sent) {
+            generator.send(&[Load::new(0, frames).per_second(5000)]).unwrap();
+        }
+        assert_eq!(capture.backlogs(), sent.map(|frames| frames as u32));
+        take_all(&mut workers, &sent);
+        lossless(&bed.receiver.run_in(|| capture.ledger()).unwrap(), turn * (sent[0] + sent[1]));
+    }
+    drop(workers);
+    bed.receiver.run_in(|| capture.close()).unwrap();
+}
+
+#[test]
+fn rings_that_share_a_queue_have_no_elastic_pool() {
+    if !privileged() {
+        return;
+    }
+    let bed = Bed::new(1);
+    let opened = bed.receiver.run_in(|| Capture::on("a1").workers(2).elastic().open()).unwrap();
+    let error = opened.unwrap_err();
+    assert!(matches!(error, OpenError::BadParameter { value: 2, .. }), "{error}");
+}

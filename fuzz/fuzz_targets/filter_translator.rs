@@ -1,0 +1,15 @@
+//! Filters, translated. The body is in the crate's tests, which run it on the stored corpus.
+
+#![no_main]
+#![allow(dead_code)] // what only the tests use
+
+use libfuzzer_sys::fuzz_target;
+
+#[path = "../../crates/wirecap/tests/filter/body.rs"]
+mod body;
+#[path = "../../crates/wirecap/tests/filter/choices.rs"]
+mod choices;
+#[path = "../../crates/wirecap/tests/filter/programs.rs"]
+mod programs;
+
+fuzz_target!(|bytes: &[u8]| body::translate(bytes));
