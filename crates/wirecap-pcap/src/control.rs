@@ -65,8 +65,8 @@ unsafe extern "C-unwind" fn pcap_setfilter(pcap: *mut Pcap, program: *mut Progra
     }
     // SAFETY: the real library took the program.
     match guarded(|| unsafe { live.want(&*program) }) {
-        Ok(()) => 0,
-        Err(panic) => handle.fail(&panic),
+        Ok(Ok(())) => 0,
+        Ok(Err(text)) | Err(text) => handle.fail(&text),
     }
 }
 

@@ -16,6 +16,7 @@ mod data;
 mod failure;
 mod find;
 mod forward;
+mod group;
 mod handle;
 mod live;
 mod pollable;

@@ -17,6 +17,7 @@ use wirecap::{Capture, CaptureBuilder, OpenError, Waker, Worker};
 
 use crate::abi::{D_INOUT, Program};
 use crate::failure::chain;
+use crate::group::{Group, Joined, Membership};
 use crate::pollable::Pollable;
 use crate::request::{Name, Request};
 use crate::settings::Settings;
@@ -50,9 +51,8 @@ pub(crate) struct Live {
     /// The interface went down.
     down: AtomicBool,
     direction: AtomicI32,
-    wanted: Mutex<Option<Arc<Sieve>>>,
-    /// Changes with `wanted`.
-    generation: AtomicU32,
+    filter: Arc<FilterSlot>,
+    membership: Option<Membership>,
     /// Packets in the chunks that this handle got, and those of them that were not wanted.
     taken: AtomicU64,
     refused: AtomicU64,
@@ -64,6 +64,15 @@ pub(crate) struct Live {
 unsafe impl Sync for Live {}
 // SAFETY: no part is tied to a thread.
 unsafe impl Send for Live {}
+
+/// The filter of a handle, or of all handles of a group.
+#[derive(Debug, Default)]
+pub(crate) struct FilterSlot {
+    sieve: Mutex<Option<Arc<Sieve>>>,
+    /// Changes with `sieve`.
+    generation: AtomicU32,
+    program: Mutex<Vec<ClassicInsn>>,
+}
 
 /// A filter, and on which packets it runs here.
 #[derive(Debug)]
@@ -97,42 +106,34 @@ impl fmt::Display for LiveError {
 }
 
 impl Live {
-    /// Opens what was asked for on `device`, keeping `snap_len` bytes of each packet.
+    /// Opens what was asked for on `device`, keeping `snap_len` bytes of each packet, or joins a group.
     pub(crate) fn open(
         request: &Request,
         device: Device,
         snap_len: u32,
         settings: &Settings,
     ) -> Result<Self, LiveError> {
-        let name = request.device.as_ref().map(Name::whole).unwrap_or_default();
-        // Filters look at whole packets, so they are cut here.
-        let builder = request.builder(&name, wirecap::DEFAULT_SNAP_LEN, settings).workers(1);
-        let capture = open_smaller(builder, request.chunks(settings), settings.chunks.is_none())?;
-        let worker = capture.workers().pop().expect("a capture has a worker");
-        Self::new(request, device, snap_len, Arc::new(capture), worker)
+        let from = match Group::join(request, &device, snap_len, settings)? {
+            Some(joined) => joined.into(),
+            None => Origin::alone(request, settings)?,
+        };
+        Self::new(request, device, snap_len, from)
     }
 
-    fn new(
-        request: &Request,
-        device: Device,
-        snap_len: u32,
-        capture: Arc<Capture>,
-        worker: Worker,
-    ) -> Result<Self, LiveError> {
+    fn new(request: &Request, device: Device, snap_len: u32, from: Origin) -> Result<Self, LiveError> {
+        let Origin { capture, worker, filter, membership } = from;
+        let system = |doing| move |error| LiveError::System(doing, error);
         let ring = worker.index();
-        let own = capture
-            .packet_socket(ring)
-            .map_err(|error| LiveError::System("have one more descriptor", error))?;
-        let alone = capture.rings().len() == 1;
-        let pollable = match (&own, alone) {
-            (Some(socket), true) => Pollable::Socket(
-                socket.try_clone().map_err(|error| LiveError::System("have one more descriptor", error))?,
-            ),
+        let own = capture.packet_socket(ring).map_err(system("have one more descriptor"))?;
+        let pollable = match &own {
+            Some(socket) if capture.rings().len() == 1 => {
+                Pollable::Socket(socket.try_clone().map_err(system("have one more descriptor"))?)
+            }
             _ => Pollable::several(&worker)
                 .map_err(|errno| LiveError::System("make an epoll instance", errno.into()))?,
         };
         let sender = own.map_or_else(|| socket::sender(device.index), Ok);
-        let sender = sender.map_err(|error| LiveError::System("open a packet socket", error))?;
+        let sender = sender.map_err(system("open a packet socket"))?;
         let promiscuous = request.promiscuous.is_some_and(|on| on != 0);
         let interface_drops = InterfaceDrops { last: count_interface_drops(&device.name), since_open: 0 };
         Ok(Self {
@@ -150,8 +151,8 @@ impl Live {
             nonblocking: AtomicBool::new(false),
             down: AtomicBool::new(false),
             direction: AtomicI32::new(D_INOUT),
-            wanted: Mutex::new(None),
-            generation: AtomicU32::new(0),
+            filter,
+            membership,
             taken: AtomicU64::new(0),
             refused: AtomicU64::new(0),
             interface_drops: Mutex::new(interface_drops),
@@ -211,32 +212,35 @@ impl Live {
 
     /// Has only the packets that `program` wants from now on, also of those that have come already.
     ///
+    /// # Errors
+    ///
+    /// If other handles of the group have another filter.
+    ///
     /// # Safety
     ///
     /// As for [`Wanted::new`].
-    pub(crate) unsafe fn want(&self, program: &Program) {
+    pub(crate) unsafe fn want(&self, program: &Program) -> Result<(), String> {
         // SAFETY: the caller's promise.
-        let wanted = || unsafe { Wanted::new(program) };
-        self.sift(wanted(), u64::MAX);
-        if self.is_alone() {
-            // SAFETY: the caller's promise.
-            let insns = unsafe { program.classic() };
-            match self.capture.run_in_kernel(self.ring, &insns) {
-                Ok(()) => self.sift(wanted(), self.capture.arrived(self.ring)),
+        let (insns, wanted) = unsafe { (program.classic(), || Wanted::new(program)) };
+        let mut current = locked(&self.filter.program);
+        if !current.is_empty() && *current == insns && self.membership.is_some() {
+            return Ok(());
+        }
+        if !current.is_empty() && self.membership.as_ref().is_some_and(|group| !group.is_alone()) {
+            return Err("wirecap: the other handles of the group have another filter".to_owned());
+        }
+        self.filter.sift(wanted(), u64::MAX);
+        for ring in 0..self.capture.rings().len() {
+            match self.capture.run_in_kernel(ring, &insns) {
+                // Only who gets all of the capture's packets, and in their order, can tell which came later.
+                Ok(()) if self.membership.is_none() => self.filter.sift(wanted(), self.capture.arrived(ring)),
+                Ok(()) => {}
                 // The old program must not keep back what the new one wants.
-                Err(_) => drop(self.capture.run_in_kernel(self.ring, &[EVERYTHING])),
+                Err(_) => drop(self.capture.run_in_kernel(ring, &[EVERYTHING])),
             }
         }
-    }
-
-    fn sift(&self, wanted: Wanted, until: u64) {
-        *locked(&self.wanted) = Some(Arc::new(Sieve { wanted, until }));
-        self.generation.fetch_add(1, Ordering::Release);
-    }
-
-    /// Whether this handle gets all that its capture receives.
-    fn is_alone(&self) -> bool {
-        self.capture.rings().len() == 1
+        *current = insns;
+        Ok(())
     }
 
     /// Packets that passed the filter, dropped ones and those that wait included, and the dropped ones.
@@ -260,17 +264,58 @@ impl Live {
     }
 }
 
+impl FilterSlot {
+    /// From now on `wanted` looks at the first `until` packets.
+    fn sift(&self, wanted: Wanted, until: u64) {
+        *locked(&self.sieve) = Some(Arc::new(Sieve { wanted, until }));
+        self.generation.fetch_add(1, Ordering::Release);
+    }
+}
+
+impl Drop for Live {
+    fn drop(&mut self) {
+        if let (Some(group), Some(worker)) = (self.membership.take(), self.reader.get_mut().worker.take()) {
+            group.leave(worker);
+        }
+    }
+}
+
+/// Where a handle's packets come from.
+#[derive(Debug)]
+struct Origin {
+    capture: Arc<Capture>,
+    worker: Worker,
+    filter: Arc<FilterSlot>,
+    membership: Option<Membership>,
+}
+
+impl Origin {
+    /// A capture of the handle's own, with one ring for all its packets if that is possible.
+    fn alone(request: &Request, settings: &Settings) -> Result<Self, LiveError> {
+        let name = request.device.as_ref().map(Name::whole).unwrap_or_default();
+        let capture = open_capture(request.builder(&name, settings).workers(1), request, settings)?;
+        let worker = capture.workers().pop().expect("a capture has a worker");
+        Ok(Self { capture: Arc::new(capture), worker, filter: Arc::default(), membership: None })
+    }
+}
+
+impl From<Joined> for Origin {
+    fn from(Joined { membership, capture, worker, filter }: Joined) -> Self {
+        Self { capture, worker, filter, membership: Some(membership) }
+    }
+}
+
 /// Opens a capture of R chunks, or fewer where there is no memory for them and nobody asked for so many, as
 /// libpcap does.
-fn open_smaller(
+pub(crate) fn open_capture(
     builder: CaptureBuilder,
-    chunks: Option<u32>,
-    may_shrink: bool,
+    request: &Request,
+    settings: &Settings,
 ) -> Result<Capture, LiveError> {
-    let Some(mut chunks) = chunks else { return builder.open().map_err(LiveError::Open) };
+    let Some(mut chunks) = request.chunks(settings) else { return builder.open().map_err(LiveError::Open) };
     loop {
         match builder.clone().pool(chunks).open() {
-            Err(error) if may_shrink && chunks > 2 && is_lack_of_memory(&error) => chunks /= 2,
+            Err(error) if settings.chunks.is_none() && chunks > 2 && is_lack_of_memory(&error) => chunks /= 2,
             outcome => return outcome.map_err(LiveError::Open),
         }
     }

@@ -102,14 +102,13 @@ impl Request {
         self.precision == PRECISION_NANO
     }
 
-    /// The capture of `device` that was asked for, which keeps `snap_len` bytes of each packet; how many
-    /// chunks its pools have is for [`chunks`](Self::chunks) to say.
-    pub(crate) fn builder(&self, device: &str, snap_len: u32, settings: &Settings) -> CaptureBuilder {
+    /// The capture of `device` that was asked for; how many chunks its pools have is for
+    /// [`chunks`](Self::chunks) to say. Packets are whole: filters look at them before they are cut.
+    pub(crate) fn builder(&self, device: &str, settings: &Settings) -> CaptureBuilder {
         Capture::on(device)
             .engine(engine(settings))
             .take(settings.take)
             .promiscuous(self.promiscuous.is_some_and(|on| on != 0))
-            .snap_len(snap_len)
             .timestamps(self.timestamps())
             .retire_after(self.longest_wait())
             .chunk(chunk_cells(settings))

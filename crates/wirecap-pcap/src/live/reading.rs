@@ -22,7 +22,8 @@ const DISAPPEARED: &str = "The interface disappeared";
 
 /// What reading moves.
 pub(super) struct Reader {
-    worker: Worker,
+    /// None only while the handle is being closed.
+    pub(super) worker: Option<Worker>,
     chunk: Option<Chunk>,
     /// The first packet of the chunk that was not looked at.
     next: usize,
@@ -63,9 +64,9 @@ impl Live {
     unsafe fn step(&self) -> Option<Delivered> {
         // SAFETY: the turn; no other reference is alive.
         let reader = unsafe { &mut *self.reader.get() };
-        if reader.generation != self.generation.load(Ordering::Acquire) {
-            reader.generation = self.generation.load(Ordering::Acquire);
-            reader.wanted.clone_from(&locked(&self.wanted));
+        if reader.generation != self.filter.generation.load(Ordering::Acquire) {
+            reader.generation = self.filter.generation.load(Ordering::Acquire);
+            reader.wanted.clone_from(&locked(&self.filter.sieve));
         }
         let chunk = reader.chunk.as_ref()?;
         let mut refused = 0;
@@ -202,10 +203,11 @@ impl Live {
     ) -> Result<bool, String> {
         // SAFETY: the turn; no other reference is alive.
         let reader = unsafe { &mut *self.reader.get() };
-        let chunk = guarded(|| get(&mut reader.worker))?.map_err(|error| match error {
-            CaptureError::InterfaceGone { .. } => DISAPPEARED.to_owned(),
-            error => chain(&error),
-        })?;
+        let chunk = guarded(|| get(reader.worker.as_mut().expect("an open handle has its worker")))?
+            .map_err(|error| match error {
+                CaptureError::InterfaceGone { .. } => DISAPPEARED.to_owned(),
+                error => chain(&error),
+            })?;
         let Some(chunk) = chunk else { return Ok(false) };
         self.taken.fetch_add(chunk.len() as u64, Ordering::Relaxed);
         self.down.store(false, Ordering::Relaxed);
@@ -253,7 +255,7 @@ impl Live {
 impl Reader {
     pub(super) fn new(worker: Worker) -> Self {
         Self {
-            worker,
+            worker: Some(worker),
             chunk: None,
             next: 0,
             wanted: None,
