@@ -6,7 +6,8 @@
 mod sift;
 
 use std::fmt;
-use std::os::fd::BorrowedFd;
+use std::io;
+use std::os::fd::{BorrowedFd, OwnedFd};
 use std::ptr::NonNull;
 use std::sync::Arc;
 
@@ -42,6 +43,18 @@ pub(crate) trait Ring: Send + Sync + fmt::Debug {
     /// Whether everything there will ever be was captured: the end of a file.
     fn is_exhausted(&self) -> bool {
         false
+    }
+    /// Packets that arrived and were not dropped, captured yet or not; may take a while to count.
+    fn arrived(&self) -> u64 {
+        self.account().delivered + u64::from(self.backlog())
+    }
+    /// Runs a program on its packets in the kernel, as it is, from now on, if that is how they come.
+    fn run_in_kernel(&self, _program: &[libc::sock_filter]) -> io::Result<()> {
+        Err(io::ErrorKind::Unsupported.into())
+    }
+    /// The packet socket that receives its packets, if that is how they come.
+    fn packet_socket(&self) -> Option<io::Result<OwnedFd>> {
+        None
     }
     /// How many packets it can take while nobody [`tend`](Self::tend)s it.
     fn unattended(&self) -> u32 {

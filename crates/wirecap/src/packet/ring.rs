@@ -1,10 +1,11 @@
 //! A receive ring of AF_PACKET: the kernel fills blocks, chunks are parts of them.
 
 use std::io;
-use std::os::fd::{AsFd, BorrowedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
+use libc::sock_filter;
 use rustix::net::netdevice;
 
 use crate::chunk::{Chunk, RingIdentity};
@@ -250,6 +251,20 @@ impl Ring for PacketRing {
         if let Some(socket) = &lock(&self.side).socket {
             watch(socket.as_fd());
         }
+    }
+
+    fn arrived(&self) -> u64 {
+        let side = lock(&self.side);
+        let open = side.open.as_ref().map_or(0, OpenBlock::left);
+        side.delivered + u64::from(open) + self.blocks.waiting()
+    }
+
+    fn run_in_kernel(&self, program: &[sock_filter]) -> io::Result<()> {
+        self.listen(program, true)
+    }
+
+    fn packet_socket(&self) -> Option<io::Result<OwnedFd>> {
+        lock(&self.side).socket.as_ref().map(|socket| socket.as_fd().try_clone_to_owned())
     }
 
     fn is_gone(&self) -> bool {
