@@ -277,9 +277,9 @@ fn an_option_behind_an_interface_is_for_that_one() {
     let other = VethPair::new((&bed.sender, "b0"), (&bed.receiver, "b1"), 1, 1500).unwrap();
     let directory = TempDir::new().unwrap();
     let file = savefile(&directory, "snaplen");
-    let arguments =
-        ["capture", "-s", "50", "-i", "a1", "-i", "b1", "-s", "30", "-M", "64", "-R", "64", "-w", &file];
-    let running = bed.capture(&arguments);
+    let interfaces = ["-s", "50", "-i", "a1", "-f", "ether[0] < 5", "-i", "b1", "-s", "30"];
+    let others = ["-M", "64", "-R", "64", "-w", &file, "ether[0] >= 3"];
+    let running = bed.capture(&[&["capture"], &interfaces[..], &others].concat());
     for interface in [&bed.pair.sender, &other.sender] {
         let mut sender = PacketSender::on(interface).unwrap();
         (0..10).for_each(|n| sender.send(&[n; 60]).unwrap());
@@ -289,11 +289,14 @@ fn an_option_behind_an_interface_is_for_that_one() {
     assert!(finished.stderr.contains("30 bytes kept of each packet"), "{}", finished.stderr);
     let packets = tshark(Path::new(&file), &["frame.interface_name", "frame.cap_len", "frame.len"]);
     let kept = |name: &str| packets.iter().filter(|packet| packet[0] == name).collect::<Vec<_>>();
-    for (name, bytes) in [("a1", "50"), ("b1", "30")] {
+    for (name, bytes, count) in [("a1", "50", 5), ("b1", "30", 7)] {
         let kept = kept(name);
-        assert_eq!(kept.len(), 10, "{packets:?}");
+        assert_eq!(kept.len(), count, "{packets:?}");
         assert!(kept.iter().all(|packet| packet[1..] == [bytes, "60"]), "{packets:?}");
     }
+    let info = Command::new("capinfos").args(["-I", &file]).output().unwrap();
+    let info = String::from_utf8(info.stdout).unwrap();
+    assert!(info.contains("ether[0] < 5") && info.contains("ether[0] >= 3"), "{info}");
 }
 
 #[test]
