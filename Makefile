@@ -3,7 +3,7 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -eu -o pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help build demo picture test check bench install deps-build deps-demo deps-test deps-bench test-sim test-model test-miri
+.PHONY: help build demo picture test clients check bench install deps-build deps-demo deps-test deps-bench test-sim test-model test-miri
 
 # What talks to the kernel runs as root; what compiles does not.
 SUDO := $(shell [ "$$(id -u)" = 0 ] || echo sudo -E)
@@ -31,12 +31,18 @@ test: deps-test ## All tests, on real veth pairs where a kernel is needed
 test-sim: deps-build # 100,000 random schedules of the simulator; a debug build runs fewer
 	cargo test --locked -p wirecap --lib --release -- sim::
 
+# Installs the clients, each of which the table in tests/clients names with its package.
+clients: deps-test ## Some forty programs that use libpcap, as they are, on the drop-in and on libpcap
+	.ci/need ping:iputils-ping stdbuf:coreutils gcc:gcc \
+	  $$(cargo test -q --locked -p wirecap-pcap --test clients -- --needs | sort -u)
+	cargo test --locked -p wirecap-pcap --test clients
+
 test-model: deps-build # Every interleaving of the rings' and queues' atomics (loom)
 	RUSTFLAGS="--cfg loom" LOOM_MAX_PREEMPTIONS=3 \
 	  cargo test --locked -p wirecap --lib --release --target-dir target/loom -- model
 
 # What has unsafe code and needs no kernel, and what drives it.
-MIRI_MODULES := sim:: kernel_ring:: recycle:: ledger:: group:: sys::memory::
+MIRI_MODULES := sim:: sieve:: kernel_ring:: recycle:: ledger:: group:: sys::memory::
 
 # Miri needs a nightly toolchain; where there is none the step says so.
 test-miri: deps-build
@@ -74,6 +80,6 @@ deps-build:
 deps-demo:
 	@.ci/need ip:iproute2
 deps-test: deps-build deps-demo
-	@.ci/need tcpdump:tcpdump tshark:tshark capinfos:wireshark-common ethtool:ethtool
+	@.ci/need tcpdump:tcpdump tshark:tshark capinfos:wireshark-common ethtool:ethtool pcap-config:libpcap-dev nm:binutils valgrind:valgrind
 deps-bench: deps-test
 	@.ci/need netsniff-ng:netsniff-ng valgrind:valgrind

@@ -3,6 +3,7 @@
 mod builder;
 mod filtering;
 mod interface;
+mod raw;
 mod target;
 
 use std::os::fd::OwnedFd;

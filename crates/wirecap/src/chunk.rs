@@ -7,6 +7,7 @@ use std::ptr::NonNull;
 use std::slice;
 use std::sync::Arc;
 
+use crate::filter::{PacketType, VlanTag};
 use crate::packet::frame;
 use crate::pool::Descriptor;
 use crate::recycle::CellList;
@@ -198,7 +199,7 @@ impl Chunk {
     }
 
     /// How many of the ring's cells the chunk holds.
-    #[cfg(test)]
+    #[cfg(all(test, not(loom)))]
     pub(crate) fn cells(&self) -> usize {
         self.list().cells.len()
     }
@@ -399,6 +400,25 @@ impl<'a> Packet<'a> {
             Stamps::Header { .. } | Stamps::None | Stamps::Tai { .. } | Stamps::AtCapture(_) => {
                 Some(self.chunk.ring.name.queue)
             }
+        }
+    }
+
+    /// For whom the packet is; `None` where nobody tells.
+    pub fn packet_type(&self) -> Option<PacketType> {
+        match self.chunk.stamps {
+            // SAFETY: as in `wire_len`; the kernel filled what lies between header and packet.
+            Stamps::Header { .. } => unsafe { frame::packet_type_of(self.header(), self.descriptor.options) },
+            Stamps::None | Stamps::Tai { .. } | Stamps::AtCapture(_) | Stamps::InFile => None,
+        }
+    }
+
+    /// The VLAN tag that the kernel had taken out of the packet, and that stands in its bytes again. The
+    /// kernel's own filters see the packet without it.
+    pub fn tag_put_back(&self) -> Option<VlanTag> {
+        match self.chunk.stamps {
+            // SAFETY: as in `wire_len`.
+            Stamps::Header { .. } => unsafe { frame::tag_put_back(self.header()) },
+            Stamps::None | Stamps::Tai { .. } | Stamps::AtCapture(_) | Stamps::InFile => None,
         }
     }
 

@@ -81,5 +81,5 @@ pub use reorder::{InOrder, Reorder};
 pub use source::Source;
 pub use time::{Timestamp, Timestamps};
 pub use warning::Warning;
-pub use worker::Worker;
+pub use worker::{Waker, Worker};
 pub use xdp::Holder;

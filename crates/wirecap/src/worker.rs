@@ -8,7 +8,7 @@ use std::cell::Cell;
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -64,6 +64,36 @@ pub struct Worker {
     checked: Instant,
     /// Somebody waits on our descriptor instead of in our functions.
     polled_outside: Cell<bool>,
+    waker: Waker,
+}
+
+/// Ends a worker's wait from anywhere: another thread, a signal handler.
+#[derive(Debug, Clone)]
+pub struct Waker(Arc<Wake>);
+
+#[derive(Debug)]
+struct Wake {
+    called: AtomicBool,
+    bell: Arc<OwnedFd>,
+}
+
+impl Waker {
+    fn of(alarm: &Alarm) -> Self {
+        Self(Arc::new(Wake { called: AtomicBool::new(false), bell: alarm.bell() }))
+    }
+
+    /// Makes the worker's [`next_chunk_timeout`](Worker::next_chunk_timeout), the one that waits or else
+    /// the next one that would, give `None` at once. One atomic store and one write(2): it may be called
+    /// from a signal handler.
+    pub fn wake(&self) {
+        self.0.called.store(true, Ordering::SeqCst);
+        ring_bell(&self.0.bell);
+    }
+
+    /// Whether somebody called since the last time.
+    fn was_called(&self) -> bool {
+        self.0.called.load(Ordering::Relaxed) && self.0.called.swap(false, Ordering::SeqCst)
+    }
 }
 
 /// What wakes a worker: an epoll instance over its rings' sockets and a bell that others ring.
@@ -126,6 +156,7 @@ impl Worker {
                 .clamp(SHORTEST_SLEEP, LONGEST_SLEEP),
             taken: 0,
             finished: false,
+            waker: Waker::of(&alarm),
             alarm,
             placed: placement.cpu.is_none(),
             placement,
@@ -137,6 +168,11 @@ impl Worker {
     /// The worker's number in its capture, from 0.
     pub fn index(&self) -> usize {
         self.index
+    }
+
+    /// Something that ends this worker's wait.
+    pub fn waker(&self) -> Waker {
+        self.waker.clone()
     }
 
     /// Where the worker runs, and why. The thread that first asks for a chunk is put there.
@@ -165,7 +201,7 @@ impl Worker {
     }
 
     /// The next chunk, waiting for it up to `longest`. `None` means that none came in that time, or
-    /// none will ever ([`is_finished`](Self::is_finished)).
+    /// none will ever ([`is_finished`](Self::is_finished)), or that somebody called its [`Waker`].
     ///
     /// # Errors
     ///
@@ -178,7 +214,7 @@ impl Worker {
                 return Ok(Some(chunk));
             }
             let left = deadline.saturating_duration_since(Instant::now());
-            if self.finished || left.is_zero() {
+            if self.finished || left.is_zero() || self.waker.was_called() {
                 return Ok(None);
             }
             self.wait(left)?;

@@ -9,7 +9,7 @@ use std::ptr::NonNull;
 
 use libc::tpacket3_hdr;
 
-use crate::filter::PacketType;
+use crate::filter::{PacketType, VlanTag};
 use crate::pool::Descriptor;
 use crate::time::Timestamp;
 
@@ -22,6 +22,13 @@ const TAG_BYTES: usize = 4;
 const ADDRESS_BYTES: usize = 12;
 /// What a tag begins with unless the kernel says otherwise.
 const TPID_8021Q: u16 = 0x8100;
+
+/// What we write among the kernel's status bits when a tag was put back; the kernel uses no such bit.
+const TAG_PUT_BACK: u32 = 1 << 24;
+
+/// Where the kernel's `struct sockaddr_ll` stands, counted from the header, and in it the packet's type.
+const ADDRESS_OFFSET: usize = HEADER_BYTES;
+const TYPE_OFFSET: usize = ADDRESS_OFFSET + offset_of!(libc::sockaddr_ll, sll_pkttype);
 
 /// A packet's header that leads nowhere.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -108,7 +115,8 @@ unsafe fn put_tag_back(place: NonNull<u8>, header: &mut tpacket3_hdr) {
     };
     let [a, b] = tpid.to_be_bytes();
     let [c, d] = (header.hv1.tp_vlan_tci as u16).to_be_bytes();
-    header.tp_status &= !libc::TP_STATUS_VLAN_VALID;
+    header.tp_status = header.tp_status & !libc::TP_STATUS_VLAN_VALID | TAG_PUT_BACK;
+    header.hv1.tp_vlan_tpid = tpid;
     header.tp_mac -= TAG_BYTES as u16;
     header.tp_snaplen += TAG_BYTES as u32;
     header.tp_len += TAG_BYTES as u32;
@@ -169,6 +177,36 @@ pub(crate) unsafe fn timestamp(header: NonNull<u8>) -> Timestamp {
         ((&raw const (*header).tp_sec).read_unaligned(), (&raw const (*header).tp_nsec).read_unaligned())
     };
     Timestamp::from_unix_nanos(u64::from(seconds) * 1_000_000_000 + u64::from(nanos))
+}
+
+/// The tag that the kernel had taken out of the packet, and which was put back.
+///
+/// # Safety
+///
+/// As for [`wire_len`].
+pub(crate) unsafe fn tag_put_back(header: NonNull<u8>) -> Option<VlanTag> {
+    // SAFETY: the caller's promise; the struct is made of integers.
+    let header = unsafe { header.cast::<tpacket3_hdr>().read_unaligned() };
+    let tag = VlanTag { tpid: header.hv1.tp_vlan_tpid, tci: header.hv1.tp_vlan_tci as u16 };
+    (header.tp_status & TAG_PUT_BACK != 0).then_some(tag)
+}
+
+/// For whom a packet is that begins `mac` bytes behind its header.
+///
+/// # Safety
+///
+/// As for [`wire_len`], and what lies between header and packet must be readable.
+pub(crate) unsafe fn packet_type_of(header: NonNull<u8>, mac: u32) -> Option<PacketType> {
+    let offset = if (mac as usize) < TYPE_OFFSET + TAG_BYTES { return None } else { TYPE_OFFSET };
+    // SAFETY: the place lies between the header and the packet.
+    match unsafe { header.add(offset).read() } {
+        libc::PACKET_HOST => Some(PacketType::Host),
+        libc::PACKET_BROADCAST => Some(PacketType::Broadcast),
+        libc::PACKET_MULTICAST => Some(PacketType::Multicast),
+        libc::PACKET_OTHERHOST => Some(PacketType::OtherHost),
+        libc::PACKET_OUTGOING => Some(PacketType::Outgoing),
+        _ => None,
+    }
 }
 
 #[cfg(test)]

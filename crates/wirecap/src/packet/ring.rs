@@ -1,10 +1,11 @@
 //! A receive ring of AF_PACKET: the kernel fills blocks, chunks are parts of them.
 
 use std::io;
-use std::os::fd::{AsFd, BorrowedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
+use libc::sock_filter;
 use rustix::net::netdevice;
 
 use crate::chunk::{Chunk, RingIdentity};
@@ -191,6 +192,17 @@ impl PacketRing {
         }
     }
 
+    /// Counts what is left of the blocks that the kernel has handed over, so far as the sieve wants it.
+    #[cold]
+    fn count_wanted(&self, side: &mut Side) {
+        while let Some(mut block) = side.open.take().or_else(|| self.open_next(side)) {
+            let taken = block.take(u32::MAX, self.traits.longest_frame, &mut side.sieve);
+            let wanted = taken.len() as u64;
+            // What cannot be read cannot be unwanted.
+            side.other += wanted + u64::from(block.left());
+        }
+    }
+
     fn broken(&self, bad: BadBlock) -> CaptureError {
         CaptureError::BrokenRing { ring: self.identity.name.clone(), detail: bad.to_string() }
     }
@@ -241,6 +253,20 @@ impl Ring for PacketRing {
         }
     }
 
+    fn arrived(&self) -> u64 {
+        let side = lock(&self.side);
+        let open = side.open.as_ref().map_or(0, OpenBlock::left);
+        side.delivered + u64::from(open) + self.blocks.waiting()
+    }
+
+    fn run_in_kernel(&self, program: &[sock_filter]) -> io::Result<()> {
+        self.listen(program, true)
+    }
+
+    fn packet_socket(&self) -> Option<io::Result<OwnedFd>> {
+        lock(&self.side).socket.as_ref().map(|socket| socket.as_fd().try_clone_to_owned())
+    }
+
     fn is_gone(&self) -> bool {
         lock(&self.side).socket.as_ref().is_some_and(|socket| {
             socket.clear_error();
@@ -271,6 +297,9 @@ impl Ring for PacketRing {
             return;
         }
         side.count_losses();
+        if !side.sieve.is_idle() {
+            self.count_wanted(&mut side);
+        }
         let open = side.open.take().map_or(0, |block| block.left());
         side.other += self.blocks.waiting() + u64::from(open);
         self.open_packets.store(0, Ordering::Relaxed);

@@ -227,10 +227,11 @@ impl<'a> Ethtool<'a> {
     /// # Safety
     /// `argument` begins with the command and is valid for all that the kernel reads and writes for it.
     unsafe fn request(&self, argument: *mut c_void) -> io::Result<()> {
-        let mut request = libc::ifreq {
-            ifr_name: self.name,
-            ifr_ifru: libc::__c_anonymous_ifr_ifru { ifru_data: argument.cast() },
-        };
+        // The kernel copies all of it, so none of it stays uninitialised.
+        // SAFETY: zeroes are a value of it.
+        let mut request: libc::ifreq = unsafe { std::mem::zeroed() };
+        request.ifr_name = self.name;
+        request.ifr_ifru.ifru_data = argument.cast();
         // SAFETY: the kernel copies the `ifreq` in and out; the caller answers for `argument`.
         let result =
             unsafe { libc::ioctl(self.socket.as_raw_fd(), libc::SIOCETHTOOL as _, &raw mut request) };

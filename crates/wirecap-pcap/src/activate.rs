@@ -1,0 +1,293 @@
+//! From `pcap_create` to an active handle, and `pcap_close`.
+#![allow(unsafe_code)]
+
+use std::ffi::{CString, c_char, c_int};
+use std::ptr;
+
+use wirecap::device::Device;
+
+use crate::abi::{
+    DLT_ETHERNET, ERROR, ERROR_NO_SUCH_DEVICE, ERROR_PERM_DENIED, ERROR_PROMISC_PERM_DENIED, Pcap, RealPcap,
+};
+use crate::failure::{self, guarded};
+use crate::handle::{Handle, adopt};
+use crate::live::Live;
+use crate::request::{Name, Request};
+use crate::settings::Settings;
+use crate::table::{self, Given, look_up};
+use crate::{real, socket};
+
+/// What the real library needs for a ring of its own, which nothing comes to.
+const COMPANION_BYTES: c_int = 4096;
+
+#[unsafe(no_mangle)]
+unsafe extern "C-unwind" fn pcap_create(device: *const c_char, errors: *mut c_char) -> *mut Pcap {
+    // SAFETY: the caller keeps pcap(3PCAP)'s rules.
+    unsafe {
+        let name = (!device.is_null()).then(|| Name::parse(&failure::text(device)));
+        let Some(queues_of) = name.as_ref().filter(|name| name.queues.is_some()) else {
+            return adopt(create(device, errors), Some(Request::new(name)), errors);
+        };
+        let Ok(interface) = CString::new(queues_of.interface.as_str()) else { return ptr::null_mut() };
+        adopt(create(interface.as_ptr(), errors), Some(Request::new(name)), errors)
+    }
+}
+
+/// An inactive handle of the real library's, or what is wrong in `errors`.
+///
+/// # Safety
+///
+/// As for `pcap_create`.
+unsafe fn create(device: *const c_char, errors: *mut c_char) -> *mut RealPcap {
+    // SAFETY: the caller's promise; the buffer is written to by one of both.
+    unsafe {
+        if !errors.is_null() {
+            errors.write(0);
+        }
+        let created = real::create(device, errors);
+        if created.is_null() && !errors.is_null() && errors.read() == 0 {
+            failure::write(errors, real::MISSING);
+        }
+        created
+    }
+}
+
+/// Declares setters: the real library's handle gets the value, and if it takes it we note it.
+macro_rules! setters {
+    ($(fn $name:ident as $real:ident($value:ident, $request:ident) $note:expr;)*) => {$(
+        #[unsafe(no_mangle)]
+        unsafe extern "C-unwind" fn $name(pcap: *mut Pcap, $value: c_int) -> c_int {
+            // SAFETY: `set` gives an open handle.
+            set(pcap, |pcap| unsafe { real::$real(pcap, $value) }, |$request| $note)
+        }
+    )*};
+}
+
+setters! {
+    fn pcap_set_snaplen as set_snaplen(bytes, request) request.snap_len = Some(bytes);
+    fn pcap_set_promisc as set_promisc(on, request) request.promiscuous = Some(on);
+    fn pcap_set_rfmon as set_rfmon(on, request) request.rfmon = on;
+    fn pcap_set_timeout as set_timeout(millis, request) request.timeout_millis = millis;
+    fn pcap_set_buffer_size as set_buffer_size(bytes, request) if bytes > 0 { request.buffer_bytes = bytes };
+    fn pcap_set_immediate_mode as set_immediate_mode(on, request) request.immediate = on;
+    fn pcap_set_tstamp_type as set_tstamp_type(kind, request) request.tstamp_type = Some(kind);
+    fn pcap_set_tstamp_precision as set_tstamp_precision(precision, request) request.precision = precision;
+    fn pcap_set_protocol_linux as set_protocol_linux(protocol, request) request.protocol = protocol;
+}
+
+fn set(pcap: *mut Pcap, real: impl FnOnce(*mut RealPcap) -> c_int, note: impl FnOnce(&mut Request)) -> c_int {
+    match look_up(pcap) {
+        Given::Ours(handle) => {
+            let status = real(handle.real());
+            if let Some(request) = handle.request().as_mut().filter(|_| status == 0) {
+                note(request);
+            }
+            status
+        }
+        Given::Foreign(foreign) => real(foreign),
+        Given::Nothing => ERROR,
+    }
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C-unwind" fn pcap_activate(pcap: *mut Pcap) -> c_int {
+    match look_up(pcap) {
+        Given::Ours(handle) => guarded(|| activate(handle)).unwrap_or_else(|panic| handle.fail(&panic)),
+        // SAFETY: an open handle of the real library's own.
+        Given::Foreign(foreign) => unsafe { real::activate(foreign) },
+        Given::Nothing => ERROR,
+    }
+}
+
+fn activate(handle: &Handle) -> c_int {
+    let request = handle.request().clone();
+    let (Some(request), None) = (request, handle.live()) else {
+        // SAFETY: the handle is open.
+        return unsafe { real::activate(handle.real()) };
+    };
+    let status = match Settings::get() {
+        Err(text) => handle.fail(text),
+        Ok(settings) => match request.served(settings) {
+            Some(device) => activate_engine(handle, &request, device, settings),
+            None => activate_real(handle, &request),
+        },
+    };
+    if status >= 0 {
+        *handle.request() = None;
+    }
+    status
+}
+
+/// The real library captures.
+fn activate_real(handle: &Handle, request: &Request) -> c_int {
+    // SAFETY: the handle is open.
+    let status = unsafe { real::activate(handle.real()) };
+    let queues = request.device.as_ref().filter(|name| name.queues.is_some());
+    match queues {
+        // It is there, and we do not serve it: to capture all of it is not what was asked for.
+        Some(name) if status >= 0 => {
+            renew(handle, request);
+            handle.fail(&format!(
+                "{}: single receive queues can be captured of Ethernet interfaces only, not in monitor mode, and with \
+                 the host's time",
+                name.whole()
+            ))
+        }
+        _ => status,
+    }
+}
+
+/// The engine captures, beside a handle of the real library's that says what libpcap would.
+fn activate_engine(handle: &Handle, request: &Request, device: Device, settings: &Settings) -> c_int {
+    let index = device.index;
+    // SAFETY: the handle is open.
+    let (status, link_type, snap_len, descriptor) = unsafe {
+        let real = handle.real();
+        real::set_buffer_size(real, COMPANION_BYTES);
+        let status = real::activate(real);
+        if status < 0 {
+            return status;
+        }
+        (status, real::datalink(real), real::snapshot(real), real::fileno(real))
+    };
+    if link_type != DLT_ETHERNET || socket::silence(descriptor, index).is_err() {
+        return fall_back(handle, request);
+    }
+    match Live::open(request, device, snap_len.unsigned_abs(), settings) {
+        Ok(live) => {
+            // SAFETY: the handle is open.
+            live.set_nonblocking(unsafe { real::getnonblock(handle.real(), ptr::null_mut()) } == 1);
+            handle.go_live(live);
+            status
+        }
+        // Somebody wants the engine, or what only the engine can do.
+        Err(error) if settings.is_explicit() || is_part(request) => {
+            renew(handle, request);
+            handle.fail(&error.to_string())
+        }
+        Err(_) => fall_back(handle, request),
+    }
+}
+
+/// Whether single receive queues were asked for.
+fn is_part(request: &Request) -> bool {
+    request.device.as_ref().is_some_and(|name| name.queues.is_some())
+}
+
+/// The real library captures, since the engine cannot and nobody asked for it.
+fn fall_back(handle: &Handle, request: &Request) -> c_int {
+    if !renew(handle, request) {
+        return ERROR;
+    }
+    activate_real(handle, request)
+}
+
+/// Puts an inactive handle with the same settings in the place of one that is active; whether that worked.
+fn renew(handle: &Handle, request: &Request) -> bool {
+    let Some(name) = &request.device else { return false };
+    let Ok(interface) = CString::new(name.interface.as_str()) else { return false };
+    // SAFETY: the name is a string and the library needs no buffer when it succeeds; the new handle is open.
+    unsafe {
+        let mut errors = [0; crate::abi::ERRBUF_BYTES];
+        let new = real::create(interface.as_ptr(), errors.as_mut_ptr());
+        if new.is_null() {
+            handle.fail(&failure::text(errors.as_ptr()));
+            return false;
+        }
+        request.snap_len.map(|bytes| real::set_snaplen(new, bytes));
+        request.promiscuous.map(|on| real::set_promisc(new, on));
+        request.tstamp_type.map(|kind| real::set_tstamp_type(new, kind));
+        real::set_rfmon(new, request.rfmon);
+        real::set_timeout(new, request.timeout_millis);
+        real::set_buffer_size(new, request.buffer_bytes);
+        real::set_immediate_mode(new, request.immediate);
+        real::set_tstamp_precision(new, request.precision);
+        real::set_protocol_linux(new, request.protocol);
+        real::setnonblock(new, real::getnonblock(handle.real(), ptr::null_mut()), ptr::null_mut());
+        real::close(handle.replace_real(new));
+    }
+    true
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C-unwind" fn pcap_open_live(
+    device: *const c_char,
+    snap_len: c_int,
+    promiscuous: c_int,
+    timeout_millis: c_int,
+    errors: *mut c_char,
+) -> *mut Pcap {
+    // SAFETY: the caller keeps pcap(3PCAP)'s rules; the handle is open until it is closed here.
+    unsafe {
+        let pcap = pcap_create_quietly(device, errors);
+        if pcap.is_null() {
+            return pcap;
+        }
+        let mut status = pcap_set_snaplen(pcap, snap_len);
+        if status >= 0 {
+            status = pcap_set_promisc(pcap, promiscuous);
+        }
+        if status >= 0 {
+            status = pcap_set_timeout(pcap, timeout_millis);
+        }
+        if status >= 0 {
+            status = pcap_activate(pcap);
+        }
+        if status >= 0 {
+            return pcap;
+        }
+        let name = if device.is_null() { "any".to_owned() } else { failure::text(device) };
+        let text = failure::text(real::geterr(crate::handle::real_of(pcap)));
+        failure::write(errors, &open_error(&name, status, &text));
+        pcap_close(pcap);
+        ptr::null_mut()
+    }
+}
+
+/// As `pcap_create`, which leaves the buffer alone when it succeeds.
+///
+/// # Safety
+///
+/// As for `pcap_create`.
+unsafe fn pcap_create_quietly(device: *const c_char, errors: *mut c_char) -> *mut Pcap {
+    let mut own = [0; crate::abi::ERRBUF_BYTES];
+    // SAFETY: the caller's promise; both buffers are large enough.
+    unsafe {
+        let pcap = pcap_create(device, own.as_mut_ptr());
+        if pcap.is_null() {
+            failure::write(errors, &failure::text(own.as_ptr()));
+        }
+        pcap
+    }
+}
+
+/// What `pcap_open_live` says of `device`, in libpcap's form.
+fn open_error(device: &str, status: c_int, text: &str) -> String {
+    // SAFETY: the function takes any number, and its texts stay.
+    let says = || unsafe { failure::text(real::statustostr(status)) };
+    match status {
+        ERROR => format!("{device}: {text}"),
+        ERROR_NO_SUCH_DEVICE | ERROR_PERM_DENIED | ERROR_PROMISC_PERM_DENIED if !text.is_empty() => {
+            format!("{device}: {} ({text})", says())
+        }
+        _ => format!("{device}: {}", says()),
+    }
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C-unwind" fn pcap_close(pcap: *mut Pcap) {
+    match look_up(pcap) {
+        Given::Ours(handle) => {
+            let Some(place) = table::remove(pcap) else { return };
+            if handle.turn.close() {
+                // SAFETY: it came from a box, is in the table no more, and nobody reads from it.
+                let _ = guarded(|| drop(unsafe { Box::from_raw(place) }));
+            } else if let Some(live) = handle.live() {
+                let _ = guarded(|| live.end());
+            }
+        }
+        // SAFETY: an open handle of the real library's own.
+        Given::Foreign(foreign) => unsafe { real::close(foreign) },
+        Given::Nothing => {}
+    }
+}

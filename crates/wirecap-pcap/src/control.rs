@@ -1,0 +1,232 @@
+//! What may be done with a handle beside reading, where a capture of the engine's is behind it.
+#![allow(unsafe_code)]
+
+use std::ffi::{c_char, c_int, c_uchar, c_void};
+use std::io;
+use std::os::fd::AsRawFd;
+use std::ptr;
+
+use crate::abi::{D_IN, D_INOUT, D_OUT, ERROR, Pcap, Program, RealPcap, Stats};
+use crate::failure::{self, guarded};
+use crate::handle::{Handle, real_of};
+use crate::live::Live;
+use crate::real;
+use crate::request::Name;
+use crate::table::{Given, look_up};
+
+/// How long a program may wait on the descriptor of an interface that is down: it does not tell when it comes up.
+#[repr(transparent)]
+struct Timeout(libc::timeval);
+// SAFETY: nobody writes to it.
+unsafe impl Sync for Timeout {}
+static ONE_MILLISECOND: Timeout = Timeout(libc::timeval { tv_sec: 0, tv_usec: 1000 });
+
+/// What a handle is to functions that treat the engine's captures in their own way.
+enum Kind {
+    Live(&'static Handle, &'static Live),
+    Real(*mut RealPcap),
+    Nothing,
+}
+
+fn kind(pcap: *mut Pcap) -> Kind {
+    match look_up(pcap) {
+        Given::Ours(handle) => match handle.live() {
+            Some(live) => Kind::Live(handle, live),
+            None => Kind::Real(handle.real()),
+        },
+        Given::Foreign(real) => Kind::Real(real),
+        Given::Nothing => Kind::Nothing,
+    }
+}
+
+/// A signal handler may call it: no lock, no memory.
+#[unsafe(no_mangle)]
+unsafe extern "C-unwind" fn pcap_breakloop(pcap: *mut Pcap) {
+    match kind(pcap) {
+        Kind::Live(_, live) => live.break_off(),
+        // SAFETY: the handle is open.
+        Kind::Real(real) => unsafe { real::breakloop(real) },
+        Kind::Nothing => {}
+    }
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C-unwind" fn pcap_setfilter(pcap: *mut Pcap, program: *mut Program) -> c_int {
+    let real = real_of(pcap);
+    if real.is_null() {
+        return ERROR;
+    }
+    // The real library says whether the program is sound, in its own words.
+    // SAFETY: the handle is open, and the caller keeps pcap(3PCAP)'s rules.
+    let status = unsafe { real::setfilter(real, program) };
+    let Kind::Live(handle, live) = kind(pcap) else { return status };
+    if status != 0 {
+        return status;
+    }
+    // SAFETY: the real library took the program.
+    match guarded(|| unsafe { live.want(&*program) }) {
+        Ok(Ok(())) => 0,
+        Ok(Err(text)) | Err(text) => handle.fail(&text),
+    }
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C-unwind" fn pcap_setdirection(pcap: *mut Pcap, direction: c_int) -> c_int {
+    let real = real_of(pcap);
+    if real.is_null() {
+        return ERROR;
+    }
+    // SAFETY: the handle is open.
+    let status = unsafe { real::setdirection(real, direction) };
+    if let Kind::Live(_, live) = kind(pcap)
+        && status == 0
+        && [D_INOUT, D_IN, D_OUT].contains(&direction)
+    {
+        live.set_direction(direction);
+    }
+    status
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C-unwind" fn pcap_stats(pcap: *mut Pcap, stats: *mut Stats) -> c_int {
+    match kind(pcap) {
+        Kind::Live(handle, live) => match guarded(|| (live.counts(), live.interface_drops())) {
+            Ok(((received, dropped), dropped_by_interface)) => {
+                // libpcap's counters are as wide as this, and go round.
+                let found = Stats {
+                    received: received as u32,
+                    dropped: dropped as u32,
+                    dropped_by_interface: dropped_by_interface as u32,
+                };
+                // SAFETY: the caller gives a place.
+                unsafe { *stats = found };
+                0
+            }
+            Err(panic) => handle.fail(&panic),
+        },
+        // SAFETY: the handle is open, and the caller gives a place.
+        Kind::Real(real) => unsafe { real::stats(real, stats) },
+        Kind::Nothing => ERROR,
+    }
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C-unwind" fn pcap_fileno(pcap: *mut Pcap) -> c_int {
+    match kind(pcap) {
+        Kind::Live(_, live) => live.descriptor(),
+        // SAFETY: the handle is open.
+        Kind::Real(real) => unsafe { real::fileno(real) },
+        Kind::Nothing => ERROR,
+    }
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C-unwind" fn pcap_get_selectable_fd(pcap: *mut Pcap) -> c_int {
+    match kind(pcap) {
+        Kind::Live(_, live) => live.descriptor(),
+        // SAFETY: the handle is open.
+        Kind::Real(real) => unsafe { real::get_selectable_fd(real) },
+        Kind::Nothing => ERROR,
+    }
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C-unwind" fn pcap_get_required_select_timeout(pcap: *mut Pcap) -> *const libc::timeval {
+    match kind(pcap) {
+        Kind::Live(_, live) if live.is_down() => &raw const ONE_MILLISECOND.0,
+        Kind::Live(..) | Kind::Nothing => ptr::null(),
+        // SAFETY: the handle is open.
+        Kind::Real(real) => unsafe { real::get_required_select_timeout(real) },
+    }
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C-unwind" fn pcap_setnonblock(pcap: *mut Pcap, on: c_int, errors: *mut c_char) -> c_int {
+    match kind(pcap) {
+        Kind::Live(_, live) => {
+            live.set_nonblocking(on != 0);
+            0
+        }
+        // SAFETY: the handle is open, and the caller gives a buffer.
+        Kind::Real(real) => unsafe { real::setnonblock(real, on, errors) },
+        Kind::Nothing => ERROR,
+    }
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C-unwind" fn pcap_getnonblock(pcap: *mut Pcap, errors: *mut c_char) -> c_int {
+    match kind(pcap) {
+        Kind::Live(_, live) => live.is_nonblocking().into(),
+        // SAFETY: the handle is open, and the caller gives a buffer.
+        Kind::Real(real) => unsafe { real::getnonblock(real, errors) },
+        Kind::Nothing => ERROR,
+    }
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C-unwind" fn pcap_inject(pcap: *mut Pcap, frame: *const c_void, bytes: usize) -> c_int {
+    match kind(pcap) {
+        Kind::Live(handle, live) if (1..=c_int::MAX as usize).contains(&bytes) => {
+            send(handle, live, frame, bytes)
+        }
+        // The real library has the words for what cannot be sent.
+        _ => {
+            let real = real_of(pcap);
+            // SAFETY: the handle is open, and the caller gives so many bytes.
+            if real.is_null() { ERROR } else { unsafe { real::inject(real, frame, bytes) } }
+        }
+    }
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C-unwind" fn pcap_sendpacket(pcap: *mut Pcap, frame: *const c_uchar, bytes: c_int) -> c_int {
+    match kind(pcap) {
+        Kind::Live(handle, live) if bytes > 0 => {
+            send(handle, live, frame.cast(), bytes.unsigned_abs() as usize).min(0)
+        }
+        _ => {
+            let real = real_of(pcap);
+            // SAFETY: as in `pcap_inject`.
+            if real.is_null() { ERROR } else { unsafe { real::sendpacket(real, frame, bytes) } }
+        }
+    }
+}
+
+/// Sends a frame; gives its length.
+fn send(handle: &Handle, live: &Live, frame: *const c_void, bytes: usize) -> c_int {
+    // SAFETY: the program says that so many bytes are there, and the kernel only reads them.
+    let sent = unsafe { libc::send(live.sender().as_raw_fd(), frame, bytes, 0) };
+    match c_int::try_from(sent) {
+        Ok(sent @ 0..) => sent,
+        _ => {
+            let errno = io::Error::last_os_error().raw_os_error().unwrap_or_default();
+            handle.fail(&failure::system("send", errno))
+        }
+    }
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C-unwind" fn pcap_geterr(pcap: *mut Pcap) -> *mut c_char {
+    let real = real_of(pcap);
+    if real.is_null() {
+        return c"the handle was closed, or is none".as_ptr().cast_mut();
+    }
+    // SAFETY: the handle is open.
+    unsafe { real::geterr(real) }
+}
+
+/// The network of an interface, also of one whose receive queues are named.
+#[unsafe(no_mangle)]
+unsafe extern "C-unwind" fn pcap_lookupnet(
+    device: *const c_char,
+    network: *mut u32,
+    mask: *mut u32,
+    errors: *mut c_char,
+) -> c_int {
+    // SAFETY: null or a string, by pcap(3PCAP)'s rules.
+    let name = Name::parse(&unsafe { failure::text(device) });
+    let interface = name.queues.and_then(|_| std::ffi::CString::new(name.interface).ok());
+    let device = interface.as_ref().map_or(device, |interface| interface.as_ptr());
+    // SAFETY: the caller keeps pcap(3PCAP)'s rules.
+    unsafe { real::lookupnet(device, network, mask, errors) }
+}

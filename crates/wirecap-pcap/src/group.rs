@@ -1,0 +1,154 @@
+//! Buddy groups of handles that one process opens one after the other, by the environment's word.
+//!
+//! The first handle that belongs to the group opens the capture of all its rings; this and the next ones each
+//! get a worker of it, and give it back when they are closed, so that a tool may open a handle only to look.
+//! Rings whose worker has no handle are drained by the others.
+
+use std::sync::{Arc, Mutex, PoisonError, Weak};
+
+use wirecap::device::Device;
+use wirecap::{Capture, Worker};
+
+use crate::live::{FilterSlot, LiveError, open_capture};
+use crate::request::{Name, Request};
+use crate::settings::Settings;
+
+/// T where the settings name none.
+const THRESHOLD: f64 = 0.6;
+
+/// The rings that the handles of this process share.
+#[derive(Debug)]
+pub(crate) struct Group {
+    terms: Terms,
+    capture: Arc<Capture>,
+    /// Those that no handle has, by their index.
+    free: Mutex<Vec<Option<Worker>>>,
+    filter: Arc<FilterSlot>,
+}
+
+/// What handles of one group have in common.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Terms {
+    interface_index: u32,
+    snap_len: u32,
+    promiscuous: bool,
+}
+
+/// A handle's part in a group.
+#[derive(Debug)]
+pub(crate) struct Membership {
+    group: Arc<Group>,
+}
+
+/// What a handle gets from a group.
+#[derive(Debug)]
+pub(crate) struct Joined {
+    pub(crate) membership: Membership,
+    pub(crate) capture: Arc<Capture>,
+    pub(crate) worker: Worker,
+    pub(crate) filter: Arc<FilterSlot>,
+}
+
+/// The group of this process, while handles belong to it.
+static GROUP: Mutex<Weak<Group>> = Mutex::new(Weak::new());
+
+impl Group {
+    /// Joins the group that the settings name. `None` if the handle does not belong to it: it has another
+    /// device, or other terms than the others, or everyone of them is there already.
+    pub(crate) fn join(
+        request: &Request,
+        device: &Device,
+        snap_len: u32,
+        settings: &Settings,
+    ) -> Result<Option<Joined>, LiveError> {
+        let Some(all) = settings.group.as_deref() else { return Ok(None) };
+        let Some(name) = request.device.as_ref().filter(|name| belongs(name, all)) else { return Ok(None) };
+        let terms = Terms {
+            interface_index: device.index,
+            snap_len,
+            promiscuous: request.promiscuous.is_some_and(|on| on != 0),
+        };
+        let mut current = GROUP.lock().unwrap_or_else(PoisonError::into_inner);
+        let group = match current.upgrade() {
+            Some(group) => group,
+            None => {
+                let group = Arc::new(Self::open(request, all, terms.clone(), settings)?);
+                *current = Arc::downgrade(&group);
+                group
+            }
+        };
+        if group.terms != terms {
+            return Ok(None);
+        }
+        let worker = group.take_worker(name);
+        Ok(worker.map(|worker| Joined {
+            capture: Arc::clone(&group.capture),
+            worker,
+            filter: Arc::clone(&group.filter),
+            membership: Membership { group },
+        }))
+    }
+
+    fn open(request: &Request, all: &str, terms: Terms, settings: &Settings) -> Result<Self, LiveError> {
+        let mut builder = request.builder(all, settings).advanced(settings.threshold.unwrap_or(THRESHOLD));
+        if let Some(workers) = settings.workers {
+            builder = builder.workers(workers);
+        }
+        let capture = open_capture(builder, request, settings)?;
+        let free = capture.workers().into_iter().map(Some).collect();
+        Ok(Self { terms, capture: Arc::new(capture), free: Mutex::new(free), filter: Arc::default() })
+    }
+
+    /// The worker of the ring that `name` names, or of the next one without a handle.
+    fn take_worker(&self, name: &Name) -> Option<Worker> {
+        let mut free = self.free.lock().unwrap_or_else(PoisonError::into_inner);
+        let Some(queue) = &name.queues else { return free.iter_mut().find_map(Option::take) };
+        let queue: u32 = queue.parse().ok()?;
+        let ring = self.capture.rings().iter().position(|ring| ring.queue == queue)?;
+        // Rings are dealt out in turn.
+        let workers = free.len();
+        free[ring % workers].take()
+    }
+}
+
+impl Membership {
+    /// Leaves the group, which keeps the worker for the next handle.
+    pub(crate) fn leave(self, worker: Worker) {
+        let index = worker.index();
+        self.group.free.lock().unwrap_or_else(PoisonError::into_inner)[index] = Some(worker);
+    }
+
+    /// Whether no other handle is in the group.
+    pub(crate) fn is_alone(&self) -> bool {
+        let free = self.group.free.lock().unwrap_or_else(PoisonError::into_inner);
+        free.iter().filter(|worker| worker.is_none()).count() <= 1
+    }
+}
+
+/// Whether a handle of this name is meant by the group `all`: one receive queue of the interface, or, where the
+/// group is the interface as a whole, the interface.
+fn belongs(name: &Name, all: &str) -> bool {
+    let all = Name::parse(all);
+    let is_one = |queues: &str| queues.parse::<u32>().is_ok();
+    name.interface == all.interface
+        && match &name.queues {
+            Some(queues) => is_one(queues),
+            None => all.queues.is_none(),
+        }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn single_queues_and_whole_interfaces_belong_to_groups() {
+        let belongs = |name: &str, all: &str| belongs(&Name::parse(name), all);
+        assert!(belongs("eth0@2", "eth0@0-3"));
+        assert!(belongs("eth0@2", "eth0"));
+        assert!(belongs("eth0", "eth0"));
+        assert!(!belongs("eth0", "eth0@0-3"));
+        assert!(!belongs("eth0@0-1", "eth0@0-3"));
+        assert!(!belongs("eth1@0", "eth0@0-3"));
+    }
+}

@@ -1,0 +1,103 @@
+//! A handle: the real library's, and perhaps a capture of the engine's.
+#![allow(unsafe_code)]
+
+use std::ffi::{c_char, c_int};
+use std::ptr;
+use std::sync::atomic::{AtomicPtr, Ordering};
+use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
+
+use crate::abi::{ERROR, Pcap, RealPcap};
+use crate::live::Live;
+use crate::request::Request;
+use crate::table::{self, Given};
+use crate::turn::Turn;
+use crate::{failure, real};
+
+/// What stands behind a `pcap_t *` of ours.
+pub(crate) struct Handle {
+    real: AtomicPtr<RealPcap>,
+    /// Of handles for live captures, as long as they are not activated.
+    request: Mutex<Option<Request>>,
+    /// The engine's capture.
+    live: OnceLock<Live>,
+    pub(crate) turn: Turn,
+}
+
+impl Handle {
+    fn new(real: *mut RealPcap, request: Option<Request>) -> Self {
+        Self {
+            real: AtomicPtr::new(real),
+            request: Mutex::new(request),
+            live: OnceLock::new(),
+            turn: Turn::new(),
+        }
+    }
+
+    /// The real library's handle.
+    #[inline]
+    pub(crate) fn real(&self) -> *mut RealPcap {
+        self.real.load(Ordering::Acquire)
+    }
+
+    /// Has another handle of the real library's from now on, and gives the old one.
+    pub(crate) fn replace_real(&self, real: *mut RealPcap) -> *mut RealPcap {
+        self.real.swap(real, Ordering::AcqRel)
+    }
+
+    #[inline]
+    pub(crate) fn live(&self) -> Option<&Live> {
+        self.live.get()
+    }
+
+    /// Packets come from the engine from now on.
+    pub(crate) fn go_live(&self, live: Live) {
+        // A handle is activated once; what a second thread brings at the same moment is dropped.
+        let _ = self.live.set(live);
+    }
+
+    pub(crate) fn request(&self) -> MutexGuard<'_, Option<Request>> {
+        self.request.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Puts `text` where `pcap_geterr` finds it.
+    pub(crate) fn fail(&self, text: &str) -> c_int {
+        // SAFETY: the real library's buffer of this handle has PCAP_ERRBUF_SIZE bytes and one more.
+        unsafe { failure::write(real::geterr(self.real()), text) };
+        ERROR
+    }
+}
+
+impl Drop for Handle {
+    fn drop(&mut self) {
+        drop(self.live.take());
+        // SAFETY: it is open, and nobody has it any more.
+        unsafe { real::close(self.real()) };
+    }
+}
+
+/// Gives a handle of the real library's a place in the table; null stays null.
+///
+/// # Safety
+///
+/// `real` must be null, or open and nobody else's, and `errors` as for [`failure::write`].
+pub(crate) unsafe fn adopt(real: *mut RealPcap, request: Option<Request>, errors: *mut c_char) -> *mut Pcap {
+    // The real library may have called us for what it returns.
+    if real.is_null() || table::is_place(real.cast()) {
+        return real.cast();
+    }
+    table::insert(Box::new(Handle::new(real, request))).unwrap_or_else(|_too_many| {
+        // SAFETY: the caller's promise.
+        unsafe { failure::write(errors, "too many handles are open") };
+        ptr::null_mut()
+    })
+}
+
+/// The real library's handle behind what a program gave us; null if there is nothing.
+#[inline]
+pub(crate) fn real_of(pcap: *mut Pcap) -> *mut RealPcap {
+    match table::look_up(pcap) {
+        Given::Ours(handle) => handle.real(),
+        Given::Foreign(real) => real,
+        Given::Nothing => ptr::null_mut(),
+    }
+}

@@ -1,0 +1,343 @@
+//! A live capture of the engine's behind a handle.
+#![allow(unsafe_code)]
+
+mod reading;
+
+use std::cell::UnsafeCell;
+use std::ffi::c_int;
+use std::fmt;
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use wirecap::device::Device;
+use wirecap::filter::ClassicInsn;
+use wirecap::{Capture, CaptureBuilder, OpenError, Waker, Worker};
+
+use crate::abi::{D_INOUT, Program};
+use crate::failure::chain;
+use crate::group::{Group, Joined, Membership};
+use crate::pollable::Pollable;
+use crate::request::{Name, Request};
+use crate::settings::Settings;
+use crate::socket;
+use crate::wanted::Wanted;
+use reading::Reader;
+pub(crate) use reading::{Delivered, Found};
+
+/// A program that wants all of every packet.
+const EVERYTHING: ClassicInsn = ClassicInsn { code: 0x06, jt: 0, jf: 0, k: u32::MAX };
+
+/// A capture, as its handle has it.
+pub(crate) struct Live {
+    capture: Arc<Capture>,
+    /// The handle's own ring in the capture.
+    ring: usize,
+    device: Device,
+    /// Guarded by the handle's turn.
+    reader: UnsafeCell<Reader>,
+    pollable: Pollable,
+    /// By which frames are sent: the ring's own socket, where it has one, since it does not see them.
+    sender: OwnedFd,
+    waker: Waker,
+    snap_len: u32,
+    nanos: bool,
+    /// A read waits until it has a packet that is wanted.
+    endless: bool,
+    promiscuous: bool,
+    broken: AtomicBool,
+    nonblocking: AtomicBool,
+    /// The interface went down.
+    down: AtomicBool,
+    direction: AtomicI32,
+    filter: Arc<FilterSlot>,
+    membership: Option<Membership>,
+    /// Packets in the chunks that this handle got, and those of them that were not wanted.
+    taken: AtomicU64,
+    refused: AtomicU64,
+    interface_drops: Mutex<InterfaceDrops>,
+}
+
+// SAFETY: `reader`, the only part that is not `Sync` by itself, is touched only by the thread that has the
+// handle's turn.
+unsafe impl Sync for Live {}
+// SAFETY: no part is tied to a thread.
+unsafe impl Send for Live {}
+
+/// The filter of a handle, or of all handles of a group.
+#[derive(Debug, Default)]
+pub(crate) struct FilterSlot {
+    sieve: Mutex<Option<Arc<Sieve>>>,
+    /// Changes with `sieve`.
+    generation: AtomicU32,
+    program: Mutex<Vec<ClassicInsn>>,
+}
+
+/// A filter, and on which packets it runs here.
+#[derive(Debug)]
+struct Sieve {
+    wanted: Wanted,
+    /// The kernel has seen to those that came later: that many are to be looked at, from the first on.
+    until: u64,
+}
+
+/// Packets that the interface dropped, by its own count.
+#[derive(Debug, Default)]
+struct InterfaceDrops {
+    last: u64,
+    since_open: u64,
+}
+
+/// Why there is no live capture.
+#[derive(Debug)]
+pub(crate) enum LiveError {
+    Open(OpenError),
+    System(&'static str, io::Error),
+}
+
+impl fmt::Display for LiveError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Open(error) => f.write_str(&chain(error)),
+            Self::System(doing, error) => write!(f, "cannot {doing}: {error}"),
+        }
+    }
+}
+
+impl Live {
+    /// Opens what was asked for on `device`, keeping `snap_len` bytes of each packet, or joins a group.
+    pub(crate) fn open(
+        request: &Request,
+        device: Device,
+        snap_len: u32,
+        settings: &Settings,
+    ) -> Result<Self, LiveError> {
+        let from = match Group::join(request, &device, snap_len, settings)? {
+            Some(joined) => joined.into(),
+            None => Origin::alone(request, settings)?,
+        };
+        Self::new(request, device, snap_len, from)
+    }
+
+    fn new(request: &Request, device: Device, snap_len: u32, from: Origin) -> Result<Self, LiveError> {
+        let Origin { capture, worker, filter, membership } = from;
+        let system = |doing| move |error| LiveError::System(doing, error);
+        let ring = worker.index();
+        let own = capture.packet_socket(ring).map_err(system("have one more descriptor"))?;
+        let pollable = match &own {
+            Some(socket) if capture.rings().len() == 1 => {
+                Pollable::Socket(socket.try_clone().map_err(system("have one more descriptor"))?)
+            }
+            _ => Pollable::several(&worker)
+                .map_err(|errno| LiveError::System("make an epoll instance", errno.into()))?,
+        };
+        let sender = own.map_or_else(|| socket::sender(device.index), Ok);
+        let sender = sender.map_err(system("open a packet socket"))?;
+        let promiscuous = request.promiscuous.is_some_and(|on| on != 0);
+        let interface_drops = InterfaceDrops { last: count_interface_drops(&device.name), since_open: 0 };
+        Ok(Self {
+            ring,
+            pollable,
+            sender,
+            waker: worker.waker(),
+            reader: UnsafeCell::new(Reader::new(worker)),
+            capture,
+            snap_len,
+            nanos: request.wants_nanos(),
+            endless: request.timeout_millis == 0,
+            promiscuous,
+            broken: AtomicBool::new(false),
+            nonblocking: AtomicBool::new(false),
+            down: AtomicBool::new(false),
+            direction: AtomicI32::new(D_INOUT),
+            filter,
+            membership,
+            taken: AtomicU64::new(0),
+            refused: AtomicU64::new(0),
+            interface_drops: Mutex::new(interface_drops),
+            device,
+        })
+    }
+
+    pub(crate) fn descriptor(&self) -> c_int {
+        self.pollable.descriptor()
+    }
+
+    pub(crate) fn sender(&self) -> BorrowedFd<'_> {
+        self.sender.as_fd()
+    }
+
+    pub(crate) fn is_nonblocking(&self) -> bool {
+        self.nonblocking.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn set_nonblocking(&self, on: bool) {
+        self.nonblocking.store(on, Ordering::Relaxed);
+    }
+
+    pub(crate) fn is_down(&self) -> bool {
+        self.down.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn set_direction(&self, direction: c_int) {
+        self.direction.store(direction, Ordering::Relaxed);
+    }
+
+    /// Whether a read goes on until it has a packet that is wanted.
+    #[inline]
+    pub(crate) fn is_endless(&self) -> bool {
+        self.endless && !self.is_nonblocking()
+    }
+
+    /// Ends the read that runs, or the next one. A signal handler may call it.
+    pub(crate) fn break_off(&self) {
+        self.broken.store(true, Ordering::SeqCst);
+        self.waker.wake();
+    }
+
+    /// Whether somebody called [`break_off`](Self::break_off) since the last time.
+    #[inline]
+    pub(crate) fn was_broken_off(&self) -> bool {
+        self.broken.load(Ordering::Relaxed) && self.broken.swap(false, Ordering::SeqCst)
+    }
+
+    /// Receives no more, so that nothing is left on the interface.
+    pub(crate) fn end(&self) {
+        if Arc::strong_count(&self.capture) == 1 {
+            self.capture.stop();
+        }
+        self.break_off();
+    }
+
+    /// Has only the packets that `program` wants from now on, also of those that have come already.
+    ///
+    /// # Errors
+    ///
+    /// If other handles of the group have another filter.
+    ///
+    /// # Safety
+    ///
+    /// As for [`Wanted::new`].
+    pub(crate) unsafe fn want(&self, program: &Program) -> Result<(), String> {
+        // SAFETY: the caller's promise.
+        let (insns, wanted) = unsafe { (program.classic(), || Wanted::new(program)) };
+        let mut current = locked(&self.filter.program);
+        if !current.is_empty() && *current == insns && self.membership.is_some() {
+            return Ok(());
+        }
+        if !current.is_empty() && self.membership.as_ref().is_some_and(|group| !group.is_alone()) {
+            return Err("wirecap: the other handles of the group have another filter".to_owned());
+        }
+        self.filter.sift(wanted(), u64::MAX);
+        for ring in 0..self.capture.rings().len() {
+            match self.capture.run_in_kernel(ring, &insns) {
+                // Only who gets all of the capture's packets, and in their order, can tell which came later.
+                Ok(()) if self.membership.is_none() => self.filter.sift(wanted(), self.capture.arrived(ring)),
+                Ok(()) => {}
+                // The old program must not keep back what the new one wants.
+                Err(_) => drop(self.capture.run_in_kernel(ring, &[EVERYTHING])),
+            }
+        }
+        *current = insns;
+        Ok(())
+    }
+
+    /// Packets that passed the filter, dropped ones and those that wait included, and the dropped ones.
+    pub(crate) fn counts(&self) -> (u64, u64) {
+        let dropped = self.capture.account(self.ring).dropped.total();
+        let passed = self.taken.load(Ordering::Relaxed) - self.refused.load(Ordering::Relaxed);
+        let waiting = self.capture.arrived(self.ring) - self.capture.account(self.ring).delivered;
+        (passed + waiting + dropped, dropped)
+    }
+
+    /// What the interface itself dropped while it was captured whole, as libpcap counts it.
+    pub(crate) fn interface_drops(&self) -> u64 {
+        if !self.promiscuous {
+            return 0;
+        }
+        let mut drops = locked(&self.interface_drops);
+        let now = count_interface_drops(&self.device.name);
+        drops.since_open += now.wrapping_sub(drops.last);
+        drops.last = now;
+        drops.since_open
+    }
+}
+
+impl FilterSlot {
+    /// From now on `wanted` looks at the first `until` packets.
+    fn sift(&self, wanted: Wanted, until: u64) {
+        *locked(&self.sieve) = Some(Arc::new(Sieve { wanted, until }));
+        self.generation.fetch_add(1, Ordering::Release);
+    }
+}
+
+impl Drop for Live {
+    fn drop(&mut self) {
+        if let (Some(group), Some(worker)) = (self.membership.take(), self.reader.get_mut().worker.take()) {
+            group.leave(worker);
+        }
+    }
+}
+
+/// Where a handle's packets come from.
+#[derive(Debug)]
+struct Origin {
+    capture: Arc<Capture>,
+    worker: Worker,
+    filter: Arc<FilterSlot>,
+    membership: Option<Membership>,
+}
+
+impl Origin {
+    /// A capture of the handle's own, with one ring for all its packets if that is possible.
+    fn alone(request: &Request, settings: &Settings) -> Result<Self, LiveError> {
+        let name = request.device.as_ref().map(Name::whole).unwrap_or_default();
+        let capture = open_capture(request.builder(&name, settings).workers(1), request, settings)?;
+        let worker = capture.workers().pop().expect("a capture has a worker");
+        Ok(Self { capture: Arc::new(capture), worker, filter: Arc::default(), membership: None })
+    }
+}
+
+impl From<Joined> for Origin {
+    fn from(Joined { membership, capture, worker, filter }: Joined) -> Self {
+        Self { capture, worker, filter, membership: Some(membership) }
+    }
+}
+
+/// Opens a capture of R chunks, or fewer where there is no memory for them and nobody asked for so many, as
+/// libpcap does.
+pub(crate) fn open_capture(
+    builder: CaptureBuilder,
+    request: &Request,
+    settings: &Settings,
+) -> Result<Capture, LiveError> {
+    let Some(mut chunks) = request.chunks(settings) else { return builder.open().map_err(LiveError::Open) };
+    loop {
+        match builder.clone().pool(chunks).open() {
+            Err(error) if settings.chunks.is_none() && chunks > 2 && is_lack_of_memory(&error) => chunks /= 2,
+            outcome => return outcome.map_err(LiveError::Open),
+        }
+    }
+}
+
+fn is_lack_of_memory(error: &OpenError) -> bool {
+    match error {
+        OpenError::PoolTooLarge { .. } | OpenError::NotEnoughMemory { .. } => true,
+        OpenError::PacketSocket { source, .. } => source.raw_os_error() == Some(libc::ENOMEM),
+        _ => false,
+    }
+}
+
+/// What the driver says it had no room for.
+fn count_interface_drops(interface: &str) -> u64 {
+    let read = |counter: &str| {
+        let path = format!("/sys/class/net/{interface}/statistics/{counter}");
+        std::fs::read_to_string(path).ok()?.trim().parse::<u64>().ok()
+    };
+    ["rx_missed_errors", "rx_fifo_errors"].iter().filter_map(|counter| read(counter)).sum()
+}
+
+fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}

@@ -1,0 +1,78 @@
+//! The descriptor that programs wait on: readable while there are packets that they have not read.
+
+use std::os::fd::{AsFd, AsRawFd, OwnedFd, RawFd};
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use rustix::event::{EventfdFlags, epoll, eventfd};
+use rustix::io::Errno;
+use wirecap::Worker;
+
+/// What a program may wait on.
+#[derive(Debug)]
+pub(crate) enum Pollable {
+    /// The packet socket of the only ring, as libpcap has it: the kernel sees for itself what was not given
+    /// back.
+    Socket(OwnedFd),
+    /// What the worker waits on, and a bell.
+    Several(Several),
+}
+
+/// A descriptor over those of several rings, or of a ring whose cells go back before a program has read them.
+#[derive(Debug)]
+pub(crate) struct Several {
+    epoll: OwnedFd,
+    /// Rung while packets are in hand.
+    bell: OwnedFd,
+    rings: AtomicBool,
+    in_hand: AtomicBool,
+    /// Whether the program has the descriptor.
+    wanted: AtomicBool,
+}
+
+impl Pollable {
+    /// One for this worker.
+    pub(crate) fn several(worker: &Worker) -> Result<Self, Errno> {
+        let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
+        let bell = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
+        for descriptor in [worker.as_fd(), bell.as_fd()] {
+            epoll::add(&epoll, descriptor, epoll::EventData::new_u64(0), epoll::EventFlags::IN)?;
+        }
+        let [rings, in_hand, wanted] = [const { AtomicBool::new(false) }; 3];
+        Ok(Self::Several(Several { epoll, bell, rings, in_hand, wanted }))
+    }
+
+    /// The descriptor, for the program.
+    pub(crate) fn descriptor(&self) -> RawFd {
+        match self {
+            Self::Socket(socket) => socket.as_raw_fd(),
+            Self::Several(several) => {
+                several.wanted.store(true, Ordering::SeqCst);
+                several.tell(several.in_hand.load(Ordering::SeqCst));
+                several.epoll.as_raw_fd()
+            }
+        }
+    }
+
+    /// Whether there are packets in hand that the program has not read.
+    #[inline]
+    pub(crate) fn tell(&self, in_hand: bool) {
+        if let Self::Several(several) = self {
+            several.tell(in_hand);
+        }
+    }
+}
+
+impl Several {
+    fn tell(&self, in_hand: bool) {
+        self.in_hand.store(in_hand, Ordering::SeqCst);
+        if !self.wanted.load(Ordering::SeqCst) || self.rings.swap(in_hand, Ordering::SeqCst) == in_hand {
+            return;
+        }
+        // An eventfd takes and gives a count of one whatever happens.
+        if in_hand {
+            let _ = rustix::io::write(&self.bell, &1u64.to_ne_bytes());
+        } else {
+            let _ = rustix::io::read(&self.bell, &mut [0u8; 8]);
+        }
+    }
+}

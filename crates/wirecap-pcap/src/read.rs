@@ -1,0 +1,235 @@
+//! Reading: `pcap_loop`, `pcap_dispatch`, `pcap_next` and `pcap_next_ex`.
+//!
+//! A callback may do anything: call other functions of its handle, read from it, close it, throw an exception,
+//! or jump out of the read. So nothing is borrowed and no lock held while it runs, and what the next read
+//! needs is written down before.
+#![allow(unsafe_code)]
+
+use std::ffi::{c_int, c_uchar};
+use std::ptr;
+
+use crate::abi::{Callback, ERROR, ERROR_BREAK, PacketHeader, Pcap};
+use crate::handle::Handle;
+use crate::live::{Delivered, Found, Live};
+use crate::real;
+use crate::table::{Given, look_up};
+use crate::turn::Seat;
+
+/// What the second of two threads is told.
+const BUSY: &str = "the handle is being read by another thread";
+
+/// A live handle, and the right to read from it.
+struct Reading {
+    handle: &'static Handle,
+    live: &'static Live,
+    seat: Seat,
+}
+
+impl Reading {
+    fn begin(handle: &'static Handle, live: &'static Live) -> Option<Self> {
+        let Some(seat) = handle.turn.enter() else {
+            handle.fail(BUSY);
+            return None;
+        };
+        Some(Self { handle, live, seat })
+    }
+
+    /// Ends the reading, and with it the handle if it was closed meanwhile.
+    fn end(self, outcome: c_int) -> c_int {
+        // SAFETY: we have the turn; what was given out before is the program's only until now, and what
+        // `keep` gave stays.
+        unsafe { self.live.tidy() };
+        if !self.handle.turn.is_closed() {
+            let _ = self.handle.turn.leave(self.seat);
+            return outcome;
+        }
+        if self.handle.turn.leave(self.seat) {
+            // SAFETY: it came from a box, is in the table no more, and of all who leave one gets here.
+            drop(unsafe { Box::from_raw(ptr::from_ref(self.handle).cast_mut()) });
+        }
+        ERROR_BREAK
+    }
+
+    fn failed(&self, found: Found) -> c_int {
+        match found {
+            Found::Nothing | Found::Packet(_) => 0,
+            Found::Broken => ERROR_BREAK,
+            Found::Failed(text) => self.handle.fail(&text),
+        }
+    }
+
+    /// Hands packets to `callback`, `limit` at most; as `pcap_dispatch`.
+    #[inline]
+    fn dispatch(&self, limit: c_int, callback: Callback, user: *mut c_uchar) -> c_int {
+        let limit = if limit <= 0 { c_int::MAX } else { limit };
+        let mut count = 0;
+        loop {
+            // SAFETY: we have the turn.
+            if let Err(found) = unsafe { self.live.wait() } {
+                return self.failed(found);
+            }
+            loop {
+                // SAFETY: we have the turn, and what a callback was given is void when it returns.
+                match unsafe { self.live.next_there() } {
+                    Found::Packet(Delivered { header, data }) => {
+                        count += 1;
+                        // SAFETY: the program says that this is a callback, and header and data stay until
+                        // it returns.
+                        unsafe { callback(user, &raw const header, data) };
+                        if self.handle.turn.is_closed() {
+                            return ERROR_BREAK;
+                        }
+                        if count >= limit {
+                            return if self.live.was_broken_off() { ERROR_BREAK } else { count };
+                        }
+                    }
+                    Found::Nothing => break,
+                    // What is wrong is still wrong at the next read.
+                    Found::Failed(_) if count > 0 => return count,
+                    found => return self.failed(found),
+                }
+            }
+            if count > 0 || !self.live.is_endless() {
+                return count;
+            }
+        }
+    }
+
+    /// The next packet; as `pcap_next_ex`.
+    fn next(&self) -> Result<(*mut PacketHeader, *const u8), c_int> {
+        loop {
+            // SAFETY: we have the turn, and what the last read gave out is void.
+            let found = unsafe {
+                match self.live.wait() {
+                    Err(found) => return Err(self.failed(found)),
+                    Ok(()) => self.live.next_there(),
+                }
+            };
+            match found {
+                // SAFETY: as above; this is the packet that was found last.
+                Found::Packet(packet) => return Ok(unsafe { self.live.keep(packet) }),
+                Found::Nothing if self.live.is_endless() => {}
+                found => return Err(self.failed(found)),
+            }
+        }
+    }
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C-unwind" fn pcap_dispatch(
+    pcap: *mut Pcap,
+    count: c_int,
+    callback: Option<Callback>,
+    user: *mut c_uchar,
+) -> c_int {
+    let Some(callback) = callback else { return ERROR };
+    let handle = match look_up(pcap) {
+        Given::Ours(handle) => handle,
+        // SAFETY: the real library's own handle; the caller keeps pcap(3PCAP)'s rules.
+        Given::Foreign(foreign) => return unsafe { real::dispatch(foreign, count, callback, user) },
+        Given::Nothing => return ERROR,
+    };
+    match handle.live() {
+        None => read_real(handle, |real| {
+            // SAFETY: the handle is open, and the caller keeps pcap(3PCAP)'s rules.
+            unsafe { real::dispatch(real, count, callback, user) }
+        }),
+        Some(live) => {
+            let Some(reading) = Reading::begin(handle, live) else { return ERROR };
+            let outcome = reading.dispatch(count, callback, user);
+            reading.end(outcome)
+        }
+    }
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C-unwind" fn pcap_loop(
+    pcap: *mut Pcap,
+    count: c_int,
+    callback: Option<Callback>,
+    user: *mut c_uchar,
+) -> c_int {
+    let Some(callback) = callback else { return ERROR };
+    let handle = match look_up(pcap) {
+        Given::Ours(handle) => handle,
+        // SAFETY: as in `pcap_dispatch`.
+        Given::Foreign(foreign) => return unsafe { real::pcap_loop(foreign, count, callback, user) },
+        Given::Nothing => return ERROR,
+    };
+    let Some(live) = handle.live() else {
+        // SAFETY: as in `pcap_dispatch`.
+        return read_real(handle, |real| unsafe { real::pcap_loop(real, count, callback, user) });
+    };
+    let Some(reading) = Reading::begin(handle, live) else { return ERROR };
+    let mut left = count;
+    let outcome = loop {
+        match reading.dispatch(left, callback, user) {
+            0 => {}
+            error if error < 0 => break error,
+            _ if count <= 0 => {}
+            read => {
+                left -= read;
+                if left <= 0 {
+                    break 0;
+                }
+            }
+        }
+    };
+    reading.end(outcome)
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C-unwind" fn pcap_next_ex(
+    pcap: *mut Pcap,
+    header: *mut *mut PacketHeader,
+    data: *mut *const c_uchar,
+) -> c_int {
+    let handle = match look_up(pcap) {
+        Given::Ours(handle) => handle,
+        // SAFETY: as in `pcap_dispatch`.
+        Given::Foreign(foreign) => return unsafe { real::next_ex(foreign, header, data) },
+        Given::Nothing => return ERROR,
+    };
+    let Some(live) = handle.live() else {
+        // SAFETY: as in `pcap_dispatch`.
+        return read_real(handle, |real| unsafe { real::next_ex(real, header, data) });
+    };
+    let Some(reading) = Reading::begin(handle, live) else { return ERROR };
+    let outcome = match reading.next() {
+        Ok((found_header, found_data)) => {
+            // SAFETY: the caller gives places for both.
+            unsafe { (*header, *data) = (found_header, found_data) };
+            1
+        }
+        Err(outcome) => outcome,
+    };
+    reading.end(outcome)
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C-unwind" fn pcap_next(pcap: *mut Pcap, header: *mut PacketHeader) -> *const c_uchar {
+    let handle = match look_up(pcap) {
+        Given::Ours(handle) => handle,
+        // SAFETY: as in `pcap_dispatch`.
+        Given::Foreign(foreign) => return unsafe { real::next(foreign, header) },
+        Given::Nothing => return ptr::null(),
+    };
+    let Some(live) = handle.live() else {
+        // SAFETY: as in `pcap_dispatch`.
+        return read_real(handle, |real| unsafe { real::next(real, header) });
+    };
+    let Some(reading) = Reading::begin(handle, live) else { return ptr::null() };
+    let found = reading.next();
+    let data = found.map_or(ptr::null(), |(found_header, data)| {
+        // SAFETY: the caller gives a place for the header; the other is the handle's.
+        unsafe { *header = *found_header };
+        data
+    });
+    reading.end(0);
+    data
+}
+
+/// Reads from a handle of the real library's, which does not know who else does.
+fn read_real<T>(handle: &'static Handle, read: impl FnOnce(*mut crate::abi::RealPcap) -> T) -> T {
+    read(handle.real())
+}

@@ -1,0 +1,217 @@
+//! The system's libpcap, opened when this library is loaded: later there may be a chroot in the way.
+#![allow(unsafe_code)]
+
+use std::ffi::{CStr, CString, c_char, c_int, c_uchar, c_void};
+use std::marker::PhantomData;
+use std::mem::transmute_copy;
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+use std::ptr::{self, NonNull};
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicPtr, Ordering};
+
+use crate::abi::{Callback, Insn, PacketHeader, Program, RealPcap, Stats};
+use crate::find;
+
+/// Opened, for good.
+struct Library(NonNull<c_void>);
+
+// SAFETY: the loader's functions take its handles from any thread.
+unsafe impl Send for Library {}
+// SAFETY: as above.
+unsafe impl Sync for Library {}
+
+static LIBRARY: OnceLock<Option<Library>> = OnceLock::new();
+
+/// The library; says once on standard error what is wrong if there is none.
+fn library() -> Option<NonNull<c_void>> {
+    let library = LIBRARY.get_or_init(|| {
+        let mut tried = String::new();
+        for path in find::candidates() {
+            match open(&path) {
+                Ok(library) => return Some(Library(library)),
+                Err(reason) => tried += &format!(" ({}: {reason})", path.display()),
+            }
+        }
+        eprintln!("{MISSING}{tried}");
+        None
+    });
+    library.as_ref().map(|library| library.0)
+}
+
+/// What there is to say without a real library.
+pub(crate) const MISSING: &str =
+    "wirecap: the system's libpcap is not there; install it, or name it in WIRECAP_REAL_LIBPCAP";
+
+/// Opens the library so that its calls to its own functions stay in it, although we export the same names.
+///
+/// A sanitizer's runtime does not take that flag. Without it such calls come to us, with handles of the real
+/// library's, which we hand on.
+fn open(path: &Path) -> Result<NonNull<c_void>, String> {
+    let name = CString::new(path.as_os_str().as_bytes()).map_err(|_| "a name has no zero byte".to_owned())?;
+    // SAFETY: it is the name of a symbol.
+    let sanitized = !unsafe { libc::dlsym(libc::RTLD_DEFAULT, c"__asan_init".as_ptr()) }.is_null();
+    let own_calls = if sanitized { 0 } else { libc::RTLD_DEEPBIND };
+    // SAFETY: the name is a string; libpcap's initialisers do nothing to speak of.
+    let library = unsafe { libc::dlopen(name.as_ptr(), libc::RTLD_NOW | libc::RTLD_LOCAL | own_calls) };
+    let library = NonNull::new(library).ok_or_else(last_error)?;
+    // SAFETY: the library is open.
+    let is_ours = !unsafe { libc::dlsym(library.as_ptr(), c"wirecap_pcap_drop_in".as_ptr()) }.is_null();
+    if is_ours {
+        // SAFETY: nothing of it is in use.
+        unsafe { libc::dlclose(library.as_ptr()) };
+        return Err("it is wirecap's own".to_owned());
+    }
+    Ok(library)
+}
+
+/// What the loader says went wrong in this thread.
+fn last_error() -> String {
+    // SAFETY: the function has no conditions.
+    let text = unsafe { libc::dlerror() };
+    match text.is_null() {
+        true => "the loader does not say why".to_owned(),
+        // SAFETY: it is a string, which stays until this thread's next call of the loader.
+        false => unsafe { CStr::from_ptr(text) }.to_string_lossy().into_owned(),
+    }
+}
+
+/// Opens the library when the loader loads us.
+#[used]
+#[unsafe(link_section = ".init_array")]
+static AT_LOAD: extern "C" fn() = {
+    extern "C" fn at_load() {
+        // Whatever goes wrong is found again, and said, at the first call.
+        let _ = std::panic::catch_unwind(|| {
+            library();
+            BREAKLOOP.get();
+        });
+    }
+    at_load
+};
+
+/// A function of the real library's, looked up at its first use.
+pub(crate) struct Symbol<F> {
+    name: &'static CStr,
+    address: AtomicPtr<c_void>,
+    kind: PhantomData<F>,
+}
+
+impl<F: Copy> Symbol<F> {
+    /// # Safety
+    ///
+    /// `F` must be the function pointer type of the function with this name.
+    pub(crate) const unsafe fn new(name: &'static CStr) -> Self {
+        Self { name, address: AtomicPtr::new(ptr::null_mut()), kind: PhantomData }
+    }
+
+    /// The function; `None` where the real library has none, or is not there.
+    #[inline]
+    pub(crate) fn get(&self) -> Option<F> {
+        const { assert!(size_of::<F>() == size_of::<*mut c_void>()) };
+        let mut address = self.address.load(Ordering::Relaxed);
+        if address.is_null() {
+            address = self.look_up()?.as_ptr();
+        }
+        // SAFETY: the sizes agree, the address is that of a function, and `new`'s caller vouches for its type.
+        Some(unsafe { transmute_copy(&address) })
+    }
+
+    #[cold]
+    fn look_up(&self) -> Option<NonNull<c_void>> {
+        // SAFETY: the library is open for good, and the name is a string.
+        let address = unsafe { libc::dlsym(library()?.as_ptr(), self.name.as_ptr()) };
+        self.address.store(address, Ordering::Relaxed);
+        NonNull::new(address)
+    }
+}
+
+static BREAKLOOP: Symbol<unsafe extern "C-unwind" fn(*mut RealPcap)> =
+    // SAFETY: as pcap.h declares it.
+    unsafe { Symbol::new(c"pcap_breakloop") };
+
+/// What functions without a result give.
+const NOTHING: () = ();
+
+/// Declares functions that call the real library's of the same name, or give a default without it.
+macro_rules! functions {
+    ($($symbol:literal fn $name:ident($($argument:ident: $kind:ty),*) $(-> $result:ty)? = $default:expr;)*) => {$(
+        /// The real library's function.
+        ///
+        /// # Safety
+        ///
+        /// As pcap(3PCAP) has it for this function.
+        pub(crate) unsafe fn $name($($argument: $kind),*) $(-> $result)? {
+            type Function = unsafe extern "C-unwind" fn($($kind),*) $(-> $result)?;
+            // SAFETY: as pcap.h declares it.
+            static SYMBOL: Symbol<Function> = unsafe { Symbol::new($symbol) };
+            match SYMBOL.get() {
+                // SAFETY: the caller's promise.
+                Some(function) => unsafe { function($($argument),*) },
+                None => $default,
+            }
+        }
+    )*};
+}
+
+functions! {
+    c"pcap_create" fn create(device: *const c_char, errors: *mut c_char) -> *mut RealPcap = ptr::null_mut();
+    c"pcap_activate" fn activate(pcap: *mut RealPcap) -> c_int = -1;
+    c"pcap_close" fn close(pcap: *mut RealPcap) = NOTHING;
+    c"pcap_geterr" fn geterr(pcap: *mut RealPcap) -> *mut c_char = ptr::null_mut();
+    c"pcap_strerror" fn strerror(number: c_int) -> *const c_char = ptr::null();
+    c"pcap_statustostr" fn statustostr(status: c_int) -> *const c_char = c"?".as_ptr();
+    c"pcap_set_snaplen" fn set_snaplen(pcap: *mut RealPcap, bytes: c_int) -> c_int = -1;
+    c"pcap_set_promisc" fn set_promisc(pcap: *mut RealPcap, on: c_int) -> c_int = -1;
+    c"pcap_set_rfmon" fn set_rfmon(pcap: *mut RealPcap, on: c_int) -> c_int = -1;
+    c"pcap_set_timeout" fn set_timeout(pcap: *mut RealPcap, millis: c_int) -> c_int = -1;
+    c"pcap_set_buffer_size" fn set_buffer_size(pcap: *mut RealPcap, bytes: c_int) -> c_int = -1;
+    c"pcap_set_immediate_mode" fn set_immediate_mode(pcap: *mut RealPcap, on: c_int) -> c_int = -1;
+    c"pcap_set_tstamp_type" fn set_tstamp_type(pcap: *mut RealPcap, kind: c_int) -> c_int = -1;
+    c"pcap_set_tstamp_precision" fn set_tstamp_precision(pcap: *mut RealPcap, precision: c_int) -> c_int = -1;
+    c"pcap_set_protocol_linux" fn set_protocol_linux(pcap: *mut RealPcap, protocol: c_int) -> c_int = -1;
+    c"pcap_datalink" fn datalink(pcap: *mut RealPcap) -> c_int = -1;
+    c"pcap_snapshot" fn snapshot(pcap: *mut RealPcap) -> c_int = -1;
+    c"pcap_fileno" fn fileno(pcap: *mut RealPcap) -> c_int = -1;
+    c"pcap_get_selectable_fd" fn get_selectable_fd(pcap: *mut RealPcap) -> c_int = -1;
+    c"pcap_get_required_select_timeout"
+        fn get_required_select_timeout(pcap: *mut RealPcap) -> *const libc::timeval = ptr::null();
+    c"pcap_setnonblock" fn setnonblock(pcap: *mut RealPcap, on: c_int, errors: *mut c_char) -> c_int = -1;
+    c"pcap_getnonblock" fn getnonblock(pcap: *mut RealPcap, errors: *mut c_char) -> c_int = -1;
+    c"pcap_setfilter" fn setfilter(pcap: *mut RealPcap, program: *mut Program) -> c_int = -1;
+    c"pcap_setdirection" fn setdirection(pcap: *mut RealPcap, direction: c_int) -> c_int = -1;
+    c"pcap_stats" fn stats(pcap: *mut RealPcap, stats: *mut Stats) -> c_int = -1;
+    c"pcap_inject" fn inject(pcap: *mut RealPcap, frame: *const c_void, bytes: usize) -> c_int = -1;
+    c"pcap_sendpacket" fn sendpacket(pcap: *mut RealPcap, frame: *const c_uchar, bytes: c_int) -> c_int = -1;
+    c"pcap_dispatch"
+        fn dispatch(pcap: *mut RealPcap, count: c_int, callback: Callback, user: *mut c_uchar) -> c_int = -1;
+    c"pcap_loop"
+        fn pcap_loop(pcap: *mut RealPcap, count: c_int, callback: Callback, user: *mut c_uchar) -> c_int = -1;
+    c"pcap_next" fn next(pcap: *mut RealPcap, header: *mut PacketHeader) -> *const c_uchar = ptr::null();
+    c"pcap_next_ex"
+        fn next_ex(
+            pcap: *mut RealPcap,
+            header: *mut *mut PacketHeader,
+            data: *mut *const c_uchar
+        ) -> c_int = -1;
+    c"pcap_lookupnet"
+        fn lookupnet(
+            device: *const c_char,
+            network: *mut u32,
+            mask: *mut u32,
+            errors: *mut c_char
+        ) -> c_int = -1;
+    c"bpf_filter" fn bpf_filter(insns: *const Insn, packet: *const c_uchar, wire: u32, bytes: u32) -> u32 = 0;
+}
+
+/// The real library's function, which may be called from a signal handler.
+///
+/// # Safety
+///
+/// `pcap` must be an open handle of the real library's.
+pub(crate) unsafe fn breakloop(pcap: *mut RealPcap) {
+    if let Some(function) = BREAKLOOP.get() {
+        // SAFETY: the caller's promise.
+        unsafe { function(pcap) };
+    }
+}

@@ -1,0 +1,176 @@
+//! What a program asked for before it activates a handle.
+
+use std::ffi::c_int;
+use std::time::Duration;
+
+use wirecap::device::Device;
+use wirecap::{Capture, CaptureBuilder, Engine, Timestamps};
+
+use crate::abi::{PRECISION_NANO, TSTAMP_HOST};
+use crate::settings::{Choice, Settings};
+
+/// M unless somebody says otherwise: a block of the engine `packet` then has libpcap's 256 KiB.
+const CHUNK_CELLS: u32 = 128;
+/// R unless somebody says otherwise: 16 MiB, eight times what libpcap takes.
+const CHUNKS: u32 = 64;
+/// Bytes of a cell, by which buffers are sized.
+const CELL_BYTES: u64 = 2048;
+/// How long a packet may wait in immediate mode: as short as blocks allow.
+const IMMEDIATELY: Duration = Duration::from_millis(1);
+/// How long it may wait where the program names no time. libpcap then lets packets wait until a block is
+/// full, however long that takes.
+const UNNAMED_TIMEOUT: Duration = Duration::from_millis(20);
+
+/// What `pcap_create` and the setters were told.
+#[derive(Clone, Debug)]
+pub(crate) struct Request {
+    /// The device; none is `any`.
+    pub(crate) device: Option<Name>,
+    pub(crate) snap_len: Option<c_int>,
+    pub(crate) promiscuous: Option<c_int>,
+    pub(crate) rfmon: c_int,
+    pub(crate) timeout_millis: c_int,
+    pub(crate) buffer_bytes: c_int,
+    pub(crate) immediate: c_int,
+    pub(crate) tstamp_type: Option<c_int>,
+    pub(crate) precision: c_int,
+    pub(crate) protocol: c_int,
+}
+
+/// A device's name: an interface, or receive queues of it (`eth0@2`).
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Name {
+    pub(crate) interface: String,
+    /// `2`, `0-3`.
+    pub(crate) queues: Option<String>,
+}
+
+impl Name {
+    /// Takes a name apart. What does not end like a list of queues is an interface as a whole.
+    pub(crate) fn parse(name: &str) -> Self {
+        let is_list =
+            |text: &str| !text.is_empty() && text.bytes().all(|byte| b"0123456789,-".contains(&byte));
+        match name.rsplit_once('@').filter(|(_, queues)| is_list(queues)) {
+            Some((interface, queues)) => {
+                Self { interface: interface.to_owned(), queues: Some(queues.to_owned()) }
+            }
+            None => Self { interface: name.to_owned(), queues: None },
+        }
+    }
+
+    /// The name as it was.
+    pub(crate) fn whole(&self) -> String {
+        match &self.queues {
+            Some(queues) => format!("{}@{queues}", self.interface),
+            None => self.interface.clone(),
+        }
+    }
+}
+
+impl Request {
+    pub(crate) fn new(device: Option<Name>) -> Self {
+        Self {
+            device,
+            snap_len: None,
+            promiscuous: None,
+            rfmon: 0,
+            timeout_millis: 0,
+            buffer_bytes: 0,
+            immediate: 0,
+            tstamp_type: None,
+            precision: 0,
+            protocol: 0,
+        }
+    }
+
+    /// The interface, if the engine serves what was asked for: Ethernet frames as the host sees them.
+    pub(crate) fn served(&self, settings: &Settings) -> Option<Device> {
+        let name = self.device.as_ref()?;
+        let plain = self.rfmon == 0
+            && self.protocol == 0
+            && self.tstamp_type.is_none_or(|kind| kind == TSTAMP_HOST)
+            && settings.engine != Some(Choice::Off);
+        let device = Device::find(&name.interface).ok().filter(|_| plain)?;
+        (device.up && (device.is_ethernet() || device.is_loopback())).then_some(device)
+    }
+
+    pub(crate) fn is_immediate(&self) -> bool {
+        self.immediate != 0
+    }
+
+    pub(crate) fn wants_nanos(&self) -> bool {
+        self.precision == PRECISION_NANO
+    }
+
+    /// The capture of `device` that was asked for; how many chunks its pools have is for
+    /// [`chunks`](Self::chunks) to say. Packets are whole: filters look at them before they are cut.
+    pub(crate) fn builder(&self, device: &str, settings: &Settings) -> CaptureBuilder {
+        Capture::on(device)
+            .engine(engine(settings))
+            .take(settings.take)
+            .promiscuous(self.promiscuous.is_some_and(|on| on != 0))
+            .timestamps(self.timestamps())
+            .retire_after(self.longest_wait())
+            .chunk(chunk_cells(settings))
+    }
+
+    /// R; none for the engine's own choice.
+    pub(crate) fn chunks(&self, settings: &Settings) -> Option<u32> {
+        match (settings.chunks, u64::try_from(self.buffer_bytes)) {
+            (Some(chunks), _) => Some(chunks),
+            (None, Ok(bytes @ 1..)) => {
+                let chunk_bytes = u64::from(chunk_cells(settings)) * CELL_BYTES;
+                // One chunk would leave the kernel nothing while the program has it.
+                Some(bytes.div_ceil(chunk_bytes).max(2) as u32)
+            }
+            (None, _) if engine(settings) == Engine::Packet => Some(CHUNKS),
+            // Cells of the engine `xdp` hold a packet each, however short: its own default.
+            (None, _) => None,
+        }
+    }
+
+    /// A clock read for each packet is dear, and microseconds are what most programs see: the engine `xdp` reads it
+    /// for some packets of a batch. Others read it for each in any case.
+    fn timestamps(&self) -> Timestamps {
+        if self.wants_nanos() { Timestamps::Packet } else { Timestamps::Batch }
+    }
+
+    fn longest_wait(&self) -> Duration {
+        match u64::try_from(self.timeout_millis) {
+            _ if self.is_immediate() => IMMEDIATELY,
+            Ok(millis @ 1..) => Duration::from_millis(millis),
+            _ => UNNAMED_TIMEOUT,
+        }
+    }
+}
+
+fn engine(settings: &Settings) -> Engine {
+    match settings.engine {
+        None | Some(Choice::Packet | Choice::Off) => Engine::Packet,
+        Some(Choice::Xdp) => Engine::Xdp,
+        Some(Choice::Auto) => Engine::Auto,
+    }
+}
+
+/// M.
+fn chunk_cells(settings: &Settings) -> u32 {
+    settings.chunk_cells.unwrap_or(CHUNK_CELLS)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_lists_of_queues_are_taken_off_names() {
+        let parts = |name: &str| {
+            let name = Name::parse(name);
+            (name.interface, name.queues)
+        };
+        assert_eq!(parts("eth0@2"), ("eth0".to_owned(), Some("2".to_owned())));
+        assert_eq!(parts("eth0@0-3,5"), ("eth0".to_owned(), Some("0-3,5".to_owned())));
+        for whole in ["eth0", "eth0@", "eth0@if4", "usbmon1", "a@b"] {
+            assert_eq!(parts(whole), (whole.to_owned(), None));
+        }
+    }
+}

@@ -1,0 +1,68 @@
+//! The few system calls on packet sockets that neither the engine nor a crate has.
+#![allow(unsafe_code)]
+
+use std::ffi::c_int;
+use std::io;
+use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::net::{AddressFamily, SocketFlags, SocketType, netdevice, socket_with, sockopt};
+
+/// A protocol that no frame has: what is bound to it gets nothing, and costs the receiver nothing.
+const NO_PROTOCOL: u16 = 0xffff;
+
+/// Makes a packet socket of the real library's deaf: it is kept for what else hangs on it.
+pub(crate) fn silence(descriptor: c_int, ifindex: u32) -> io::Result<()> {
+    bind(descriptor, ifindex, NO_PROTOCOL)
+}
+
+/// A packet socket to send by, which receives nothing.
+pub(crate) fn sender(ifindex: u32) -> io::Result<OwnedFd> {
+    let socket = socket_with(AddressFamily::PACKET, SocketType::RAW, SocketFlags::CLOEXEC, None)?;
+    bind(socket.as_raw_fd(), ifindex, 0)?;
+    Ok(socket)
+}
+
+fn bind(descriptor: c_int, ifindex: u32, protocol: u16) -> io::Result<()> {
+    let address = libc::sockaddr_ll {
+        sll_family: libc::AF_PACKET as u16,
+        sll_protocol: protocol.to_be(),
+        sll_ifindex: ifindex.cast_signed(),
+        sll_hatype: 0,
+        sll_pkttype: 0,
+        sll_halen: 0,
+        sll_addr: [0; 8],
+    };
+    let bytes = size_of_val(&address) as libc::socklen_t;
+    // SAFETY: the pointer and the length describe `address`, which the kernel only reads.
+    let outcome = unsafe { libc::bind(descriptor, (&raw const address).cast(), bytes) };
+    if outcome == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+}
+
+/// What there is to know about a socket without waiting.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Health {
+    /// Nothing is wrong.
+    Well,
+    /// Its interface went down, and may come up again.
+    Down,
+    /// Its interface is no more.
+    Gone,
+}
+
+/// Looks whether the interface of `socket` is still there, if the socket says that something happened, or
+/// the interface is `down` already.
+pub(crate) fn health(socket: BorrowedFd<'_>, ifindex: u32, down: bool) -> Health {
+    let mut polled = [PollFd::from_borrowed_fd(socket, PollFlags::IN)];
+    let now = Timespec { tv_sec: 0, tv_nsec: 0 };
+    let _ = poll(&mut polled, Some(&now));
+    let failed = polled[0].revents().contains(PollFlags::ERR);
+    if failed {
+        let _ = sockopt::socket_error(socket);
+    }
+    match failed || down {
+        true if netdevice::index_to_name(socket, ifindex).is_err() => Health::Gone,
+        true if failed => Health::Down,
+        _ => Health::Well,
+    }
+}

@@ -1,0 +1,180 @@
+//! Who reads from a handle: one thread at a time.
+#![allow(unsafe_code)]
+
+use std::cell::Cell;
+use std::io;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+
+use rustix::process::getpid;
+use rustix::thread::gettid;
+
+/// Nobody reads.
+const NOBODY: usize = 0;
+/// Nobody ever will.
+const FREED: usize = usize::MAX;
+
+/// The reader's seat of a handle.
+///
+/// A callback may leave a read by longjmp or by an exception that passes us without a trace, and a thread may
+/// be cancelled, so a seat may be taken by a call that is no more. The same thread gets it again in any case, and
+/// whether the call that took it still runs can be told from where its frame was on the stack; another thread
+/// gets it if the one that took it is no more.
+#[derive(Debug)]
+pub(crate) struct Turn {
+    thread: AtomicUsize,
+    /// Where the reading call stands on its thread's stack.
+    frame: AtomicUsize,
+    /// The handle was closed while somebody read.
+    closed: AtomicBool,
+}
+
+/// What a call is among the calls that read from a handle.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Seat {
+    /// The only one.
+    First,
+    /// One from a callback of another.
+    Nested,
+}
+
+/// This thread's number. In a child process it keeps the one that it had in its parent.
+fn this_thread() -> usize {
+    thread_local!(static NUMBER: Cell<usize> = const { Cell::new(NOBODY) });
+    NUMBER.with(|number| {
+        if number.get() == NOBODY {
+            number.set(gettid().as_raw_pid().unsigned_abs() as usize);
+        }
+        number.get()
+    })
+}
+
+/// Whether no thread of this process has this number.
+fn is_gone(thread: usize) -> bool {
+    // SAFETY: signal 0 only asks.
+    let sent = unsafe { libc::syscall(libc::SYS_tgkill, getpid().as_raw_pid(), thread, 0) };
+    sent != 0 && io::Error::last_os_error().raw_os_error() == Some(libc::ESRCH)
+}
+
+impl Turn {
+    pub(crate) const fn new() -> Self {
+        Self { thread: AtomicUsize::new(NOBODY), frame: AtomicUsize::new(0), closed: AtomicBool::new(false) }
+    }
+
+    /// Takes the seat; `None` while another thread has it.
+    #[inline]
+    pub(crate) fn enter(&self) -> Option<Seat> {
+        let mark = 0_u8;
+        let (thread, frame) = (this_thread(), (&raw const mark).addr());
+        match self.thread.compare_exchange(NOBODY, thread, Ordering::Acquire, Ordering::Relaxed) {
+            Ok(_) => {}
+            Err(owner) if owner != thread => {
+                let may_take = owner != FREED && is_gone(owner);
+                let take =
+                    || self.thread.compare_exchange(owner, thread, Ordering::Acquire, Ordering::Relaxed);
+                if !may_take || take().is_err() {
+                    return None;
+                }
+            }
+            // Stacks grow downwards: what was called later stands lower.
+            Err(_) if frame < self.frame.load(Ordering::Relaxed) => return Some(Seat::Nested),
+            Err(_) => {}
+        }
+        self.frame.store(frame, Ordering::Relaxed);
+        Some(Seat::First)
+    }
+
+    /// Leaves the seat. Whether it is now the caller's to free the handle.
+    #[inline]
+    #[must_use = "nobody else frees the handle"]
+    pub(crate) fn leave(&self, seat: Seat) -> bool {
+        if seat == Seat::Nested {
+            return false;
+        }
+        self.thread.store(NOBODY, Ordering::SeqCst);
+        self.is_closed() && self.take_for_good()
+    }
+
+    /// Closes the handle. Whether it is the caller's to free it: if not, whoever reads will.
+    #[must_use = "nobody else frees the handle"]
+    pub(crate) fn close(&self) -> bool {
+        let mark = 0_u8;
+        let owner = self.thread.load(Ordering::Relaxed);
+        let abandoned = match owner == this_thread() {
+            true => (&raw const mark).addr() >= self.frame.load(Ordering::Relaxed),
+            false => owner != NOBODY && is_gone(owner),
+        };
+        self.closed.store(true, Ordering::SeqCst);
+        abandoned || self.take_for_good()
+    }
+
+    /// Whether the handle was closed.
+    #[inline]
+    pub(crate) fn is_closed(&self) -> bool {
+        self.closed.load(Ordering::SeqCst)
+    }
+
+    /// Of all who try after the handle was closed one succeeds, and not while somebody reads.
+    fn take_for_good(&self) -> bool {
+        self.thread.compare_exchange(NOBODY, FREED, Ordering::SeqCst, Ordering::Relaxed).is_ok()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_thread_reads_at_a_time_and_may_read_again_from_a_callback() {
+        let turn = Turn::new();
+        let seat = turn.enter().unwrap();
+        assert_eq!(seat, Seat::First);
+        std::thread::scope(|scope| {
+            scope.spawn(|| assert!(turn.enter().is_none()));
+        });
+        #[inline(never)]
+        fn callback(turn: &Turn) -> Seat {
+            let room = std::hint::black_box([0_u8; 512]);
+            let seat = turn.enter().unwrap();
+            std::hint::black_box(room);
+            seat
+        }
+        let nested = callback(&turn);
+        assert_eq!(nested, Seat::Nested);
+        assert!(!turn.leave(nested));
+        assert!(!turn.leave(seat));
+        std::thread::scope(|scope| {
+            scope.spawn(|| assert_eq!(turn.enter(), Some(Seat::First)));
+        });
+    }
+
+    /// A turn whose reader is no more.
+    fn orphaned() -> Turn {
+        let turn = Turn::new();
+        std::thread::scope(|scope| {
+            scope.spawn(|| turn.enter().unwrap());
+        });
+        // It is joined a moment before the kernel has forgotten it.
+        while !is_gone(turn.thread.load(Ordering::Relaxed)) {
+            std::thread::yield_now();
+        }
+        turn
+    }
+
+    #[test]
+    fn a_seat_whose_thread_is_gone_is_free() {
+        assert_eq!(orphaned().enter(), Some(Seat::First));
+        assert!(orphaned().close(), "nobody reads any more");
+    }
+
+    #[test]
+    fn a_handle_closed_while_it_is_read_is_freed_by_the_reader() {
+        let turn = Turn::new();
+        let seat = turn.enter().unwrap();
+        std::thread::scope(|scope| {
+            scope.spawn(|| assert!(!turn.close()));
+        });
+        assert!(turn.leave(seat), "the reader is the last one");
+        let idle = Turn::new();
+        assert!(idle.close(), "nobody reads");
+    }
+}

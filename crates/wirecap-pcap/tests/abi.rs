@@ -1,0 +1,102 @@
+//! Programs see what libpcap exports, and get from it what libpcap gives.
+
+mod common;
+
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::process::Command;
+
+use common::{Bed, Library, built, compile, drop_in, said};
+use wirecap_testbed::privileged;
+
+/// What a library exports: names, with the size of what is not a function.
+fn exports(library: &Path) -> BTreeMap<String, Option<u64>> {
+    let output = Command::new("nm").args(["-D", "-S", "--defined-only"]).arg(library).output().unwrap();
+    let text = said(&output);
+    let export = |line: &str| {
+        let words: Vec<&str> = line.split_whitespace().collect();
+        match *words {
+            [_, size, "T" | "W", name] => Some((name.to_owned(), (size.is_empty()).then_some(0))),
+            [_, size, _, name] => Some((name.to_owned(), Some(u64::from_str_radix(size, 16).unwrap()))),
+            _ => None,
+        }
+    };
+    text.lines().filter_map(export).collect()
+}
+
+/// The system's library, which the loader finds for a program that asks for it.
+fn system_library() -> std::path::PathBuf {
+    let output =
+        Command::new("ldconfig").arg("-p").env("PATH", "/sbin:/usr/sbin:/bin:/usr/bin").output().unwrap();
+    let text = said(&output);
+    let line = text.lines().find(|line| line.contains("libpcap.so.0.8 ")).expect("libpcap is installed");
+    Path::new(line.rsplit("=> ").next().unwrap()).canonicalize().unwrap()
+}
+
+#[test]
+fn everything_that_the_system_s_library_exports_is_exported() {
+    let (theirs, mut ours) = (exports(&system_library()), exports(&built()));
+    assert!(theirs.len() > 90, "{theirs:?}");
+    assert_eq!(ours.remove("wirecap_pcap_drop_in"), Some(Some(1)));
+    assert_eq!(ours, theirs);
+}
+
+#[test]
+fn programs_that_were_linked_with_libpcap_find_the_drop_in_and_it_the_real_one() {
+    let folder = tempfile::tempdir().unwrap();
+    let program = compile("names.c", folder.path(), &[]);
+    let bed_less = |variable: &str, value: &Path| {
+        said(&Command::new(&program).env_remove("LD_LIBRARY_PATH").env(variable, value).output().unwrap())
+    };
+    let system = bed_less("UNUSED", Path::new(""));
+    assert!(system.contains("loaded: real\n") && !system.contains("drop-in"), "{system}");
+    let expected = format!("{system}loaded: drop-in\n");
+    let found = bed_less("LD_LIBRARY_PATH", drop_in());
+    assert_eq!(found, expected);
+    assert_eq!(bed_less("LD_PRELOAD", &drop_in().join("libpcap.so.0.8")), expected);
+    let mut told = Command::new(&program);
+    told.env("LD_LIBRARY_PATH", drop_in()).env("WIRECAP_REAL_LIBPCAP", system_library());
+    assert_eq!(said(&told.output().unwrap()), expected);
+}
+
+#[test]
+fn without_the_real_library_there_is_a_clear_error() {
+    let folder = tempfile::tempdir().unwrap();
+    let program = compile("names.c", folder.path(), &[]);
+    let mut command = Command::new(&program);
+    // That it is told to use itself is the same as that there is none.
+    command.env("LD_LIBRARY_PATH", drop_in()).env("WIRECAP_REAL_LIBPCAP", drop_in().join("libpcap.so.1"));
+    let text = said(&command.output().unwrap());
+    assert!(text.contains("wirecap: the system's libpcap is not there; install it, or name it"), "{text}");
+    assert!(text.contains("it is wirecap's own"), "{text}");
+    assert!(text.contains("open: wirecap: the system's libpcap is not there"), "{text}");
+}
+
+/// What the walk says with a library, on a bed of its own.
+fn walk(program: &Path, library: Library) -> String {
+    let bed = Bed::new();
+    bed.ip("link add down0 type veth peer name down1");
+    let folder = tempfile::tempdir().unwrap();
+    let mut command = bed.command(program, library);
+    said(&bed.run(command.args(["a1", "a0"]).arg(folder.path())))
+}
+
+#[test]
+fn a_walk_through_the_interface_finds_the_same_with_both_libraries() {
+    if !privileged() {
+        return;
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let program = compile("walk.c", folder.path(), &[]);
+    let (theirs, ours) = (walk(&program, Library::System), walk(&program, Library::DropIn));
+    assert!(theirs.ends_with("gone: -1 The interface disappeared\n"), "{theirs}");
+    let differs = theirs.lines().zip(ours.lines()).position(|(theirs, ours)| theirs != ours);
+    if let Some(line) = differs {
+        let context = |text: &str| {
+            let from = line.saturating_sub(12);
+            text.lines().skip(from).take(16).map(|line| format!("  {line}\n")).collect::<String>()
+        };
+        panic!("line {line} differs; libpcap:\n{}ours:\n{}", context(&theirs), context(&ours));
+    }
+    assert_eq!(theirs.lines().count(), ours.lines().count(), "{ours}");
+}

@@ -1,0 +1,65 @@
+//! What of a client's words depends on when it ran, and not on what it saw.
+
+/// As it is.
+pub(crate) fn as_is(text: &str) -> String {
+    text.to_owned()
+}
+
+/// Every number is as good as every other.
+pub(crate) fn numbers(text: &str) -> String {
+    let mut masked = String::new();
+    for character in text.chars() {
+        match character.is_ascii_digit() {
+            true if masked.ends_with('#') => {}
+            true => masked.push('#'),
+            false => masked.push(character),
+        }
+    }
+    masked
+}
+
+/// Times of the day and dates are as good as others; other numbers are not.
+pub(crate) fn times(text: &str) -> String {
+    by_line(text, |line| Some(line.split(' ').map(time_of_day).collect::<Vec<_>>().join(" ")))
+}
+
+/// As [`times`], in the order of the alphabet: for clients that list what they found as it comes.
+pub(crate) fn sorted_times(text: &str) -> String {
+    sorted(&times(text))
+}
+
+/// Lines in the order of the alphabet, each once.
+pub(crate) fn sorted(text: &str) -> String {
+    let mut lines: Vec<&str> = text.lines().collect();
+    lines.sort_unstable();
+    lines.dedup();
+    lines.join("\n")
+}
+
+/// The lines with any of these words.
+pub(crate) fn lines_with(text: &str, words: &[&str]) -> String {
+    by_line(text, |line| words.iter().any(|word| line.contains(word)).then(|| line.to_owned()))
+}
+
+/// The lines with none of these words.
+pub(crate) fn lines_without(text: &str, words: &[&str]) -> String {
+    by_line(text, |line| (!words.iter().any(|word| line.contains(word))).then(|| line.to_owned()))
+}
+
+/// Goes through the lines.
+pub(crate) fn by_line(text: &str, each: impl Fn(&str) -> Option<String>) -> String {
+    text.lines().filter_map(each).map(|line| line + "\n").collect()
+}
+
+/// Masks what has a clock's or a calendar's form: digits on both sides of colons, dashes or slashes.
+fn time_of_day(word: &str) -> String {
+    let is_time = |mark: char| {
+        let parts: Vec<&str> = word.trim_matches(|c: char| "[](),;".contains(c)).split(mark).collect();
+        let is_number =
+            |part: &&str| !part.is_empty() && part.chars().all(|c| c.is_ascii_digit() || ".T:".contains(c));
+        parts.len() >= 3
+            && parts.iter().all(|part| is_number(&part))
+            && parts.iter().all(|part| part.len() < 16)
+    };
+    if [':', '-', '/'].into_iter().any(is_time) { numbers(word) } else { word.to_owned() }
+}

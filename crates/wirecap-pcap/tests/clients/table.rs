@@ -1,0 +1,426 @@
+//! The clients.
+
+use crate::normal::{as_is, lines_with, lines_without, numbers, sorted, sorted_times, times};
+
+/// How a client comes to packets.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Way {
+    /// It listens to others.
+    Listens,
+    /// It listens to others, and on libpcap would wait for more of them than there are: what it says is held
+    /// against what it says of the same packets in a savefile, FILE, by this script.
+    ListensAlone(&'static str),
+    /// It asks by itself, and reads the answers.
+    Asks,
+}
+
+/// How a client comes to its end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum End {
+    Itself,
+    Interrupt,
+    Terminate,
+    Kill,
+}
+
+/// A program, and how to see whether it does its work.
+#[derive(Debug)]
+pub(crate) struct Client {
+    pub(crate) name: &'static str,
+    /// `COMMAND:PACKAGE`, for `.ci/need`.
+    pub(crate) needs: &'static str,
+    pub(crate) way: Way,
+    /// For a shell, with IF (where to listen), HERE and THERE (addresses), DIR (a folder of its own, where it is).
+    pub(crate) script: &'static str,
+    /// How many handles it has open at once at least.
+    pub(crate) handles: usize,
+    /// Whether it captures by libpcap.
+    pub(crate) captures: bool,
+    pub(crate) end: End,
+    /// Says what the client wrote, if that is not what it says.
+    pub(crate) report: Option<&'static str>,
+    /// Leaves out what depends on the time.
+    pub(crate) normal: fn(&str) -> String,
+    /// What it must have found.
+    pub(crate) expects: &'static [&'static str],
+}
+
+/// What most of them have in common.
+const LISTENER: Client = Client {
+    name: "",
+    needs: "",
+    way: Way::Listens,
+    script: "",
+    handles: 1,
+    captures: true,
+    end: End::Interrupt,
+    report: None,
+    normal: as_is,
+    expects: &[],
+};
+const ASKER: Client = Client { way: Way::Asks, end: End::Itself, ..LISTENER };
+
+pub(crate) const CLIENTS: &[Client] = &[
+    Client {
+        name: "tcpdump",
+        needs: "tcpdump:tcpdump",
+        script: "exec tcpdump -i $IF -n -t -v -l",
+        expects: &["wirecap.example", "GET /index.html", "0 packets dropped"],
+        ..LISTENER
+    },
+    Client {
+        name: "tcpdump-filter",
+        needs: "tcpdump:tcpdump",
+        script: "exec tcpdump -i $IF -n -t -l -s 70 'udp port 5000 or icmp'",
+        expects: &["ICMP echo request", "UDP, length 13", "14 packets captured"],
+        ..LISTENER
+    },
+    Client {
+        name: "tshark",
+        needs: "tshark:tshark",
+        script: "exec tshark -i $IF -n -l -T fields -e frame.len -e ip.src -e _ws.col.Info 2>/dev/null",
+        expects: &["GET /index.html", "wirecap.example"],
+        ..LISTENER
+    },
+    Client {
+        name: "dumpcap",
+        needs: "dumpcap:wireshark-common",
+        script: "exec dumpcap -q -i $IF -w $DIR/x.pcapng",
+        report: Some("tcpdump -r $DIR/x.pcapng -n -t -v 2>/dev/null; capinfos -c -d $DIR/x.pcapng | tail -2"),
+        expects: &["GET /index.html"],
+        ..LISTENER
+    },
+    Client {
+        name: "dumpcap-statistics",
+        needs: "dumpcap:wireshark-common",
+        script: "exec dumpcap -S -M -i $IF",
+        normal: |text| numbers(&lines_with(text, &["a1"])).lines().take(1).collect(),
+        expects: &["a#"],
+        ..LISTENER
+    },
+    Client {
+        name: "ngrep",
+        needs: "ngrep:ngrep",
+        script: "exec ngrep -d $IF -q -l -W byline 'number|GET|PASS' ip",
+        expects: &["word number 3", "GET /index.html", "PASS anything"],
+        ..LISTENER
+    },
+    Client {
+        name: "tcpflow",
+        needs: "tcpflow:tcpflow",
+        script: "exec tcpflow -i $IF -o $DIR/flows",
+        report: Some("cd $DIR/flows && for f in 0* 1*; do echo \"== $f\"; cat $f; done 2>/dev/null"),
+        expects: &["all that was said", "second"],
+        normal: sorted,
+        ..LISTENER
+    },
+    Client {
+        name: "p0f",
+        needs: "p0f:p0f",
+        script: "exec p0f -i $IF -p",
+        expects: &["syn", "10.9.0.1"],
+        normal: |text| lines_without(text, &["uptime", "Processed"]),
+        ..LISTENER
+    },
+    Client {
+        name: "argus",
+        needs: "argus:argus-server",
+        script: "exec argus -i $IF -w $DIR/argus",
+        report: Some("ra -n -r $DIR/argus -s proto saddr sport dir daddr dport spkts dpkts sbytes dbytes"),
+        normal: sorted,
+        expects: &["10.9.0.1", "tcp", "udp"],
+        ..LISTENER
+    },
+    Client {
+        name: "softflowd",
+        needs: "softflowd:softflowd",
+        way: Way::ListensAlone("softflowd -r $FILE -d -D -v 9 2>&1"),
+        script: "trap : INT; softflowd -i $IF -d -c $DIR/ctl -p $DIR/pid >/dev/null 2>&1 & P=$!; wait; \
+                 softflowctl -c $DIR/ctl dump-flows; softflowctl -c $DIR/ctl statistics; kill $P",
+        normal: |text| lines_with(text, &["Packets processed"]),
+        expects: &["Packets processed: "],
+        ..LISTENER
+    },
+    Client {
+        name: "nfpcapd",
+        needs: "nfpcapd:nfdump",
+        script: "exec nfpcapd -i $IF -l $DIR -t 60 -e 2,2",
+        end: End::Terminate,
+        // It captures by itself, and uses libpcap for filters and savefiles.
+        captures: false,
+        report: Some("nfdump -R $DIR -q -N -o 'fmt:%pr %sa %sp %da %dp %pkt %byt'"),
+        normal: sorted,
+        expects: &["10.9.0.1"],
+        ..LISTENER
+    },
+    Client {
+        name: "scapy-sniff",
+        needs: "scapy:python3-scapy",
+        script: "exec /usr/bin/python3 -c \"
+from scapy.all import *
+conf.use_pcap = True
+conf.iface = 'a1'
+sniff(iface='a1', filter='udp or tcp', prn=lambda p: print(p.summary(), flush=True), store=0)\"",
+        expects: &["DNS Qry", "http"],
+        ..LISTENER
+    },
+    Client {
+        name: "tcpick",
+        needs: "tcpick:tcpick",
+        script: "exec tcpick -i $IF -C -yP -n",
+        normal: |text| lines_without(text, &["tcpick 0", "Starting", "captured"]),
+        expects: &["GET /index.html"],
+        ..LISTENER
+    },
+    Client {
+        name: "httpry",
+        needs: "httpry:httpry",
+        script: "exec httpry -i $IF -q -F",
+        normal: |text| times(&lines_without(text, &["Writing", "#", "packets/min"])),
+        expects: &["www.example.org"],
+        ..LISTENER
+    },
+    Client {
+        name: "daemonlogger",
+        needs: "daemonlogger:daemonlogger",
+        script: "exec daemonlogger -i $IF -l $DIR -n log",
+        report: Some("tcpdump -r $DIR/log* -n -t -v 2>/dev/null"),
+        expects: &["GET /index.html"],
+        ..LISTENER
+    },
+    Client {
+        name: "dnscap",
+        needs: "dnscap:dnscap",
+        script: "exec dnscap -i $IF -g",
+        normal: times,
+        expects: &["wirecap.example"],
+        ..LISTENER
+    },
+    Client {
+        name: "sipgrep",
+        needs: "sipgrep:sipgrep",
+        script: "exec sipgrep -d $IF -C",
+        // Behind the last message it prints what was in its memory before.
+        normal: |text| times(text.split("BAD M").next().unwrap_or_default()),
+        expects: &["INVITE sip:there"],
+        ..LISTENER
+    },
+    Client {
+        name: "sngrep",
+        needs: "sngrep:sngrep",
+        script: "exec sngrep -N -q -d $IF -O $DIR/sip.pcap",
+        report: Some("tcpdump -r $DIR/sip.pcap -n -t -v 2>/dev/null"),
+        expects: &["INVITE sip:there"],
+        ..LISTENER
+    },
+    Client {
+        name: "dsniff",
+        needs: "dsniff:dsniff",
+        script: "exec dsniff -i $IF -n -m",
+        normal: times,
+        expects: &["USER somebody"],
+        ..LISTENER
+    },
+    Client {
+        name: "urlsnarf",
+        needs: "urlsnarf:dsniff",
+        // It names no timeout, for which libpcap waits until a block is full.
+        way: Way::ListensAlone("stdbuf -oL urlsnarf -n -p $FILE"),
+        script: "exec stdbuf -oL urlsnarf -i $IF -n",
+        normal: |text| times(&lines_without(text, &["urlsnarf:"])),
+        expects: &["http://www.example.org/index.html"],
+        ..LISTENER
+    },
+    Client {
+        name: "ettercap",
+        needs: "ettercap:ettercap-text-only",
+        script: "exec ettercap -T -u -q -i $IF -w $DIR/x.pcap",
+        report: Some("tcpdump -r $DIR/x.pcap -n -t -v 2>/dev/null | sed 's/^ *//'"),
+        expects: &["GET /index.html"],
+        ..LISTENER
+    },
+    Client {
+        name: "ipgrab",
+        needs: "ipgrab:ipgrab",
+        script: "exec ipgrab -i $IF -m -l",
+        normal: lines_of_headers,
+        expects: &["TCP"],
+        ..LISTENER
+    },
+    Client {
+        name: "knockd",
+        needs: "knockd:knockd",
+        script: "printf '[options]\\n[door]\\nsequence = 80,21,9000\\nseq_timeout = 30\\ntcpflags = syn\\ncommand = echo opened\\n' \
+                 > $DIR/k.conf; exec knockd -i $IF -c $DIR/k.conf -v",
+        expects: &["Stage 3", "OPEN SESAME"],
+        normal: times,
+        ..LISTENER
+    },
+    Client {
+        name: "pads",
+        needs: "pads:pads",
+        way: Way::ListensAlone("pads -r $FILE -w $DIR/assets.csv"),
+        script: "exec pads -i $IF -w $DIR/assets.csv",
+        report: Some("cut -d, -f1-5 $DIR/assets.csv"),
+        expects: &["10.9.0.2,80"],
+        ..LISTENER
+    },
+    Client {
+        name: "prads",
+        needs: "prads:prads",
+        script: "exec prads -i $IF -l $DIR/assets.log -f $DIR/fifo -p $DIR/pid",
+        report: Some("cut -d, -f1-6 $DIR/assets.log | sort -u"),
+        expects: &["10.9.0.2"],
+        ..LISTENER
+    },
+    Client {
+        name: "pmacctd",
+        needs: "pmacctd:pmacct",
+        script: "printf 'pcap_interface: a1\\nplugins: print\\nprint_refresh_time: 3600\\nprint_output: csv\\naggregate: proto,src_host,src_port,dst_host\\n' \
+                 > $DIR/p.conf; exec pmacctd -f $DIR/p.conf",
+        end: End::Interrupt,
+        normal: |text| sorted(&lines_with(text, &["10.9.0.1"])),
+        expects: &["udp"],
+        ..LISTENER
+    },
+    Client {
+        name: "nstreams",
+        needs: "nstreams:nstreams",
+        script: "exec stdbuf -oL nstreams -l $IF",
+        end: End::Kill,
+        normal: |text| sorted(&numbers(text)),
+        expects: &["dns traffic between"],
+        ..LISTENER
+    },
+    Client {
+        name: "dhcpdump",
+        needs: "dhcpdump:dhcpdump",
+        script: "exec dhcpdump -i $IF",
+        normal: times,
+        expects: &["DHCPDISCOVER"],
+        ..LISTENER
+    },
+    Client {
+        name: "pcapy",
+        needs: "/usr/lib/python3/dist-packages/pcapy.cpython-311-x86_64-linux-gnu.so:python3-pcapy",
+        script: "exec /usr/bin/python3 -c \"
+import pcapy
+p = pcapy.open_live('a1', 200, True, 100)
+p.setfilter('udp port 5000')
+n = 0
+while n < 10:
+    header, data = p.next()
+    if header:
+        n += 1
+        print(header.getlen(), header.getcaplen(), data.hex(), flush=True)
+print(p.stats())\"",
+        end: End::Itself,
+        expects: &["776f7264206e756d6265722034", "(10, 0, 0)"],
+        ..LISTENER
+    },
+    Client {
+        name: "perl-net-pcap",
+        needs: "/usr/lib/x86_64-linux-gnu/perl5/5.36/Net/Pcap.pm:libnet-pcap-perl",
+        script: "exec perl -e 'use Net::Pcap; $| = 1; my $e; my $p = Net::Pcap::open_live(\"a1\", 200, 1, 100, \\$e) or die $e; \
+                 my $f; Net::Pcap::compile($p, \\$f, \"udp port 5000\", 1, 0); Net::Pcap::setfilter($p, $f); \
+                 my $n = 0; Net::Pcap::loop($p, -1, sub { my ($u, $h, $d) = @_; print \"$h->{len} \", unpack(\"H*\", $d), \"\\n\"; \
+                 Net::Pcap::breakloop($p) if ++$n == 10; }, 0); my %s; Net::Pcap::stats($p, \\%s); \
+                 print \"$s{ps_recv} $s{ps_drop}\\n\"; Net::Pcap::close($p);'",
+        end: End::Itself,
+        expects: &["776f7264206e756d6265722034", "10 0"],
+        ..LISTENER
+    },
+    Client {
+        name: "ruby-pcaprub",
+        needs: "/usr/share/doc/ruby-pcaprub:ruby-pcaprub",
+        script: "exec ruby -e 'require \"pcaprub\"; $stdout.sync = true; p = PCAPRUB::Pcap.open_live(\"a1\", 200, true, 100); \
+                 p.setfilter(\"udp port 5000\"); n = 0; p.each { |d| puts d.unpack1(\"H*\"); n += 1; break if n == 10 }'",
+        end: End::Itself,
+        expects: &["776f7264206e756d6265722034"],
+        ..LISTENER
+    },
+    Client {
+        name: "nmap-syn",
+        needs: "nmap:nmap",
+        script: "exec nmap -n -sS -p 1-40 --reason $THERE",
+        normal: |text| lines_with(text, &["Host is up", "closed", "MAC Address"]).replace(|c: char| c == '(', " ")
+            .lines().map(|line| line.split(" latency").next().unwrap_or_default().split(" 0.").next().unwrap_or_default().to_owned() + "\n").collect(),
+        expects: &["40 closed tcp ports"],
+        ..ASKER
+    },
+    Client {
+        name: "arp-scan",
+        needs: "arp-scan:arp-scan",
+        script: "exec arp-scan -I $IF 10.9.0.0/28",
+        normal: |text| lines_with(text, &["10.9.0.1", "responded"]).split("seconds").next().map(|text| lines_with(text, &["10.9.0.1\t"])).unwrap_or_default(),
+        expects: &["02:00:00:00:00:01"],
+        ..ASKER
+    },
+    Client {
+        name: "arping",
+        needs: "arping:arping",
+        script: "exec arping -i $IF -c 3 $THERE",
+        normal: |text| lines_without(&text.replace("usec", "msec"), &["rtt"]).lines().map(|line| line.split(" time=").next().unwrap_or_default().to_owned() + "\n").collect(),
+        expects: &["42 bytes from 02:00:00:00:00:01", "3 packets received"],
+        ..ASKER
+    },
+    Client {
+        name: "hping3",
+        needs: "hping3:hping3",
+        script: "exec hping3 -I $IF -n -S -p 7 -c 3 -i u100000 $THERE",
+        normal: |text| text.lines().filter(|line| line.contains("flags=RA") || line.contains("received")).map(|line| line.split(" rtt").next().unwrap_or_default().replace(|c: char| c.is_ascii_digit(), "").to_owned() + "\n").collect(),
+        expects: &[" packets received, % packet loss", "flags=RA"],
+        ..ASKER
+    },
+    Client {
+        name: "scapy-ask",
+        needs: "scapy:python3-scapy",
+        script: "exec /usr/bin/python3 -c \"
+from scapy.all import *
+conf.use_pcap = True
+conf.verb = 0
+a = srp(Ether(dst='ff:ff:ff:ff:ff:ff')/ARP(pdst='$THERE'), iface='a1', timeout=2)[0]
+print([r.summary() for s, r in a])
+a = srp(Ether(dst='02:00:00:00:00:01')/IP(src='$HERE', dst='$THERE')/ICMP()/'question', iface='a1', timeout=2)[0]
+print([r.summary() for s, r in a])\"",
+        expects: &["is at 02:00:00:00:00:01", "echo-reply"],
+        ..ASKER
+    },
+    Client {
+        name: "tcptraceroute",
+        needs: "tcptraceroute:tcptraceroute",
+        script: "exec tcptraceroute -n -i $IF -q 1 -m 3 $THERE 7",
+        normal: |text| lines_with(text, &["10.9.0.1"]).lines().map(|line| line.split(" 0.").next().unwrap_or_default().to_owned() + "\n").collect(),
+        expects: &["10.9.0.1 [closed]"],
+        ..ASKER
+    },
+    Client {
+        name: "scanssh",
+        needs: "scanssh:scanssh",
+        script: "exec scanssh -i $IF -n 7,21 -s ssh $THERE",
+        normal: |text| sorted_times(&lines_without(text, &["rate"])),
+        expects: &["10.9.0.1"],
+        ..ASKER
+    },
+    Client {
+        name: "netdiscover",
+        needs: "netdiscover:netdiscover",
+        script: "exec netdiscover -i $IF -P -N -r 10.9.0.0/24",
+        normal: |text| lines_with(text, &["10.9.0.1 "]),
+        expects: &["02:00:00:00:00:01"],
+        ..ASKER
+    },
+    Client {
+        name: "lft",
+        needs: "lft:lft",
+        script: "exec lft -n -d 7 -D $IF $THERE",
+        normal: |text| lines_with(text, &["10.9.0.1"]).lines().map(|line| line.split("ms").next().unwrap_or_default().trim_end_matches(|c: char| c.is_ascii_digit() || c == '.').to_owned() + "\n").collect(),
+        expects: &["10.9.0.1"],
+        ..ASKER
+    },
+];
+
+/// Headers without what counts up between two runs.
+fn lines_of_headers(text: &str) -> String {
+    lines_without(text, &["Timestamp"])
+}

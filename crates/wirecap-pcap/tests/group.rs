@@ -1,0 +1,93 @@
+//! Handles of one process in a buddy group, by the environment's word.
+
+mod common;
+
+use std::io::{BufRead, BufReader};
+use std::process::Stdio;
+
+use common::{Bed, Library, compile, finish, said};
+use wirecap_testbed::{PacketSender, Stamp, Traffic, privileged};
+
+/// What the threads of a program saw of `sent` frames of one flow, every tenth of them TCP by its header.
+fn threads(devices: &[&str], settings: &[(&str, &str)], sent: u64) -> String {
+    let bed = Bed::new();
+    let folder = tempfile::tempdir().unwrap();
+    let program = compile("threads.c", folder.path(), &[]);
+    let mut command = bed.command(program, Library::DropIn);
+    command
+        .args(["300", &(sent - sent / 10).to_string(), "udp"])
+        .args(devices)
+        .envs(settings.iter().copied());
+    let mut child = bed.spawn(command.stdout(Stdio::piped()).stderr(Stdio::piped()));
+    let mut output = BufReader::with_capacity(1, child.stdout.take().unwrap());
+    let mut line = String::new();
+    output.read_line(&mut line).unwrap();
+    child.stdout = Some(output.into_inner());
+    if line != "ready\n" {
+        return line + &said(&finish(child));
+    }
+    let traffic = Traffic::to(&bed.pair.receiver);
+    let mut sender = PacketSender::on(&bed.pair.sender).unwrap();
+    for sequence in 0..sent {
+        let mut frame = traffic.frame(Stamp { queue: 0, sequence });
+        if sequence % 10 == 0 {
+            frame[23] = 6;
+        }
+        sender.send(&frame).unwrap();
+    }
+    said(&finish(child))
+}
+
+/// How many packets each thread got.
+fn shares(text: &str) -> Vec<u64> {
+    let share = |line: &str| line.strip_prefix("thread ")?.split(' ').next()?.parse().ok();
+    text.lines().filter_map(share).collect()
+}
+
+const GROUP: [(&str, &str); 5] = [
+    ("WIRECAP_GROUP", "a1"),
+    ("WIRECAP_WORKERS", "3"),
+    ("WIRECAP_M", "64"),
+    ("WIRECAP_R", "32"),
+    ("WIRECAP_T", "5"),
+];
+
+#[test]
+fn threads_of_a_program_share_the_load_of_one_flow() {
+    if !privileged() {
+        return;
+    }
+    for devices in [["a1", "a1", "a1"], ["a1@2", "a1@0", "a1@1"]] {
+        let text = threads(&devices, &GROUP, 10_000);
+        assert!(text.contains("total 9000 received 9000 dropped 0\n"), "{text}");
+        let shares = shares(&text);
+        assert_eq!(shares.iter().sum::<u64>(), 9000, "{text}");
+        assert!(shares.iter().all(|share| *share > 0), "{text}");
+    }
+}
+
+#[test]
+fn without_the_word_handles_know_nothing_of_each_other() {
+    if privileged() {
+        let text = threads(&["a1", "a1"], &[], 200);
+        assert!(text.contains("total 360 received 360 dropped 0\n"), "{text}");
+        assert_eq!(shares(&text), [180, 180]);
+    }
+}
+
+#[test]
+fn settings_that_mean_nothing_are_told_to_the_program() {
+    if !privileged() {
+        return;
+    }
+    for (settings, reason) in [
+        ([("WIRECAP_ENGINE", "dpdk")], "a1: WIRECAP_ENGINE (or 'engine' in pcap.conf) cannot be 'dpdk'"),
+        ([("WIRECAP_GROUP", "a1@7")], ""),
+        ([("WIRECAP_ENGINE", "xdp")], ""),
+    ] {
+        let text = threads(&[if reason.is_empty() { "a1@7" } else { "a1" }], &settings, 1);
+        let reason =
+            if reason.is_empty() { "a1@7 does not exist: a1 has one receive queue, 0" } else { reason };
+        assert!(text.contains(reason), "{settings:?}: {text}");
+    }
+}

@@ -1,0 +1,86 @@
+//! Handles that are used as they must not be, and programs that are watched over while they run.
+
+mod common;
+
+use std::path::Path;
+use std::process::Command;
+
+use common::{Bed, Library, compile, said};
+use wirecap_testbed::privileged;
+
+/// What checkers say of libpcap's own would be nobody's business here.
+const VALGRIND: [&str; 5] = [
+    "-q",
+    "--error-exitcode=9",
+    "--leak-check=full",
+    "--errors-for-leak-kinds=definite",
+    "--child-silent-after-fork=yes",
+];
+
+/// Runs a program of the tests' on the drop-in, by `watcher` if there is one.
+fn run(program: &Path, watcher: Option<&[&str]>, folder: &Path) -> String {
+    let bed = Bed::new();
+    let mut command = match watcher {
+        None => bed.command(program, Library::DropIn),
+        Some(arguments) => {
+            let mut command = bed.command("valgrind", Library::DropIn);
+            command.args(arguments).arg(program);
+            command
+        }
+    };
+    command.args(["a1", "a0"]);
+    if program.ends_with("walk") {
+        bed.ip("link add down0 type veth peer name down1");
+        command.arg(folder);
+    }
+    let output = bed.run(&mut command);
+    assert!(output.status.success(), "{}", said(&output));
+    said(&output)
+}
+
+/// Every line that says what was done says that it went well.
+fn all_well(text: &str) {
+    let bad: Vec<&str> =
+        text.lines().filter(|line| line.contains(": ") && !line.starts_with("ok: ")).collect();
+    assert!(bad.is_empty() && text.matches("ok: ").count() > 50, "{text}");
+}
+
+#[test]
+fn misused_handles_fail_and_nothing_else_does() {
+    if privileged() {
+        let folder = tempfile::tempdir().unwrap();
+        all_well(&run(&compile("misuse.c", folder.path(), &[]), None, folder.path()));
+    }
+}
+
+#[test]
+fn valgrind_finds_nothing() {
+    if privileged() {
+        let folder = tempfile::tempdir().unwrap();
+        all_well(&run(&compile("misuse.c", folder.path(), &[]), Some(&VALGRIND), folder.path()));
+        let walk = run(&compile("walk.c", folder.path(), &[]), Some(&VALGRIND), folder.path());
+        assert!(walk.ends_with("gone: -1 The interface disappeared\n"), "{walk}");
+    }
+}
+
+#[test]
+fn the_sanitizers_find_nothing() {
+    if !privileged() || !has_sanitizers() {
+        return;
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let flags = ["-fsanitize=address,undefined", "-fno-sanitize-recover=all"];
+    all_well(&run(&compile("misuse.c", folder.path(), &flags), None, folder.path()));
+    let walk = run(&compile("walk.c", folder.path(), &flags), None, folder.path());
+    assert!(walk.ends_with("gone: -1 The interface disappeared\n") && !walk.contains("ERROR"), "{walk}");
+}
+
+/// They come with gcc on Debian.
+fn has_sanitizers() -> bool {
+    let output = Command::new("gcc").arg("-print-file-name=libasan.so").output().unwrap();
+    let has = said(&output).contains('/');
+    if !has {
+        eprintln!("SKIP: gcc has no sanitizers");
+    }
+    has
+}
