@@ -3,7 +3,7 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -eu -o pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help build demo picture test clients check bench install deps-build deps-demo deps-test deps-bench test-sim test-model test-miri
+.PHONY: help build demo picture test clients check bench install pcap install-pcap install-pcap-system uninstall-pcap deps-build deps-demo deps-test deps-bench test-sim test-model test-miri
 
 # What talks to the kernel runs as root; what compiles does not.
 SUDO := $(shell [ "$$(id -u)" = 0 ] || echo sudo -E)
@@ -66,6 +66,35 @@ bench: build deps-bench ## Measures wirecap beside its rivals, as ratios
 install: build ## Installs the wirecap command and its man pages under PREFIX
 	$(SUDO) install -Dm755 $(WIRECAP) $(DESTDIR)$(PREFIX)/bin/wirecap
 	$(SUDO) $(WIRECAP) man-pages $(DESTDIR)$(PREFIX)/share/man/man1
+
+# The drop-in under all names by which programs ask for libpcap. They are links: as copies they would be loaded
+# side by side.
+PCAP_NAMES := libpcap.so.0.8 libpcap.so
+pcap: deps-build ## The libpcap drop-in, in target/release/pcap, and the command that runs programs on it
+	cargo build --release --locked -p wirecap-pcap
+	install -Dm644 target/release/libwirecap_pcap.so target/release/pcap/libpcap.so.1
+	for name in $(PCAP_NAMES); do ln -sf libpcap.so.1 target/release/pcap/$$name; done
+	sed 's|@LIBRARIES@|$(CURDIR)/target/release/pcap|' crates/wirecap-pcap/wirecap-pcap > target/release/wirecap-pcap
+	chmod +x target/release/wirecap-pcap
+
+PCAP_FOLDER := $(PREFIX)/lib/wirecap
+PCAP_PATH := /etc/ld.so.conf.d/000-wirecap.conf
+install-pcap: pcap ## Installs the drop-in for the command wirecap-pcap; no other program notices
+	$(SUDO) install -Dm644 target/release/libwirecap_pcap.so $(DESTDIR)$(PCAP_FOLDER)/libpcap.so.1
+	for name in $(PCAP_NAMES); do $(SUDO) ln -sf libpcap.so.1 $(DESTDIR)$(PCAP_FOLDER)/$$name; done
+	sed 's|@LIBRARIES@|$(PCAP_FOLDER)|' crates/wirecap-pcap/wirecap-pcap > target/release/wirecap-pcap.installed
+	$(SUDO) install -Dm755 target/release/wirecap-pcap.installed $(DESTDIR)$(PREFIX)/bin/wirecap-pcap
+	$(SUDO) install -Dm644 crates/wirecap-pcap/wirecap-pcap.1 $(DESTDIR)$(PREFIX)/share/man/man1/wirecap-pcap.1
+
+install-pcap-system: install-pcap ## Installs the drop-in before the system's libpcap, for all programs
+	$(SUDO) install -d $(DESTDIR)$(dir $(PCAP_PATH))
+	echo '$(PCAP_FOLDER)' | $(SUDO) tee $(DESTDIR)$(PCAP_PATH) >/dev/null
+	[ -n "$(DESTDIR)" ] || $(SUDO) ldconfig
+
+uninstall-pcap: ## Undoes both
+	$(SUDO) rm -rf $(DESTDIR)$(PCAP_PATH) $(DESTDIR)$(PCAP_FOLDER) $(DESTDIR)$(PREFIX)/bin/wirecap-pcap
+	$(SUDO) rm -f $(DESTDIR)$(PREFIX)/share/man/man1/wirecap-pcap.1
+	[ -n "$(DESTDIR)" ] || $(SUDO) ldconfig
 
 TERMSNAP := target/tools/bin/termsnap
 $(TERMSNAP):

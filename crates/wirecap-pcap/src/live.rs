@@ -127,7 +127,9 @@ impl Live {
         let own = capture.packet_socket(ring).map_err(system("have one more descriptor"))?;
         let pollable = match &own {
             Some(socket) if capture.rings().len() == 1 => {
-                Pollable::Socket(socket.try_clone().map_err(system("have one more descriptor"))?)
+                let socket = socket.try_clone().map_err(system("have one more descriptor"))?;
+                Pollable::single(socket)
+                    .map_err(|errno| LiveError::System("have one more descriptor", errno.into()))?
             }
             _ => Pollable::several(&worker)
                 .map_err(|errno| LiveError::System("make an epoll instance", errno.into()))?,
@@ -193,7 +195,10 @@ impl Live {
     /// Ends the read that runs, or the next one. A signal handler may call it.
     pub(crate) fn break_off(&self) {
         self.broken.store(true, Ordering::SeqCst);
-        self.waker.wake();
+        match &self.pollable {
+            Pollable::Socket(single) => single.ring(),
+            Pollable::Several(_) => self.waker.wake(),
+        }
     }
 
     /// Whether somebody called [`break_off`](Self::break_off) since the last time.

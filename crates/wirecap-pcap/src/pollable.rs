@@ -2,8 +2,9 @@
 
 use std::os::fd::{AsFd, AsRawFd, OwnedFd, RawFd};
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
-use rustix::event::{EventfdFlags, epoll, eventfd};
+use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, epoll, eventfd, poll};
 use rustix::io::Errno;
 use wirecap::Worker;
 
@@ -12,9 +13,18 @@ use wirecap::Worker;
 pub(crate) enum Pollable {
     /// The packet socket of the only ring, as libpcap has it: the kernel sees for itself what was not given
     /// back.
-    Socket(OwnedFd),
+    Socket(Single),
     /// What the worker waits on, and a bell.
     Several(Several),
+}
+
+/// The socket of the only ring. It wakes who polls it once for each block, so there is nothing to be gained by
+/// sleeping instead.
+#[derive(Debug)]
+pub(crate) struct Single {
+    socket: OwnedFd,
+    /// Rung by who breaks a read off.
+    bell: OwnedFd,
 }
 
 /// A descriptor over those of several rings, or of a ring whose cells go back before a program has read them.
@@ -30,6 +40,12 @@ pub(crate) struct Several {
 }
 
 impl Pollable {
+    /// The socket of the only ring.
+    pub(crate) fn single(socket: OwnedFd) -> Result<Self, Errno> {
+        let bell = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
+        Ok(Self::Socket(Single { socket, bell }))
+    }
+
     /// One for this worker.
     pub(crate) fn several(worker: &Worker) -> Result<Self, Errno> {
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
@@ -44,7 +60,7 @@ impl Pollable {
     /// The descriptor, for the program.
     pub(crate) fn descriptor(&self) -> RawFd {
         match self {
-            Self::Socket(socket) => socket.as_raw_fd(),
+            Self::Socket(single) => single.socket.as_raw_fd(),
             Self::Several(several) => {
                 several.wanted.store(true, Ordering::SeqCst);
                 several.tell(several.in_hand.load(Ordering::SeqCst));
@@ -59,6 +75,31 @@ impl Pollable {
         if let Self::Several(several) = self {
             several.tell(in_hand);
         }
+    }
+}
+
+impl Single {
+    /// Waits until a block is there, somebody rings or the time is up. Whether something is wrong with the socket.
+    pub(crate) fn wait(&self, longest: Duration) -> bool {
+        let mut polled = [
+            PollFd::from_borrowed_fd(self.socket.as_fd(), PollFlags::IN),
+            PollFd::from_borrowed_fd(self.bell.as_fd(), PollFlags::IN),
+        ];
+        let timeout =
+            Timespec { tv_sec: longest.as_secs() as i64, tv_nsec: i64::from(longest.subsec_nanos()) };
+        // Interrupted or not, the caller looks for itself.
+        if poll(&mut polled, Some(&timeout)).is_err() {
+            return false;
+        }
+        if !polled[1].revents().is_empty() {
+            let _ = rustix::io::read(&self.bell, &mut [0u8; 8]);
+        }
+        polled[0].revents().contains(PollFlags::ERR)
+    }
+
+    /// Ends the wait that there is, or the next one. A signal handler may call it.
+    pub(crate) fn ring(&self) {
+        let _ = rustix::io::write(&self.bell, &1u64.to_ne_bytes());
     }
 }
 

@@ -12,6 +12,7 @@ use wirecap::{CaptureError, Chunk, Packet, Worker};
 use super::{Live, Sieve, locked};
 use crate::abi::{D_IN, D_OUT, PacketHeader};
 use crate::failure::{cancel, caught, chain, guarded};
+use crate::pollable::Pollable;
 use crate::socket::{self, Health};
 
 /// How long a read waits at a time, before it looks whether its thread was cancelled. It goes on until there are
@@ -167,25 +168,45 @@ impl Live {
             let nonblocking = self.is_nonblocking();
             // SAFETY: the caller's promise.
             let taken = unsafe {
-                self.take_chunk(|worker| match nonblocking {
-                    true => worker.try_next_chunk(),
-                    false => worker.next_chunk_timeout(AT_A_TIME),
+                self.take_chunk(|worker| match &self.pollable {
+                    Pollable::Several(_) if !nonblocking => worker.next_chunk_timeout(AT_A_TIME),
+                    _ => worker.try_next_chunk(),
                 })
             };
             match taken {
                 Ok(true) => return Ok(()),
                 Ok(false) if nonblocking => return self.look_at_interface(),
-                Ok(false) => cancel::point(),
+                Ok(false) => {
+                    self.pause()?;
+                    cancel::point();
+                }
                 Err(text) => return Err(Found::Failed(text)),
             }
         }
+    }
+
+    /// Lets some time go by until there are packets, where the worker has not done so.
+    fn pause(&self) -> Result<(), Found> {
+        let Pollable::Socket(single) = &self.pollable else { return Ok(()) };
+        let look = || match self.look_at_interface() {
+            Err(found @ Found::Failed(_)) => Err(found),
+            _ => Ok(()),
+        };
+        // One that was down may be gone by now, of which its socket told once.
+        if self.is_down() {
+            look()?;
+        }
+        if single.wait(AT_A_TIME) { look() } else { Ok(()) }
     }
 
     /// Says what is wrong with the interface when there are no packets.
     fn look_at_interface(&self) -> Result<(), Found> {
         let health = socket::health(self.sender.as_fd(), self.device.index, self.is_down());
         match health {
-            Health::Gone => return Err(Found::Failed(DISAPPEARED.to_owned())),
+            Health::Gone => {
+                self.down.store(true, Ordering::Relaxed);
+                return Err(Found::Failed(DISAPPEARED.to_owned()));
+            }
             Health::Down => self.down.store(true, Ordering::Relaxed),
             Health::Well => {}
         }

@@ -1,0 +1,204 @@
+//! One program on `pcap_loop`, compiled once, on the system's libpcap and on the drop-in by turns: the highest rate
+//! of 60-byte frames at which it misses none, and the processor time that a packet costs it.
+//!
+//! `cargo bench -p wirecap-pcap --bench pcap_loop`, on a machine that does nothing else. As a test it runs tiny.
+
+#[path = "../../tests/common/mod.rs"]
+mod common;
+
+use std::error::Error;
+use std::io::{BufRead, BufReader};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::Duration;
+
+use common::{Library, drop_in, finish, said};
+use rustix::process::{Pid, Signal, kill_process};
+use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
+use wirecap::bpf::Link;
+use wirecap_testbed::{Generator, Load, Namespace, Traffic, VethPair, loss_lock, pass_program, privileged};
+
+type Outcome<T> = Result<T, Box<dyn Error + Send + Sync>>;
+
+/// Buffer of each, in bytes: what each has of it is its own affair.
+const BUFFER_BYTES: &str = "67108864";
+/// Longer than the timeout after which packets are handed over.
+const CALM: Duration = Duration::from_millis(200);
+/// By how much the rate grows while nothing is lost.
+const STEP: f64 = 1.3;
+/// A sender that reaches less than this share of the rate is at its own limit.
+const SENDER_SHARE: f64 = 0.97;
+
+/// How much is done.
+#[derive(Clone, Copy)]
+struct Extent {
+    seconds: f64,
+    from: f64,
+    /// Steps up, and then halvings of the last one.
+    steps: usize,
+    halvings: usize,
+    /// At which the cost is measured, in packets per second.
+    steady: f64,
+    rounds: usize,
+}
+
+const FULL: Extent = Extent { seconds: 2.0, from: 0.3e6, steps: 14, halvings: 3, steady: 0.2e6, rounds: 3 };
+const QUICK: Extent = Extent { seconds: 0.05, from: 1e4, steps: 1, halvings: 0, steady: 1e4, rounds: 1 };
+
+/// A library, and the engine under it.
+struct Contender {
+    name: &'static str,
+    library: Library,
+    engine: &'static str,
+}
+
+const CONTENDERS: [Contender; 3] = [
+    Contender { name: "libpcap", library: Library::System, engine: "" },
+    Contender { name: "drop-in, packet", library: Library::DropIn, engine: "packet" },
+    Contender { name: "drop-in, xdp", library: Library::DropIn, engine: "xdp" },
+];
+
+/// What a run was.
+#[derive(Clone, Copy)]
+struct Run {
+    sent: u64,
+    got: u64,
+    dropped: u64,
+    per_second: f64,
+    cpu_seconds: f64,
+}
+
+struct Bench {
+    program: PathBuf,
+    extent: Extent,
+    cpus: Vec<usize>,
+}
+
+fn main() -> Outcome<()> {
+    let is_bench = std::env::args().any(|argument| argument == "--bench");
+    if !privileged() {
+        return Ok(());
+    }
+    let _alone = loss_lock()?;
+    let folder = tempfile::tempdir()?;
+    let program = compile(folder.path())?;
+    let affinity = sched_getaffinity(None)?;
+    let cpus = (0..CpuSet::MAX_CPU).filter(|cpu| affinity.is_set(*cpu)).collect();
+    let bench = Bench { program, extent: if is_bench { FULL } else { QUICK }, cpus };
+    bench.compare()
+}
+
+impl Bench {
+    /// All of them by turns, some times.
+    fn compare(&self) -> Outcome<()> {
+        let mut rates = [const { Vec::new() }; CONTENDERS.len()];
+        let mut costs = [const { Vec::new() }; CONTENDERS.len()];
+        for _ in 0..self.extent.rounds {
+            for (index, contender) in CONTENDERS.iter().enumerate() {
+                let run = self.run(contender, self.extent.steady)?;
+                costs[index].push(run.cpu_seconds / run.got as f64 * 1e9);
+                rates[index].push(self.lossless_rate(contender)?);
+            }
+        }
+        let (rate, cost) = (rates.map(median), costs.map(median));
+        println!("{:18}{:>16}{:>9}{:>16}{:>9}", "", "lossless/s", "ratio", "CPU ns/packet", "ratio");
+        for (index, contender) in CONTENDERS.iter().enumerate() {
+            println!(
+                "{:18}{:>16.0}{:>9.2}{:>16.0}{:>9.2}",
+                contender.name,
+                rate[index],
+                rate[index] / rate[0],
+                cost[index],
+                cost[index] / cost[0],
+            );
+        }
+        Ok(())
+    }
+
+    /// The highest rate at which nothing is lost, in packets per second.
+    fn lossless_rate(&self, contender: &Contender) -> Outcome<f64> {
+        let (mut good, mut bad) = (0.0, self.extent.from);
+        for _ in 0..self.extent.steps {
+            let run = self.run(contender, bad)?;
+            if run.got < run.sent {
+                break;
+            }
+            good = run.per_second;
+            if run.per_second < bad * SENDER_SHARE {
+                // The sender is at its limit: the program is not.
+                return Ok(good);
+            }
+            bad *= STEP;
+        }
+        for _ in 0..self.extent.halvings {
+            let middle = (good + bad) / 2.0;
+            let run = self.run(contender, middle)?;
+            if run.got < run.sent { bad = middle } else { good = run.per_second }
+        }
+        Ok(good)
+    }
+
+    /// Sends for a while at a rate to the program on a library. Every packet is accounted for.
+    fn run(&self, contender: &Contender, rate: f64) -> Outcome<Run> {
+        let (there, here) = (Namespace::new()?, Namespace::new()?);
+        let pair = VethPair::new((&there, "a0"), (&here, "a1"), 1, 1500)?;
+        let _passing: Option<Link> =
+            (contender.engine != "xdp").then(|| pass_program(&pair.receiver)).transpose()?;
+        let mut generator = Generator::new(&pair.sender, &Traffic::to(&pair.receiver))?;
+        let mut command = Command::new(&self.program);
+        command.args(["a1", BUFFER_BYTES]).env_remove("LD_LIBRARY_PATH");
+        if contender.library == Library::DropIn {
+            command.env("LD_LIBRARY_PATH", drop_in()).env("WIRECAP_ENGINE", contender.engine);
+        }
+        command.stdout(Stdio::piped()).stderr(Stdio::piped());
+        let receiving_cpu = self.cpus[self.cpus.len() - 1];
+        let mut child = here.run_in(|| -> Outcome<_> {
+            let mut set = CpuSet::new();
+            set.set(receiving_cpu);
+            sched_setaffinity(None, &set)?;
+            Ok(command.spawn()?)
+        })??;
+        let mut output = BufReader::with_capacity(1, child.stdout.take().expect("it is piped"));
+        let mut line = String::new();
+        output.read_line(&mut line)?;
+        child.stdout = Some(output.into_inner());
+        if line != "ready\n" {
+            return Err(said(&finish(child)).into());
+        }
+        let frames = (rate * self.extent.seconds) as u64;
+        let load = Load::new(0, frames).on_cpu(self.cpus[0] as u32).per_second(rate as u64);
+        let sent = generator.send(&[load])?;
+        std::thread::sleep(CALM);
+        let pid = Pid::from_raw(child.id() as i32).ok_or("no such process")?;
+        kill_process(pid, Signal::INT)?;
+        let said = said(&finish(child));
+        let numbers: Vec<f64> = said.split_whitespace().filter_map(|word| word.parse().ok()).collect();
+        let &[got, received, dropped, cpu_seconds, _] = &numbers[..] else { return Err(said.into()) };
+        let sent_frames: u64 = sent.iter().map(|sent| sent.frames).sum();
+        assert_eq!(got + dropped, sent_frames as f64, "packets that nobody accounts for: {said}");
+        assert_eq!(received, sent_frames as f64, "{said}");
+        let seconds = sent.iter().map(|sent| sent.duration.as_secs_f64()).fold(0.0, f64::max);
+        let run = Run {
+            sent: sent_frames,
+            got: got as u64,
+            dropped: dropped as u64,
+            per_second: sent_frames as f64 / seconds,
+            cpu_seconds,
+        };
+        let Run { got, per_second, dropped, .. } = run;
+        println!("  {:18}{per_second:>12.0} per second: {got} packets, {dropped} dropped", contender.name);
+        Ok(run)
+    }
+}
+
+fn median(mut values: Vec<f64>) -> f64 {
+    values.sort_by(f64::total_cmp);
+    values[values.len() / 2]
+}
+
+fn compile(folder: &Path) -> Outcome<PathBuf> {
+    let program = folder.join("pcap_loop");
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("benches/pcap_loop/pcap_loop.c");
+    let output = Command::new("gcc").args(["-O2", "-o"]).arg(&program).arg(source).arg("-lpcap").output()?;
+    if output.status.success() { Ok(program) } else { Err(said(&output).into()) }
+}
