@@ -117,8 +117,13 @@ impl Live {
         let until = reader.wanted.as_ref().map_or(0, |sieve| sieve.until.saturating_sub(reader.before_chunk));
         (batch.len, batch.refused, batch.generation, batch.chunks) = (0, 0, generation, reader.chunks);
         let mut next = reader.next;
-        while batch.len < limit.min(N)
-            && let Some(packet) = chunk.get(next)
+        let mut packets = chunk.iter();
+        if next > 0 {
+            packets.nth(next - 1);
+        }
+        let limit = limit.min(N);
+        while batch.len < limit
+            && let Some(packet) = packets.next()
         {
             next += 1;
             if direction != D_INOUT && !is_direction(&packet, direction) {
