@@ -17,6 +17,18 @@ use crate::table::{Client, End};
 pub(crate) const HERE: &str = "10.9.0.2";
 pub(crate) const THERE: &str = "10.9.0.1";
 
+/// Where clients are built that come as source.
+const BUILD: &str = env!("CARGO_TARGET_TMPDIR");
+
+/// Builds a client.
+pub(crate) fn prepare(script: &str) -> Result<(), String> {
+    let mut command = Command::new("sh");
+    command.arg("-euc").arg(script).env("BUILD", BUILD).env_remove("LD_LIBRARY_PATH");
+    command.env("SOURCE", concat!(env!("CARGO_MANIFEST_DIR"), "/tests/clients"));
+    let output = command.output().map_err(|error| error.to_string())?;
+    if output.status.success() { Ok(()) } else { Err(said(&output)) }
+}
+
 /// Two hosts on a cable.
 pub(crate) struct ClientBed {
     here: Namespace,
@@ -87,7 +99,7 @@ impl ClientBed {
         let mut command = Command::new("sh");
         command.arg("-c").arg(script).env_remove("LD_LIBRARY_PATH").env("FILE", file);
         command.envs([("IF", "a1"), ("HERE", HERE), ("THERE", THERE), ("LC_ALL", "C"), ("HOME", "/root")]);
-        command.env("DIR", folder.path()).current_dir(folder.path());
+        command.env("DIR", folder.path()).env("BUILD", BUILD).current_dir(folder.path());
         if library == Library::DropIn {
             command.env("LD_LIBRARY_PATH", common::drop_in());
         }
