@@ -1,7 +1,6 @@
 //! Two hosts on a cable: `here`, where clients run, and `there`.
 
 use std::fs;
-use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
@@ -96,16 +95,15 @@ impl ClientBed {
 
     fn start_script(&self, script: &str, library: Library, file: &Path) -> Running {
         let folder = tempfile::tempdir().unwrap();
-        let mut command = Command::new("sh");
-        command.arg("-c").arg(script).env_remove("LD_LIBRARY_PATH").env("FILE", file);
+        // A session of its own: nothing that it starts is left behind, and none of it meddles with ours.
+        let mut command = Command::new("setsid");
+        command.args(["sh", "-c", script]).env_remove("LD_LIBRARY_PATH").env("FILE", file);
         command.envs([("IF", "a1"), ("HERE", HERE), ("THERE", THERE), ("LC_ALL", "C"), ("HOME", "/root")]);
         command.env("DIR", folder.path()).env("BUILD", BUILD).current_dir(folder.path());
         if library == Library::DropIn {
             command.env("LD_LIBRARY_PATH", common::drop_in());
         }
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
-        // A group of its own, so that nothing that it starts is left behind.
-        command.process_group(0);
         let child = self.here.run_in(|| command.spawn()).unwrap().unwrap();
         Running { child, folder }
     }
