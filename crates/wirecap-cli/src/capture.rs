@@ -195,7 +195,7 @@ impl<S: Sink> Recorder<S> {
                 link_type: interface.device.savefile_link_type(),
                 snap_len: interface.snap_len,
                 time_source: time_source(&interface.reception, arguments.timestamp).map(str::to_owned),
-                filter: filter.clone(),
+                filter: interface.filter.as_ref().map(ToString::to_string),
                 ..savefile::Interface::default()
             })?;
         }

@@ -49,6 +49,7 @@ impl From<OpenError> for Failure {
         match error {
             OpenError::BadParameter { .. }
             | OpenError::BadDeviceName { .. }
+            | OpenError::SettingsDiffer { .. }
             | OpenError::Filter(FilterChangeError::Filter(FilterError::Expression { .. })) => {
                 Self::Usage(error.to_string())
             }

@@ -1,6 +1,7 @@
 //! `-i` and the options that each interface may have of its own. As with dumpcap it is their place that
 //! tells: behind an interface they are for that one, before the first for all that have none.
 
+use clap::error::ErrorKind;
 use clap::{Arg, ArgAction, ArgMatches, Args, Command, FromArgMatches, value_parser};
 use wirecap::{DEFAULT_SNAP_LEN, Source};
 
@@ -15,6 +16,7 @@ pub(crate) struct Interfaces {
 
 const INTERFACES: &str = "interfaces";
 const SNAP_LEN: &str = "snaplen";
+const FILTER: &str = "interface_filter";
 
 impl Args for Interfaces {
     fn augment_args(command: Command) -> Command {
@@ -37,7 +39,13 @@ impl Args for Interfaces {
                 "Bytes kept of each packet: behind an -i of that interface's, before the first one of all others' \
                  [default: {DEFAULT_SNAP_LEN}]"
             ));
-        command.arg(interface).arg(snap_len)
+        let filter = Arg::new(FILTER)
+            .short('f')
+            .long("filter")
+            .value_name("FILTER")
+            .action(ArgAction::Append)
+            .help("Behind an -i: capture only what matches this expression on that interface");
+        command.arg(interface).arg(snap_len).arg(filter)
     }
 
     fn augment_args_for_update(command: Command) -> Command {
@@ -49,14 +57,18 @@ impl FromArgMatches for Interfaces {
     fn from_arg_matches(matches: &ArgMatches) -> Result<Self, clap::Error> {
         let names: Vec<(usize, String)> = placed(matches, INTERFACES);
         let snap_lens = Scoped::new(&names, placed(matches, SNAP_LEN));
-        let source = |((_, name), snap_len): (&(usize, String), Option<u32>)| {
-            let source = Source::new(name);
-            snap_len.map_or(source.clone(), |bytes| source.snap_len(bytes))
-        };
-        Ok(Self {
-            sources: names.iter().zip(snap_lens.own).map(source).collect(),
-            snap_len: snap_lens.common.unwrap_or(DEFAULT_SNAP_LEN),
-        })
+        let filters: Scoped<String> = Scoped::new(&names, placed(matches, FILTER));
+        if filters.common.is_some() {
+            let message = "-f stands behind the -i that it is for; a filter for all others stands at the end, \
+                           without -f";
+            return Err(clap::Error::raw(ErrorKind::ArgumentConflict, message));
+        }
+        let settings = snap_lens.own.into_iter().zip(filters.own);
+        let sources = names.iter().zip(settings).map(|((_, name), (snap_len, filter))| {
+            let source = snap_len.into_iter().fold(Source::new(name), Source::snap_len);
+            filter.into_iter().fold(source, Source::filter)
+        });
+        Ok(Self { sources: sources.collect(), snap_len: snap_lens.common.unwrap_or(DEFAULT_SNAP_LEN) })
     }
 
     fn update_from_arg_matches(&mut self, matches: &ArgMatches) -> Result<(), clap::Error> {
@@ -117,6 +129,16 @@ mod tests {
         assert_eq!(scoped("-s 64 -i a -i b -s 96"), (Some(64), vec![None, Some(96)]));
         assert_eq!(scoped("-s 1 -s 2 -i a -s 3 --snaplen=4"), (Some(2), vec![Some(4)]));
         assert_eq!(scoped("-r file -s 96"), (Some(96), vec![]));
+    }
+
+    #[test]
+    fn a_filter_stands_behind_its_interface() {
+        let sources =
+            |line| Interfaces::from_arg_matches(&parse(line).unwrap()).map(|read| read.sources.len());
+        assert_eq!(sources("-i a -f udp -i b").unwrap(), 2);
+        for line in ["-f udp -i a", "-r file -f udp"] {
+            assert!(sources(line).unwrap_err().to_string().contains("behind the -i"));
+        }
     }
 
     #[test]

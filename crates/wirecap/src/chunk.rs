@@ -199,7 +199,7 @@ impl Chunk {
     }
 
     /// How many of the ring's cells the chunk holds.
-    #[cfg(test)]
+    #[cfg(all(test, not(loom)))]
     pub(crate) fn cells(&self) -> usize {
         self.list().cells.len()
     }

@@ -376,11 +376,20 @@ mod model {
     /// A pool of `cells` chunks of one cell each, its kernel's half of the fill ring, and all the
     /// cells, captured.
     fn all_captured(cells: u32) -> (Arc<Refill>, Consumer<u64>, Vec<Box<CellList>>) {
+        all_captured_of(cells, None)
+    }
+
+    fn all_captured_of(cells: u32, warm: Option<u32>) -> (Arc<Refill>, Consumer<u64>, Vec<Box<CellList>>) {
         let pool = Arc::new(Pool::on_heap(Geometry { chunk_cells: 1, chunks: cells, cell_bytes: 64 }));
         let (producer, mut kernel) = HeapRing::pair(cells.next_power_of_two(), 0);
-        let (addresses, supply) = (pool.cell_addresses(), Supply::of(cells, None));
+        let (addresses, supply) = (pool.cell_addresses(), Supply::of(cells, warm));
         let refill = Refill::new(pool, addresses, supply, producer, Arc::new(AwakeKernel)).unwrap();
-        let lists = posted(&mut kernel).into_iter().map(|address| {
+        let mut addresses = Vec::new();
+        while addresses.len() < cells as usize {
+            addresses.append(&mut posted(&mut kernel));
+            refill.tend();
+        }
+        let lists = addresses.into_iter().map(|address| {
             let mut list = refill.empty_list(1).unwrap();
             list.cells.push(Descriptor { address, ..Descriptor::default() });
             refill.captured(&mut list);
@@ -417,6 +426,24 @@ mod model {
             assert!(refill.recycled.is_empty(), "cells wait for somebody to post them");
             assert_eq!(posted(&mut kernel), [0, 64]);
             drop(list);
+        });
+    }
+
+    /// Two threads drop chunks while the keeper looks: every cell is posted or idle, once, and as many are
+    /// posted as should be.
+    #[test]
+    fn no_cell_is_lost_between_droppers_and_the_keeper() {
+        model(|| {
+            let (refill, mut kernel, lists) = all_captured_of(2, Some(1));
+            let droppers = recycle_in_threads(&refill, lists);
+            refill.tend();
+            droppers.into_iter().for_each(|dropper| dropper.join().unwrap());
+            assert!(refill.recycled.is_empty(), "cells wait for somebody to post them");
+            let mut home = posted(&mut kernel);
+            assert_eq!(home.len(), 1);
+            home.extend(&lock(&refill.fill).idle);
+            home.sort_unstable();
+            assert_eq!(home, [0, 64]);
         });
     }
 

@@ -342,6 +342,16 @@ impl UmemRing {
         }
     }
 
+    /// How many packets are left on `ring` that are wanted; one that was counted already may end there.
+    fn packets_left(&self, ring: &mut Consumer<Descriptor>, side: &mut RxSide) -> u64 {
+        let mut cells = Vec::new();
+        // A ring whose indices cannot be has nothing that can be counted.
+        let _ = ring.take_into(&mut cells, usize::MAX);
+        let ends_there = side.overlong && !cells.is_empty();
+        let left = packets_in(&cells) - u64::from(ends_there);
+        if side.sieve.is_idle() { left } else { left - self.unwanted_in(&cells, side) }
+    }
+
     fn broken_fill(&self, broken: &BrokenRing) -> CaptureError {
         self.broken(&format_args!("fill ring: {broken}"))
     }
@@ -420,7 +430,7 @@ impl Ring for UmemRing {
     fn close(&self) {
         let mut side = lock(&self.rx);
         if let Some(mut open) = side.open.take() {
-            side.other += packets_left(&mut open.ring, side.overlong);
+            side.other += self.packets_left(&mut open.ring, &mut side);
             side.drops = open.kernel.drops().unwrap_or_default();
             side.filtered = open.kernel.filtered();
         }
@@ -440,13 +450,4 @@ fn total(list: &CellList) -> Checked {
 fn packets_in(cells: &[Descriptor]) -> u64 {
     let ends = cells.iter().filter(|cell| !cell.is_continued()).count();
     ends as u64 + u64::from(unfinished(cells) > 0)
-}
-
-/// How many packets are left on `ring`; one that was counted already may end there.
-fn packets_left(ring: &mut Consumer<Descriptor>, ends_first: bool) -> u64 {
-    let mut cells = Vec::new();
-    // A ring whose indices cannot be has nothing that can be counted.
-    let _ = ring.take_into(&mut cells, usize::MAX);
-    let ends_there = ends_first && !cells.is_empty();
-    packets_in(&cells) - u64::from(ends_there)
 }

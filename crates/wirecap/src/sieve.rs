@@ -22,6 +22,14 @@ impl UserFilter {
         Self { compiled, ifindex: device.index, mac: device.mac.map(|mac| mac.0).unwrap_or_default() }
     }
 
+    /// A program as `tcpdump -ddd` prints it, on no interface.
+    #[cfg(all(test, not(loom)))]
+    pub(crate) fn parse(program: &str) -> Self {
+        let filter = Filter::parse(program, crate::savefile::LinkType::ETHERNET).expect("it is sound");
+        let compiled = CompiledFilter::new(&filter).expect("it asks for nothing");
+        Self { compiled, ifindex: 0, mac: [0; 6] }
+    }
+
     fn matches(&self, packet: &Sifted<'_>) -> bool {
         let packet_type = packet.packet_type.unwrap_or_else(|| self.packet_type(packet.data));
         let context = Context { ifindex: self.ifindex, packet_type, ..Context::default() };
@@ -142,13 +150,10 @@ impl Sieve {
 #[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;
-    use crate::savefile::LinkType;
 
     /// Wants packets whose first byte is at least `least`.
     fn at_least(least: u8) -> UserFilter {
-        let text = format!("4,48 0 0 0,53 0 1 {least},6 0 0 1,6 0 0 0");
-        let filter = Filter::parse(&text, LinkType::ETHERNET).unwrap();
-        UserFilter { compiled: CompiledFilter::new(&filter).unwrap(), ifindex: 0, mac: [0; 6] }
+        UserFilter::parse(&format!("4,48 0 0 0,53 0 1 {least},6 0 0 1,6 0 0 0"))
     }
 
     fn wants(sieve: &mut Sieve, byte: u8) -> bool {

@@ -108,19 +108,8 @@ pub(crate) fn calmest<T>(mut measure: impl FnMut() -> Outcome<(Run, T)>) -> Outc
     Ok(best)
 }
 
-/// Sends so many frames to the receiver on queue 0, at so many per second or (`None`) as fast as possible.
-pub(crate) fn send(
-    generator: &mut Generator,
-    receiver: &Receiver,
-    frames: u64,
-    per_second: Option<u64>,
-) -> Outcome<Run> {
-    let load = Load::new(0, frames).on_cpu(allowed_cpus()?[0] as u32);
-    send_loads(generator, receiver, &[per_second.into_iter().fold(load, Load::per_second)])
-}
-
 /// Sends these loads to the receiver.
-pub(crate) fn send_loads(generator: &mut Generator, receiver: &Receiver, loads: &[Load]) -> Outcome<Run> {
+pub(crate) fn send(generator: &mut Generator, receiver: &Receiver, loads: &[Load]) -> Outcome<Run> {
     let before = receiver.cpu_time()?;
     let (sent, sender) = watching_own_threads(|| generator.send(loads));
     let (sent, after) = (sent?, receiver.cpu_time()?);

@@ -7,7 +7,7 @@ use std::time::Duration;
 use wirecap_testbed::{Generator, loss_lock};
 
 use crate::Effort;
-use crate::bed::{Bed, CommandLine, Finished, Outcome, Run, calmest, send, send_loads};
+use crate::bed::{Bed, CommandLine, Finished, Outcome, Run, calmest, send};
 use crate::figures::Figures;
 
 /// Cells that each has: R x M of the default geometry.
@@ -209,7 +209,7 @@ fn compare(
     let mut rounds: Vec<Vec<Round>> = contenders.iter().map(|_| Vec::new()).collect();
     for _ in 0..turns {
         for (contender, rounds) in contenders.iter().zip(&mut rounds) {
-            rounds.push(sustain(bed, generator, contender, frames)?);
+            rounds.push(sustain(bed, &mut generator, contender, frames)?);
         }
     }
     let baseline = &rounds[0];
@@ -261,7 +261,7 @@ fn sustain(bed: &Bed, generator: &mut Generator, contender: &Contender, frames: 
     let (run, delivered) = calmest(|| {
         let _alone = loss_lock()?;
         let receiver = bed.receive(&contender.command, "capturing")?;
-        let run = send_loads(generator, &receiver, &bed.loads(frames, None)?)?;
+        let run = send(generator, &receiver, &bed.loads(frames, None)?)?;
         // A full pool is emptied in a fraction of this.
         thread::sleep(Duration::from_millis(200));
         Ok((run, receiver.stop()?.ledger("/delivered")?))

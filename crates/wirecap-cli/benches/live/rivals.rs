@@ -17,6 +17,8 @@ use crate::Effort;
 use crate::bed::{Bed, CommandLine, Outcome, Run, calmest, send};
 use crate::figures::Figures;
 
+/// Keeps few cells in circulation.
+const WARM: &str = "--warm 4096";
 /// Reads the clock for each packet, as the rivals do.
 const BY_PACKET: &str = "--timestamp packet";
 /// Buffer memory of each.
@@ -88,8 +90,10 @@ fn everybody() -> Vec<Contender> {
     vec![
         wirecap("wirecap, pcapng", ""),
         wirecap("wirecap, pcap", "--format pcap"),
+        wirecap("wirecap, pcap, warm cells", &format!("--format pcap {WARM}")),
         wirecap("wirecap, pcapng, a clock read each", BY_PACKET),
         wirecap("wirecap, pcap, a clock read each", &format!("--format pcap {BY_PACKET}")),
+        wirecap("wirecap, the same, warm cells", &format!("--format pcap {WARM} {BY_PACKET}")),
         tcpdump(),
         contender("dumpcap, pcapng", "dumpcap", &format!("-i a1 -q -B {mib} -w"), "File:", true),
         contender("dumpcap, pcap", "dumpcap", &format!("-i a1 -q -P -B {mib} -w"), "File:", true),

@@ -310,6 +310,7 @@ impl CaptureBuilder {
                 device: target.device,
                 queues: target.queues,
                 snap_len: target.snap_len,
+                filter: target.filter,
             });
         }
         let workers = self.workers.or(self.most_workers).unwrap_or(rings.len()).clamp(1, rings.len());

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use super::Engine;
 use crate::device::{Device, Rung};
+use crate::filter::FilterRequest;
 use crate::packet::{self, Direction, Spread};
 use crate::time::Timestamps;
 use crate::warning::Warning;
@@ -25,6 +26,8 @@ pub struct Interface {
     pub why: Option<String>,
     /// Bytes kept of each packet.
     pub snap_len: u32,
+    /// Which packets were wanted when the capture was opened; all, if there is none.
+    pub filter: Option<FilterRequest>,
 }
 
 impl Interface {

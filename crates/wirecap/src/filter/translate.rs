@@ -4,6 +4,9 @@
 //! goes to a label of its own if it lies beyond the packet's end; it is not checked where an earlier load on
 //! every way to it was checked as far. Both registers and the scratch memory start as zero.
 
+// Only where filters become machine code is the translation for user space in use.
+#![cfg_attr(any(miri, not(target_arch = "x86_64")), allow(dead_code, unused_imports))]
+
 mod load;
 mod user;
 mod xdp;

@@ -192,6 +192,17 @@ impl PacketRing {
         }
     }
 
+    /// Counts what is left of the blocks that the kernel has handed over, so far as the sieve wants it.
+    #[cold]
+    fn count_wanted(&self, side: &mut Side) {
+        while let Some(mut block) = side.open.take().or_else(|| self.open_next(side)) {
+            let taken = block.take(u32::MAX, self.traits.longest_frame, &mut side.sieve);
+            let wanted = taken.len() as u64;
+            // What cannot be read cannot be unwanted.
+            side.other += wanted + u64::from(block.left());
+        }
+    }
+
     fn broken(&self, bad: BadBlock) -> CaptureError {
         CaptureError::BrokenRing { ring: self.identity.name.clone(), detail: bad.to_string() }
     }
@@ -286,6 +297,9 @@ impl Ring for PacketRing {
             return;
         }
         side.count_losses();
+        if !side.sieve.is_idle() {
+            self.count_wanted(&mut side);
+        }
         let open = side.open.take().map_or(0, |block| block.left());
         side.other += self.blocks.waiting() + u64::from(open);
         self.open_packets.store(0, Ordering::Relaxed);

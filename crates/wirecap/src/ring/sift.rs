@@ -36,10 +36,34 @@ impl UmemRing {
         Ok(())
     }
 
+    /// How many packets in `cells`, which were taken at the close, are not wanted. The cells were not checked: what
+    /// could not have been delivered counts as wanted.
+    #[cold]
+    pub(super) fn unwanted_in(&self, cells: &[Descriptor], side: &mut RxSide) -> u64 {
+        let chunk_cells = self.pool().geometry().chunk_cells as usize;
+        let mut whole = Vec::new();
+        let mut unwanted = 0;
+        let mut packets = cells.split_inclusive(|cell| !cell.is_continued());
+        if side.overlong {
+            packets.next();
+        }
+        for cells in packets {
+            let is_whole = cells.last().is_some_and(|cell| !cell.is_continued());
+            let is_good = cells.len() <= chunk_cells && cells.iter().all(|cell| self.pool().holds(cell, 0));
+            if is_whole && is_good {
+                let data = self.in_one_piece(cells, &mut whole);
+                let wire_len = data.len() as u32;
+                let packet = Sifted { data, wire_len, tagged: true, packet_type: None };
+                unwanted += u64::from(!side.sieve.wants(cells.len() as u64, &packet));
+            }
+        }
+        unwanted
+    }
+
     /// The bytes of the packet in `cells`, in `whole` if there are several.
     fn in_one_piece<'a>(&'a self, cells: &[Descriptor], whole: &'a mut Vec<u8>) -> &'a [u8] {
         let bytes = |cell: &Descriptor| {
-            // SAFETY: `check` found that the cell's bytes lie in the pool, which lives as long as the ring; the
+            // SAFETY: our callers found that the cell's bytes lie in the pool, which lives as long as the ring; the
             // kernel gave the cell to us, and no chunk has it yet.
             unsafe {
                 let start = self.pool().memory().base().add(cell.address as usize);

@@ -5,6 +5,7 @@ use std::sync::mpsc;
 use std::thread;
 
 use super::*;
+use crate::sieve::{Check, UserFilter};
 use crate::time::Timestamp;
 
 /// As many runs under Miri as fit into a minute.
@@ -78,6 +79,8 @@ enum Expected {
     Merged,
     /// Not a packet, or too long for a chunk: counted, not delivered.
     Refused,
+    /// A packet that the filter turns away.
+    Unwanted,
     /// The end of the chunk that it is in.
     Stray,
     /// The beginning of a packet that goes on in the next.
@@ -99,6 +102,7 @@ struct Model {
     waiting: VecDeque<Waiting>,
     chunk_cells: usize,
     offered: u64,
+    filtered: u64,
     delivered: u64,
     next_sequence: u64,
     /// The rx ring's index cannot be, until the next packet.
@@ -119,6 +123,8 @@ struct Schedule {
     now: Duration,
     next_number: u64,
     faulty: bool,
+    /// User space turns away every fourth packet.
+    filters: bool,
     /// What a broken engine does to a chunk that comes home.
     sabotage: fn(&mut Chunk),
 }
@@ -127,6 +133,11 @@ impl Schedule {
     fn new(mut random: Random, faulty: bool) -> Self {
         let settings = settings(&mut random);
         let capture = SimCapture::new(&settings);
+        let filters = !faulty && random.once_in(2);
+        if filters {
+            let every_fourth = UserFilter::parse("4,48 0 0 0,69 0 1 3,6 0 0 1,6 0 0 0");
+            capture.rings.iter().for_each(|ring| ring.settle(Check::Everything(every_fourth.clone())));
+        }
         Self {
             workers: (0..settings.workers).map(|index| capture.worker(index)).collect(),
             asked_at: vec![Some(Duration::ZERO); settings.workers],
@@ -138,6 +149,7 @@ impl Schedule {
             settings,
             capture,
             faulty,
+            filters,
             sabotage: |_| (),
         }
     }
@@ -183,7 +195,9 @@ impl Schedule {
             let cells_now = if self.random.once_in(4) { self.random.below(cells + 1) } else { cells };
             let kernel = self.capture.kernel(ring);
             let fate = kernel.receive_in_parts(&packet(number, len), time, cells_now as usize);
-            self.models[ring].offer(fate, Expected::Packet(number), cells as usize);
+            let unwanted = self.filters && number.is_multiple_of(4);
+            let expected = if unwanted { Expected::Unwanted } else { Expected::Packet(number) };
+            self.models[ring].offer(fate, expected, cells as usize);
         }
     }
 
@@ -384,7 +398,7 @@ impl Schedule {
                 // What waited behind an index that cannot be is not known.
                 assert!(account.offered <= model.offered);
             } else {
-                assert_eq!(account.offered, model.offered);
+                assert_eq!((account.offered, account.filtered), (model.offered, Some(model.filtered)));
             }
         }
     }
@@ -400,7 +414,9 @@ impl Model {
     }
 
     fn drop_refused(&mut self) {
-        while self.waiting.front().is_some_and(|waiting| waiting.expected == Expected::Refused) {
+        let is_refused =
+            |waiting: &Waiting| matches!(waiting.expected, Expected::Refused | Expected::Unwanted);
+        while self.waiting.front().is_some_and(is_refused) {
             self.waiting.pop_front();
         }
     }
@@ -414,7 +430,7 @@ impl Model {
             let overlong = first.cells > self.chunk_cells;
             let of_first = gone.min(first.left);
             match first.expected {
-                Expected::Refused => {}
+                Expected::Refused | Expected::Unwanted => {}
                 Expected::Truncated if first.cells >= self.chunk_cells => {}
                 Expected::Stray if overlong && of_first < first.left => {}
                 _ => panic!("{first:?} has left the ring"),
@@ -438,9 +454,10 @@ impl Model {
             assert_eq!(free + capture.idle_cells(ring), left);
             assert!(free >= left.min(settings.warm.map_or(left, |warm| warm as usize)));
         }
-        let fate = kernel.receive(&packet(0, 8), Timestamp::default());
+        // Not a fourth one, which a filter would turn away.
+        let fate = kernel.receive(&packet(1, 8), Timestamp::default());
         assert_eq!(fate, if free > 0 { Fate::Received } else { Fate::NoCell });
-        self.offer(fate, Expected::Packet(0), 1);
+        self.offer(fate, Expected::Packet(1), 1);
     }
 
     fn inject(&mut self, kernel: &SimKernel, fault: Fault, expected: Expected) {
@@ -459,7 +476,12 @@ impl Model {
         let left = cells + begun.as_ref().map_or(0, |begun| begun.left);
         let cells = cells + begun.as_ref().map_or(0, |begun| begun.cells);
         let expected = match expected {
-            Expected::Packet(_) if cells > self.chunk_cells => Expected::Refused,
+            Expected::Packet(_) | Expected::Unwanted if cells > self.chunk_cells => Expected::Refused,
+            Expected::Unwanted => {
+                self.offered -= 1;
+                self.filtered += 1;
+                Expected::Unwanted
+            }
             Expected::Packet(_) if begun.is_some() => Expected::Merged,
             other => other,
         };
