@@ -4,7 +4,7 @@
 //! on the engine; everything else (savefiles, filter expressions, devices that the engine does not serve)
 //! the system's own libpcap does, which is opened at run time.
 //!
-//! What a program gets for a `pcap_t *` is a place in a [table] of ours, so each function can tell what it is
+//! What a program gets for a `pcap_t *` is a place in a table of ours, so each function can tell what it is
 //! given. Behind each stands a handle of the real library: for what the engine does not serve it does the
 //! work, and beside a capture of the engine's it keeps everything that has nothing to do with packets
 //! (settings, link types, errors, compiling), so that all of this is libpcap's to the letter.

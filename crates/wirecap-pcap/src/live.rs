@@ -24,7 +24,7 @@ use crate::settings::Settings;
 use crate::socket;
 use crate::wanted::Wanted;
 use reading::Reader;
-pub(crate) use reading::{Delivered, Found};
+pub(crate) use reading::{Batch, Found};
 
 /// A program that wants all of every packet.
 const EVERYTHING: ClassicInsn = ClassicInsn { code: 0x06, jt: 0, jf: 0, k: u32::MAX };
@@ -184,6 +184,7 @@ impl Live {
 
     pub(crate) fn set_direction(&self, direction: c_int) {
         self.direction.store(direction, Ordering::Relaxed);
+        self.filter.generation.fetch_add(1, Ordering::Release);
     }
 
     /// Whether a read goes on until it has a packet that is wanted.
@@ -205,6 +206,12 @@ impl Live {
     #[inline]
     pub(crate) fn was_broken_off(&self) -> bool {
         self.broken.load(Ordering::Relaxed) && self.broken.swap(false, Ordering::SeqCst)
+    }
+
+    /// Whether somebody has called it, who is still to be heeded.
+    #[inline]
+    pub(crate) fn is_broken_off(&self) -> bool {
+        self.broken.load(Ordering::Relaxed)
     }
 
     /// Receives no more, so that nothing is left on the interface.

@@ -10,11 +10,13 @@ use std::ptr;
 
 use crate::abi::{Callback, ERROR, ERROR_BREAK, PacketHeader, Pcap};
 use crate::handle::Handle;
-use crate::live::{Delivered, Found, Live};
+use crate::live::{Batch, Found, Live};
 use crate::real;
 use crate::table::{Given, look_up};
 use crate::turn::Seat;
 
+/// Packets that are looked at at a time, before the callback gets the first of them.
+const BATCH: usize = 32;
 /// What the second of two threads is told.
 const BUSY: &str = "the handle is being read by another thread";
 
@@ -52,7 +54,7 @@ impl Reading {
 
     fn failed(&self, found: Found) -> c_int {
         match found {
-            Found::Nothing | Found::Packet(_) => 0,
+            Found::Nothing | Found::Packets => 0,
             Found::Broken => ERROR_BREAK,
             Found::Failed(text) => self.handle.fail(&text),
         }
@@ -63,6 +65,7 @@ impl Reading {
     fn dispatch(&self, limit: c_int, callback: Callback, user: *mut c_uchar) -> c_int {
         let limit = if limit <= 0 { c_int::MAX } else { limit };
         let mut count = 0;
+        let mut batch = Batch::<BATCH>::new();
         loop {
             // SAFETY: we have the turn.
             if let Err(found) = unsafe { self.live.wait() } {
@@ -70,23 +73,19 @@ impl Reading {
             }
             loop {
                 // SAFETY: we have the turn, and what a callback was given is void when it returns.
-                match unsafe { self.live.next_there() } {
-                    Found::Packet(Delivered { header, data }) => {
-                        count += 1;
-                        // SAFETY: the program says that this is a callback, and header and data stay until
-                        // it returns.
-                        unsafe { callback(user, &raw const header, data) };
-                        if self.handle.turn.is_closed() {
-                            return ERROR_BREAK;
-                        }
-                        if count >= limit {
-                            return if self.live.was_broken_off() { ERROR_BREAK } else { count };
-                        }
-                    }
+                match unsafe { self.live.next_there(&mut batch, limit.abs_diff(count) as usize) } {
+                    Found::Packets => {}
                     Found::Nothing => break,
                     // What is wrong is still wrong at the next read.
                     Found::Failed(_) if count > 0 => return count,
                     found => return self.failed(found),
+                }
+                match self.hand_out(&batch, callback, user) {
+                    Ok(handed_out) => count += handed_out,
+                    Err(outcome) => return outcome,
+                }
+                if count >= limit {
+                    return if self.live.was_broken_off() { ERROR_BREAK } else { count };
                 }
             }
             if count > 0 || !self.live.is_endless() {
@@ -95,19 +94,50 @@ impl Reading {
         }
     }
 
+    /// Hands packets to `callback` until it does something that makes the others void; gives how many.
+    #[inline]
+    fn hand_out(&self, batch: &Batch<BATCH>, callback: Callback, user: *mut c_uchar) -> Result<c_int, c_int> {
+        for (count, packet) in (1..).zip(batch.packets()) {
+            // SAFETY: we have the turn, and nobody has read since these packets were looked at. The program says
+            // that this is a callback, and header and data stay until it returns.
+            unsafe {
+                self.live.hand_out(packet);
+                callback(user, &raw const packet.header, packet.data);
+            }
+            if self.handle.turn.is_closed() {
+                return Err(ERROR_BREAK);
+            }
+            // SAFETY: we have the turn.
+            let goes_on = unsafe { self.live.goes_on(batch, packet) };
+            if !goes_on || self.live.is_broken_off() {
+                return Ok(count);
+            }
+        }
+        // SAFETY: as above.
+        unsafe { self.live.finish(batch) };
+        Ok(batch.packets().len() as c_int)
+    }
+
     /// The next packet; as `pcap_next_ex`.
     fn next(&self) -> Result<(*mut PacketHeader, *const u8), c_int> {
+        let mut batch = Batch::<1>::new();
         loop {
             // SAFETY: we have the turn, and what the last read gave out is void.
             let found = unsafe {
                 match self.live.wait() {
                     Err(found) => return Err(self.failed(found)),
-                    Ok(()) => self.live.next_there(),
+                    Ok(()) => self.live.next_there(&mut batch, 1),
                 }
             };
             match found {
-                // SAFETY: as above; this is the packet that was found last.
-                Found::Packet(packet) => return Ok(unsafe { self.live.keep(packet) }),
+                Found::Packets => {
+                    let packet = &batch.packets()[0];
+                    // SAFETY: as above; this is the packet that was found last.
+                    return Ok(unsafe {
+                        self.live.hand_out(packet);
+                        self.live.keep(packet)
+                    });
+                }
                 Found::Nothing if self.live.is_endless() => {}
                 found => return Err(self.failed(found)),
             }

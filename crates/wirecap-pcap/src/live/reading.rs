@@ -1,6 +1,7 @@
 //! How packets get from the worker to the program. All of it happens in the handle's turn.
 #![allow(unsafe_code)]
 
+use std::ffi::c_int;
 use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -10,7 +11,7 @@ use wirecap::filter::PacketType;
 use wirecap::{CaptureError, Chunk, Packet, Worker};
 
 use super::{Live, Sieve, locked};
-use crate::abi::{D_IN, D_OUT, PacketHeader};
+use crate::abi::{D_INOUT, D_OUT, PacketHeader};
 use crate::failure::{cancel, caught, chain, guarded};
 use crate::pollable::Pollable;
 use crate::socket::{self, Health};
@@ -30,8 +31,10 @@ pub(super) struct Reader {
     next: usize,
     wanted: Option<Arc<Sieve>>,
     generation: u32,
-    /// How many packets were looked at.
-    looked_at: u64,
+    /// How many chunks there were, and how many packets in those before this one, and before the next.
+    chunks: u64,
+    before_chunk: u64,
+    before_next_chunk: u64,
     /// For packets as filters see them.
     room: Vec<u8>,
     /// What `pcap_next_ex` gave out last.
@@ -39,105 +42,188 @@ pub(super) struct Reader {
     copy: Vec<u8>,
 }
 
+/// Packets for the program, up to N, looked at together. What a callback does may make those void that it has not got.
+#[derive(Debug)]
+pub(crate) struct Batch<const N: usize> {
+    packets: [Delivered; N],
+    len: usize,
+    /// Where looking goes on.
+    end: usize,
+    /// Packets refused behind the last one.
+    refused: u32,
+    /// The chunk that they are from, and the filter and direction that they were looked at with.
+    chunks: u64,
+    generation: u32,
+}
+
+impl<const N: usize> Batch<N> {
+    pub(crate) const fn new() -> Self {
+        Self { packets: [Delivered::NONE; N], len: 0, end: 0, refused: 0, chunks: 0, generation: 0 }
+    }
+
+    #[inline]
+    pub(crate) fn packets(&self) -> &[Delivered] {
+        &self.packets[..self.len]
+    }
+}
+
 /// A packet for the program. Its bytes stay until the next read of the handle.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Delivered {
     pub(crate) header: PacketHeader,
     pub(crate) data: *const u8,
+    /// The packet behind it in its chunk.
+    after: u32,
+    /// Packets refused in front of it.
+    refused: u32,
+}
+
+impl Delivered {
+    const NONE: Self = Self {
+        header: PacketHeader { seconds: 0, fraction: 0, captured_bytes: 0, wire_bytes: 0 },
+        data: std::ptr::null(),
+        after: 0,
+        refused: 0,
+    };
 }
 
 /// What became of looking for a packet.
 #[derive(Debug)]
 pub(crate) enum Found {
-    Packet(Delivered),
+    Packets,
     Nothing,
     Broken,
     Failed(String),
 }
 
 impl Live {
-    /// The next wanted packet of the chunk in hand.
+    /// Looks at packets of the chunk in hand until `batch` is full of wanted ones or has `limit`. Whether there is a
+    /// chunk; one of which nothing is left is given back.
     ///
     /// # Safety
     ///
     /// The caller must have the handle's turn, and nobody may use what a read gave out before.
     #[inline]
-    unsafe fn step(&self) -> Option<Delivered> {
+    unsafe fn look<const N: usize>(&self, batch: &mut Batch<N>, limit: usize) -> bool {
         // SAFETY: the turn; no other reference is alive.
         let reader = unsafe { &mut *self.reader.get() };
-        if reader.generation != self.filter.generation.load(Ordering::Acquire) {
-            reader.generation = self.filter.generation.load(Ordering::Acquire);
+        let generation = self.filter.generation.load(Ordering::Acquire);
+        if reader.generation != generation {
+            reader.generation = generation;
             reader.wanted.clone_from(&locked(&self.filter.sieve));
         }
-        let chunk = reader.chunk.as_ref()?;
-        let mut refused = 0;
-        let mut found = None;
-        while let Some(packet) = chunk.get(reader.next) {
-            reader.next += 1;
-            reader.looked_at += 1;
-            if !self.is_direction(&packet) {
+        let Some(chunk) = &reader.chunk else { return false };
+        let direction = self.direction.load(Ordering::Relaxed);
+        let until = reader.wanted.as_ref().map_or(0, |sieve| sieve.until.saturating_sub(reader.before_chunk));
+        (batch.len, batch.refused, batch.generation, batch.chunks) = (0, 0, generation, reader.chunks);
+        let mut next = reader.next;
+        let mut packets = chunk.iter();
+        if next > 0 {
+            packets.nth(next - 1);
+        }
+        let limit = limit.min(N);
+        while batch.len < limit
+            && let Some(packet) = packets.next()
+        {
+            next += 1;
+            if direction != D_INOUT && !is_direction(&packet, direction) {
                 continue;
             }
             let kept = match &reader.wanted {
-                Some(sieve) if reader.looked_at <= sieve.until => {
+                Some(sieve) if next as u64 <= until => {
                     sieve.wanted.kept(&packet, self.device.index, &mut reader.room)
                 }
                 _ => u32::MAX,
             };
-            if kept > 0 {
-                found = Some(self.deliver(&packet, kept));
-                break;
+            if kept == 0 {
+                batch.refused += 1;
+                continue;
             }
-            refused += 1;
+            let place = &mut batch.packets[batch.len];
+            self.deliver(&packet, kept, place);
+            (place.after, place.refused) = (next as u32, std::mem::take(&mut batch.refused));
+            batch.len += 1;
         }
-        if refused > 0 {
-            self.refused.fetch_add(refused, Ordering::Relaxed);
-        }
-        if found.is_none() {
+        batch.end = next;
+        if batch.len == 0 {
+            self.refuse(batch.refused);
             reader.chunk = None;
         }
-        found
+        true
     }
 
-    #[inline]
-    fn is_direction(&self, packet: &Packet<'_>) -> bool {
-        let is_sent = || packet.packet_type() == Some(PacketType::Outgoing);
-        match self.direction.load(Ordering::Relaxed) {
-            D_IN => !is_sent(),
-            D_OUT => is_sent(),
-            _ => true,
+    fn refuse(&self, packets: u32) {
+        if packets > 0 {
+            self.refused.fetch_add(packets.into(), Ordering::Relaxed);
         }
     }
 
+    /// Notes that the program gets `packet` now: whatever becomes of it, the next read goes on behind it.
+    ///
+    /// # Safety
+    ///
+    /// As for [`look`](Self::look), which gave the packet, and nobody may have read since.
     #[inline]
-    fn deliver(&self, packet: &Packet<'_>, kept: u32) -> Delivered {
+    pub(crate) unsafe fn hand_out(&self, packet: &Delivered) {
+        self.refuse(packet.refused);
+        // SAFETY: the turn; no other reference is alive.
+        unsafe { (*self.reader.get()).next = packet.after as usize };
+    }
+
+    /// Whether what is left of `batch` behind `packet` is still to be handed out: nobody has read meanwhile, and
+    /// filter and direction are the same.
+    ///
+    /// # Safety
+    ///
+    /// The caller must have the handle's turn.
+    #[inline]
+    pub(crate) unsafe fn goes_on<const N: usize>(&self, batch: &Batch<N>, packet: &Delivered) -> bool {
+        // SAFETY: the turn; no other reference is alive.
+        let reader = unsafe { &*self.reader.get() };
+        reader.next == packet.after as usize
+            && reader.chunks == batch.chunks
+            && self.filter.generation.load(Ordering::Acquire) == batch.generation
+    }
+
+    /// Notes that all of `batch` was handed out.
+    ///
+    /// # Safety
+    ///
+    /// As for [`hand_out`](Self::hand_out).
+    pub(crate) unsafe fn finish<const N: usize>(&self, batch: &Batch<N>) {
+        self.refuse(batch.refused);
+        // SAFETY: the turn; no other reference is alive.
+        unsafe { (*self.reader.get()).next = batch.end };
+    }
+
+    #[inline]
+    fn deliver(&self, packet: &Packet<'_>, kept: u32, place: &mut Delivered) {
         let data = packet.data();
         let time = packet.timestamp().unwrap_or_default();
         let nanos = time.subsec_nanos();
-        let header = PacketHeader {
+        place.header = PacketHeader {
             seconds: time.unix_seconds() as _,
             fraction: if self.nanos { nanos } else { nanos / 1000 }.into(),
             captured_bytes: (data.len() as u32).min(kept).min(self.snap_len),
             wire_bytes: packet.wire_len(),
         };
-        Delivered { header, data: data.as_ptr() }
+        place.data = data.as_ptr();
     }
 
-    /// The next wanted packet, if there is one, without waiting.
+    /// The next wanted packets, `limit` at most, without waiting.
     ///
     /// # Safety
     ///
-    /// As for [`step`](Self::step).
-    #[inline]
-    pub(crate) unsafe fn next_there(&self) -> Found {
+    /// As for [`look`](Self::look).
+    pub(crate) unsafe fn next_there<const N: usize>(&self, batch: &mut Batch<N>, limit: usize) -> Found {
         loop {
             if self.was_broken_off() {
                 return Found::Broken;
             }
             // SAFETY: the caller's promise.
-            match caught(|| unsafe { self.step() }) {
-                Ok(Some(packet)) => return Found::Packet(packet),
-                Ok(None) => {}
+            match caught(|| unsafe { self.look(batch, limit) }) {
+                Ok(true) if batch.len > 0 => return Found::Packets,
+                Ok(_) => {}
                 Err(panic) => return Found::Failed(panic),
             }
             // SAFETY: the caller's promise.
@@ -154,7 +240,7 @@ impl Live {
     ///
     /// # Safety
     ///
-    /// As for [`step`](Self::step).
+    /// As for [`look`](Self::look).
     pub(crate) unsafe fn wait(&self) -> Result<(), Found> {
         // SAFETY: the turn.
         if unsafe { (*self.reader.get()).chunk.is_some() } {
@@ -217,7 +303,7 @@ impl Live {
     ///
     /// # Safety
     ///
-    /// As for [`step`](Self::step).
+    /// As for [`look`](Self::look).
     unsafe fn take_chunk(
         &self,
         get: impl FnOnce(&mut Worker) -> Result<Option<Chunk>, CaptureError>,
@@ -232,6 +318,9 @@ impl Live {
         let Some(chunk) = chunk else { return Ok(false) };
         self.taken.fetch_add(chunk.len() as u64, Ordering::Relaxed);
         self.down.store(false, Ordering::Relaxed);
+        reader.before_chunk = reader.before_next_chunk;
+        reader.before_next_chunk += chunk.len() as u64;
+        reader.chunks += 1;
         (reader.chunk, reader.next) = (Some(chunk), 0);
         Ok(true)
     }
@@ -240,7 +329,7 @@ impl Live {
     ///
     /// # Safety
     ///
-    /// As for [`step`](Self::step).
+    /// As for [`look`](Self::look).
     pub(crate) unsafe fn tidy(&self) {
         // SAFETY: the turn; no other reference is alive.
         let reader = unsafe { &mut *self.reader.get() };
@@ -254,8 +343,8 @@ impl Live {
     ///
     /// # Safety
     ///
-    /// As for [`step`](Self::step), and the packet must be the last one that `step` gave.
-    pub(crate) unsafe fn keep(&self, packet: Delivered) -> (*mut PacketHeader, *const u8) {
+    /// As for [`look`](Self::look), and the packet must be the one that was handed out last.
+    pub(crate) unsafe fn keep(&self, packet: &Delivered) -> (*mut PacketHeader, *const u8) {
         // SAFETY: the turn; no other reference is alive.
         let reader = unsafe { &mut *self.reader.get() };
         reader.header = packet.header;
@@ -281,7 +370,9 @@ impl Reader {
             next: 0,
             wanted: None,
             generation: 0,
-            looked_at: 0,
+            chunks: 0,
+            before_chunk: 0,
+            before_next_chunk: 0,
             room: Vec::new(),
             header: PacketHeader::default(),
             copy: Vec::new(),
@@ -291,4 +382,10 @@ impl Reader {
     fn is_exhausted(&self) -> bool {
         self.chunk.as_ref().is_some_and(|chunk| self.next >= chunk.len())
     }
+}
+
+/// Whether a packet went in this direction, one of both.
+fn is_direction(packet: &Packet<'_>, direction: c_int) -> bool {
+    let is_sent = packet.packet_type() == Some(PacketType::Outgoing);
+    is_sent == (direction == D_OUT)
 }

@@ -1,7 +1,6 @@
 //! Two hosts on a cable: `here`, where clients run, and `there`.
 
 use std::fs;
-use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
@@ -16,6 +15,18 @@ use crate::table::{Client, End};
 /// Addresses of the host where clients run and of the other one.
 pub(crate) const HERE: &str = "10.9.0.2";
 pub(crate) const THERE: &str = "10.9.0.1";
+
+/// Where clients are built that come as source.
+const BUILD: &str = env!("CARGO_TARGET_TMPDIR");
+
+/// Builds a client.
+pub(crate) fn prepare(script: &str) -> Result<(), String> {
+    let mut command = Command::new("sh");
+    command.arg("-euc").arg(script).env("BUILD", BUILD).env_remove("LD_LIBRARY_PATH");
+    command.env("SOURCE", concat!(env!("CARGO_MANIFEST_DIR"), "/tests/clients"));
+    let output = command.output().map_err(|error| error.to_string())?;
+    if output.status.success() { Ok(()) } else { Err(said(&output)) }
+}
 
 /// Two hosts on a cable.
 pub(crate) struct ClientBed {
@@ -84,16 +95,15 @@ impl ClientBed {
 
     fn start_script(&self, script: &str, library: Library, file: &Path) -> Running {
         let folder = tempfile::tempdir().unwrap();
-        let mut command = Command::new("sh");
-        command.arg("-c").arg(script).env_remove("LD_LIBRARY_PATH").env("FILE", file);
+        // A session of its own: nothing that it starts is left behind, and none of it meddles with ours.
+        let mut command = Command::new("setsid");
+        command.args(["sh", "-c", script]).env_remove("LD_LIBRARY_PATH").env("FILE", file);
         command.envs([("IF", "a1"), ("HERE", HERE), ("THERE", THERE), ("LC_ALL", "C"), ("HOME", "/root")]);
-        command.env("DIR", folder.path()).current_dir(folder.path());
+        command.env("DIR", folder.path()).env("BUILD", BUILD).current_dir(folder.path());
         if library == Library::DropIn {
             command.env("LD_LIBRARY_PATH", common::drop_in());
         }
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
-        // A group of its own, so that nothing that it starts is left behind.
-        command.process_group(0);
         let child = self.here.run_in(|| command.spawn()).unwrap().unwrap();
         Running { child, folder }
     }

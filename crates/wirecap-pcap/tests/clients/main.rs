@@ -53,6 +53,9 @@ fn main() -> ExitCode {
 }
 
 fn run(client: &Client) -> Result<(), String> {
+    if let Some(script) = client.prepare {
+        bed::prepare(script)?;
+    }
     let (theirs, ours) = match client.way {
         Way::Listens => listen(client)?,
         Way::ListensAlone(script) => listen_and_read(client, script)?,

@@ -27,8 +27,10 @@ pub(crate) enum End {
 #[derive(Debug)]
 pub(crate) struct Client {
     pub(crate) name: &'static str,
-    /// `COMMAND:PACKAGE`, for `.ci/need`.
+    /// `COMMAND:PACKAGE`, for `.ci/need`; several with spaces between them.
     pub(crate) needs: &'static str,
+    /// A script that builds it, in BUILD, from its folder here, SOURCE.
+    pub(crate) prepare: Option<&'static str>,
     pub(crate) way: Way,
     /// For a shell, with IF (where to listen), HERE and THERE (addresses), DIR (a folder of its own, where it is).
     pub(crate) script: &'static str,
@@ -49,6 +51,7 @@ pub(crate) struct Client {
 const LISTENER: Client = Client {
     name: "",
     needs: "",
+    prepare: None,
     way: Way::Listens,
     script: "",
     handles: 1,
@@ -337,6 +340,28 @@ print(p.stats())\"",
                  p.setfilter(\"udp port 5000\"); n = 0; p.each { |d| puts d.unpack1(\"H*\"); n += 1; break if n == 10 }'",
         end: End::Itself,
         expects: &["776f7264206e756d6265722034"],
+        ..LISTENER
+    },
+    Client {
+        name: "gopacket",
+        needs: "go:golang-go /usr/share/gocode/src/github.com/google/gopacket:golang-github-google-gopacket-dev",
+        prepare: Some(
+            "cd $SOURCE/gopacket; GO111MODULE=off GOPATH=/usr/share/gocode GOCACHE=$BUILD/go go build -o $BUILD/gopacket main.go",
+        ),
+        script: "exec $BUILD/gopacket",
+        end: End::Itself,
+        expects: &["776f7264206e756d6265722034", "10 0 <nil>"],
+        ..LISTENER
+    },
+    Client {
+        name: "rust-pcap",
+        needs: "cargo:rust",
+        prepare: Some(
+            "cp -r $SOURCE/rust-pcap $BUILD/; cd $BUILD/rust-pcap; cargo build -q --target-dir $BUILD/target",
+        ),
+        script: "exec $BUILD/target/debug/rust-pcap",
+        end: End::Itself,
+        expects: &["77, 6f, 72, 64, 20, 6e, 75, 6d, 62, 65, 72, 20, 34", "10 0"],
         ..LISTENER
     },
     Client {
