@@ -9,8 +9,6 @@
 //! a packet's time is never later than its own reading would be, and earlier by less than it takes to
 //! receive [`READ_EVERY`] packets.
 
-#![cfg_attr(loom, allow(dead_code))]
-
 use std::ffi::CStr;
 use std::sync::atomic::{AtomicBool, Ordering};
 
