@@ -28,9 +28,10 @@ use crate::ring::Ring;
 pub(crate) const SHORTEST_SLEEP: Duration = Duration::from_micros(50);
 /// The longest sleep. When it finds nothing, the worker polls.
 pub(crate) const LONGEST_SLEEP: Duration = Duration::from_millis(1);
-/// A wake-up that finds fewer packets than half of this came too early, one that finds more came
-/// too late.
+/// A wake-up that finds more packets than this came too late.
 const WORTH_WAKING: usize = 256;
+/// A wake-up that finds fewer packets than this came too early.
+const NOT_WORTH_WAKING: usize = WORTH_WAKING / 2;
 /// A packet comes every so often at the line rate of 10 Gbit/s.
 pub(crate) const PACKET_TIME: Duration = Duration::from_nanos(67);
 /// A sleep may take an eighth of the cells that are posted.
@@ -276,7 +277,7 @@ impl Worker {
     /// Sleeps once if so few packets wait that it pays to let them become more: a chunk of two packets
     /// costs nearly what a full one does.
     fn rest(&mut self, longest: Duration) -> Result<(), CaptureError> {
-        let worth_taking = |ring: &Arc<dyn Ring>| ring.backlog() as usize >= WORTH_WAKING / 2;
+        let worth_taking = |ring: &Arc<dyn Ring>| ring.backlog() as usize >= NOT_WORTH_WAKING;
         let hurried = self.taken == 0 || self.shared.group.home(self.index).any(worth_taking);
         if hurried { Ok(()) } else { self.wait(longest) }
     }
@@ -313,7 +314,7 @@ impl Worker {
     fn adapt_sleep(&mut self) {
         self.sleep = match std::mem::take(&mut self.taken) {
             0 => (self.sleep * 2).min(self.longest_sleep * 2),
-            few if few < WORTH_WAKING / 2 => (self.sleep * 2).min(self.longest_sleep),
+            few if few < NOT_WORTH_WAKING => (self.sleep * 2).min(self.longest_sleep),
             many if many > WORTH_WAKING => (self.sleep / 2).max(SHORTEST_SLEEP),
             _ => self.sleep.min(self.longest_sleep),
         };
