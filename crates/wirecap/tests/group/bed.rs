@@ -82,15 +82,26 @@ impl Bed {
     pub(crate) fn send(&self, traffic: &Traffic, queue: u16, per_second: u64) -> u64 {
         let frames = (per_second as f64 * SECONDS) as u64;
         let mut sender = AfXdpSender::on(&self.pair.sender, queue.into()).unwrap();
-        let mut pacer = Pacer::new(per_second.div_ceil(10));
-        for sequence in 0..frames {
-            if sequence % 10 == 0 {
-                sender.flush().unwrap();
-                pacer.wait();
-            }
-            sender.send(&traffic.frame(Stamp { queue, sequence })).unwrap();
-        }
-        sender.flush().unwrap();
+        send_evenly(&mut sender, traffic, queue, frames, per_second);
         frames
     }
+}
+
+/// Sends `frames` frames to `queue`, evenly spaced.
+pub(crate) fn send_evenly(
+    sender: &mut AfXdpSender,
+    traffic: &Traffic,
+    queue: u16,
+    frames: u64,
+    per_second: u64,
+) {
+    let mut pacer = Pacer::new(per_second.div_ceil(10));
+    for sequence in 0..frames {
+        if sequence % 10 == 0 {
+            sender.flush().unwrap();
+            pacer.wait();
+        }
+        sender.send(&traffic.frame(Stamp { queue, sequence })).unwrap();
+    }
+    sender.flush().unwrap();
 }

@@ -4,11 +4,10 @@ use std::time::Duration;
 
 use wirecap::{Capture, Ledger, OpenError, Worker};
 use wirecap_testbed::{
-    AfXdpSender, Generator, Interface, Load, Namespace, Pacer, Stamp, Traffic, VethPair, loss_lock,
-    privileged,
+    AfXdpSender, Generator, Interface, Load, Namespace, Stamp, Traffic, VethPair, loss_lock, privileged,
 };
 
-use crate::bed::Bed;
+use crate::bed::{Bed, send_evenly};
 
 const RINGS: u16 = 4;
 /// R x M: what a ring would have by itself.
@@ -28,16 +27,7 @@ impl Senders {
     /// Sends `frames` frames to `queue`, evenly spaced.
     fn send(&mut self, queue: u16, frames: u64, per_second: u64) {
         let Self(senders, traffic) = self;
-        let sender = &mut senders[usize::from(queue)];
-        let mut pacer = Pacer::new(per_second / 10);
-        for sequence in 0..frames {
-            if sequence % 10 == 0 {
-                sender.flush().unwrap();
-                pacer.wait();
-            }
-            sender.send(&traffic.frame(Stamp { queue, sequence })).unwrap();
-        }
-        sender.flush().unwrap();
+        send_evenly(&mut senders[usize::from(queue)], traffic, queue, frames, per_second);
     }
 }
 
