@@ -73,6 +73,15 @@ impl AfXdpSender {
         self.flush_until(|socket| socket.in_flight() == 0, 0)
     }
 
+    /// Has the kernel take all frames taken so far, and does not wait until it is done with them.
+    ///
+    /// # Errors
+    ///
+    /// As [`flush`](Self::flush).
+    pub fn hand_over(&mut self) -> Result<(), SendError> {
+        self.flush_until(|socket| socket.unpublished() == 0 && socket.untaken() == 0, 0)
+    }
+
     /// Number of frames taken.
     pub fn sent(&self) -> u64 {
         self.sent

@@ -165,6 +165,11 @@ impl Snapshot {
         self.tx_queues.iter().map(|queue| queue.xdp_xmit + queue.xdp_xmit_errors).sum()
     }
 
+    /// XDP frames that the interface could not pass on: the ring of a veth's other end was full.
+    pub fn xdp_xmit_errors(&self) -> u64 {
+        self.tx_queues.iter().map(|queue| queue.xdp_xmit_errors).sum()
+    }
+
     /// Frames handed to the interface in any way: sent, or lost at the peer's ring. On a veth's
     /// sending end, exact as soon as the receiving queues have run dry.
     pub fn handed_over(&self) -> u64 {

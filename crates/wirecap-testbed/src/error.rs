@@ -20,7 +20,7 @@ pub enum SetupError {
     /// A command could not be started.
     Tool {
         /// The command's name.
-        tool: &'static str,
+        tool: String,
         /// The kernel's answer.
         source: io::Error,
     },
@@ -76,7 +76,10 @@ impl fmt::Display for SetupError {
             Self::Namespace { what, .. } => {
                 write!(f, "cannot {what} a network namespace; run as root or grant CAP_SYS_ADMIN")
             }
-            Self::Tool { tool, .. } => write!(f, "cannot run `{tool}`; install it (Debian: iproute2)"),
+            Self::Tool { tool, .. } => {
+                let package = if tool == "ip" { "iproute2" } else { tool };
+                write!(f, "cannot run `{tool}`; install it (Debian: {package})")
+            }
             Self::Command { command, message } => write!(f, "`{command}` failed: {}", message.trim_end()),
             Self::Interface { interface, what, .. } => write!(f, "cannot {what} {interface}"),
             Self::Program { interface, .. } => write!(f, "cannot put an XDP program to use on {interface}"),

@@ -4,6 +4,7 @@
 //! No system call, copy or socket buffer per frame: millions of frames per second and core. Which
 //! queue of a veth's peer receives a frame is decided by the CPU it is sent from.
 
+use std::fs;
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
@@ -13,7 +14,7 @@ use std::time::{Duration, Instant};
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 use wirecap::bpf::{BpfError, Link, LiveFrames, LoadOptions, Map, MapKind, Program, ProgramKind, XdpMode};
 
-use crate::pace::{Pacer, Rate, monotonic_ns, sleep_until};
+use crate::pace::{Pacer, Rate, monotonic_ns, sleep_until_ns};
 use crate::program::{self, INTERVAL_NS_MAX, state};
 use crate::traffic::GENERATED_BYTES_MAX;
 use crate::{Interface, Namespace, SendError, SetupError, Stamp, Traffic};
@@ -84,6 +85,8 @@ pub struct Sent {
     pub frames: u64,
     /// How long that took.
     pub duration: Duration,
+    /// How long of that the sending thread was ready to run and others had its CPU.
+    pub waited: Duration,
 }
 
 impl Sent {
@@ -194,7 +197,7 @@ impl Engine {
     fn send(&self, load: &Load, cpu: u32, first: u64, stopper: &Stopper) -> Result<Sent, SendError> {
         let mut slicer = Slicer::new(load.rate);
         let mut state = State { sequence: first, queue: load.queue, ..State::default() };
-        let started = Instant::now();
+        let (started, waited) = (Instant::now(), waited_by_thread());
         while state.sequence - first < load.frames && !stopper.is_stopped() {
             let slice = slicer.next(load.frames - (state.sequence - first), &mut state);
             let before = state.sequence;
@@ -202,8 +205,9 @@ impl Engine {
             stopper.0.frames.fetch_add(state.sequence - before, Relaxed);
         }
         let (queue, duration) = (load.queue, started.elapsed());
+        let waited = waited_by_thread().saturating_sub(waited);
         match state.not_made {
-            0 => Ok(Sent { queue, frames: state.sequence - first, duration }),
+            0 => Ok(Sent { queue, frames: state.sequence - first, duration, waited }),
             frames => Err(SendError::NotMade { queue, frames }),
         }
     }
@@ -344,7 +348,7 @@ impl Slicer {
                 let frames = remaining.min(SLICE_NS / interval_ns);
                 state.due_ns = pacer.due_ns(monotonic_ns());
                 state.interval_ns = interval_ns;
-                sleep_until(state.due_ns);
+                sleep_until_ns(state.due_ns);
                 pacer.advance(frames);
                 let batch_frames = (BATCH_NS_MAX / interval_ns).clamp(1, BATCH_FRAMES_MAX);
                 Slice { frames, batch_frames }
@@ -358,6 +362,13 @@ impl Slicer {
 }
 
 const NANOS: u64 = 1_000_000_000;
+
+/// How long the calling thread has been ready to run while others had its CPU, as far as the kernel tells.
+fn waited_by_thread() -> Duration {
+    let times = fs::read_to_string("/proc/thread-self/schedstat").unwrap_or_default();
+    let nanos = times.split_whitespace().nth(1).and_then(|nanos| nanos.parse().ok());
+    Duration::from_nanos(nanos.unwrap_or(0))
+}
 
 /// One CPU's state as user space sees it; `program::state` has its layout.
 #[derive(Clone, Copy, Default, Debug)]
@@ -406,7 +417,7 @@ fn template(traffic: &Traffic) -> Vec<u8> {
 }
 
 /// Attaches the program where it never runs.
-fn reside(program: &Program, interface: &Interface) -> Result<(Link, Namespace), SetupError> {
+pub(crate) fn reside(program: &Program, interface: &Interface) -> Result<(Link, Namespace), SetupError> {
     let namespace = Namespace::new()?;
     let link = namespace
         .run_in(|| Link::attach_xdp(program, LOOPBACK, XdpMode::Generic))?
@@ -423,13 +434,19 @@ fn all_different(what: &'static str, numbers: impl Iterator<Item = u32>) -> Resu
     }
 }
 
+/// A CPU that this process may use and that sends to this queue, of so many, of a veth's peer.
+pub(crate) fn cpu_reaching(queue: u32, queue_count: u32) -> io::Result<u32> {
+    let cpus = allowed_cpus()?;
+    cpus.into_iter().find(|cpu| cpu % queue_count == queue).ok_or_else(|| io::ErrorKind::NotFound.into())
+}
+
 /// The CPUs that this process may use, in order.
 fn allowed_cpus() -> io::Result<Vec<u32>> {
     let allowed = sched_getaffinity(None)?;
     Ok((0..CpuSet::MAX_CPU).filter(|&cpu| allowed.is_set(cpu)).map(|cpu| cpu as u32).collect())
 }
 
-fn pin_to(cpu: u32) -> io::Result<()> {
+pub(crate) fn pin_to(cpu: u32) -> io::Result<()> {
     let mut only = CpuSet::new();
     only.set(cpu as usize);
     Ok(sched_setaffinity(None, &only)?)

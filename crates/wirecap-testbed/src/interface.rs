@@ -58,7 +58,40 @@ impl Interface {
     ///
     /// [`SetupError::Command`] if it is not an address.
     pub fn add_address(&self, address: &str) -> Result<(), SetupError> {
-        ip(&self.namespace, &["address", "add", address, "dev", &self.name])
+        self.ip(&["address", "add", address, "dev", &self.name])
+    }
+
+    /// Sets the interface administratively up or down. A cable carries while both its ends are up.
+    ///
+    /// # Errors
+    ///
+    /// [`SetupError::Command`] if it is gone.
+    pub fn set_up(&self, up: bool) -> Result<(), SetupError> {
+        self.ip(&["link", "set", &self.name, if up { "up" } else { "down" }])
+    }
+
+    /// Removes the interface, and with a veth end its peer.
+    ///
+    /// # Errors
+    ///
+    /// [`SetupError::Command`] if it is gone already.
+    pub fn delete(&self) -> Result<(), SetupError> {
+        self.ip(&["link", "delete", &self.name])
+    }
+
+    /// Turns a feature on or off by the name that `ethtool -K` has for it: `tx`, `gro`.
+    ///
+    /// # Errors
+    ///
+    /// [`SetupError`] if `ethtool` is missing or knows no such feature.
+    pub fn set_feature(&self, feature: &str, on: bool) -> Result<(), SetupError> {
+        let arguments = ["-K", &self.name, feature, if on { "on" } else { "off" }];
+        run_tool(&self.namespace, "ethtool", &arguments)
+    }
+
+    /// Runs `ip` with these arguments where the interface is.
+    pub(crate) fn ip(&self, arguments: &[&str]) -> Result<(), SetupError> {
+        ip(&self.namespace, arguments)
     }
 
     /// The longest frame it takes, in bytes, without a VLAN tag.
@@ -163,12 +196,16 @@ pub(crate) fn control_socket(namespace: &Namespace) -> Result<OwnedFd, SetupErro
 
 /// Runs `ip` with these arguments in the namespace.
 fn ip(namespace: &Namespace, arguments: &[&str]) -> Result<(), SetupError> {
+    run_tool(namespace, "ip", arguments)
+}
+
+fn run_tool(namespace: &Namespace, tool: &str, arguments: &[&str]) -> Result<(), SetupError> {
     let output = namespace
-        .run_in(|| Command::new("ip").args(arguments).output())?
-        .map_err(|source| SetupError::Tool { tool: "ip", source })?;
+        .run_in(|| Command::new(tool).args(arguments).output())?
+        .map_err(|source| SetupError::Tool { tool: tool.to_owned(), source })?;
     if output.status.success() {
         return Ok(());
     }
     let message = String::from_utf8_lossy(&output.stderr).into_owned();
-    Err(SetupError::Command { command: format!("ip {}", arguments.join(" ")), message })
+    Err(SetupError::Command { command: format!("{tool} {}", arguments.join(" ")), message })
 }

@@ -19,9 +19,11 @@
 //! ```
 
 mod afxdp;
+mod copier;
 mod counters;
 mod error;
 mod generator;
+mod inline;
 mod interface;
 mod namespace;
 mod pace;
@@ -32,12 +34,14 @@ mod testing;
 mod traffic;
 
 pub use afxdp::AfXdpSender;
+pub use copier::KernelSender;
 pub use counters::{Counters, RxQueueCounts, Snapshot, TxQueueCounts};
 pub use error::{SendError, SetupError};
 pub use generator::{Generator, Load, Run, Sent, Stopper};
+pub use inline::{Host, Inline};
 pub use interface::{Interface, VethPair, drop_program, pass_program};
 pub use namespace::Namespace;
-pub use pace::{Pacer, Rate};
+pub use pace::{Pacer, Rate, monotonic_ns, sleep_until_ns};
 pub use packet::{PacketReceiver, PacketSender};
 pub use testing::{LossLock, loss_lock, privileged};
 pub use traffic::{Sizes, Stamp, Traffic};

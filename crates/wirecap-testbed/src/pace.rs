@@ -44,7 +44,7 @@ impl Pacer {
 
     /// Waits until the next event is due, and counts it.
     pub fn wait(&mut self) {
-        sleep_until(self.due_ns(monotonic_ns()));
+        sleep_until_ns(self.due_ns(monotonic_ns()));
         self.advance(1);
     }
 
@@ -63,8 +63,9 @@ impl Pacer {
     }
 }
 
-/// Sleeps as long as that is exact enough, then spins.
-pub(crate) fn sleep_until(due_ns: u64) {
+/// Waits until CLOCK_MONOTONIC shows `due_ns` nanoseconds: sleeps as long as that is exact enough, then
+/// spins.
+pub fn sleep_until_ns(due_ns: u64) {
     loop {
         let remaining_ns = due_ns.saturating_sub(monotonic_ns());
         if remaining_ns == 0 {
@@ -77,7 +78,8 @@ pub(crate) fn sleep_until(due_ns: u64) {
     }
 }
 
-pub(crate) fn monotonic_ns() -> u64 {
+/// CLOCK_MONOTONIC in nanoseconds.
+pub fn monotonic_ns() -> u64 {
     let now = clock_gettime(ClockId::Monotonic);
     now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
 }

@@ -276,6 +276,11 @@ impl XdpTxSocket {
         self.unpublished as usize
     }
 
+    /// Number of cells published that the kernel has not taken yet.
+    pub(crate) fn untaken(&self) -> usize {
+        self.tx.waiting() as usize
+    }
+
     pub(crate) fn has_room_for(&self, frame_bytes: usize) -> bool {
         self.free.len() >= frame_bytes.div_ceil(CELL_BYTES)
     }
@@ -328,7 +333,7 @@ fn register(socket: &OwnedFd, cells: &Mapping) -> io::Result<()> {
 
 /// Memory shared with the kernel, unmapped on drop.
 #[derive(Debug)]
-struct Mapping {
+pub(crate) struct Mapping {
     start: NonNull<u8>,
     bytes: usize,
 }
@@ -344,16 +349,25 @@ impl Mapping {
         Ok(Self { start: NonNull::new(start.cast()).expect("mmap gives no null"), bytes })
     }
 
+    /// The values of a map, side by side: `bytes` of them.
+    pub(crate) fn of_map(map: &impl AsFd, bytes: usize) -> io::Result<Self> {
+        Self::of_file(map.as_fd(), 0, bytes)
+    }
+
     fn of_ring(socket: &OwnedFd, page_offset: u64, bytes: usize) -> io::Result<Self> {
+        Self::of_file(socket.as_fd(), page_offset, bytes)
+    }
+
+    fn of_file(file: BorrowedFd<'_>, page_offset: u64, bytes: usize) -> io::Result<Self> {
         let (protection, flags) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::SHARED | MapFlags::POPULATE);
         // SAFETY: as above.
-        let start = unsafe { mmap(ptr::null_mut(), bytes, protection, flags, socket, page_offset)? };
+        let start = unsafe { mmap(ptr::null_mut(), bytes, protection, flags, file, page_offset)? };
         Ok(Self { start: NonNull::new(start.cast()).expect("mmap gives no null"), bytes })
     }
 
     /// Copies `piece` to `offset`.
-    fn write(&mut self, offset: usize, piece: &[u8]) {
-        assert!(offset <= self.bytes && piece.len() <= self.bytes - offset, "a piece lies in the cells");
+    pub(crate) fn write(&mut self, offset: usize, piece: &[u8]) {
+        assert!(offset <= self.bytes && piece.len() <= self.bytes - offset, "a piece lies in the mapping");
         // SAFETY: the range is in the mapping (asserted), and `piece`, a Rust slice, is not: nobody
         // makes slices of it. The kernel only reads it.
         unsafe { self.start.as_ptr().add(offset).copy_from_nonoverlapping(piece.as_ptr(), piece.len()) }
@@ -426,6 +440,12 @@ impl<T: Entry> Ring<T> {
         let producer = self.mapping.word(self.producer);
         // Release: the kernel sees the entries before it sees the index.
         producer.store(producer.load(Ordering::Relaxed).wrapping_add(count), Ordering::Release);
+    }
+
+    /// Number of entries written that the kernel has not read.
+    fn waiting(&self) -> u32 {
+        let producer = self.mapping.word(self.producer).load(Ordering::Relaxed);
+        producer.wrapping_sub(self.mapping.word(self.consumer).load(Ordering::Acquire))
     }
 
     /// Number of entries that the kernel has written for us.

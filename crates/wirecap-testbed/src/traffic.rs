@@ -78,9 +78,7 @@ impl Traffic {
         frame.extend(self.destination_port.to_be_bytes());
         frame.extend(((frame_bytes - ETHERNET_BYTES - IPV4_BYTES) as u16).to_be_bytes());
         frame.extend([0, 0]); // no UDP checksum, as IPv4 allows
-        frame.extend(MAGIC.to_be_bytes());
-        frame.extend(stamp.queue.to_be_bytes());
-        frame.extend(stamp.sequence.to_be_bytes());
+        frame.extend(stamp.to_bytes());
         frame.resize(frame_bytes, 0);
         frame
     }
@@ -209,6 +207,15 @@ pub struct Stamp {
 }
 
 impl Stamp {
+    /// What stands in a frame behind its UDP header.
+    pub fn to_bytes(self) -> [u8; 14] {
+        let mut bytes = [0; 14];
+        bytes[..4].copy_from_slice(&MAGIC.to_be_bytes());
+        bytes[4..6].copy_from_slice(&self.queue.to_be_bytes());
+        bytes[6..].copy_from_slice(&self.sequence.to_be_bytes());
+        bytes
+    }
+
     /// The stamp of a received frame, if it is one of [`Traffic`]'s (without a VLAN tag).
     pub fn of(frame: &[u8]) -> Option<Self> {
         let (magic, rest) = frame.get(STAMP_OFFSET..)?.split_first_chunk()?;
