@@ -17,6 +17,7 @@
 use std::io;
 
 pub mod asm;
+pub(crate) mod btf;
 mod error;
 mod link;
 mod map;

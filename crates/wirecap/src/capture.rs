@@ -2,6 +2,7 @@
 
 mod builder;
 mod filtering;
+mod forwarding;
 mod interface;
 mod raw;
 mod target;
@@ -17,6 +18,7 @@ use crate::chunk::RingName;
 use crate::device::DeviceCounters;
 use crate::error::OpenError;
 use crate::file::FileRing;
+use crate::forward::Exchange;
 use crate::group::Group;
 use crate::keeper::{self, Keeper};
 use crate::ledger::{Ledger, RingLedger};
@@ -43,12 +45,16 @@ pub struct Capture {
     placements: Vec<Placement>,
     geometry: Geometry,
     _keeper: Option<Keeper>,
+    /// What keeps other captures off the queues that are only sent on.
+    _claims: Option<Vec<xdp::PortClaims>>,
 }
 
 /// What a capture shares with its workers and with whoever may stop it.
 #[derive(Debug)]
 pub(crate) struct Shared {
     pub(crate) group: Group,
+    /// The ports, if the capture forwards.
+    exchange: Option<Arc<Exchange>>,
     pub(crate) ending: AtomicBool,
     bells: Vec<Arc<OwnedFd>>,
     started: Instant,
@@ -162,6 +168,7 @@ impl Capture {
         group: Group,
         interfaces: Vec<Interface>,
         running: Running,
+        (exchange, claims): (Option<Arc<Exchange>>, Option<Vec<xdp::PortClaims>>),
         geometry: Geometry,
         pin: &Pin,
     ) -> Result<Self, OpenError> {
@@ -183,6 +190,7 @@ impl Capture {
         let shared = Arc::new(Shared {
             bells: alarms.iter().map(Alarm::bell).collect(),
             group,
+            exchange,
             ending: AtomicBool::new(false),
             started: Instant::now(),
             running: Mutex::new(running),
@@ -197,7 +205,8 @@ impl Capture {
                 .map_err(|source| OpenError::System { action: "start a thread".to_owned(), source })
         });
         let keeper = keeper.transpose()?;
-        Ok(Self { shared, interfaces, rings, workers, placements, geometry, _keeper: keeper })
+        let (_keeper, _claims) = (keeper, claims);
+        Ok(Self { shared, interfaces, rings, workers, placements, geometry, _keeper, _claims })
     }
 
     /// The workers, each for one thread. They are handed out once; a second call gives none.
@@ -282,7 +291,8 @@ impl Capture {
             running.end.clone().unwrap_or_else(|| (self.shared.started.elapsed(), running.device_drops()));
         let warnings = self.warnings(&rings, &running);
         drop(running);
-        Ledger { warnings, ..Ledger::of(self.engine(), self.mode(), duration, rings, device) }
+        let ports = self.shared.exchange().map(|exchange| exchange.ledgers()).unwrap_or_default();
+        Ledger { warnings, ports, ..Ledger::of(self.engine(), self.mode(), duration, rings, device) }
     }
 
     /// Stops and closes the capture and gives its final account: what was not taken out of the rings
@@ -294,6 +304,9 @@ impl Capture {
 
     fn shut(&self) {
         self.stop();
+        if let Some(exchange) = self.shared.exchange() {
+            exchange.close();
+        }
         self.shared.group.rings().iter().for_each(|ring| ring.close());
     }
 }

@@ -18,6 +18,8 @@ mod imp {
     const IDLE: u8 = 1;
     /// On a fill ring, or filled since.
     const POSTED: u8 = 2;
+    /// On a tx ring, or being sent, or on a completion ring.
+    const SENT: u8 = 3;
 
     /// Where each cell of a pool is. A pool may have several fill rings, each with a lock of its own.
     #[derive(Debug)]
@@ -47,6 +49,23 @@ mod imp {
         pub(crate) fn capture(&self, index: usize) -> bool {
             self.0[index].compare_exchange(POSTED, OUT, Ordering::Relaxed, Ordering::Relaxed).is_ok()
         }
+
+        /// The cell was taken for a new packet.
+        pub(crate) fn take(&self, index: usize) {
+            let place = self.0[index].swap(OUT, Ordering::Relaxed);
+            assert!(place == IDLE, "cell {index} is taken for a new packet and was not home");
+        }
+
+        /// The cell is about to be put on a tx ring.
+        pub(crate) fn send(&self, index: usize) {
+            let place = self.0[index].swap(SENT, Ordering::Relaxed);
+            assert!(place == OUT, "cell {index} is sent and was not captured");
+        }
+
+        /// Whether the cell was on a tx ring, which it is no longer.
+        pub(crate) fn complete(&self, index: usize) -> bool {
+            self.0[index].compare_exchange(SENT, OUT, Ordering::Relaxed, Ordering::Relaxed).is_ok()
+        }
     }
 }
 
@@ -70,6 +89,14 @@ mod imp {
         pub(crate) fn post(&self, _index: usize) {}
 
         pub(crate) fn capture(&self, _index: usize) -> bool {
+            true
+        }
+
+        pub(crate) fn take(&self, _index: usize) {}
+
+        pub(crate) fn send(&self, _index: usize) {}
+
+        pub(crate) fn complete(&self, _index: usize) -> bool {
             true
         }
     }

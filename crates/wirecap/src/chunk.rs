@@ -2,17 +2,24 @@
 
 #![allow(unsafe_code)]
 
+mod heads;
+
+use std::cell::Cell;
 use std::fmt;
+use std::mem;
 use std::ptr::NonNull;
 use std::slice;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use crate::filter::{PacketType, VlanTag};
+use crate::forward::{Drain, Sequence};
 use crate::packet::frame;
 use crate::pool::Descriptor;
 use crate::recycle::CellList;
 use crate::savefile::LinkType;
 use crate::time::Timestamp;
+
+pub use heads::Head;
 
 /// A receive ring by name: receive queue `queue` of `interface`, written `eth0@2`; where the packets of a queue
 /// are dealt out to several rings, `eth0@2.0`, `eth0@2.1` and so on. Where the rings of an interface share its
@@ -56,6 +63,8 @@ pub(crate) struct RingIdentity {
     pub(crate) snap_len: u32,
     /// What its packets begin with.
     pub(crate) link_type: LinkType,
+    /// What keeps the packets that are forwarded in the ring's order, if anything does.
+    pub(crate) order: OnceLock<Arc<Sequence>>,
 }
 
 /// Where cells live and where they go when their chunk is dropped.
@@ -70,6 +79,11 @@ pub(crate) unsafe trait Home: Send + Sync + fmt::Debug {
     fn base(&self) -> NonNull<u8>;
     /// Takes the cells back. Must not fail, block or allocate.
     fn recycle(&self, list: Box<CellList>);
+    /// Bytes of each cell, whose addresses are multiples of that, if each may come back by itself. Otherwise a
+    /// list of cells comes back whole.
+    fn cell_bytes(&self) -> Option<u32> {
+        None
+    }
 }
 
 /// Where a chunk's packets have their times of arrival.
@@ -82,6 +96,9 @@ pub(crate) enum Stamps {
         /// How far CLOCK_TAI is ahead of UTC.
         ahead_of_utc_nanos: u64,
     },
+    /// The eight bytes before the packet hold the time of the device's clock, written by the XDP program; 0
+    /// if the device gave none.
+    Device,
     /// All of the chunk's packets count as arrived when the chunk was captured.
     AtCapture(Timestamp),
     /// A [`FileRecord`] stands before the packet.
@@ -100,11 +117,67 @@ impl Stamps {
     /// Bytes needed in front of each packet.
     pub(crate) fn record_bytes(self) -> u32 {
         match self {
-            Self::Tai { .. } => size_of::<u64>() as u32,
+            Self::Tai { .. } | Self::Device => size_of::<u64>() as u32,
             Self::InFile => FileRecord::BYTES as u32,
             Self::None | Self::AtCapture(_) | Self::Header { .. } => 0,
         }
     }
+
+    /// When the packet arrived that was captured at `start`; its descriptor had these `options`.
+    ///
+    /// # Safety
+    ///
+    /// The packet must be one of a chunk with these stamps, and what stood in front of it still be there.
+    #[inline]
+    pub(crate) unsafe fn time_of(self, start: NonNull<u8>, options: u32) -> Option<Timestamp> {
+        match self {
+            Self::None | Self::Header { told: false, .. } => None,
+            Self::AtCapture(time) => Some(time),
+            // SAFETY: packets of a file stand behind their records.
+            Self::InFile => Some(unsafe { FileRecord::before(start) }.unix_nanos)
+                .filter(|nanos| *nanos != FileRecord::NO_TIME)
+                .map(Timestamp::from_unix_nanos),
+            // SAFETY: the distance was checked when the packet was captured.
+            Self::Header { told: true, .. } => unsafe { Some(frame::timestamp(start.sub(options as usize))) },
+            Self::Tai { ahead_of_utc_nanos } => {
+                // SAFETY: the program wrote it.
+                let tai = unsafe { program_stamp(start) };
+                Some(Timestamp::from_unix_nanos(tai.saturating_sub(ahead_of_utc_nanos)))
+            }
+            // SAFETY: the program wrote it.
+            Self::Device => Some(unsafe { program_stamp(start) })
+                .filter(|nanos| *nanos != 0)
+                .map(Timestamp::from_unix_nanos),
+        }
+    }
+
+    /// The length on the wire of the packet of `len` bytes that was captured at `start`.
+    ///
+    /// # Safety
+    ///
+    /// As for [`time_of`](Self::time_of).
+    #[inline]
+    pub(crate) unsafe fn wire_len_of(self, start: NonNull<u8>, len: u32, options: u32) -> u32 {
+        match self {
+            // SAFETY: packets of a file stand behind their records.
+            Self::InFile => unsafe { FileRecord::before(start) }.wire_len,
+            // SAFETY: the distance was checked when the packet was captured.
+            Self::Header { .. } => unsafe { frame::wire_len(start.sub(options as usize)) },
+            Self::None | Self::Tai { .. } | Self::Device | Self::AtCapture(_) => len,
+        }
+    }
+}
+
+/// What the XDP program wrote in front of the packet at `start`.
+///
+/// # Safety
+///
+/// The packet must be one for which the program did so, and what stood in front of it still be there.
+#[inline]
+unsafe fn program_stamp(start: NonNull<u8>) -> u64 {
+    // SAFETY: the room in front of the packet was checked when it was captured; it is the packet's, and the
+    // program filled it before the packet was published.
+    unsafe { start.sub(size_of::<u64>()).cast::<u64>().read_unaligned() }
 }
 
 /// What a savefile knows of a packet, as it stands before it in a chunk's memory.
@@ -128,6 +201,16 @@ impl FileRecord {
         bytes
     }
 
+    /// The record of the packet at `start`.
+    ///
+    /// # Safety
+    ///
+    /// It must have one.
+    unsafe fn before(start: NonNull<u8>) -> Self {
+        // SAFETY: the caller's promise.
+        Self::from_bytes(unsafe { start.sub(Self::BYTES).cast::<[u8; Self::BYTES]>().read() })
+    }
+
     fn from_bytes(bytes: [u8; Self::BYTES]) -> Self {
         let (unix_nanos, rest) = bytes.split_first_chunk().expect("sixteen bytes hold eight");
         let (wire_len, queue) = rest.split_first_chunk().expect("eight bytes hold four");
@@ -139,6 +222,16 @@ impl FileRecord {
     }
 }
 
+/// Where a chunk's packets come from, and how they are to be read.
+#[derive(Debug)]
+pub(crate) struct Origin {
+    pub(crate) home: Arc<dyn Home>,
+    pub(crate) ring: Arc<RingIdentity>,
+    pub(crate) base: NonNull<u8>,
+    pub(crate) stamps: Stamps,
+    pub(crate) sequence: u64,
+}
+
 /// Up to M captured packets of one ring. Dropping a chunk recycles its cells.
 ///
 /// A chunk is owned: it may be sent to another thread, and may outlive the worker and the capture it
@@ -146,16 +239,17 @@ impl FileRecord {
 pub struct Chunk {
     /// None only while the chunk is being dropped.
     list: Option<Box<CellList>>,
-    home: Arc<dyn Home>,
-    ring: Arc<RingIdentity>,
-    base: NonNull<u8>,
+    origin: Origin,
     snap_len: u32,
     /// Some of its packets have several cells.
     fragmented: bool,
-    stamps: Stamps,
-    sequence: u64,
+    /// Its packets were taken out; the cells of those that were sent are marked as [`GONE`].
+    drained: bool,
     offloaded: bool,
 }
+
+/// The address of a cell that a chunk has no more.
+pub(crate) const GONE: u64 = u64::MAX;
 
 // SAFETY: `base` points into memory that `home` keeps mapped and that belongs to this chunk alone
 // (the promise of `Home`); no part is tied to a thread.
@@ -181,15 +275,21 @@ impl Chunk {
     ) -> Self {
         let (base, snap_len) = (home.base(), ring.snap_len);
         let fragmented = !list.fragmented.packets().is_empty();
-        Self { list: Some(list), home, ring, base, snap_len, fragmented, stamps, sequence, offloaded }
+        let origin = Origin { home, ring, base, stamps, sequence };
+        Self { list: Some(list), origin, snap_len, fragmented, drained: false, offloaded }
     }
 
+    #[inline]
     fn list(&self) -> &CellList {
         self.list.as_ref().expect("a chunk has its list until it is dropped")
     }
 
     /// One descriptor per packet.
+    #[inline]
     fn packets(&self) -> &[Descriptor] {
+        if self.drained {
+            return &[];
+        }
         if self.fragmented { self.list().fragmented.packets() } else { &self.list().cells }
     }
 
@@ -201,7 +301,7 @@ impl Chunk {
     /// How many of the ring's cells the chunk holds.
     #[cfg(all(test, not(loom)))]
     pub(crate) fn cells(&self) -> usize {
-        self.list().cells.len()
+        self.list().cells.iter().filter(|cell| cell.address != GONE).count()
     }
 
     /// Lets a test play an engine that loses or doubles cells.
@@ -210,8 +310,9 @@ impl Chunk {
         tamper(&mut self.list.as_mut().expect("a chunk has its list until it is dropped").cells);
     }
 
-    /// How many packets are in the chunk; at least one.
-    #[expect(clippy::len_without_is_empty, reason = "no chunk is empty")]
+    /// How many packets are in the chunk; at least one, until it is [drained](Self::drain).
+    #[expect(clippy::len_without_is_empty, reason = "no chunk is empty before it is drained")]
+    #[inline]
     pub fn len(&self) -> usize {
         self.packets().len()
     }
@@ -223,6 +324,7 @@ impl Chunk {
     }
 
     /// The packets, in the order in which the ring received them.
+    #[inline]
     pub fn iter(&self) -> Packets<'_> {
         Packets { descriptors: self.packets().iter(), chunk: self }
     }
@@ -234,28 +336,38 @@ impl Chunk {
 
     /// The ring the packets came from.
     pub fn ring(&self) -> &RingName {
-        &self.ring.name
+        &self.origin.ring.name
     }
 
     /// The ring's place in [`Capture::rings`](crate::Capture::rings).
     pub fn ring_index(&self) -> usize {
-        self.ring.index
+        self.origin.ring.index
     }
 
     /// The place of the ring's interface in [`Capture::interfaces`](crate::Capture::interfaces).
     pub fn interface_index(&self) -> usize {
-        self.ring.interface_index
+        self.origin.ring.interface_index
     }
 
     /// How many chunks were captured from this ring before this one. Chunks of one ring, put in the
     /// order of their sequence numbers, hold its packets in the order of their arrival.
     pub fn sequence(&self) -> u64 {
-        self.sequence
+        self.origin.sequence
     }
 
     /// What the packets begin with.
     pub fn link_type(&self) -> LinkType {
-        self.ring.link_type
+        self.origin.ring.link_type
+    }
+
+    /// Takes the packets out, in ring order, to be changed and sent by a [`Port`](crate::Port). Those that are
+    /// dropped instead are recycled when the chunk is. The chunk itself is empty from now on.
+    pub fn drain(&mut self) -> Drain<'_> {
+        let packets = self.len();
+        let drained = mem::replace(&mut self.drained, true);
+        let list = self.list.as_mut().expect("a chunk has its list until it is dropped");
+        let cells: &mut [Descriptor] = if drained { &mut [] } else { &mut list.cells };
+        Drain::new(Cell::from_mut(cells).as_slice_of_cells(), packets, self.fragmented, &self.origin)
     }
 
     /// Whether a worker got it that the ring is not the home ring of.
@@ -266,8 +378,14 @@ impl Chunk {
 
 impl Drop for Chunk {
     fn drop(&mut self) {
-        if let Some(list) = self.list.take() {
-            self.home.recycle(list);
+        if let Some(mut list) = self.list.take() {
+            if self.drained {
+                list.cells.retain(|cell| cell.address != GONE);
+            }
+            self.origin.home.recycle(list);
+        }
+        if let Some(order) = self.origin.ring.order.get() {
+            order.finish(self.origin.sequence);
         }
     }
 }
@@ -284,8 +402,8 @@ impl<'a> IntoIterator for &'a Chunk {
 impl fmt::Debug for Chunk {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Chunk")
-            .field("ring", &format_args!("{}", self.ring.name))
-            .field("sequence", &self.sequence)
+            .field("ring", &format_args!("{}", self.origin.ring.name))
+            .field("sequence", &self.origin.sequence)
             .field("packets", &self.len())
             .field("offloaded", &self.offloaded)
             .finish()
@@ -327,12 +445,14 @@ pub struct Packet<'a> {
 }
 
 impl<'a> Packet<'a> {
+    #[inline]
     fn start(&self) -> NonNull<u8> {
         // SAFETY: the descriptor was checked against the home's memory when it was captured.
-        unsafe { self.chunk.base.add(self.descriptor.address as usize) }
+        unsafe { self.chunk.origin.base.add(self.descriptor.address as usize) }
     }
 
     /// Where the kernel's header stands, if the chunk's packets have one.
+    #[inline]
     fn header(&self) -> NonNull<u8> {
         // SAFETY: the distance was checked when the packet was captured.
         unsafe { self.start().sub(self.descriptor.options as usize) }
@@ -345,10 +465,16 @@ impl<'a> Packet<'a> {
     /// memory that later chunks use again: some 0.1 ns per byte, once.
     #[inline]
     pub fn data(&self) -> &'a [u8] {
-        let len = self.descriptor.len.min(self.chunk.snap_len) as usize;
         if self.chunk.fragmented && self.descriptor.is_continued() {
-            return self.in_one_piece(len);
+            return self.in_one_piece(self.descriptor.len.min(self.chunk.snap_len) as usize);
         }
+        self.in_its_cell()
+    }
+
+    /// The packet's bytes, of which one cell holds all.
+    #[inline]
+    fn in_its_cell(&self) -> &'a [u8] {
+        let len = self.descriptor.len.min(self.chunk.snap_len) as usize;
         // SAFETY: address and length were checked against the home's memory when the descriptor was
         // captured, and nobody writes there until the chunk is dropped, which `'a` forbids.
         unsafe { slice::from_raw_parts(self.start().as_ptr(), len) }
@@ -383,69 +509,59 @@ impl<'a> Packet<'a> {
     /// length cut it.
     #[inline]
     pub fn wire_len(&self) -> u32 {
-        match self.chunk.stamps {
-            Stamps::InFile => self.file_record().wire_len,
-            // SAFETY: these packets have a header, which is ours as the packet is.
-            Stamps::Header { .. } => unsafe { frame::wire_len(self.header()) },
-            Stamps::None | Stamps::Tai { .. } | Stamps::AtCapture(_) => self.descriptor.len,
-        }
+        let Descriptor { len, options, .. } = *self.descriptor;
+        // SAFETY: the packet is as it was captured, and nobody writes to it.
+        unsafe { self.chunk.origin.stamps.wire_len_of(self.start(), len, options) }
     }
 
     /// The receive queue that the packet came from; `None` where nobody tells.
     #[inline]
     pub fn queue(&self) -> Option<u32> {
-        match self.chunk.stamps {
+        match self.chunk.origin.stamps {
             Stamps::InFile => Some(self.file_record().queue).filter(|queue| *queue != FileRecord::NO_QUEUE),
             Stamps::Header { by_queue: false, .. } => None,
-            Stamps::Header { .. } | Stamps::None | Stamps::Tai { .. } | Stamps::AtCapture(_) => {
-                Some(self.chunk.ring.name.queue)
-            }
+            Stamps::Header { .. }
+            | Stamps::None
+            | Stamps::Tai { .. }
+            | Stamps::Device
+            | Stamps::AtCapture(_) => Some(self.chunk.origin.ring.name.queue),
         }
     }
 
     /// For whom the packet is; `None` where nobody tells.
     pub fn packet_type(&self) -> Option<PacketType> {
-        match self.chunk.stamps {
+        match self.chunk.origin.stamps {
             // SAFETY: as in `wire_len`; the kernel filled what lies between header and packet.
             Stamps::Header { .. } => unsafe { frame::packet_type_of(self.header(), self.descriptor.options) },
-            Stamps::None | Stamps::Tai { .. } | Stamps::AtCapture(_) | Stamps::InFile => None,
+            Stamps::None | Stamps::Tai { .. } | Stamps::Device | Stamps::AtCapture(_) | Stamps::InFile => {
+                None
+            }
         }
     }
 
     /// The VLAN tag that the kernel had taken out of the packet, and that stands in its bytes again. The
     /// kernel's own filters see the packet without it.
     pub fn tag_put_back(&self) -> Option<VlanTag> {
-        match self.chunk.stamps {
+        match self.chunk.origin.stamps {
             // SAFETY: as in `wire_len`.
             Stamps::Header { .. } => unsafe { frame::tag_put_back(self.header()) },
-            Stamps::None | Stamps::Tai { .. } | Stamps::AtCapture(_) | Stamps::InFile => None,
+            Stamps::None | Stamps::Tai { .. } | Stamps::Device | Stamps::AtCapture(_) | Stamps::InFile => {
+                None
+            }
         }
     }
 
     fn file_record(&self) -> FileRecord {
         // SAFETY: packets of a file stand behind their records, which are theirs as the packets are.
-        let bytes = unsafe { self.start().sub(FileRecord::BYTES).cast::<[u8; FileRecord::BYTES]>().read() };
-        FileRecord::from_bytes(bytes)
+        unsafe { FileRecord::before(self.start()) }
     }
 
-    /// When the packet arrived; `None` if the capture was opened without timestamps.
+    /// When the packet arrived; `None` if the capture was opened without timestamps, or if the device was to tell
+    /// and did not.
     #[inline]
     pub fn timestamp(&self) -> Option<Timestamp> {
-        match self.chunk.stamps {
-            Stamps::None | Stamps::Header { told: false, .. } => None,
-            Stamps::AtCapture(time) => Some(time),
-            Stamps::InFile => Some(self.file_record().unix_nanos)
-                .filter(|nanos| *nanos != FileRecord::NO_TIME)
-                .map(Timestamp::from_unix_nanos),
-            // SAFETY: as in `wire_len`.
-            Stamps::Header { told: true, .. } => Some(unsafe { frame::timestamp(self.header()) }),
-            Stamps::Tai { ahead_of_utc_nanos } => {
-                // SAFETY: the room in front of the packet was checked when it was captured; it is
-                // ours as the packet is, and the program filled it before the packet was published.
-                let tai = unsafe { self.start().sub(8).cast::<u64>().read_unaligned() };
-                Some(Timestamp::from_unix_nanos(tai.saturating_sub(ahead_of_utc_nanos)))
-            }
-        }
+        // SAFETY: the packet is as it was captured, and nobody writes to it.
+        unsafe { self.chunk.origin.stamps.time_of(self.start(), self.descriptor.options) }
     }
 }
 
@@ -470,7 +586,7 @@ impl<'a> Iterator for Fragments<'a> {
         self.left -= len;
         // SAFETY: as in `Packet::data`, for this cell of the packet.
         unsafe {
-            let start = self.chunk.base.add(cell.address as usize);
+            let start = self.chunk.origin.base.add(cell.address as usize);
             Some(slice::from_raw_parts(start.as_ptr(), len as usize))
         }
     }

@@ -13,6 +13,7 @@ use std::ffi::CStr;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use crate::bpf::asm::{Assembler, Condition, Helper, Label, Reg, Size};
+use crate::bpf::btf::kernel_function;
 use crate::bpf::{BpfError, Link, LoadOptions, Map, MapKind, Program, ProgramKind};
 use crate::device::Device;
 use crate::time::Timestamps;
@@ -27,6 +28,11 @@ const END_OF_BATCH: &CStr = c"napi_poll";
 const DRIVER_WITHOUT_BATCHES: &str = "tun";
 /// Where the number of the map's only entry is on the stack.
 const KEY: i16 = -4;
+/// Where the device's time of a packet is on the stack.
+const DEVICE_TIME: i16 = -16;
+/// The kernel's function that gives a program the device's time of its packet (kernel documentation,
+/// `networking/xdp-rx-metadata.rst`).
+const DEVICE_CLOCK: &str = "bpf_xdp_metadata_rx_timestamp";
 
 /// What is kept of the last reading, for each CPU.
 mod reading {
@@ -53,17 +59,36 @@ pub(crate) enum Clock {
         /// It is read for each packet after all.
         each_packet: AtomicBool,
     },
+    /// Never: the device's clock tells.
+    Device {
+        /// The number of the kernel's function that does.
+        function: u32,
+        /// The device's index: a program that calls it is bound to it.
+        ifindex: u32,
+    },
 }
 
 impl Clock {
     /// The clock that gives `device`'s packets such times; one that is read for each packet where the
     /// kernel does not tell where a batch ends, which takes CAP_PERFMON.
-    pub(crate) fn new(wanted: Timestamps, device: &Device) -> Self {
+    pub(crate) fn new(wanted: Timestamps, device: &Device) -> Result<Self, BpfError> {
         let has_batches = device.driver.as_deref() != Some(DRIVER_WITHOUT_BATCHES);
-        if wanted == Timestamps::Batch && has_batches {
-            Self::batch().unwrap_or(Self::Packet)
-        } else {
-            Self::Packet
+        Ok(match wanted {
+            Timestamps::Batch if has_batches => Self::batch().unwrap_or(Self::Packet),
+            Timestamps::Hardware => Self::device(device.index)?,
+            Timestamps::None | Timestamps::Packet | Timestamps::Batch => Self::Packet,
+        })
+    }
+
+    fn device(ifindex: u32) -> Result<Self, BpfError> {
+        Ok(Self::Device { function: kernel_function(DEVICE_CLOCK)?, ifindex })
+    }
+
+    /// The device that a program is bound to which reads this clock.
+    pub(crate) fn bound_to(&self) -> Option<u32> {
+        match self {
+            Self::Device { ifindex, .. } => Some(*ifindex),
+            Self::Packet | Self::Batch { .. } => None,
         }
     }
 
@@ -85,6 +110,7 @@ impl Clock {
         match self {
             Self::Batch { each_packet, .. } if !each_packet.load(Ordering::Relaxed) => Timestamps::Batch,
             Self::Packet | Self::Batch { .. } => Timestamps::Packet,
+            Self::Device { .. } => Timestamps::Hardware,
         }
     }
 
@@ -97,13 +123,15 @@ impl Clock {
         Ok(())
     }
 
-    /// Puts the time in nanoseconds into R0. Leaves nothing in R1 to R5 and R7.
+    /// Puts the time in nanoseconds into R0; 0 if the device is to tell and does not. R6 is the program's context.
+    /// Leaves nothing in R1 to R5 and R7.
     pub(crate) fn read(&self, program: &mut Assembler) {
         match self {
             Self::Packet => {
                 program.call(Helper::KtimeTaiNs);
             }
             Self::Batch { reading, .. } => read_for_batch(program, reading),
+            Self::Device { function, .. } => read_of_device(program, *function),
         }
     }
 }
@@ -130,6 +158,16 @@ fn read_for_batch(program: &mut Assembler, reading: &Map) {
     program.load(Size::Double, Reg::R1, Reg::R7, reading::SHARED);
     program.store(Size::Double, Reg::R7, reading::LEFT, Reg::R1);
     program.bind(done);
+}
+
+fn read_of_device(program: &mut Assembler, function: u32) {
+    let (none, done) = (program.label(), program.label());
+    program.store(Size::Double, Reg::R10, DEVICE_TIME, 0);
+    program.mov(Reg::R1, Reg::R6).mov(Reg::R2, Reg::R10).add(Reg::R2, i32::from(DEVICE_TIME));
+    program.call_kernel(function);
+    program.jump_if(Reg::R0, Condition::Ne, 0, none);
+    program.load(Size::Double, Reg::R0, Reg::R10, DEVICE_TIME).jump(done);
+    program.bind(none).mov(Reg::R0, 0).bind(done);
 }
 
 /// The program that makes the next packet on this CPU read the clock.

@@ -6,6 +6,7 @@
 mod address;
 mod auto;
 mod counters;
+mod hardware_clock;
 mod link;
 mod netlink;
 mod offload;
@@ -17,6 +18,7 @@ use std::io;
 
 use crate::savefile::LinkType;
 use crate::sys;
+use crate::sys::ethtool::Ethtool;
 use link::Link;
 use netlink::Netlink;
 use survey::Survey;
@@ -24,6 +26,7 @@ use survey::Survey;
 pub use address::{Address, Route, Routes, Scope};
 pub use auto::{Choice, Engine, Reason, Rung};
 pub use counters::{DeviceCounters, DropSource};
+pub(crate) use hardware_clock::HardwareClock;
 pub use offload::Offloads;
 pub use xdp::{AttachedXdp, RxMetadata, XdpFeatures, XdpMode, XdpSupport, XskFeatures};
 
@@ -167,6 +170,13 @@ impl Device {
         let payload =
             link::link_payload(&mut netlink, self.index, false).map_err(|error| self.kernel(error))?;
         Ok(payload.as_deref().and_then(Link::parse).map(|link| link.attached_xdp).unwrap_or_default())
+    }
+
+    /// Which packets the device itself gives a time, as it is set now.
+    pub(crate) fn hardware_clock(&self) -> Result<HardwareClock, DeviceError> {
+        let netlink = self.reconnect()?;
+        let ethtool = Ethtool::new(netlink.socket(), &self.name).map_err(|error| self.kernel(error))?;
+        HardwareClock::of(&ethtool).map_err(|error| self.kernel(error))
     }
 
     /// A connection to the kernel in the namespace in which the interface was found.

@@ -90,6 +90,14 @@ pub enum OpenError {
         /// What bpf(2) said.
         source: BpfError,
     },
+    /// Another process has the interface as well, and one of the two wants the device's times, which takes a program
+    /// that cannot be shared.
+    NotShared {
+        /// The interface's name.
+        interface: String,
+        /// Who has it, if that can be told.
+        holder: Option<Holder>,
+    },
     /// Another version of wirecap has the interface, with which this one cannot share it.
     OtherVersion {
         /// The interface's name.
@@ -148,7 +156,14 @@ pub enum OpenError {
         /// Why the engine is `packet`, if that was our choice.
         why: Option<String>,
     },
-    /// The kernel would not let a packet socket receive on the interface.
+    /// Something was asked for that a capture that forwards cannot have.
+    NotForwarding {
+        /// What was asked for.
+        option: &'static str,
+        /// Why it cannot be.
+        reason: &'static str,
+    },
+    /// The kernel would not let a packet socket receive or send on the interface.
     PacketSocket {
         /// The interface's name.
         interface: String,
@@ -231,6 +246,15 @@ impl fmt::Display for OpenError {
                 "{interface} is captured by {holder} already; to capture another of its queues this process \
                  must find that one's program, which takes CAP_SYS_ADMIN: run as root or grant it"
             ),
+            Self::NotShared { interface, holder } => {
+                let holder =
+                    holder.as_ref().map_or_else(|| "another process".to_owned(), ToString::to_string);
+                write!(
+                    f,
+                    "{interface} is captured by {holder} already, and hardware timestamps, which one of the two wants, \
+                     need an interface for one capture alone; use --timestamp batch for both, or stop that capture"
+                )
+            }
             Self::OtherVersion { interface, program } => write!(
                 f,
                 "{interface} is captured by another version of wirecap (XDP program {program}), which this one \
@@ -268,6 +292,9 @@ impl fmt::Display for OpenError {
                      leave it out, or use --engine xdp"
                 )
             }
+            Self::NotForwarding { option, reason } => {
+                write!(f, "a capture that forwards cannot have {option}: {reason}; leave it out")
+            }
             Self::PacketSocket { interface, action, source } if is_permission(source) => {
                 write!(f, "cannot {action} {interface}; run as root or grant CAP_NET_RAW")
             }
@@ -280,7 +307,7 @@ impl fmt::Display for OpenError {
             Self::PacketSocket { interface, action, .. } => write!(f, "cannot {action} {interface}"),
             Self::NoHardwareClock { interface, reason } => write!(
                 f,
-                "{interface} has no hardware timestamps: {reason}; use --timestamp packet, the kernel's clock for each \
+                "{interface} has no hardware timestamps: {reason}; or use --timestamp packet, the kernel's clock for each \
                  packet, or batch, which costs less"
             ),
             Self::Filter(error) => error.fmt(f),

@@ -7,7 +7,7 @@ mod sift;
 use std::os::fd::BorrowedFd;
 use std::path::{Path, PathBuf};
 use std::ptr::NonNull;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use crate::chunk::{Chunk, FileRecord, Home, RingIdentity, RingName, Stamps};
 use crate::error::{CaptureError, FilterChangeError};
@@ -86,14 +86,32 @@ impl Gathering {
 
 /// The bytes of one chunk.
 #[derive(Debug)]
-struct Block(Box<[u8]>);
+struct Block(NonNull<[u8]>);
 
-// SAFETY: the box keeps its bytes in one place and nobody writes to them after they were gathered;
+// SAFETY: the bytes are the block's alone, as those of a box are.
+unsafe impl Send for Block {}
+// SAFETY: as above.
+unsafe impl Sync for Block {}
+
+impl Block {
+    fn of(bytes: Vec<u8>) -> Self {
+        Self(NonNull::from(Box::leak(bytes.into_boxed_slice())))
+    }
+}
+
+impl Drop for Block {
+    fn drop(&mut self) {
+        // SAFETY: it was a box, and whoever could reach into it held this value.
+        drop(unsafe { Box::from_raw(self.0.as_ptr()) });
+    }
+}
+
+// SAFETY: the bytes stay in one place and nobody writes to them after they were gathered but their chunk;
 // `FileRing` makes one chunk per block, of descriptors that `Gathering::add` took from the very bytes,
 // each behind its record.
 unsafe impl Home for Block {
     fn base(&self) -> NonNull<u8> {
-        NonNull::from(&*self.0).cast()
+        self.0.cast()
     }
 
     fn recycle(&self, list: Box<CellList>) {
@@ -107,7 +125,8 @@ impl FileRing {
         let reader = Reader::open(&path)?;
         let name = RingName::of_queue(path.display().to_string(), 0);
         let link_type = reader.interfaces().first().map(|interface| interface.link_type).unwrap_or_default();
-        let identity = RingIdentity { name, index: 0, interface_index: 0, snap_len, link_type };
+        let identity =
+            RingIdentity { name, index: 0, interface_index: 0, snap_len, link_type, order: OnceLock::new() };
         let side = FileSide {
             reader,
             ended: false,
@@ -152,7 +171,7 @@ impl FileRing {
         side.next_sequence += 1;
         side.delivered += gathering.list.cells.len() as u64;
         side.bytes += gathering.list.wire_bytes;
-        let home = Arc::new(Block(gathering.bytes.into_boxed_slice()));
+        let home = Arc::new(Block::of(gathering.bytes));
         // SAFETY: the descriptors were made with these bytes by `Gathering::add`.
         Ok(Some(unsafe { Chunk::new(gathering.list, home, ring, Stamps::InFile, sequence, false) }))
     }
@@ -224,6 +243,7 @@ impl FileSide {
                 interface_index: index,
                 snap_len: ring.snap_len,
                 link_type: known.link_type,
+                order: OnceLock::new(),
             }));
         }
         Arc::clone(&self.identities[interface as usize])

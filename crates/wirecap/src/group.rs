@@ -21,6 +21,8 @@ pub(crate) struct Group {
     mode: Mode,
     stuck_after: Duration,
     seats: Vec<Seat>,
+    /// The worker that each ring is a home ring of.
+    home_of: Vec<usize>,
     /// Some rings must be tended.
     tended: bool,
     /// How many workers are no more.
@@ -33,6 +35,8 @@ pub(crate) struct Group {
 pub(crate) struct Seat {
     /// Places of its home rings in the group.
     home: Vec<usize>,
+    /// Only workers of the same part are its buddies.
+    part: usize,
     /// Twice the number of times that it asked for a chunk, and [`IDLE`] if it got none the last time;
     /// [`GONE`] when it never will ask again. Only the worker itself counts on: a clock read for every
     /// question would cost more than all the rest of advanced mode.
@@ -72,19 +76,45 @@ pub(crate) enum Asked {
 impl Group {
     /// A group of `rings`, dealt out in turn to `workers` workers.
     pub(crate) fn new(rings: Vec<Arc<dyn Ring>>, workers: usize, mode: Mode, stuck_after: Duration) -> Self {
-        let seat = |worker| Seat {
-            home: (worker..rings.len()).step_by(workers).collect(),
-            asked: AtomicU64::new(IDLE),
-            seen: Mutex::new(Seen { asked: IDLE, since: None }),
-            asleep: AtomicBool::new(false),
-        };
-        let seats = (0..workers).map(seat).collect();
+        let parts = vec![0; rings.len()];
+        Self::in_parts(rings, parts, workers, mode, stuck_after)
+    }
+
+    /// Several groups in one: only rings of the same part are buddies. `parts` names the part of each ring, counted from
+    /// 0; there are at least as many workers as parts. They are dealt out in turn to the parts that have more rings than
+    /// workers, and those of a part share its rings in turn.
+    pub(crate) fn in_parts(
+        rings: Vec<Arc<dyn Ring>>,
+        parts: Vec<usize>,
+        workers: usize,
+        mode: Mode,
+        stuck_after: Duration,
+    ) -> Self {
+        let rings_of = |part| (0..rings.len()).filter(|ring| parts[*ring] == part).collect::<Vec<_>>();
+        let part_count = parts.iter().max().map_or(0, |last| last + 1);
+        let rings_of_parts: Vec<Vec<usize>> = (0..part_count).map(rings_of).collect();
+        let shares = shares(&rings_of_parts.iter().map(Vec::len).collect::<Vec<_>>(), workers);
+        let mut seats = Vec::new();
+        for (part, (rings, share)) in rings_of_parts.iter().zip(shares).enumerate() {
+            seats.extend((0..share).map(|worker| Seat {
+                home: rings.iter().copied().skip(worker).step_by(share).collect(),
+                part,
+                asked: AtomicU64::new(IDLE),
+                seen: Mutex::new(Seen { asked: IDLE, since: None }),
+                asleep: AtomicBool::new(false),
+            }));
+        }
+        let mut home_of = vec![0; rings.len()];
+        for (worker, seat) in seats.iter().enumerate() {
+            seat.home.iter().for_each(|&ring| home_of[ring] = worker);
+        }
         let tended = rings.iter().any(|ring| ring.unattended() < ring.capacity());
         Self {
             rings,
             mode,
             stuck_after,
             seats,
+            home_of,
             tended,
             gone: AtomicUsize::new(0),
             ending: AtomicBool::new(false),
@@ -122,8 +152,7 @@ impl Group {
 
     /// The worker that `ring` is a home ring of.
     pub(crate) fn home_of(&self, ring: usize) -> usize {
-        // Rings are dealt out in turn.
-        ring % self.seats.len()
+        self.home_of[ring]
     }
 
     /// From now on, workers end when their rings are empty.
@@ -176,7 +205,10 @@ impl Group {
     fn is_drained(&self, worker: usize) -> bool {
         match self.mode {
             Mode::Basic => self.home(worker).all(|ring| ring.backlog() == 0),
-            Mode::Advanced(_) => self.rings.iter().all(|ring| ring.backlog() == 0),
+            Mode::Advanced(_) => {
+                let mut rings = self.rings.iter().zip(&self.home_of);
+                rings.all(|(ring, &home)| !self.are_buddies(worker, home) || ring.backlog() == 0)
+            }
         }
     }
 
@@ -185,7 +217,8 @@ impl Group {
     fn busiest_buddy(&self, worker: usize, now: impl Fn() -> u64, ending: bool) -> Option<Candidate<'_>> {
         let Mode::Advanced(threshold) = self.mode else { return None };
         let now = &now;
-        let others = (0..self.seats.len()).filter(|&other| other != worker);
+        let is_other = |&other: &usize| other != worker && self.are_buddies(worker, other);
+        let others = (0..self.seats.len()).filter(is_other);
         let candidates = others.flat_map(|other| {
             let is_abandoned = self.is_away(other, now);
             self.home(other).map(move |ring| {
@@ -228,12 +261,19 @@ impl Group {
         backlog > 0 && backlog > cells_at(threshold, ring)
     }
 
+    /// Whether two workers are of the same part, also if they are the same.
+    fn are_buddies(&self, worker: usize, other: usize) -> bool {
+        self.seats[worker].part == self.seats[other].part
+    }
+
     fn sleeping_buddy(&self, worker: usize) -> Option<usize> {
         // We saw a backlog, and look for sleepers; a sleeper says so, and looks for a backlog. With a
         // full fence between the two in both places, one of us sees the other.
         fence(Ordering::SeqCst);
-        let asleep =
-            |&other: &usize| other != worker && self.seats[other].asleep.swap(false, Ordering::Relaxed);
+        let asleep = |&other: &usize| {
+            let is_other = other != worker && self.are_buddies(worker, other);
+            is_other && self.seats[other].asleep.swap(false, Ordering::Relaxed)
+        };
         (0..self.seats.len()).find(asleep)
     }
 
@@ -266,6 +306,19 @@ impl Group {
     }
 }
 
+/// How many of `workers` workers each part gets that has so many rings: one at least, and no more than rings while others
+/// have fewer workers than rings.
+fn shares(rings: &[usize], workers: usize) -> Vec<usize> {
+    let mut shares = vec![1; rings.len()];
+    for _ in rings.len()..workers {
+        let neediest = (0..rings.len()).max_by_key(|&part| rings[part].saturating_sub(shares[part]));
+        if let Some(part) = neediest {
+            shares[part] += 1;
+        }
+    }
+    shares
+}
+
 /// The largest backlog that does not exceed `threshold`, a share of the ring's pool.
 fn cells_at(threshold: f64, ring: &Arc<dyn Ring>) -> u32 {
     (threshold * f64::from(ring.capacity())) as u32
@@ -285,6 +338,20 @@ impl Candidate<'_> {
     /// The backlog as a share of the pool.
     fn share(&self) -> f64 {
         f64::from(self.backlog) / f64::from(self.ring.capacity())
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn workers_are_dealt_out_to_parts_by_their_rings() {
+        assert_eq!(shares(&[4], 2), [2]);
+        assert_eq!(shares(&[2, 2], 4), [2, 2]);
+        assert_eq!(shares(&[2, 2], 2), [1, 1]);
+        assert_eq!(shares(&[1, 4], 5), [1, 4]);
+        assert_eq!(shares(&[1, 4], 3), [1, 2]);
     }
 }
 
@@ -352,6 +419,7 @@ mod model {
             interface_index: 0,
             snap_len: 0,
             link_type: crate::savefile::LinkType::ETHERNET,
+            order: Default::default(),
         };
         Arc::new(Count { identity: Arc::new(identity), waiting: AtomicU32::new(0) })
     }

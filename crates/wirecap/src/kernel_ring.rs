@@ -340,6 +340,29 @@ impl<T: Copy> Producer<T> {
         Ok(self.shared.capacity - self.free()?)
     }
 
+    /// Appends the filled slots to `out` that the consumer has not taken yet; it may take them meanwhile.
+    ///
+    /// # Errors
+    ///
+    /// When the consumer's index is ahead of what was produced.
+    pub(crate) fn not_taken(&mut self, out: &mut Vec<T>) -> Result<(), BrokenRing> {
+        let filled = self.filled()?;
+        // SAFETY: we filled these slots, and the other side only reads them.
+        unsafe { self.shared.copy_out(self.head, filled, out) };
+        Ok(())
+    }
+
+    /// Moves the filled slots to `out` that the consumer has not taken and, being no more, never will.
+    ///
+    /// # Errors
+    ///
+    /// When the consumer's index is ahead of what was produced.
+    pub(crate) fn take_back(&mut self, out: &mut Vec<T>) -> Result<(), BrokenRing> {
+        self.not_taken(out)?;
+        self.tail = self.head;
+        Ok(())
+    }
+
     /// Fills slots with as many of `items` as there is room for, each put through `convert`; the
     /// consumer sees them after [`submit`](Self::submit). Returns how many went in.
     ///
@@ -426,6 +449,20 @@ mod tests {
         consumer.release();
         assert_eq!(producer.free(), Ok(2));
         assert_eq!(take(&mut consumer, 3), [2, 3]);
+    }
+
+    #[test]
+    fn what_was_not_taken_can_be_looked_at_and_taken_back() {
+        let (mut producer, mut consumer) = HeapRing::pair(4, u32::MAX - 1);
+        producer.push_slice(&[1u64, 2, 3, 4], |n| *n).unwrap();
+        producer.submit();
+        assert_eq!(take(&mut consumer, 1), [1]);
+        consumer.release();
+        let (mut seen, mut back) = (Vec::new(), Vec::new());
+        producer.not_taken(&mut seen).unwrap();
+        producer.take_back(&mut back).unwrap();
+        assert_eq!((seen, back), (vec![2, 3, 4], vec![2, 3, 4]));
+        assert_eq!(producer.filled(), Ok(0));
     }
 
     #[test]

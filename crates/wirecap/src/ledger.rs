@@ -114,6 +114,76 @@ pub struct RingLedger {
     pub account: Account,
 }
 
+/// Packets that were to be sent and were not, by reason.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize)]
+pub struct PortDrops {
+    /// The tx ring had no room: the device did not keep up.
+    pub ring_full: u64,
+    /// The device refused them (EBUSY, ENOBUFS): it, or its peer, had no room.
+    pub refused: u64,
+    /// The interface was down, without a carrier or removed.
+    pub down: u64,
+    /// Longer than the interface takes, or shorter than an Ethernet header, or cut short by the capture.
+    pub bad_length: u64,
+    /// They had to be copied, and no cell for new packets was free.
+    pub no_cell: u64,
+    /// Anything else: left on the tx ring when the capture was closed, or the kernel's side failed.
+    pub other: u64,
+}
+
+impl PortDrops {
+    /// All of them.
+    pub fn total(&self) -> u64 {
+        self.ring_full + self.refused + self.down + self.bad_length + self.no_cell + self.other
+    }
+}
+
+/// What became of the packets that were to be sent on an interface: taken = sent + dropped + waiting.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize)]
+pub struct PortAccount {
+    /// Packets that were handed in: those that still wait in a [`Port`](crate::Port) for its next flush not yet counted.
+    pub taken: u64,
+    /// Packets that the kernel took and did not refuse. What becomes of them on the wire it does not tell.
+    pub sent: u64,
+    /// Bytes of the packets sent, with the engine `xdp` also of those that the device refused.
+    pub bytes: u64,
+    /// Packets that could not be sent.
+    pub dropped: PortDrops,
+    /// Packets on the tx ring that the kernel has not taken yet, and those that wait for earlier chunks.
+    pub waiting: u64,
+    /// Packets that had to be copied.
+    pub copied: u64,
+    /// Packets that were sent out of their ring's order, because an earlier chunk took too long.
+    pub late: u64,
+}
+
+impl PortAccount {
+    pub(crate) fn add(&mut self, other: &Self) {
+        self.taken += other.taken;
+        self.sent += other.sent;
+        self.bytes += other.bytes;
+        self.dropped.ring_full += other.dropped.ring_full;
+        self.dropped.refused += other.dropped.refused;
+        self.dropped.down += other.dropped.down;
+        self.dropped.bad_length += other.dropped.bad_length;
+        self.dropped.no_cell += other.dropped.no_cell;
+        self.dropped.other += other.dropped.other;
+        self.waiting += other.waiting;
+        self.copied += other.copied;
+        self.late += other.late;
+    }
+}
+
+/// One port's page of the ledger.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct PortLedger {
+    /// The interface's name.
+    pub name: String,
+    /// Its numbers.
+    #[serde(flatten)]
+    pub account: PortAccount,
+}
+
 /// The account of every packet of a capture, per ring and summed. Serialises to the JSON object that
 /// `--json` prints.
 #[derive(Debug, Clone, PartialEq, Serialize)]
@@ -130,6 +200,9 @@ pub struct Ledger {
     pub duration: Duration,
     /// The rings.
     pub rings: Vec<RingLedger>,
+    /// The ports, in the order of [`Capture::ports`](crate::Capture::ports); none unless the capture forwards.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub ports: Vec<PortLedger>,
     /// What each interface's device dropped, in the order of
     /// [`Capture::interfaces`](crate::Capture::interfaces); `None` where it reports nothing.
     #[serde(skip)]
@@ -156,7 +229,8 @@ impl Ledger {
         rings.iter().for_each(|ring| total.add(&ring.account));
         total.dropped.device = device_drops.iter().copied().flatten().reduce(|a, b| a + b);
         let total = total.balanced();
-        Self { engine, mode, total, duration, rings, device_drops, warnings: Vec::new() }
+        let (ports, warnings) = (Vec::new(), Vec::new());
+        Self { engine, mode, total, duration, rings, ports, device_drops, warnings }
     }
 
     /// Whether every packet that was offered was delivered, as far as is reported.
@@ -190,6 +264,32 @@ impl Ledger {
     }
 }
 
+impl Ledger {
+    /// The table of the ports.
+    fn port_rows(&self) -> Vec<[String; 10]> {
+        let head = [
+            "port",
+            "taken",
+            "sent",
+            "ring full",
+            "refused",
+            "down",
+            "bad length",
+            "no cell",
+            "other",
+            "waiting",
+        ];
+        let row = |port: &PortLedger| {
+            let PortAccount { taken, sent, dropped, waiting, .. } = port.account;
+            let PortDrops { ring_full, refused, down, bad_length, no_cell, other } = dropped;
+            let counts = [taken, sent, ring_full, refused, down, bad_length, no_cell, other, waiting];
+            let [a, b, c, d, e, f, g, h, i] = counts.map(grouped);
+            [port.name.clone(), a, b, c, d, e, f, g, h, i]
+        };
+        std::iter::once(head.map(str::to_owned)).chain(self.ports.iter().map(row)).collect()
+    }
+}
+
 /// A count with its thousands apart: `10,000,000`.
 pub fn grouped(count: u64) -> String {
     let digits = count.to_string();
@@ -208,7 +308,7 @@ fn reported(count: Option<u64>) -> String {
 }
 
 impl fmt::Display for Ledger {
-    /// A table of the rings with their sum, and the verdict as its last line.
+    /// A table of the rings with their sum, one of the ports if there are any, and the verdict as its last line.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let seconds = self.duration.as_secs_f64();
         writeln!(f, "{} engine, {}, {seconds:.1} s", self.engine, self.mode)?;
@@ -238,6 +338,9 @@ impl fmt::Display for Ledger {
         for ring in self.rings.iter().filter(|ring| ring.account.abandoned_chunks > 0) {
             let chunks = grouped(ring.account.abandoned_chunks);
             writeln!(f, "{}: its worker was stuck or gone; buddies took {chunks} chunks for it", ring.name)?;
+        }
+        if !self.ports.is_empty() {
+            write_table(f, &self.port_rows())?;
         }
         write!(f, "{}", self.verdict())
     }
@@ -277,6 +380,24 @@ mod tests {
         assert_eq!(ledger.total.offered, 35);
         assert_eq!(ledger.total.seen, Some(35));
         assert_eq!(ledger.verdict(), "lossless: no (5 packets lost: 1 no free cell, 4 device)");
+    }
+
+    #[test]
+    fn ports_have_a_table_and_a_place_in_json_where_there_are_any() {
+        let mut ledger = ledger(vec![ring("a@0", 1000, 0)], Some(0));
+        assert!(serde_json::to_value(&ledger).unwrap().get("ports").is_none());
+        let dropped = PortDrops { ring_full: 7, down: 3, ..PortDrops::default() };
+        let account = PortAccount { taken: 1000, sent: 990, dropped, ..PortAccount::default() };
+        ledger.ports.push(PortLedger { name: "b".to_owned(), account });
+        let text = ledger.to_string();
+        let lines: Vec<Vec<&str>> = text.lines().map(|line| line.split_whitespace().collect()).collect();
+        assert!(lines.contains(&vec!["b", "1,000", "990", "7", "0", "3", "0", "0", "0", "0"]), "{text}");
+        assert!(text.ends_with("lossless: yes"), "{text}");
+        let json = serde_json::to_value(&ledger).unwrap();
+        assert_eq!(
+            (&json["ports"][0]["name"], &json["ports"][0]["dropped"]["down"]),
+            (&"b".into(), &3.into())
+        );
     }
 
     #[test]

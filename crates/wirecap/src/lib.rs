@@ -30,6 +30,9 @@
 //! println!("{}", capture.close());
 //! # Ok::<(), wirecap::OpenError>(())
 //! ```
+//!
+//! What was captured can be changed and sent through another interface, without being copied either:
+//! [`CaptureBuilder::forwarding`], [`Chunk::drain`], [`Port`].
 
 mod affinity;
 pub mod bpf;
@@ -41,6 +44,7 @@ pub mod device;
 mod error;
 mod file;
 pub mod filter;
+mod forward;
 mod fragments;
 mod group;
 mod keeper;
@@ -71,10 +75,11 @@ mod xdp;
 pub use affinity::{Pin, Placement};
 pub use capture::{Capture, CaptureBuilder, DEFAULT_CHUNK_CELLS, DEFAULT_CHUNKS, DEFAULT_SNAP_LEN};
 pub use capture::{Engine, Interface, Reception, Stopper};
-pub use chunk::{Chunk, Fragments, Packet, Packets, RingName};
+pub use chunk::{Chunk, Fragments, Head, Packet, Packets, RingName};
 pub use device::Rung;
 pub use error::{CaptureError, FilterChangeError, OpenError};
-pub use ledger::{Account, Drops, Ledger, Mode, RingLedger, grouped};
+pub use forward::{DetachedPacket, Drain, NoRoom, OutPacket, Port, PortError, TxQueue, flow_hash};
+pub use ledger::{Account, Drops, Ledger, Mode, PortAccount, PortDrops, PortLedger, RingLedger, grouped};
 pub use packet::{Direction, Spread};
 pub use pool::Geometry;
 pub use reorder::{InOrder, Reorder};

@@ -23,8 +23,8 @@ mod ring;
 mod steering;
 
 use std::io;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use crate::chunk::{RingIdentity, RingName};
@@ -154,6 +154,7 @@ pub(crate) fn open(device: &Device, settings: &Settings) -> Result<Opened, OpenE
             interface_index: settings.interface_index,
             snap_len: settings.snap_len,
             link_type: device.savefile_link_type(),
+            order: OnceLock::new(),
         };
         let selection = plan.selection(place);
         rings.push(Arc::new(PacketRing::new(

@@ -98,9 +98,26 @@ impl Pool {
         !u64::from(self.geometry.cell_bytes - 1)
     }
 
+    /// The bytes that a simulated kernel sends.
+    pub(crate) fn bytes_of(&self, cell: &Descriptor) -> &[u8] {
+        if !self.holds(cell, 0) {
+            return &[];
+        }
+        // SAFETY: they lie in the pool, and whoever put the cell on a tx ring does not touch it until it comes back.
+        unsafe {
+            let start = self.memory.base().add(cell.address as usize);
+            std::slice::from_raw_parts(start.as_ptr(), cell.len as usize)
+        }
+    }
+
     /// The number of the cell that `address` lies in.
     pub(crate) fn index_of(&self, address: u64) -> usize {
         (address / u64::from(self.geometry.cell_bytes)) as usize
+    }
+
+    /// Whether the kernel, which says that it has sent what lay at `address`, had that cell to send, as far as is known.
+    pub(crate) fn complete(&self, address: u64) -> bool {
+        self.contains(address) && self.check.complete(self.index_of(address))
     }
 
     /// Whether `address` lies in one of the pool's cells.

@@ -12,6 +12,9 @@ use crate::steer::Steering;
 
 /// The program's name and version, by which other captures find it, and a user in `bpftool prog`.
 pub(crate) const QUEUE_PROGRAM: &str = "wirecap_v1";
+/// Likewise that of a program which reads the device's clock: it is bound to the device, and no dispatcher can go
+/// on in it.
+pub(crate) const BOUND_PROGRAM: &str = "wirecap_hw_v1";
 /// Likewise the dispatcher's. The versions change when the two no longer fit together.
 pub(crate) const DISPATCHER: &str = "wirecap_disp_v1";
 
@@ -85,14 +88,16 @@ pub(crate) fn load_dispatcher(array: &Map) -> Result<Program, BpfError> {
     program.mov(Reg::R0, XDP_PASS);
     program.exit();
     let code = program.finish().expect("there are no labels");
-    let load = |fragments| load_code(DISPATCHER, &code, fragments);
+    let load = |fragments| load_code(DISPATCHER, &code, LoadOptions { fragments, device: None });
     load(true).or_else(|error| if knows_no_fragments(&error) { load(false) } else { Err(error) })
 }
 
 fn load_as(plan: &Plan<'_>, address_arithmetic: bool) -> Result<Program, LoadError> {
+    let device = plan.stamping.as_ref().and_then(|stamping| stamping.clock.bound_to());
+    let name = if device.is_some() { BOUND_PROGRAM } else { QUEUE_PROGRAM };
     let load = |fragments| {
         let code = assemble(plan, Form { fragments, address_arithmetic }).map_err(LoadError::Filter)?;
-        load_code(QUEUE_PROGRAM, &code, fragments).map_err(LoadError::Kernel)
+        load_code(name, &code, LoadOptions { fragments, device }).map_err(LoadError::Kernel)
     };
     match load(true) {
         Err(LoadError::Kernel(error)) if knows_no_fragments(&error) => load(false),
@@ -101,8 +106,8 @@ fn load_as(plan: &Plan<'_>, address_arithmetic: bool) -> Result<Program, LoadErr
 }
 
 /// All programs in one array must be alike in whether they know fragments.
-fn load_code(name: &str, code: &[Insn], fragments: bool) -> Result<Program, BpfError> {
-    Program::load(ProgramKind::Xdp, name, code, LoadOptions { fragments, device: None })
+fn load_code(name: &str, code: &[Insn], options: LoadOptions) -> Result<Program, BpfError> {
+    Program::load(ProgramKind::Xdp, name, code, options)
 }
 
 /// Whether the kernel may be one from before Linux 5.18, which has no frames of several fragments.
@@ -174,7 +179,7 @@ fn pass_other_queues(program: &mut Assembler, queues: &[u32]) {
     program.bind(ours);
 }
 
-/// Writes the packet's time, in nanoseconds of CLOCK_TAI, right in front of it.
+/// Writes the packet's time, in nanoseconds of CLOCK_TAI or of the device's clock, right in front of it.
 fn stamp(program: &mut Assembler, stamping: &Stamping<'_>) {
     let (failed, done) = (program.label(), program.label());
     program.mov(Reg::R1, Reg::R6).mov(Reg::R2, -STAMP_BYTES);

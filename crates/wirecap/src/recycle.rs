@@ -97,6 +97,45 @@ impl Drop for RecycleQueue {
     }
 }
 
+/// A place for one list that nobody needs at the moment, so that the next chunk allocates none.
+#[derive(Debug)]
+pub(crate) struct Spare {
+    list: AtomicPtr<CellList>,
+}
+
+impl Spare {
+    pub(crate) fn new() -> Self {
+        Self { list: AtomicPtr::new(ptr::null_mut()) }
+    }
+
+    /// An empty list with room for `capacity` cells: the one that was put here, if it has.
+    pub(crate) fn list(&self, capacity: usize) -> Box<CellList> {
+        match self.exchange(ptr::null_mut()) {
+            Some(list) if list.cells.capacity() >= capacity => list,
+            _ => CellList::with_capacity(capacity),
+        }
+    }
+
+    /// Keeps `list`, in the place of what was here.
+    pub(crate) fn put(&self, mut list: Box<CellList>) {
+        list.clear();
+        drop(self.exchange(Box::into_raw(list)));
+    }
+
+    fn exchange(&self, list: *mut CellList) -> Option<Box<CellList>> {
+        // Who takes a list sees what was done to it before it was put here.
+        let list = self.list.swap(list, Ordering::AcqRel);
+        // SAFETY: what is here came from `Box::into_raw` in `put`, and is taken out once.
+        (!list.is_null()).then(|| unsafe { Box::from_raw(list) })
+    }
+}
+
+impl Drop for Spare {
+    fn drop(&mut self) {
+        drop(self.exchange(ptr::null_mut()));
+    }
+}
+
 /// The lists taken out of a recycle queue.
 pub(crate) struct Recycled {
     top: *mut CellList,

@@ -161,6 +161,11 @@ unsafe impl Home for Refill {
 
     fn recycle(&self, list: Box<CellList>) {
         Refill::recycle(self, list);
+        self.collect();
+    }
+
+    fn cell_bytes(&self) -> Option<u32> {
+        Some(self.pool().geometry().cell_bytes)
     }
 }
 

@@ -31,19 +31,22 @@
 
 mod arrivals;
 mod audit;
+#[cfg(all(test, not(loom)))]
+mod forward_tests;
 mod kernel;
 #[cfg(all(test, loom))]
 mod model;
 mod push;
 mod random;
 mod simulation;
+mod transmitter;
 // Miri is too slow for these, and goes the same ways in `tests`.
 #[cfg(all(test, not(loom), not(miri)))]
 mod simulation_tests;
 #[cfg(all(test, not(loom)))]
 mod tests;
 
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 pub use arrivals::Arrivals;
@@ -53,13 +56,16 @@ pub use random::Random;
 pub use simulation::{
     Mishap, Outcome, Sample, Service, Sharing, Simulation, SimulationConfig, Waiting, WorkerOutcome,
 };
+pub use transmitter::{LinkState, SentPacket, SimTransmitter};
 
 use crate::chunk::{Chunk, RingIdentity, RingName, Stamps};
 use crate::error::CaptureError;
+use crate::forward::{Exchange, Homes, Outlet, Port, PortShared, Sequence, TxKernel, TxRing};
 use crate::group::{Asked, Group};
 use crate::keeper;
+use crate::kernel_ring::Producer;
 use crate::ledger::{Ledger, Mode, RingLedger};
-use crate::pool::{Geometry, Pool};
+use crate::pool::{Descriptor, Geometry, Pool};
 use crate::refill::Refill;
 use crate::ring::{Ring, StampSource, UmemRing};
 use crate::savefile::LinkType;
@@ -91,6 +97,9 @@ pub struct SimSettings {
     pub warm: Option<u32>,
     /// Whether the rings share one pool, of which each has a quarter of R x M for itself.
     pub elastic: bool,
+    /// Whether what is captured may be sent: on one port with a tx queue for each ring. The rings then share one pool,
+    /// in which each has its R x M cells and there are M more for new packets. Not to be had with `elastic`.
+    pub forwards: bool,
 }
 
 impl Default for SimSettings {
@@ -108,6 +117,7 @@ impl Default for SimSettings {
             first_index: 0,
             warm: None,
             elastic: false,
+            forwards: false,
         }
     }
 }
@@ -134,6 +144,8 @@ pub struct SimCapture {
     geometry: Geometry,
     /// What the rings of an elastic pool share.
     stock: Option<Arc<Stock>>,
+    exchange: Option<Arc<Exchange>>,
+    transmitters: Vec<Arc<SimTransmitter>>,
 }
 
 /// One worker of a [`SimCapture`]. It does not wait: what it does when there is nothing to do is the
@@ -141,6 +153,7 @@ pub struct SimCapture {
 #[derive(Debug)]
 pub struct SimWorker {
     group: Arc<Group>,
+    exchange: Option<Arc<Exchange>>,
     index: usize,
     turn: usize,
 }
@@ -177,19 +190,42 @@ impl SimCapture {
         assert!((1..=settings.rings).contains(&settings.workers), "1 to {} workers", settings.rings);
         assert!(settings.geometry.cells() > 0, "no cells");
         assert!(settings.geometry.cell_bytes > HEADROOM_BYTES, "cells of {HEADROOM_BYTES} bytes or less");
+        assert!(!(settings.elastic && settings.forwards), "elastic pools do not forward");
         let (supplies, stock) = supplies(settings);
-        let rings = supplies.into_iter().enumerate();
+        let mut opened: Vec<Opened> = supplies
+            .into_iter()
+            .enumerate()
+            .map(|(index, supply)| open_ring(index, supply, settings))
+            .collect();
+        let (exchange, transmitters) =
+            if settings.forwards { open_port(&mut opened, settings) } else { (None, Vec::new()) };
         let (rings, kernels): (Vec<_>, Vec<_>) =
-            rings.map(|(index, supply)| open_ring(index, supply, settings)).unzip();
+            opened.into_iter().map(|Opened { ring, kernel, .. }| (ring, kernel)).unzip();
         let members = rings.iter().cloned().map(disguise).collect();
         let group = Group::new(members, settings.workers, settings.mode, settings.stuck_after);
-        Self { group: Arc::new(group), rings, kernels, geometry: settings.geometry, stock }
+        let (group, geometry) = (Arc::new(group), settings.geometry);
+        Self { group, rings, kernels, geometry, stock, exchange, transmitters }
+    }
+
+    /// A handle on the port, if what is captured may be sent.
+    pub fn port(&self) -> Option<Port> {
+        self.exchange.as_ref().map(|exchange| Port::new(Arc::clone(exchange), 0))
+    }
+
+    /// The kernel's half of the tx ring of the port's queue `queue`.
+    pub fn transmitter(&self, queue: usize) -> &Arc<SimTransmitter> {
+        &self.transmitters[queue]
+    }
+
+    /// How many cells for new packets are home.
+    pub fn new_cells(&self) -> usize {
+        self.exchange.as_ref().map_or(0, |exchange| exchange.new_cells())
     }
 
     /// The worker of number `index`.
     pub fn worker(&self, index: usize) -> SimWorker {
         assert!(index < self.group.workers(), "there are {} workers", self.group.workers());
-        SimWorker { group: Arc::clone(&self.group), index, turn: 0 }
+        SimWorker { group: Arc::clone(&self.group), exchange: self.exchange.clone(), index, turn: 0 }
     }
 
     /// The kernel's half of ring `ring`.
@@ -209,6 +245,9 @@ impl SimCapture {
 
     /// Does what the keeper does: gives the kernel more free cells, where it has fewer than it should.
     pub fn tend(&self) {
+        if let Some(exchange) = &self.exchange {
+            exchange.tend();
+        }
         self.rings.iter().for_each(|ring| ring.tend());
     }
 
@@ -238,6 +277,18 @@ impl SimCapture {
         self.rings[ring].filled_cells() as usize + self.kernels[ring].held_back()
     }
 
+    /// How many cells there are in the pool that all rings share.
+    fn cells(&self) -> usize {
+        self.rings[0].refill().pool().geometry().cells() as usize
+    }
+
+    /// How many cells are on tx and completion rings and in between, wait for earlier chunks, or are for new packets.
+    fn cells_on_their_way(&self) -> usize {
+        let parked = self.exchange.as_ref().map_or(0, |exchange| exchange.parked_cells());
+        let sent: usize = self.transmitters.iter().map(|transmitter| transmitter.cells()).sum();
+        parked + sent + self.new_cells()
+    }
+
     /// From now on workers end when the rings are empty.
     pub fn end(&self) {
         self.group.end();
@@ -245,6 +296,9 @@ impl SimCapture {
 
     /// Closes the rings: what is left in them counts as dropped. Chunks that are held stay valid.
     pub fn close(&self) {
+        if let Some(exchange) = &self.exchange {
+            exchange.close();
+        }
         self.rings.iter().for_each(|ring| ring.close());
     }
 
@@ -255,7 +309,9 @@ impl SimCapture {
             account: ring.account(),
         };
         let rings = self.rings.iter().map(page).collect();
-        Ledger::of("sim", self.group.mode().notation(&self.geometry), duration, rings, vec![Some(0)])
+        let ports = self.exchange.as_ref().map(|exchange| exchange.ledgers()).unwrap_or_default();
+        let mode = self.group.mode().notation(&self.geometry);
+        Ledger { ports, ..Ledger::of("sim", mode, duration, rings, vec![Some(0)]) }
     }
 }
 
@@ -271,6 +327,9 @@ impl SimWorker {
     ///
     /// When a ring broke, or its worker is gone and in basic mode nobody else may serve it.
     pub fn ask(&mut self, now: Duration) -> Result<Answer, CaptureError> {
+        if let Some(exchange) = &self.exchange {
+            exchange.tend();
+        }
         Ok(match self.group.ask(self.index, &mut self.turn, || now.as_nanos() as u64)? {
             Asked::Chunk { chunk, wake } => Answer::Chunk { chunk, wake },
             Asked::Nothing => Answer::Nothing,
@@ -312,6 +371,9 @@ struct RingCells {
 /// The cells of every ring, and what they share.
 fn supplies(settings: &SimSettings) -> (Vec<RingCells>, Option<Arc<Stock>>) {
     let (geometry, warm) = (settings.geometry, settings.warm);
+    if settings.forwards {
+        return (forwarding_supplies(settings), None);
+    }
     if !settings.elastic {
         let own = |_| {
             let pool = Arc::new(Pool::on_heap(geometry));
@@ -333,16 +395,87 @@ fn supplies(settings: &SimSettings) -> (Vec<RingCells>, Option<Arc<Stock>>) {
     (shares.into_iter().map(share).collect(), Some(stock.clone()))
 }
 
-fn open_ring(index: usize, cells: RingCells, settings: &SimSettings) -> (Arc<UmemRing>, Arc<SimKernel>) {
+/// The cells of rings that share a pool with cells for new packets at its end.
+fn forwarding_supplies(settings: &SimSettings) -> Vec<RingCells> {
+    let geometry = settings.geometry;
+    let chunks = geometry.chunks * settings.rings as u32 + 1;
+    let pool = Arc::new(Pool::on_heap(Geometry { chunks, ..geometry }));
+    let places = Places::new(&pool);
+    let mut addresses = pool.cell_addresses();
+    let mut own = || RingCells {
+        pool: Arc::clone(&pool),
+        places: places.clone(),
+        addresses: addresses.by_ref().take(geometry.cells() as usize).collect(),
+        supply: Supply::of(geometry.cells(), settings.warm),
+    };
+    (0..settings.rings).map(|_| own()).collect()
+}
+
+/// A ring while its capture is opened.
+struct Opened {
+    ring: Arc<UmemRing>,
+    kernel: Arc<SimKernel>,
+    refill: Arc<Refill>,
+    sender: Option<(Arc<SimTransmitter>, Producer<Descriptor>)>,
+}
+
+/// Slots of the tx and completion rings: few, so that they are full at times.
+const TX_SLOTS: u32 = 8;
+
+/// The port of a capture that forwards, with a tx ring for each ring.
+fn open_port(
+    opened: &mut [Opened],
+    settings: &SimSettings,
+) -> (Option<Arc<Exchange>>, Vec<Arc<SimTransmitter>>) {
+    let refills: Vec<_> = opened.iter().map(|opened| Arc::clone(&opened.refill)).collect();
+    let pool = Arc::clone(refills[0].pool());
+    let homes = Arc::new(Homes::new(pool, HEADROOM_BYTES, settings.geometry.cells(), refills.clone()));
+    let (mut outlets, mut transmitters): (Vec<Arc<dyn Outlet>>, _) = (Vec::new(), Vec::new());
+    for (opened, refill) in opened.iter_mut().zip(&refills) {
+        let (transmitter, tx) = opened.sender.take().expect("a capture that forwards has senders");
+        let (homes, refill) = (Arc::clone(&homes), Arc::clone(refill));
+        outlets.push(Arc::new(TxRing::new(homes, refill, tx, Arc::clone(&transmitter) as Arc<dyn TxKernel>)));
+        transmitters.push(transmitter);
+    }
+    let queues = (0..settings.rings as u32).collect();
+    let port = PortShared::new("sim0".to_owned(), queues, outlets, 1..=usize::MAX);
+    let order = |opened: &Opened| {
+        let order = Arc::new(Sequence::new(Duration::MAX, usize::MAX));
+        let _ = opened.ring.identity().order.set(Arc::clone(&order));
+        order
+    };
+    let ordered = matches!(settings.mode, Mode::Advanced(_));
+    let orders = if ordered { opened.iter().map(order).collect() } else { Vec::new() };
+    let batch = settings.geometry.chunk_cells as usize;
+    let exchange = Arc::new(Exchange::new(Some(homes), vec![port], orders, batch));
+    refills.iter().for_each(|refill| refill.join(&exchange));
+    (Some(exchange), transmitters)
+}
+
+fn open_ring(index: usize, cells: RingCells, settings: &SimSettings) -> Opened {
     let name = RingName::of_queue("sim0", index as u32);
-    let identity =
-        RingIdentity { name, index, interface_index: 0, snap_len: u32::MAX, link_type: LinkType::ETHERNET };
+    let identity = RingIdentity {
+        name,
+        index,
+        interface_index: 0,
+        snap_len: u32::MAX,
+        link_type: LinkType::ETHERNET,
+        order: OnceLock::new(),
+    };
     let RingCells { pool, places, addresses, supply } = cells;
-    let (kernel, rx, fill) = SimKernel::new(Arc::clone(&pool), places, settings);
+    let (kernel, rx, fill) = SimKernel::new(Arc::clone(&pool), places.clone(), settings);
     let kernel = Arc::new(kernel);
+    let sender =
+        settings.forwards.then(|| SimTransmitter::new(Arc::clone(&pool), places, TX_SLOTS, settings));
     let refill = Refill::new(pool, addresses, supply, fill, kernel.clone());
-    let refill = Arc::new(refill.expect("a new ring is not broken"));
+    let mut refill = refill.expect("a new ring is not broken");
+    let sender = sender.map(|(transmitter, tx, completions)| {
+        refill.take_on_completions(completions);
+        (Arc::new(transmitter), tx)
+    });
+    let refill = Arc::new(refill);
     let capacity = settings.geometry.cells();
-    let ring = UmemRing::new(identity, capacity, refill, rx, kernel.clone(), Arc::new(SimStamps));
-    (Arc::new(ring), kernel)
+    let ring =
+        UmemRing::new(identity, capacity, Arc::clone(&refill), rx, kernel.clone(), Arc::new(SimStamps));
+    Opened { ring: Arc::new(ring), kernel, refill, sender }
 }

@@ -23,9 +23,11 @@ impl StampSource for NoStamps {
 }
 
 /// Times that the XDP program wrote in front of the packets; where the driver has no room for them,
-/// the time at which a chunk was captured stands for all of its packets.
+/// the time at which a chunk was captured stands for all of its packets, or none if they were the device's.
 #[derive(Debug)]
 pub(crate) struct ProgramStamps {
+    /// They are by the device's clock.
+    by_device: bool,
     /// Nonzero when the program found no room.
     failed: Arc<Map>,
     known: AtomicU8,
@@ -36,8 +38,8 @@ const BY_PROGRAM: u8 = 1;
 const AT_CAPTURE: u8 = 2;
 
 impl ProgramStamps {
-    pub(crate) fn new(failed: Arc<Map>) -> Self {
-        Self { failed, known: AtomicU8::new(UNKNOWN) }
+    pub(crate) fn new(by_device: bool, failed: Arc<Map>) -> Self {
+        Self { by_device, failed, known: AtomicU8::new(UNKNOWN) }
     }
 
     /// A driver has room in front of all packets or of none, so the first packet of a ring tells.
@@ -55,10 +57,13 @@ impl StampSource for ProgramStamps {
             UNKNOWN => self.learn(),
             known => known,
         };
-        if known == AT_CAPTURE {
-            Stamps::AtCapture(Timestamp::from_unix_nanos(nanos(clock_gettime(ClockId::Realtime)) as u64))
-        } else {
-            Stamps::Tai { ahead_of_utc_nanos: tai_ahead_of_utc_nanos() }
+        match (known, self.by_device) {
+            (AT_CAPTURE, true) => Stamps::None,
+            (AT_CAPTURE, false) => {
+                Stamps::AtCapture(Timestamp::from_unix_nanos(nanos(clock_gettime(ClockId::Realtime)) as u64))
+            }
+            (_, true) => Stamps::Device,
+            (_, false) => Stamps::Tai { ahead_of_utc_nanos: tai_ahead_of_utc_nanos() },
         }
     }
 }

@@ -102,8 +102,8 @@ const IPV4_FRAGMENT: u16 = 0x3fff;
 const IPV6_FRAGMENT: u16 = 0xfff9;
 
 /// Odd numbers without pattern: the golden ratio's fraction, and a multiplier of MurmurHash3.
-const SPREAD: u64 = 0x9e37_79b9_7f4a_7c15;
-const MIX: u64 = 0xff51_afd7_ed55_8ccd;
+pub(crate) const SPREAD: u64 = 0x9e37_79b9_7f4a_7c15;
+pub(crate) const MIX: u64 = 0xff51_afd7_ed55_8ccd;
 
 /// Writes code that leaves a flow hash of 32 bits in `R7`. The context is in `R6`; all registers but
 /// that one are overwritten.

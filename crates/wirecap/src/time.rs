@@ -21,8 +21,11 @@ pub enum Timestamps {
     /// Where the kernel does not tell where a batch ends, and with other engines, as
     /// [`Packet`](Self::Packet).
     Batch,
-    /// Every packet's, by the clock of the device that received it. No driver's is read yet: to open a capture with
-    /// it is an error that says what the interface's driver offers.
+    /// Every packet's, by the clock of the device that received it, as it stands: nothing is converted (a clock that
+    /// `ptp4l` keeps shows TAI, 37 s ahead of UTC since 2017). A packet that the device gave no time has none. With the
+    /// engine `xdp`, where the driver shows its times to programs and was told to stamp every packet
+    /// (`hwstamp_ctl -i eth0 -r 1`); anywhere else opening is an error that says what is missing. Such a capture has
+    /// its interface for itself.
     Hardware,
 }
 

@@ -248,6 +248,9 @@ impl Worker {
         if !self.placed {
             self.take_place()?;
         }
+        if let Some(exchange) = self.shared.exchange() {
+            exchange.tend();
+        }
         match self.shared.group.ask(self.index, &mut self.turn, || self.shared.now())? {
             Asked::Chunk { chunk, wake } => {
                 self.taken += chunk.len();
@@ -298,6 +301,8 @@ impl Worker {
         let idle = !self.shared.ending.load(Ordering::SeqCst)
             && self.shared.group.is_quiet(self.index, || self.shared.now());
         let look_round = match self.shared.group.mode() {
+            // What lags behind on a tx ring goes on only when somebody calls the kernel.
+            _ if self.shared.exchange().is_some_and(|exchange| exchange.is_busy()) => LONGEST_SLEEP,
             Mode::Basic => LOOK_ROUND,
             Mode::Advanced(_) => LOOK_ROUND_FOR_BUDDIES,
         };

@@ -4,13 +4,16 @@ mod attachment;
 mod blueprint;
 mod claim;
 mod commons;
+#[cfg(all(test, not(loom), not(miri)))]
+mod device_clock_tests;
 mod ladder;
 mod place;
 mod sizes;
+mod tx;
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use rustix::net::{AddressFamily, SocketFlags, SocketType, netdevice, socket_with};
 
@@ -30,11 +33,13 @@ use crate::sys::xdp::XdpSocket;
 use crate::time::Timestamps;
 use ladder::{Ladder, refusal_to_bind};
 use sizes::pool_geometry;
+use tx::{COMPLETION_SLOTS, TxSocket};
 
 pub(crate) use attachment::Attachment;
 pub use claim::Holder;
 pub(crate) use commons::Commons;
-pub(crate) use sizes::{cell_bytes, check_pools, pool_bytes};
+pub(crate) use sizes::{cell_bytes, check_pools, longest_frame, pool_bytes};
+pub(crate) use tx::{PortClaims, PreparedTx, open_port};
 
 /// How rings are to be opened.
 #[derive(Debug, Clone)]
@@ -43,7 +48,7 @@ pub(crate) struct Settings {
     pub(crate) timestamps: Timestamps,
     /// How many cells of each queue are posted, if not all.
     pub(crate) warm: Option<u32>,
-    /// What the rings of the capture share, if its pool is elastic.
+    /// What the rings of the capture share, if its pool is elastic or it forwards.
     pub(crate) commons: Option<Arc<Commons>>,
     pub(crate) promiscuous: bool,
     pub(crate) snap_len: u32,
@@ -61,6 +66,10 @@ pub(crate) struct Settings {
 #[derive(Debug)]
 pub(crate) struct Opened {
     pub(crate) rings: Vec<Arc<dyn Ring>>,
+    /// The fill rings of the queues, in the order of the queues.
+    pub(crate) refills: Vec<Arc<Refill>>,
+    /// The tx rings of the queues, if the capture forwards.
+    pub(crate) tx: Vec<PreparedTx>,
     pub(crate) attachment: Attachment,
     pub(crate) rung: Rung,
     pub(crate) missed_rungs: Vec<(Rung, String)>,
@@ -81,10 +90,8 @@ pub(crate) fn open(device: &Device, steering: &Steering, settings: &Settings) ->
         return Err(OpenError::InterfaceDown { interface: device.name.clone() });
     }
     let mut queues = Vec::new();
-    let mut ring_index = settings.first_ring_index;
     for (&queue, rings) in steering.queues().iter().zip(steering.rings_of_queues()) {
-        queues.push(PreparedQueue::new(device, queue, rings, settings, ring_index)?);
-        ring_index += rings as usize;
+        queues.push(PreparedQueue::new(device, queue, rings, settings)?);
     }
     let huge_pages = queues.iter().all(|queue| queue.pool.on_huge_pages());
     let mut ladder = Ladder::new(device, settings.geometry.cell_bytes);
@@ -93,8 +100,11 @@ pub(crate) fn open(device: &Device, steering: &Steering, settings: &Settings) ->
     let inquiry = Arc::new(inquiry.map_err(|errno| system("open a socket", errno.into()))?);
     let mut rings = Vec::new();
     let mut sockets = Vec::new();
+    let (mut refills, mut tx) = (Vec::new(), Vec::new());
     for queue in queues {
         queue.bind(&mut ladder, settings.commons.as_deref())?;
+        let sender = settings.commons.as_deref().filter(|commons| commons.forwards());
+        let sender = sender.map(|_| TxSocket::beside(&queue.rings[0], device)).transpose()?;
         let kernel = |socket, filtered| SocketKernel {
             socket,
             ifindex: device.index,
@@ -114,9 +124,12 @@ pub(crate) fn open(device: &Device, steering: &Steering, settings: &Settings) ->
         if let Some(commons) = &settings.commons {
             commons.first.get_or_init(|| (Arc::clone(&kernel), ladder.rung));
         }
-        let refill = Refill::new(queue.pool, queue.addresses, queue.supply, queue.fill, kernel)
+        let mut refill = Refill::new(queue.pool, queue.addresses, queue.supply, queue.fill, kernel)
             .map_err(|broken| system("post the cells", io::Error::other(broken.to_string())))?;
+        refill.take_on_completions(queue.completions);
         let refill = Arc::new(refill);
+        tx.extend(sender.map(|socket| PreparedTx::new(socket, &refill)));
+        refills.push(Arc::clone(&refill));
         for (name, rx, kernel) in prepared {
             sockets.push((steering.key(name.queue, name.part.unwrap_or(0)), Arc::clone(&kernel)));
             let identity = RingIdentity {
@@ -125,6 +138,7 @@ pub(crate) fn open(device: &Device, steering: &Steering, settings: &Settings) ->
                 interface_index: settings.interface_index,
                 snap_len: settings.snap_len,
                 link_type: device.savefile_link_type(),
+                order: OnceLock::new(),
             };
             let (capacity, refill) = (settings.geometry.cells(), Arc::clone(&refill));
             let stamps = Arc::clone(&attachment.stamps);
@@ -139,6 +153,8 @@ pub(crate) fn open(device: &Device, steering: &Steering, settings: &Settings) ->
     Ok(Opened {
         posted: rings.iter().map(|ring| ring.unattended()).min().unwrap_or(0),
         rings: rings.into_iter().map(|ring| ring as Arc<dyn Ring>).collect(),
+        refills,
+        tx,
         timestamps: attachment.timestamps,
         attachment,
         rung: ladder.rung,
@@ -159,6 +175,7 @@ struct PreparedQueue {
     addresses: Vec<u64>,
     supply: Supply,
     fill: Producer<u64>,
+    completions: Consumer<u64>,
     /// The first one's socket has the fill ring, and the pool unless that is shared with other queues.
     rings: Vec<PreparedRing>,
 }
@@ -170,13 +187,7 @@ struct PreparedRing {
 }
 
 impl PreparedQueue {
-    fn new(
-        device: &Device,
-        queue: u32,
-        rings: u32,
-        settings: &Settings,
-        ring_index: usize,
-    ) -> Result<Self, OpenError> {
+    fn new(device: &Device, queue: u32, rings: u32, settings: &Settings) -> Result<Self, OpenError> {
         let name = |part| RingName { part: Some(part), ..RingName::of_queue(&device.name, queue) };
         let names = match rings {
             1 => vec![RingName::of_queue(&device.name, queue)],
@@ -187,25 +198,27 @@ impl PreparedQueue {
         let prepared = names.into_iter().map(|name| PreparedRing::new(name, slots));
         let prepared = prepared.collect::<Result<Vec<_>, _>>()?;
         let socket = &prepared[0].socket;
-        let (pool, addresses, supply) = match commons {
+        let (pool, addresses, supply, registers) = match commons {
             Some(commons) => {
-                let (own, supply) = commons.share(ring_index);
-                (Arc::clone(&commons.pool), own, supply)
+                let (own, supply, is_first) = commons.share();
+                (Arc::clone(&commons.pool), own, supply, is_first)
             }
             None => {
                 let pool = Pool::new(pool_geometry(geometry, rings))
                     .map_err(|source| system("map the memory of the pools", source))?;
                 let supply = Supply::of(pool.geometry().cells(), settings.warm);
                 let addresses = pool.cell_addresses().collect();
-                (Arc::new(pool), addresses, supply)
+                (Arc::new(pool), addresses, supply, true)
             }
         };
-        if commons.is_none() || ring_index == 0 {
+        if registers {
             register(socket, &pool)?;
         }
-        let fill = socket.make_fill_ring(supply.posted.next_power_of_two());
-        let fill = fill.map_err(|source| system("make the fill ring of an AF_XDP socket", source))?;
-        Ok(Self { pool, addresses, supply, fill, rings: prepared })
+        let completions = if commons.is_some_and(Commons::forwards) { COMPLETION_SLOTS } else { 1 };
+        let rings = socket.make_fill_and_completion_rings(supply.posted.next_power_of_two(), completions);
+        let (fill, completions) =
+            rings.map_err(|source| system("make the fill ring of an AF_XDP socket", source))?;
+        Ok(Self { pool, addresses, supply, fill, completions, rings: prepared })
     }
 
     fn bind(&self, ladder: &mut Ladder<'_>, commons: Option<&Commons>) -> Result<(), OpenError> {
@@ -216,7 +229,7 @@ impl PreparedQueue {
             }
             None => {
                 if commons.is_some_and(|commons| !commons.zero_copy) {
-                    ladder.copy_because("not every interface of this elastic capture has it");
+                    ladder.copy_because("not every interface that shares its cells has it");
                 }
                 ladder.bind(&first.socket, &first.name)?;
             }

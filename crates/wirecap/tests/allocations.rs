@@ -6,7 +6,7 @@ use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
 use std::time::Duration;
 
-use wirecap::{Capture, Engine, Timestamps, Worker};
+use wirecap::{Capture, CaptureBuilder, Engine, Port, Timestamps, Worker};
 use wirecap_testbed::{Generator, Load, Namespace, Traffic, VethPair, pass_program, privileged};
 
 /// The system's allocator, counting what each thread asks of it.
@@ -80,6 +80,61 @@ fn allocates(engine: Engine, per_chunk: u64) {
     }
     let ledger = receiver.run_in(|| capture.close()).unwrap();
     assert_eq!((ledger.total.offered, ledger.total.delivered), (200_000, 200_000), "{ledger}");
+}
+
+/// Forwards so many packets, changed, and tells what was allocated meanwhile.
+fn forward(worker: &mut Worker, port: &mut Port, packets: u64) -> u64 {
+    let before = ALLOCATIONS.get();
+    let mut taken = 0;
+    while taken < packets {
+        let mut chunk = worker.next_chunk_timeout(Duration::from_secs(10)).unwrap().expect("packets come");
+        taken += chunk.len() as u64;
+        for mut packet in chunk.drain() {
+            assert!(packet.timestamp().is_some());
+            packet.push_vlan(5).unwrap();
+            port.send(packet);
+        }
+        if let Some(new) = port.build(60) {
+            port.send(new);
+        }
+        port.flush();
+    }
+    ALLOCATIONS.get() - before
+}
+
+fn forwarding_allocates_nothing(builder: impl Fn(CaptureBuilder) -> CaptureBuilder) {
+    if !privileged() {
+        return;
+    }
+    let [near, middle, far] = std::array::from_fn(|_| Namespace::new().unwrap());
+    let pair = VethPair::new((&near, "a0"), (&middle, "a1"), 1, 1500).unwrap();
+    let _other = VethPair::new((&middle, "b0"), (&far, "b1"), 1, 1500).unwrap();
+    let mut generator = Generator::new(&pair.sender, &Traffic::to(&pair.receiver)).unwrap();
+    let base = Capture::on("a1").engine(Engine::Xdp).transmit_on("b0").chunk(64).pool(512);
+    let builder = builder(base.timestamps(Timestamps::Packet));
+    let capture = middle.run_in(|| builder.open()).unwrap().unwrap();
+    let (mut worker, mut port) = (capture.workers().pop().unwrap(), capture.port("b0").unwrap());
+    for round in 0..10 {
+        generator.send(&[Load::new(0, 20_000)]).unwrap();
+        let allocations = forward(&mut worker, &mut port, 20_000);
+        println!("round {round}: {allocations} allocations");
+        assert!(round < 2 || allocations == 0, "in round {round}: {allocations}");
+    }
+    drop((worker, port));
+    let ledger = middle.run_in(|| capture.close()).unwrap();
+    let account = ledger.ports[1].account;
+    assert_eq!((ledger.total.delivered, account.copied), (200_000, 0), "{ledger}");
+    assert_eq!(account.taken, account.sent + account.dropped.total(), "{account:#?}");
+}
+
+#[test]
+fn forwarding_allocates_nothing_in_basic_mode() {
+    forwarding_allocates_nothing(CaptureBuilder::basic);
+}
+
+#[test]
+fn forwarding_in_order_allocates_nothing() {
+    forwarding_allocates_nothing(|builder| builder.advanced(0.5));
 }
 
 #[test]

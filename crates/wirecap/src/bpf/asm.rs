@@ -158,6 +158,8 @@ pub enum Helper {
     XdpFrameLen = 188,
     /// `xdp_load_bytes(context, offset, to, length)` copies from any fragment; nonzero if out of range.
     XdpLoadBytes = 189,
+    /// `xdp_store_bytes(context, offset, from, length)` copies to any fragment; nonzero if out of range.
+    XdpStoreBytes = 190,
     /// `ktime_get_tai_ns()` gives nanoseconds of CLOCK_TAI.
     KtimeTaiNs = 208,
 }
@@ -503,6 +505,13 @@ impl Assembler {
     /// `r0 = helper(r1, ..., r5)`; `r1` to `r5` are lost.
     pub fn call(&mut self, helper: Helper) -> &mut Self {
         self.push(class::JMP | field::CALL, Reg::R0, 0, 0, helper as i32)
+    }
+
+    /// Calls the kernel's function with this number (see [`LoadOptions::device`](super::LoadOptions)), as
+    /// [`call`](Self::call) does.
+    pub(crate) fn call_kernel(&mut self, function: u32) -> &mut Self {
+        const PSEUDO_KFUNC_CALL: u8 = 2;
+        self.push(class::JMP | field::CALL, Reg::R0, PSEUDO_KFUNC_CALL, 0, function.cast_signed())
     }
 
     /// Goes on in the program at `index` of the array, never to return; falls through if there is

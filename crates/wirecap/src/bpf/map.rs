@@ -53,8 +53,28 @@ impl Map {
     ///
     /// [`BpfError`] if the name is not one, the privilege is missing, or the kernel refuses the sizes.
     pub fn create(kind: MapKind, name: &str, value_bytes: u32, max_entries: u32) -> Result<Self, BpfError> {
+        Self::with_flags(kind, name, value_bytes, max_entries, 0)
+    }
+
+    /// Creates an array that may be mapped into the process by its descriptor, as memory that is shared
+    /// with programs: its values side by side, each in a multiple of 8 bytes.
+    ///
+    /// # Errors
+    ///
+    /// As [`create`](Self::create).
+    pub fn create_mappable(name: &str, value_bytes: u32, max_entries: u32) -> Result<Self, BpfError> {
+        Self::with_flags(MapKind::Array, name, value_bytes, max_entries, sys::MAP_MAPPABLE)
+    }
+
+    fn with_flags(
+        kind: MapKind,
+        name: &str,
+        value_bytes: u32,
+        max_entries: u32,
+        flags: u32,
+    ) -> Result<Self, BpfError> {
         let key_bytes = size_of::<u32>() as u32;
-        MapFd::create(kind as u32, object_name(name)?, key_bytes, value_bytes, max_entries)
+        MapFd::create(kind as u32, object_name(name)?, key_bytes, value_bytes, max_entries, flags)
             .map(|fd| Self { name: name.to_owned(), fd })
             .map_err(|source| BpfError::new("create map", name, source))
     }

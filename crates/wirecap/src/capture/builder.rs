@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
+use super::forwarding::{Forwarding, Ports};
 use super::target::{Target, Way};
 use super::{Attached, Capture, Interface, Running};
 use crate::affinity::{Pin, may_run_on};
@@ -15,6 +16,7 @@ use crate::ledger::Mode;
 use crate::limits;
 use crate::packet::{self, Direction};
 use crate::pool::Geometry;
+use crate::ring::Ring;
 use crate::source::Source;
 use crate::time::Timestamps;
 
@@ -70,6 +72,8 @@ pub struct CaptureBuilder {
     pub(super) pin: Pin,
     pub(super) filter: Option<FilterRequest>,
     pub(super) drop_rejected: bool,
+    pub(super) forwarding: Forwarding,
+    pub(super) group_per_interface: bool,
 }
 
 impl CaptureBuilder {
@@ -97,6 +101,8 @@ impl CaptureBuilder {
             pin: Pin::Off,
             filter: None,
             drop_rejected: false,
+            forwarding: Forwarding::default(),
+            group_per_interface: false,
         }
     }
 
@@ -273,29 +279,40 @@ impl CaptureBuilder {
     /// Everything that can be known to be wrong is reported before anything is changed.
     pub fn open(self) -> Result<Capture, OpenError> {
         self.check_numbers()?;
+        self.check_forwarding()?;
         if let Some(path) = &self.file {
             return self.open_file(path);
         }
         let targets = self.targets()?;
         if self.timestamps == Timestamps::Hardware {
-            return Err(targets[0].lacks_hardware_clock());
+            targets.iter().try_for_each(Target::check_hardware_clock)?;
         }
+        let transmit_on = self.transmit_devices(&targets)?;
         let filters = targets.iter().map(Target::compile_filter).collect::<Result<Vec<_>, _>>()?;
         let geometry = self.geometry(&targets)?;
         let bytes = |target: &Target| target.pool_bytes(geometry);
         let locked = |target: &&Target| matches!(target.way, Way::Xdp(_));
+        let new_bytes = self.new_packets_bytes(geometry);
         limits::check_memory(
-            targets.iter().map(bytes).sum(),
-            targets.iter().filter(locked).map(bytes).sum(),
+            targets.iter().map(bytes).sum::<u64>() + new_bytes,
+            targets.iter().filter(locked).map(bytes).sum::<u64>() + new_bytes,
         )?;
-        let commons = self.commons(&targets, geometry)?;
+        let commons = if self.forwards() {
+            self.forwarding_commons(&targets, &transmit_on, geometry)?
+        } else {
+            self.commons(&targets, geometry)?
+        };
         let mut rings = Vec::new();
         let mut interfaces = Vec::new();
         let mut attached = Vec::new();
+        let mut ports = Ports::default();
         for (interface_index, (target, filter)) in targets.into_iter().zip(filters).enumerate() {
             let opened =
                 self.open_target(&target, filter, geometry, commons.as_ref(), interface_index, rings.len())?;
             rings.extend(opened.rings);
+            if self.forwards() {
+                ports.add_captured(&target.device, opened.tx, opened.refills)?;
+            }
             attached.push(Attached {
                 target: target.clone(),
                 counters_at_start: opened.counters_at_start,
@@ -313,10 +330,36 @@ impl CaptureBuilder {
                 filter: target.filter,
             });
         }
+        for device in &transmit_on {
+            ports.add_transmitting(device, commons.as_ref(), rings.len())?;
+        }
+        let forwarding =
+            self.forwards().then(|| ports.open(&self, &rings, commons.as_ref(), geometry)).unzip();
         let workers = self.workers.or(self.most_workers).unwrap_or(rings.len()).clamp(1, rings.len());
-        let group = Group::new(rings, workers, self.mode, self.stuck_after);
+        let group = self.group(rings, workers, interfaces.len())?;
         let running = Running { interfaces: attached, file: None, end: None };
-        Capture::start(group, interfaces, running, geometry, &self.pin)
+        Capture::start(group, interfaces, running, forwarding, geometry, &self.pin)
+    }
+
+    /// The buddy group of all rings, or one for each interface.
+    fn group(
+        &self,
+        rings: Vec<Arc<dyn Ring>>,
+        workers: usize,
+        interfaces: usize,
+    ) -> Result<Group, OpenError> {
+        if !self.group_per_interface {
+            return Ok(Group::new(rings, workers, self.mode, self.stuck_after));
+        }
+        if workers < interfaces {
+            return Err(OpenError::BadParameter {
+                parameter: "the number of workers",
+                value: workers as u64,
+                allowed: format!("{interfaces} or more: one for each interface's group"),
+            });
+        }
+        let parts = rings.iter().map(|ring| ring.identity().interface_index).collect();
+        Ok(Group::in_parts(rings, parts, workers, self.mode, self.stuck_after))
     }
 
     fn open_file(&self, path: &Path) -> Result<Capture, OpenError> {
@@ -330,7 +373,7 @@ impl CaptureBuilder {
         // Nothing is pooled: memory is taken chunk by chunk.
         let geometry = Geometry { chunk_cells: self.chunk_cells, chunks: 1, cell_bytes: 0 };
         let running = Running { interfaces: Vec::new(), file: Some(ring), end: None };
-        Capture::start(group, Vec::new(), running, geometry, &self.pin)
+        Capture::start(group, Vec::new(), running, (None, None), geometry, &self.pin)
     }
 
     fn check_numbers(&self) -> Result<(), OpenError> {

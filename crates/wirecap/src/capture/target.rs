@@ -4,12 +4,13 @@ use std::sync::Arc;
 
 use super::builder::{CaptureBuilder, DEFAULT_CHUNKS, Engine, MAX_CELLS};
 use super::{Attachment, Reception};
-use crate::device::{self, Device, DeviceCounters, DropSource, RxMetadata, XdpSupport};
+use crate::device::{self, Device, DeviceCounters, DropSource, HardwareClock, RxMetadata, XdpSupport};
 use crate::error::{FilterChangeError, OpenError};
 use crate::filter::{Filter, FilterRequest};
 use crate::limits;
 use crate::packet::{self, Direction, Spread, Unplaced};
 use crate::pool::Geometry;
+use crate::refill::Refill;
 use crate::ring::Ring;
 use crate::source::DeviceName;
 use crate::steer::Steering;
@@ -53,21 +54,26 @@ impl Target {
         Ok(self.filter.as_ref().map(compile).transpose()?)
     }
 
-    /// Why its packets do not get the times at which the device received them.
-    pub(super) fn lacks_hardware_clock(&self) -> OpenError {
+    /// Looks whether its packets get the times at which the device received them.
+    pub(super) fn check_hardware_clock(&self) -> Result<(), OpenError> {
         let interface = self.device.name.clone();
         let driver = self.device.driver.as_deref().unwrap_or("without a name");
         let offers = |xdp: &XdpSupport| xdp.rx_metadata.contains(RxMetadata::TIMESTAMP);
         let reason = match &self.way {
             Way::Packet { .. } => "the engine packet gives the kernel's time".to_owned(),
-            Way::Xdp(_) if self.device.xdp.as_ref().is_some_and(offers) => {
-                format!(
-                    "its driver ({driver}) offers them to XDP programs, but none was there to try them with"
-                )
+            Way::Xdp(_) if !self.device.xdp.as_ref().is_some_and(offers) => {
+                format!("its driver ({driver}) does not show them to XDP programs")
             }
-            Way::Xdp(_) => format!("its driver ({driver}) does not show them to XDP programs"),
+            Way::Xdp(_) => match self.device.hardware_clock()? {
+                HardwareClock::EveryPacket => return Ok(()),
+                HardwareClock::Missing => format!("its driver ({driver}) has no clock of the device"),
+                HardwareClock::Off | HardwareClock::SomePackets => format!(
+                    "the device was not told to stamp every packet; \"hwstamp_ctl -i {interface} -r 1\" (package linuxptp) \
+                     tells it"
+                ),
+            },
         };
-        OpenError::NoHardwareClock { interface, reason }
+        Err(OpenError::NoHardwareClock { interface, reason })
     }
 
     /// The device's counters; `None` if they do not tell its drops, or not by themselves.
@@ -100,6 +106,9 @@ impl Target {
 #[derive(Debug)]
 pub(super) struct Opened {
     pub(super) rings: Vec<Arc<dyn Ring>>,
+    /// The tx rings of its queues, and the fill rings: if the capture forwards, with the engine `xdp`.
+    pub(super) tx: Vec<xdp::PreparedTx>,
+    pub(super) refills: Vec<Arc<Refill>>,
     pub(super) attachment: Attachment,
     pub(super) counters_at_start: Option<DeviceCounters>,
     /// Counts packets that no ring gets because their queue is not known.
@@ -145,13 +154,13 @@ impl CaptureBuilder {
         for target in &mut targets {
             (target.way, target.why) = self.way(target)?;
         }
-        self.deal_rings(&mut targets);
+        self.deal_rings(&mut targets)?;
         Ok(targets)
     }
 
     /// Where there are fewer rings than workers were asked for, has the engine `xdp` make more: for each
     /// queue as near to the same number as whole rings are.
-    fn deal_rings(&self, targets: &mut [Target]) {
+    fn deal_rings(&self, targets: &mut [Target]) -> Result<(), OpenError> {
         let rings = targets.iter().map(Target::rings).sum();
         let mut extra = self.workers.unwrap_or(0).saturating_sub(rings);
         let steerings = targets.iter_mut().filter_map(|target| match &mut target.way {
@@ -159,6 +168,12 @@ impl CaptureBuilder {
             Way::Packet { .. } => None,
         });
         let steerings: Vec<&mut Steering> = steerings.collect();
+        if self.forwards() && extra > 0 && !steerings.is_empty() {
+            return Err(OpenError::NotForwarding {
+                option: "more workers than receive queues (--workers)",
+                reason: "rings that share a queue share its cells and its completion ring",
+            });
+        }
         let mut left: usize = steerings.iter().map(|steering| steering.queues().len()).sum();
         for steering in steerings {
             let queues = steering.queues().len();
@@ -166,6 +181,7 @@ impl CaptureBuilder {
             (extra, left) = (extra - own, left - queues);
             *steering = Steering::new(steering.queues().to_vec(), queues + own);
         }
+        Ok(())
     }
 
     /// The way in which packets are received from `target`, and why, if that is our choice.
@@ -227,7 +243,9 @@ impl CaptureBuilder {
         if target.whole {
             let count = self.workers.or(self.most_workers);
             let rings = count.map_or(target.device.rx_queues, |count| count as u32);
-            let direction = self.direction.unwrap_or_default();
+            // What a capture that forwards sends it must not see, and forward again.
+            let default = if self.forwards() { Direction::In } else { Direction::default() };
+            let direction = self.direction.unwrap_or(default);
             return Ok(Way::Packet { spread: Spread::Flows { rings }, direction });
         }
         if self.wants_sent() {
@@ -269,6 +287,8 @@ impl CaptureBuilder {
                 let opened = xdp::open(&target.device, steering, &settings)?;
                 Ok(Opened {
                     rings: opened.rings,
+                    tx: opened.tx,
+                    refills: opened.refills,
                     counters_at_start: opened.counters_at_start,
                     attachment: Attachment::Xdp(Box::new(opened.attachment)),
                     unplaced: None,
@@ -297,6 +317,8 @@ impl CaptureBuilder {
                 let opened = packet::open(&target.device, &settings)?;
                 Ok(Opened {
                     rings: opened.rings,
+                    tx: Vec::new(),
+                    refills: Vec::new(),
                     counters_at_start: target.counters(),
                     attachment: Attachment::Packet(Box::new(opened.attachment)),
                     unplaced: opened.unplaced,

@@ -16,9 +16,9 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use crate::chunk::{Chunk, Home, RingIdentity, Stamps};
 use crate::packet::frame::{self, BadFrame, Frame};
 use crate::pool::Descriptor;
-use crate::recycle::CellList;
+use crate::recycle::{CellList, Spare};
 use crate::sieve::{Sieve, Sifted};
-use crate::sys::memory::Mapping;
+use crate::sys::memory::{Mapping, prefetch};
 use crate::sys::packet::BlockShape;
 
 /// Places in a block, whose description has `struct tpacket_hdr_v1` after two words of its own.
@@ -36,6 +36,12 @@ mod place {
 
 const _: () = assert!(size_of::<libc::tpacket_block_desc>() == 48);
 const _: () = assert!(place::STATUS == 8 && place::PACKETS == 12 && place::FIRST == 16);
+
+/// How many packets ahead memory is fetched: as many as are looked at while it comes.
+const PACKETS_AHEAD: usize = 16;
+/// How much of a packet is fetched: its header, and what programs look at first.
+const LINES_AHEAD: usize = 2;
+const LINE_BYTES: usize = 64;
 
 /// What the kernel wrote cannot be.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -72,6 +78,8 @@ pub(crate) struct Blocks {
     holders: Box<[AtomicU32]>,
     /// The kernel puts in no more packets.
     ended: AtomicBool,
+    /// The list of the chunk that was dropped last, for the next one.
+    spare: Spare,
 }
 
 impl Blocks {
@@ -80,7 +88,8 @@ impl Blocks {
         assert!(shape.ring_bytes() <= mapping.bytes(), "the ring is larger than its mapping");
         assert!((shape.block_bytes as usize).is_multiple_of(rustix::param::page_size()), "blocks are pages");
         let holders = (0..shape.blocks).map(|_| AtomicU32::new(0)).collect();
-        Self { mapping, shape, next: AtomicU64::new(1), holders, ended: AtomicBool::new(false) }
+        let (next, ended, spare) = (AtomicU64::new(1), AtomicBool::new(false), Spare::new());
+        Self { mapping, shape, next, holders, ended, spare }
     }
 
     /// Opens the next block, if the kernel has handed it over. Each is opened once.
@@ -197,6 +206,7 @@ unsafe impl Home for Blocks {
     fn recycle(&self, list: Box<CellList>) {
         let first = list.cells.first().expect("no chunk is empty");
         self.let_go(first.address as usize / self.shape.block_bytes as usize);
+        self.spare.put(list);
     }
 }
 
@@ -226,16 +236,16 @@ impl OpenBlock {
     }
 
     /// Takes up to `count` packets out that the sieve wants. Those longer than `longest` bytes are super-packets.
+    #[inline]
     pub(crate) fn take(&mut self, count: u32, longest: u32, sieve: &mut Sieve) -> Taken<'_> {
         let count = count.min(self.left) as usize;
-        let list = CellList::with_capacity(count);
+        let list = self.blocks.spare.list(count);
         let mut taken = Taken { block: self, list, bytes: 0, super_packets: 0, bad: None };
-        while taken.list.cells.len() < count && taken.block.left > 0 {
-            if let Err(bad) = taken.add_next(longest, sieve) {
-                taken.bad = Some(bad);
-                break;
-            }
-        }
+        // Mostly nobody asks for less than everything, and then nobody is asked for each packet.
+        taken.bad = match sieve.is_idle() {
+            true => taken.add(count, longest, |_, _| true),
+            false => taken.add(count, longest, |base, frame| is_wanted(base, frame, sieve)),
+        };
         taken
     }
 }
@@ -269,34 +279,47 @@ pub(crate) struct Taken<'a> {
 }
 
 impl Taken<'_> {
-    fn add_next(&mut self, longest: u32, sieve: &mut Sieve) -> Result<(), BadBlock> {
+    /// Adds the next packets that are wanted, up to `count` of all; gives why there are no more of them.
+    #[inline]
+    fn add(
+        &mut self,
+        count: usize,
+        longest: u32,
+        mut wants: impl FnMut(NonNull<u8>, &Frame) -> bool,
+    ) -> Option<BadBlock> {
         let block = &mut *self.block;
+        let base = block.blocks.mapping.base();
         let end = block.blocks.start(block.index) + block.blocks.shape.block_bytes as usize;
-        // SAFETY: the range is the rest of a block that was handed over and is held, so it is mapped, and
-        // neither the kernel nor a chunk has it.
-        let frame = unsafe { frame::read(block.blocks.mapping.base(), &(block.rest..end), block.next) }
-            .map_err(|frame| BadBlock { block: block.index, frame })?;
-        (block.rest, block.next) = (frame.end, frame.next);
-        block.left -= 1;
-        if !sieve.is_idle() && !self.is_wanted(&frame, sieve) {
-            return Ok(());
+        let (mut rest, mut next, mut left) = (block.rest, block.next, block.left);
+        let (mut bytes, mut super_packets, mut len) = (0, 0, 0);
+        let mut bad = None;
+        // Written to in place: a push looks for room once more for each packet.
+        let places = &mut self.list.cells.spare_capacity_mut()[..count];
+        while left > 0 && len < count {
+            // SAFETY: the range is the rest of a block that was handed over and is held, so it is mapped, and
+            // neither the kernel nor a chunk has it.
+            let frame = match unsafe { frame::read(base, &(rest..end), next) } {
+                Ok(frame) => frame,
+                Err(frame) => {
+                    bad = Some(BadBlock { block: block.index, frame });
+                    break;
+                }
+            };
+            fetch_ahead(base, frame.next, frame.next.wrapping_sub(next));
+            (rest, next) = (frame.end, frame.next);
+            left -= 1;
+            if wants(base, &frame) {
+                bytes += u64::from(frame.wire_len);
+                super_packets += u64::from(frame.wire_len > longest);
+                places[len].write(frame.descriptor);
+                len += 1;
+            }
         }
-        self.bytes += u64::from(frame.wire_len);
-        self.super_packets += u64::from(frame.wire_len > longest);
-        self.list.cells.push(frame.descriptor);
-        Ok(())
-    }
-
-    #[cold]
-    fn is_wanted(&self, frame: &Frame, sieve: &mut Sieve) -> bool {
-        let base = self.block.blocks.mapping.base();
-        let Descriptor { address, len, .. } = frame.descriptor;
-        // SAFETY: `frame::read` found that the packet and its header lie in the block, which is ours.
-        let (data, packet_type) = unsafe {
-            let start = base.add(address as usize);
-            (slice::from_raw_parts(start.as_ptr(), len as usize), frame::packet_type(base, frame))
-        };
-        sieve.wants(1, &Sifted { data, wire_len: frame.wire_len, tagged: frame.tagged, packet_type })
+        (block.rest, block.next, block.left) = (rest, next, left);
+        (self.bytes, self.super_packets) = (bytes, super_packets);
+        // SAFETY: the list was empty, and so many were written from its start on.
+        unsafe { self.list.cells.set_len(len) };
+        bad
     }
 
     /// How many packets were taken.
@@ -323,6 +346,28 @@ impl Taken<'_> {
         // descriptor says; the block was just held for the chunk.
         Some(unsafe { Chunk::new(self.list, home, ring, stamps, sequence, offloaded) })
     }
+}
+
+/// Has the processor fetch a packet that comes some packets behind the one at `next`, if they are all as far from
+/// each other as the last two. Where a packet stands only the one before it tells, so that without this each would
+/// be waited for by itself.
+#[inline]
+fn fetch_ahead(base: NonNull<u8>, next: usize, distance: usize) {
+    let place = base.as_ptr().wrapping_add(next).wrapping_add(distance.wrapping_mul(PACKETS_AHEAD));
+    for line in 0..LINES_AHEAD {
+        prefetch(place.wrapping_add(line * LINE_BYTES));
+    }
+}
+
+/// Whether the sieve wants a packet that was [read](frame::read) behind `base`, and is ours.
+fn is_wanted(base: NonNull<u8>, frame: &Frame, sieve: &mut Sieve) -> bool {
+    let Descriptor { address, len, .. } = frame.descriptor;
+    // SAFETY: `frame::read` found that the packet and its header lie in the block.
+    let (data, packet_type) = unsafe {
+        let start = base.add(address as usize);
+        (slice::from_raw_parts(start.as_ptr(), len as usize), frame::packet_type(base, frame))
+    };
+    sieve.wants(1, &Sifted { data, wire_len: frame.wire_len, tagged: frame.tagged, packet_type })
 }
 
 #[cfg(all(test, not(loom)))]
@@ -417,6 +462,7 @@ mod tests {
             interface_index: 0,
             snap_len: 4096,
             link_type: crate::savefile::LinkType::ETHERNET,
+            order: Default::default(),
         })
     }
 

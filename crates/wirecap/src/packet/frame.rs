@@ -67,48 +67,64 @@ pub(crate) struct Frame {
 /// # Safety
 ///
 /// The room must be mapped behind `base`, and be nobody else's.
+#[inline]
 pub(crate) unsafe fn read(base: NonNull<u8>, room: &Range<usize>, offset: usize) -> Result<Frame, BadFrame> {
     let bad = |mac, len| BadFrame { offset, mac, len };
-    if offset < room.start || offset.saturating_add(HEADER_BYTES) > room.end {
+    if offset < room.start || offset > room.end.saturating_sub(HEADER_BYTES) {
         return Err(bad(0, 0));
     }
     // SAFETY: the header lies in the room, as was just checked.
     let place = unsafe { base.add(offset) };
     // SAFETY: as above; the struct is made of integers.
-    let mut header = unsafe { place.cast::<tpacket3_hdr>().read_unaligned() };
-    let start = offset + usize::from(header.tp_mac);
-    let end = start.saturating_add(header.tp_snaplen as usize);
+    let header = unsafe { place.cast::<tpacket3_hdr>().read_unaligned() };
+    // As 64 bits hold any place and any length, nothing wraps around.
+    let end = offset as u64 + u64::from(header.tp_mac) + u64::from(header.tp_snaplen);
     // In front of the packet, behind the header, there must be room for a tag. The kernel leaves the
     // link-layer address of the sender and some padding there.
-    if usize::from(header.tp_mac) < HEADER_BYTES + TAG_BYTES || end > room.end {
+    if usize::from(header.tp_mac) < HEADER_BYTES + TAG_BYTES || end > room.end as u64 {
         return Err(bad(header.tp_mac, header.tp_snaplen));
     }
-    let tagged = header.tp_status & libc::TP_STATUS_VLAN_VALID != 0;
-    if tagged && header.tp_snaplen as usize >= ADDRESS_BYTES {
-        // SAFETY: the packet and what is in front of it lie in the room.
-        unsafe { put_tag_back(place, &mut header) };
+    if header.tp_status & libc::TP_STATUS_VLAN_VALID == 0 {
+        return Ok(Frame::of(&header, offset, false));
     }
-    let mac = header.tp_mac;
-    Ok(Frame {
-        descriptor: Descriptor {
-            address: (offset + usize::from(mac)) as u64,
-            len: header.tp_snaplen,
-            options: mac.into(),
-        },
-        wire_len: header.tp_len,
-        end,
-        next: offset.saturating_add(header.tp_next_offset as usize),
-        tagged,
-    })
+    // SAFETY: the packet and what is in front of it lie in the room.
+    let header = unsafe { put_tag_back(place) };
+    Ok(Frame::of(&header, offset, true))
 }
 
-/// Moves the addresses down by the length of a tag, and writes the tag behind them. The header then
-/// describes the packet with its tag.
+impl Frame {
+    /// The packet whose header, which was checked, stands at `offset`.
+    #[inline]
+    fn of(header: &tpacket3_hdr, offset: usize, tagged: bool) -> Self {
+        let address = offset + usize::from(header.tp_mac);
+        Self {
+            descriptor: Descriptor {
+                address: address as u64,
+                len: header.tp_snaplen,
+                options: header.tp_mac.into(),
+            },
+            wire_len: header.tp_len,
+            end: address + header.tp_snaplen as usize,
+            // Where this wraps around it leads in front of the room.
+            next: offset.wrapping_add(header.tp_next_offset as usize),
+            tagged,
+        }
+    }
+}
+
+/// Moves the addresses down by the length of a tag, and writes the tag behind them, unless the packet was cut before
+/// their end. The header then describes the packet with its tag.
 ///
 /// # Safety
 ///
-/// `place` must be that of `header`, with room for a tag and the addresses where it says.
-unsafe fn put_tag_back(place: NonNull<u8>, header: &mut tpacket3_hdr) {
+/// At `place` there must be a header, with room for a tag and the packet where it says.
+#[cold]
+unsafe fn put_tag_back(place: NonNull<u8>) -> tpacket3_hdr {
+    // SAFETY: the caller's promise; the struct is made of integers.
+    let mut header = unsafe { place.cast::<tpacket3_hdr>().read_unaligned() };
+    if (header.tp_snaplen as usize) < ADDRESS_BYTES {
+        return header;
+    }
     let tpid = match header.tp_status & libc::TP_STATUS_VLAN_TPID_VALID {
         0 => TPID_8021Q,
         _ => header.hv1.tp_vlan_tpid,
@@ -125,8 +141,9 @@ unsafe fn put_tag_back(place: NonNull<u8>, header: &mut tpacket3_hdr) {
         let start = place.add(header.tp_mac.into());
         start.copy_from(start.add(TAG_BYTES), ADDRESS_BYTES);
         start.add(ADDRESS_BYTES).cast::<[u8; TAG_BYTES]>().write([a, b, c, d]);
-        place.cast::<tpacket3_hdr>().write_unaligned(*header);
+        place.cast::<tpacket3_hdr>().write_unaligned(header);
     }
+    header
 }
 
 /// The length on the wire of the packet whose header stands at `header`.
@@ -171,12 +188,24 @@ pub(crate) unsafe fn packet_type(base: NonNull<u8>, frame: &Frame) -> Option<Pac
 /// As for [`wire_len`].
 #[inline]
 pub(crate) unsafe fn timestamp(header: NonNull<u8>) -> Timestamp {
+    // SAFETY: the caller's promise.
+    let (seconds, nanos) = unsafe { seconds_and_nanos(header) };
+    Timestamp::from_unix_nanos(seconds * 1_000_000_000 + u64::from(nanos))
+}
+
+/// When the packet arrived whose header stands at `header`, as the kernel has it.
+///
+/// # Safety
+///
+/// As for [`wire_len`].
+#[inline]
+pub(crate) unsafe fn seconds_and_nanos(header: NonNull<u8>) -> (u64, u32) {
     let header = header.cast::<tpacket3_hdr>().as_ptr();
     // SAFETY: the caller's promise.
-    let (seconds, nanos) = unsafe {
-        ((&raw const (*header).tp_sec).read_unaligned(), (&raw const (*header).tp_nsec).read_unaligned())
-    };
-    Timestamp::from_unix_nanos(u64::from(seconds) * 1_000_000_000 + u64::from(nanos))
+    unsafe {
+        let seconds = (&raw const (*header).tp_sec).read_unaligned();
+        (seconds.into(), (&raw const (*header).tp_nsec).read_unaligned())
+    }
 }
 
 /// The tag that the kernel had taken out of the packet, and which was put back.

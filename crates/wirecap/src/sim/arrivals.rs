@@ -57,9 +57,9 @@ impl Arrivals {
     }
 
     /// The times, in nanoseconds from the start, of those before `end`.
-    pub(super) fn times(&self, random: Random, end: Duration) -> Times {
+    pub(super) fn times(self, random: Random, end: Duration) -> Times {
         let mut times = Times {
-            arrivals: self.clone(),
+            arrivals: self,
             random,
             end: end.as_nanos() as u64,
             count: 0,
@@ -148,7 +148,7 @@ mod tests {
     const SECOND: Duration = Duration::from_secs(1);
 
     fn times(arrivals: &Arrivals) -> Vec<u64> {
-        let mut times = arrivals.times(Random::new(1), SECOND);
+        let mut times = arrivals.clone().times(Random::new(1), SECOND);
         let mut all = Vec::new();
         while let Some(time) = times.peek() {
             all.push(time);

@@ -4,7 +4,7 @@ use std::fmt;
 use std::time::Duration;
 
 use crate::chunk::Chunk;
-use crate::ledger::{Ledger, Mode};
+use crate::ledger::{Ledger, Mode, PortAccount};
 use crate::sim::{SimCapture, SimSettings, Violation};
 use crate::supply::Supply;
 
@@ -16,7 +16,7 @@ pub enum BrokenPromise {
     Cells {
         /// The ring, or the first of those that share a pool.
         ring: usize,
-        /// Cells that are free, that wait on the rx ring, that are in a chunk or idle.
+        /// Cells that are free, that wait on the rx ring, that are in a chunk or idle, or on their way out.
         found: usize,
         /// R x M, of all rings that share the pool.
         cells: usize,
@@ -49,6 +49,20 @@ pub enum BrokenPromise {
         delivered: u64,
         /// Packets that were in chunks.
         in_chunks: u64,
+    },
+    /// What was to be sent was sent or counted as dropped.
+    Sending {
+        /// Packets that the kernel sent.
+        sent: u64,
+        /// The port's account.
+        account: Box<PortAccount>,
+    },
+    /// The kernel finds only cells of the application's on the tx ring.
+    TxRing {
+        /// The queue.
+        queue: usize,
+        /// The address of another: bytes from the start of the pool.
+        address: u64,
     },
     /// Order is kept, and nothing is delivered twice.
     Order {
@@ -85,6 +99,15 @@ impl fmt::Display for BrokenPromise {
                 "of {arrived} packets that arrived at ring {ring} the ledger offered {offered} and delivered \
                  {delivered}, and {in_chunks} were in chunks"
             ),
+            Self::Sending { sent, account } => {
+                write!(f, "{sent} packets were sent, and the port's account is {account:?}")
+            }
+            Self::TxRing { queue, address } => {
+                write!(
+                    f,
+                    "on the tx ring of queue {queue} the kernel found a cell at {address:#x} that is in use"
+                )
+            }
             Self::Order { ring, sequence } => {
                 write!(f, "chunk {sequence} of ring {ring} is out of order or repeats packets")
             }
@@ -104,6 +127,8 @@ pub(super) struct Audit {
     guaranteed: Option<usize>,
     /// The backlog above which offloading is allowed; `None` in basic mode.
     threshold: Option<f64>,
+    /// Packets that the kernel sent, if the capture forwards.
+    sent: Option<u64>,
     broken: Vec<BrokenPromise>,
 }
 
@@ -130,7 +155,8 @@ impl Audit {
         };
         let guaranteed = settings.elastic.then(|| Supply::guaranteed(settings.geometry.cells()) as usize);
         let rings = vec![Page::default(); settings.rings];
-        Self { rings, cells, guaranteed, threshold, broken: Vec::new() }
+        let sent = settings.forwards.then_some(0);
+        Self { rings, cells, guaranteed, threshold, sent, broken: Vec::new() }
     }
 
     fn found(&mut self, promise: BrokenPromise) {
@@ -179,6 +205,11 @@ impl Audit {
         self.rings[chunk.ring_index()].held -= chunk.len();
     }
 
+    /// The kernel has sent so many packets more.
+    pub(super) fn sent(&mut self, packets: usize) {
+        self.sent = self.sent.map(|sent| sent + packets as u64);
+    }
+
     /// Counts all cells.
     pub(super) fn check_cells(&mut self, capture: &SimCapture) {
         let mut sum = capture.stock_cells();
@@ -188,7 +219,7 @@ impl Audit {
             let found = home + waiting + self.rings[ring].held;
             sum += found;
             match self.guaranteed {
-                None if found != self.cells => {
+                None if self.sent.is_none() && found != self.cells => {
                     self.found(BrokenPromise::Cells { ring, found, cells: self.cells });
                 }
                 Some(guaranteed) if found < guaranteed => {
@@ -201,6 +232,10 @@ impl Audit {
         if self.guaranteed.is_some() && sum != cells {
             self.found(BrokenPromise::Cells { ring: 0, found: sum, cells });
         }
+        let on_their_way = capture.cells_on_their_way();
+        if self.sent.is_some() && sum + on_their_way != capture.cells() {
+            self.found(BrokenPromise::Cells { ring: 0, found: sum + on_their_way, cells: capture.cells() });
+        }
     }
 
     /// Balances the books at the end. `arrived` is how many packets there were, ring by ring.
@@ -210,6 +245,21 @@ impl Audit {
         ledger: &Ledger,
         arrived: &[u64],
     ) -> Vec<BrokenPromise> {
+        if let Some(sent) = self.sent {
+            let account = ledger.ports[0].account;
+            let queues = 0..arrived.len();
+            let last: usize = queues.map(|queue| capture.transmitter(queue).take_sent().len()).sum();
+            let sent = sent + last as u64;
+            let is_known = account.taken <= ledger.total.delivered && account.waiting == 0;
+            if !is_known || account.sent != sent || account.taken != sent + account.dropped.total() {
+                self.found(BrokenPromise::Sending { sent, account: Box::new(account) });
+            }
+            for queue in 0..arrived.len() {
+                for address in capture.transmitter(queue).violations() {
+                    self.found(BrokenPromise::TxRing { queue, address });
+                }
+            }
+        }
         for (ring, &arrived) in arrived.iter().enumerate() {
             for violation in capture.kernel(ring).violations() {
                 self.found(BrokenPromise::FillRing { ring, violation });

@@ -67,6 +67,11 @@ pub enum Violation {
         /// The cell's number in the pool.
         cell: usize,
     },
+    /// This cell is being sent.
+    PostedWhileSent {
+        /// The cell's number in the pool.
+        cell: usize,
+    },
 }
 
 /// The kernel behind one ring: the driver's descriptors, and its halves of the fill and rx rings.
@@ -104,6 +109,8 @@ enum Place {
     Away,
     /// In the driver's hands.
     Here,
+    /// In the hands of a driver that sends it.
+    Sending,
     /// Out of use: never to be written to again.
     Lost,
 }
@@ -116,6 +123,16 @@ impl Places {
     pub(super) fn new(pool: &Pool) -> Self {
         let away = vec![Place::Away; pool.geometry().cells() as usize];
         Self(Arc::new(std::sync::Mutex::new(away)))
+    }
+
+    /// Says that a cell is being sent; whether it was the application's to send.
+    pub(super) fn take(&self, cell: usize) -> bool {
+        self.put(cell, Place::Sending) == Place::Away
+    }
+
+    /// Says that a cell was sent.
+    pub(super) fn give(&self, cell: usize) {
+        self.put(cell, Place::Away);
     }
 
     /// Says that a cell is at `place`, and where it was.
@@ -164,6 +181,9 @@ impl SimKernel {
     /// others follow before the next packet, or by [`look`](Self::look).
     pub fn receive_in_parts(&self, packet: &[u8], time: Timestamp, cells_now: usize) -> Fate {
         let mut state = lock(&self.state);
+        if packet.len() <= self.room() && cells_now > 0 {
+            return self.receive_whole(&mut state, packet, time);
+        }
         let mut pieces: Vec<&[u8]> = packet.chunks(self.room()).collect();
         if pieces.is_empty() {
             pieces.push(packet);
@@ -181,6 +201,20 @@ impl SimKernel {
         let (now, later) = descriptors.split_at(cells_now.min(descriptors.len()));
         state.publish(now);
         state.held_back = later.to_vec();
+        Fate::Received
+    }
+
+    /// Receives a packet into one cell, as nearly all are: without memory for lists of cells.
+    fn receive_whole(&self, state: &mut State, packet: &[u8], time: Timestamp) -> Fate {
+        if let Err(fate) = state.provide(self, 1) {
+            return fate;
+        }
+        let cell = state.descriptors.pop_front().expect("a cell was provided");
+        self.places.put(self.pool.index_of(cell), Place::Away);
+        // SAFETY: the application posted the cell, so it does not touch it until it is published.
+        unsafe { self.write(cell, packet, time) };
+        let address = cell + u64::from(HEADROOM_BYTES);
+        state.publish(&[Descriptor { address, len: packet.len() as u32, options: 0 }]);
         Fate::Received
     }
 
@@ -296,9 +330,15 @@ impl SimKernel {
 }
 
 impl State {
-    /// Free cells and room on the rx ring for a packet of `count`, or which of them was missing; that is
-    /// then counted.
+    /// Free cells for a packet of `count`; see [`provide`](Self::provide).
     fn next_cells(&mut self, kernel: &SimKernel, count: usize) -> Result<Vec<u64>, Fate> {
+        self.provide(kernel, count)?;
+        Ok(self.descriptors.drain(..count).collect())
+    }
+
+    /// Sees to it that there are free cells and room on the rx ring for a packet of `count`, or says which
+    /// of them was missing; that is then counted.
+    fn provide(&mut self, kernel: &SimKernel, count: usize) -> Result<(), Fate> {
         self.publish_rest();
         if self.descriptors.len() < count {
             self.refill(kernel, count.max(self.descriptor_count));
@@ -312,7 +352,7 @@ impl State {
             self.drops.ring_full += 1;
             return Err(Fate::RingFull);
         }
-        Ok(self.descriptors.drain(..count).collect())
+        Ok(())
     }
 
     fn rx_free(&mut self) -> u32 {
@@ -368,6 +408,7 @@ impl State {
             match places.put(cell, Place::Here) {
                 Place::Away => self.descriptors.push_back(address),
                 Place::Here => self.violations.push(Violation::PostedTwice { cell }),
+                Place::Sending => self.violations.push(Violation::PostedWhileSent { cell }),
                 Place::Lost => {
                     places.put(cell, Place::Lost);
                     self.lost_cells += 1;

@@ -78,3 +78,96 @@ fn workers_end_without_an_error() {
         goes.join().unwrap().unwrap();
     });
 }
+
+fn forwarding(rings: usize, mode: Mode) -> SimCapture {
+    SimCapture::new(&SimSettings {
+        rings,
+        workers: rings,
+        geometry: Geometry { chunk_cells: 1, chunks: 2, cell_bytes: 16 },
+        mode,
+        descriptors: 1,
+        forwards: true,
+        ..SimSettings::default()
+    })
+}
+
+fn next_chunk(worker: &mut SimWorker) -> Chunk {
+    match worker.ask(Duration::ZERO) {
+        Ok(Answer::Chunk { chunk, .. }) => chunk,
+        answer => panic!("a packet waits: {answer:?}"),
+    }
+}
+
+fn send(mut chunk: Chunk, mut port: Port) {
+    chunk.drain().for_each(|packet| port.send(packet));
+    port.flush();
+}
+
+/// Two threads send, each takes back what is completed, and a third one, too: every cell is sent once and comes home
+/// once.
+#[test]
+fn a_cell_that_is_sent_comes_home_once() {
+    model(|| {
+        let capture = forwarding(1, Mode::Basic);
+        let kernel = capture.kernel(0);
+        [0, 1].iter().for_each(|byte| _ = kernel.receive(&[*byte], Timestamp::default()));
+        let mut worker = capture.worker(0);
+        let chunks = [next_chunk(&mut worker), next_chunk(&mut worker)];
+        let senders = chunks.map(|chunk| {
+            let port = capture.port().expect("the capture forwards");
+            thread::spawn(move || send(chunk, port))
+        });
+        capture.tend();
+        senders.into_iter().for_each(|sender| sender.join().unwrap());
+        capture.tend();
+        let transmitter = capture.transmitter(0);
+        assert_eq!((transmitter.take_sent().len(), transmitter.cells()), (2, 0));
+        assert_eq!((kernel.free_cells(), kernel.violations(), transmitter.violations()), (2, vec![], vec![]));
+    });
+}
+
+/// Completions are taken while a chunk comes home and while the kernel completes more.
+#[test]
+fn completions_and_recycling_do_not_disturb_each_other() {
+    model(|| {
+        let capture = forwarding(1, Mode::Basic);
+        let kernel = capture.kernel(0);
+        [0, 1].iter().for_each(|byte| _ = kernel.receive(&[*byte], Timestamp::default()));
+        let mut worker = capture.worker(0);
+        let (sent, dropped) = (next_chunk(&mut worker), next_chunk(&mut worker));
+        capture.transmitter(0).set_late(true);
+        send(sent, capture.port().expect("the capture forwards"));
+        let dropper = thread::spawn(move || drop(dropped));
+        let device = {
+            let transmitter = Arc::clone(capture.transmitter(0));
+            thread::spawn(move || transmitter.complete(1, |_| 0))
+        };
+        capture.tend();
+        dropper.join().unwrap();
+        device.join().unwrap();
+        capture.tend();
+        assert_eq!((kernel.free_cells(), kernel.violations()), (2, vec![]));
+        assert_eq!(capture.transmitter(0).cells(), 0);
+    });
+}
+
+/// Two workers have chunks of one ring and are done with them in any order: the packets leave in the ring's order.
+#[test]
+fn packets_leave_in_the_order_of_their_ring() {
+    model(|| {
+        let capture = forwarding(1, Mode::Advanced(0.0));
+        let kernel = capture.kernel(0);
+        [7, 8].iter().for_each(|byte| _ = kernel.receive(&[*byte], Timestamp::default()));
+        let mut worker = capture.worker(0);
+        let (first, second) = (next_chunk(&mut worker), next_chunk(&mut worker));
+        let [port, other_port] = [(); 2].map(|()| capture.port().expect("the capture forwards"));
+        let other = thread::spawn(move || send(second, other_port));
+        send(first, port);
+        other.join().unwrap();
+        let sent = capture.transmitter(0).take_sent();
+        let bytes: Vec<u8> = sent.iter().map(|packet| packet.cells[0].1[0]).collect();
+        assert_eq!(bytes, [7, 8]);
+        capture.tend();
+        assert_eq!((kernel.free_cells(), kernel.violations()), (2, vec![]));
+    });
+}

@@ -72,6 +72,7 @@ fn random_mishap(random: &mut Random, workers: u64) -> Mishap {
 
 /// Some milliseconds of a small capture.
 fn random_config(random: &mut Random) -> SimulationConfig {
+    let elastic = random.once_in(4);
     let rings = random.between(1, 4);
     let workers = random.between(1, rings);
     let rate = random.between(1000, 30_000) as f64;
@@ -91,7 +92,8 @@ fn random_config(random: &mut Random) -> SimulationConfig {
             first_index: random.bits() as u32,
             rx_slots: None,
             warm: random.once_in(3).then(|| random.between(1, 64) as u32),
-            elastic: random.once_in(4),
+            elastic,
+            forwards: !elastic && random.once_in(3),
         },
         keeper: !random.once_in(4),
         sharing: if random.once_in(8) { Sharing::Push } else { Sharing::Pull },

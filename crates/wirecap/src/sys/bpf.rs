@@ -39,6 +39,9 @@ pub(crate) const LINK_TYPE_XDP: u32 = 6;
 /// Flag of a test run: what the program returns is really done to the frames.
 pub(crate) const TEST_XDP_LIVE_FRAMES: u32 = 1 << 1;
 
+/// `BPF_F_MMAPABLE`
+pub(crate) const MAP_MAPPABLE: u32 = 1 << 10;
+
 /// A kernel object's name: at most 15 characters and a zero.
 pub(crate) type ObjectName = [u8; 16];
 
@@ -204,13 +207,14 @@ impl MapFd {
         key_bytes: u32,
         value_bytes: u32,
         max_entries: u32,
+        flags: u32,
     ) -> io::Result<Self> {
         let mut attribute = MapCreate {
             map_type,
             key_bytes,
             value_bytes,
             max_entries,
-            flags: 0,
+            flags,
             inner_map: 0,
             numa_node: 0,
             name,

@@ -1,5 +1,6 @@
 //! The `SIOCETHTOOL` requests: what a driver says of itself. They have no counterpart that works in
 //! every driver (ethtool over netlink knows neither the driver's name nor its own statistics).
+//! `SIOCGHWTSTAMP` beside them asks which packets get a time by the device.
 #![allow(unsafe_code)]
 
 use std::ffi::{c_char, c_void};
@@ -13,6 +14,8 @@ use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous, munmap};
 
 /// Size of an interface's name with its closing zero (`IFNAMSIZ`).
 pub(crate) const NAME_BYTES: usize = 16;
+
+const SIOCGHWTSTAMP: libc::Ioctl = 0x89b1;
 
 const GDRVINFO: u32 = 0x03;
 const GSTRINGS: u32 = 0x1b;
@@ -189,6 +192,15 @@ impl<'a> Ethtool<'a> {
             .collect())
     }
 
+    /// Which received packets the device stamps, `enum hwtstamp_rx_filters`.
+    pub(crate) fn stamped_packets(&self) -> io::Result<i32> {
+        // `struct hwtstamp_config`: flags, what is stamped of sent and of received packets.
+        let mut words = [0_i32; 3];
+        // SAFETY: the kernel reads and writes a `struct hwtstamp_config`, three words.
+        unsafe { self.ioctl(SIOCGHWTSTAMP, words.as_mut_ptr().cast()) }?;
+        Ok(words[2])
+    }
+
     fn strings(&self, set: StringSet) -> io::Result<Vec<String>> {
         let count = self.string_count(set)?;
         // SAFETY: for GSTRINGS the kernel writes 12 bytes and 32 bytes for each name that the driver has;
@@ -227,14 +239,20 @@ impl<'a> Ethtool<'a> {
     /// # Safety
     /// `argument` begins with the command and is valid for all that the kernel reads and writes for it.
     unsafe fn request(&self, argument: *mut c_void) -> io::Result<()> {
+        // SAFETY: the caller answers for the argument of a SIOCETHTOOL.
+        unsafe { self.ioctl(libc::SIOCETHTOOL as libc::Ioctl, argument) }
+    }
+
+    /// # Safety
+    /// `argument` is valid for all that the kernel reads and writes for the request `number`.
+    unsafe fn ioctl(&self, number: libc::Ioctl, argument: *mut c_void) -> io::Result<()> {
         // The kernel copies all of it, so none of it stays uninitialised.
         // SAFETY: zeroes are a value of it.
         let mut request: libc::ifreq = unsafe { std::mem::zeroed() };
         request.ifr_name = self.name;
         request.ifr_ifru.ifru_data = argument.cast();
         // SAFETY: the kernel copies the `ifreq` in and out; the caller answers for `argument`.
-        let result =
-            unsafe { libc::ioctl(self.socket.as_raw_fd(), libc::SIOCETHTOOL as _, &raw mut request) };
+        let result = unsafe { libc::ioctl(self.socket.as_raw_fd(), number, &raw mut request) };
         if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
     }
 }

@@ -70,7 +70,7 @@ impl Libpcap {
         let path = CString::new(name.as_bytes()).map_err(|_| "a name has no zero byte".to_owned())?;
         // SAFETY: the name is a string. The library's initialisers run; libpcap has none to speak of, and
         // who may choose the library is up to our caller.
-        let library = unsafe { libc::dlopen(path.as_ptr(), libc::RTLD_NOW | libc::RTLD_LOCAL | OWN_CALLS) };
+        let library = unsafe { libc::dlopen(path.as_ptr(), libc::RTLD_NOW | libc::RTLD_LOCAL | own_calls()) };
         let library = NonNull::new(library).ok_or_else(last_error)?;
         // SAFETY: the types are those that pcap.h and pcap/bpf.h declare.
         let libpcap = unsafe {
@@ -158,12 +158,19 @@ impl Runnable {
     }
 }
 
-/// With this flag libpcap's calls to its own functions stay in the library, even where a drop-in of wirecap's
-/// exports functions of the same names. The address sanitizer does not take it.
-#[cfg(all(target_env = "gnu", not(fuzzing)))]
-const OWN_CALLS: c_int = libc::RTLD_DEEPBIND;
-#[cfg(not(all(target_env = "gnu", not(fuzzing))))]
-const OWN_CALLS: c_int = 0;
+/// A flag with which libpcap's calls to its own functions stay in the library, even where a drop-in of wirecap's
+/// exports functions of the same names; nothing where that flag is not to be had. The address sanitizer ends a
+/// process that uses it.
+fn own_calls() -> c_int {
+    // SAFETY: it is the name of a symbol.
+    let sanitized = || !unsafe { libc::dlsym(libc::RTLD_DEFAULT, c"__asan_init".as_ptr()) }.is_null();
+    if cfg!(fuzzing) || cfg!(not(target_env = "gnu")) || sanitized() { 0 } else { DEEP_BIND }
+}
+
+#[cfg(target_env = "gnu")]
+const DEEP_BIND: c_int = libc::RTLD_DEEPBIND;
+#[cfg(not(target_env = "gnu"))]
+const DEEP_BIND: c_int = 0;
 
 /// Whether the process has more rights than whoever started it, so that the environment must not decide what
 /// it loads.

@@ -189,6 +189,20 @@ impl Drop for Mapping {
     }
 }
 
+/// Has the processor fetch the memory at `place`, if there is any, before it is asked for.
+#[inline]
+pub(crate) fn prefetch(place: *const u8) {
+    #[cfg(all(target_arch = "x86_64", not(miri)))]
+    // SAFETY: a hint, by which no memory is accessed that the program could not: whatever the address is, nothing
+    // happens that it could see.
+    unsafe {
+        use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
+        _mm_prefetch::<_MM_HINT_T0>(place.cast());
+    }
+    #[cfg(not(all(target_arch = "x86_64", not(miri))))]
+    let _ = place;
+}
+
 #[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;

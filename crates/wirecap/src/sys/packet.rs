@@ -5,9 +5,11 @@
 use std::ffi::c_int;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::ptr;
 use std::time::Duration;
 
 use libc::sock_filter;
+use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socket_with, sockopt};
 
 use crate::sys::memory::Mapping;
@@ -98,9 +100,14 @@ impl PacketSocket {
 
     /// Receives the packets of interface `ifindex` from now on.
     pub(crate) fn bind(&self, ifindex: u32) -> io::Result<()> {
+        self.bind_for(ifindex, libc::ETH_P_ALL as u16)
+    }
+
+    /// Receives the packets of this protocol on the interface; none for 0.
+    fn bind_for(&self, ifindex: u32, protocol: u16) -> io::Result<()> {
         let address = libc::sockaddr_ll {
             sll_family: libc::AF_PACKET as u16,
-            sll_protocol: (libc::ETH_P_ALL as u16).to_be(),
+            sll_protocol: protocol.to_be(),
             sll_ifindex: ifindex.cast_signed(),
             sll_hatype: 0,
             sll_pkttype: 0,
@@ -165,6 +172,51 @@ impl PacketSocket {
 impl AsFd for PacketSocket {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.0.as_fd()
+    }
+}
+
+/// Packets that one call hands over at most.
+const MESSAGES_MAX: usize = 64;
+
+/// An AF_PACKET socket that sends on one interface and receives nothing.
+#[derive(Debug)]
+pub(crate) struct PacketSender(PacketSocket);
+
+impl PacketSender {
+    /// A socket that sends on interface `ifindex`, past its queueing discipline.
+    pub(crate) fn new(ifindex: u32) -> io::Result<Self> {
+        let socket = PacketSocket::new()?;
+        socket.bind_for(ifindex, 0)?;
+        socket.set(libc::PACKET_QDISC_BYPASS, &c_int::from(true))?;
+        Ok(Self(socket))
+    }
+
+    /// Sends packets that lie one after the other in `bytes`, of the lengths `lens`: as many as one call takes.
+    /// Returns how many were sent.
+    ///
+    /// # Errors
+    ///
+    /// Why the first one was not sent.
+    pub(crate) fn send(&self, bytes: &[u8], lens: &[u32]) -> Result<usize, Errno> {
+        let mut parts = [libc::iovec { iov_base: ptr::null_mut(), iov_len: 0 }; MESSAGES_MAX];
+        // SAFETY: a message without name, parts and control data is all zeros.
+        let mut messages: [libc::mmsghdr; MESSAGES_MAX] = unsafe { std::mem::zeroed() };
+        let mut rest = bytes;
+        let count = lens.len().min(MESSAGES_MAX);
+        for ((message, part), &len) in messages.iter_mut().zip(&mut parts).zip(&lens[..count]) {
+            let (packet, behind) = rest.split_at(len as usize);
+            // The kernel only reads it.
+            *part = libc::iovec { iov_base: packet.as_ptr().cast_mut().cast(), iov_len: packet.len() };
+            message.msg_hdr.msg_iov = part;
+            message.msg_hdr.msg_iovlen = 1;
+            rest = behind;
+        }
+        let (fd, flags) = (self.0.as_fd().as_raw_fd(), libc::MSG_DONTWAIT);
+        // SAFETY: `count` messages were filled in, each with one part that lies in `bytes`; all of it lives until
+        // the call returns.
+        let sent = unsafe { libc::sendmmsg(fd, messages.as_mut_ptr(), count as u32, flags as _) };
+        usize::try_from(sent)
+            .map_err(|_| Errno::from_io_error(&io::Error::last_os_error()).unwrap_or(Errno::IO))
     }
 }
 

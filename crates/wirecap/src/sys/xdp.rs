@@ -13,14 +13,18 @@ use rustix::net::xdp::{
     SocketAddrXdp, SocketAddrXdpFlags, SocketAddrXdpWithSharedUmem, XdpRingOffset, XdpStatistics, XdpUmemReg,
     XdpUmemRegFlags,
 };
-use rustix::net::{AddressFamily, RecvFlags, SocketFlags, SocketType, bind, recv, socket_with, sockopt};
+use rustix::net::{
+    AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, bind, recv, send, socket_with, sockopt,
+};
 
 use crate::kernel_ring::{Consumer, Producer, SharedRing};
 use crate::pool::Descriptor;
 use crate::sys::memory::{Mapping, Memory};
 
 const RX_RING: u64 = libc::XDP_PGOFF_RX_RING as u64;
+const TX_RING: u64 = libc::XDP_PGOFF_TX_RING as u64;
 const FILL_RING: u64 = libc::XDP_UMEM_PGOFF_FILL_RING;
+const COMPLETION_RING: u64 = libc::XDP_UMEM_PGOFF_COMPLETION_RING;
 
 /// The kernel keeps this much in front of every frame in a cell (`XDP_PACKET_HEADROOM`), so a frame
 /// may be as long as a cell less this.
@@ -75,14 +79,32 @@ impl XdpSocket {
         Ok(Consumer::new(unsafe { self.map_ring(RX_RING, &offsets.rx, capacity) }?))
     }
 
-    /// Makes the fill ring of this socket's UMEM, likewise. The kernel wants a completion ring with it;
-    /// that stays minimal.
-    pub(crate) fn make_fill_ring(&self, capacity: u32) -> io::Result<Producer<u64>> {
-        sockopt::set_xdp_umem_fill_ring_size(self, capacity)?;
-        sockopt::set_xdp_umem_completion_ring_size(self, 1)?;
+    /// Makes the tx ring, likewise.
+    pub(crate) fn make_tx_ring(&self, capacity: u32) -> io::Result<Producer<Descriptor>> {
+        sockopt::set_xdp_tx_ring_size(self, capacity)?;
         let offsets = sockopt::xdp_mmap_offsets(self)?;
-        // SAFETY: the only producer, for the same reason.
-        Ok(Producer::new(unsafe { self.map_ring(FILL_RING, &offsets.fr, capacity) }?))
+        // SAFETY: the only producer on this ring, for the same reason.
+        Ok(Producer::new(unsafe { self.map_ring(TX_RING, &offsets.tx, capacity) }?))
+    }
+
+    /// Makes the fill ring of this socket's UMEM and the completion ring, likewise. The kernel wants both, whether or
+    /// not anything is sent.
+    pub(crate) fn make_fill_and_completion_rings(
+        &self,
+        fill_capacity: u32,
+        completion_capacity: u32,
+    ) -> io::Result<(Producer<u64>, Consumer<u64>)> {
+        sockopt::set_xdp_umem_fill_ring_size(self, fill_capacity)?;
+        sockopt::set_xdp_umem_completion_ring_size(self, completion_capacity)?;
+        let offsets = sockopt::xdp_mmap_offsets(self)?;
+        // SAFETY: the only producer and the only consumer, for the same reason.
+        let (fill, completion) = unsafe {
+            (
+                self.map_ring(FILL_RING, &offsets.fr, fill_capacity)?,
+                self.map_ring(COMPLETION_RING, &offsets.cr, completion_capacity)?,
+            )
+        };
+        Ok((Producer::new(fill), Consumer::new(completion)))
     }
 
     /// # Safety
@@ -134,6 +156,11 @@ impl XdpSocket {
     /// The socket's counters since it was made.
     pub(crate) fn statistics(&self) -> io::Result<XdpStatistics> {
         Ok(sockopt::xdp_statistics(self)?)
+    }
+
+    /// Has the kernel send what is on the tx ring: in copy mode up to 32 frames.
+    pub(crate) fn kick(&self) -> Result<(), Errno> {
+        send(self, &[], SendFlags::DONTWAIT).map(drop)
     }
 
     /// Makes a driver that sleeps look at the fill ring again.

@@ -59,7 +59,8 @@ impl Attachment {
             .map_err(|source| system("set the interface to promiscuous mode", source))?;
         let filter = settings.filter.as_ref();
         let filters = RefCell::new(Where::default());
-        let place = Place::take(ladder, steering.queues(), |array| {
+        let is_bound = blueprint.clock.bound_to().is_some();
+        let place = Place::take(ladder, steering.queues(), is_bound, |array| {
             let (program, place) = blueprint.load(array, filter)?;
             filters.replace(place);
             Ok(program)
@@ -74,7 +75,7 @@ impl Attachment {
         }
         let check = blueprint.check(filter, &filters).map_err(|source| unsupported(device, source))?;
         let stamps: Arc<dyn StampSource> = match &blueprint.stamp_failed {
-            Some(map) => Arc::new(ProgramStamps::new(Arc::clone(map))),
+            Some(map) => Arc::new(ProgramStamps::new(is_bound, Arc::clone(map))),
             None => Arc::new(NoStamps),
         };
         let keys = steering.queues().iter().zip(steering.rings_of_queues());

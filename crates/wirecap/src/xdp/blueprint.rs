@@ -45,7 +45,7 @@ impl Blueprint {
             device: device.clone(),
             steering: steering.clone(),
             sockets: Map::create(MapKind::Xskmap, "wirecap_sockets", 4, steering.keys(device.rx_queues))?,
-            clock: Clock::new(settings.timestamps, device),
+            clock: Clock::new(settings.timestamps, device)?,
             stamp_failed: (settings.timestamps != Timestamps::None).then(stamp_failed).transpose()?,
             filtered: Arc::new(filtered),
             verdict: if settings.drop_rejected { XDP_DROP } else { XDP_PASS },

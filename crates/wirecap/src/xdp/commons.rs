@@ -1,4 +1,4 @@
-//! What the rings of an elastic capture share: one UMEM, and the stock of cells that are nobody's own.
+//! What the rings of a capture share that is elastic or forwards: one UMEM, and the cells in it that are no ring's own.
 //!
 //! The socket of the first ring registers the UMEM, and the others, on other queues and interfaces, bind to
 //! it (`XDP_SHARED_UMEM`), each with a fill ring of its own. The kernel receives on all of them as on the first:
@@ -18,13 +18,15 @@ const REACH: u32 = 8;
 /// The largest UMEM: that of the largest pool, four times.
 const MAX_CELLS: u64 = 1 << 28;
 
-/// What the rings of an elastic capture share.
+/// What the rings of a capture share.
 #[derive(Debug)]
 pub(crate) struct Commons {
-    pub(super) pool: Arc<Pool>,
-    stock: Arc<Stock>,
-    /// The cells of each ring's own, until they are asked for.
+    pub(crate) pool: Arc<Pool>,
+    /// The cells that are no ring's own, in an elastic capture. One that forwards keeps its others for new packets.
+    stock: Option<Arc<Stock>>,
+    /// The cells of each ring's own, until they are asked for, the first ring's last.
     shares: Mutex<Vec<Vec<u64>>>,
+    rings: usize,
     /// R x M.
     cells: u32,
     warm: Option<u32>,
@@ -35,7 +37,7 @@ pub(crate) struct Commons {
 }
 
 impl Commons {
-    /// For `rings` rings on `devices`, each of the geometry `ring` if it were alone.
+    /// For `rings` rings on `devices` whose pool is elastic, each of the geometry `ring` if it were alone.
     ///
     /// # Errors
     ///
@@ -47,36 +49,93 @@ impl Commons {
         devices: impl IntoIterator<Item = &'a Device>,
     ) -> Result<Self, OpenError> {
         let cells = u64::from(ring.cells()) * rings as u64;
-        if cells > MAX_CELLS {
-            return Err(OpenError::BadParameter {
-                parameter: "R x M x rings (cells of an elastic pool)",
-                value: cells,
-                allowed: format!("up to {MAX_CELLS}"),
-            });
-        }
-        let pool = Pool::new(Geometry { chunks: ring.chunks * rings as u32, ..ring })
-            .map_err(|source| system("map the memory of the pool", source))?;
+        check_cells(cells, "R x M x rings (cells of an elastic pool)")?;
+        let pool = map_pool(ring, rings as u32 * ring.chunks)?;
         let (shares, stock) = Stock::share_out(&pool, rings, Supply::guaranteed(ring.cells()));
+        Ok(Self::of(pool, Some(stock), shares, ring, warm, devices))
+    }
+
+    /// For `rings` rings and ports on `devices` among which packets are forwarded: each ring has all cells of its
+    /// geometry for its own, and there are so many more for new packets.
+    ///
+    /// # Errors
+    ///
+    /// As [`new`](Self::new).
+    pub(crate) fn forwarding<'a>(
+        ring: Geometry,
+        rings: usize,
+        new_packets: u32,
+        warm: Option<u32>,
+        devices: impl IntoIterator<Item = &'a Device>,
+    ) -> Result<Self, OpenError> {
+        let cells = u64::from(ring.cells()) * rings as u64 + u64::from(new_packets);
+        check_cells(cells, "R x M x rings (cells of a capture that forwards)")?;
+        let chunks = ring.chunks * rings as u32 + new_packets.div_ceil(ring.chunk_cells);
+        let pool = map_pool(ring, chunks)?;
+        let mut addresses = pool.cell_addresses();
+        let own = |_| addresses.by_ref().take(ring.cells() as usize).collect();
+        let shares = (0..rings).map(own).collect();
+        Ok(Self::of(pool, None, shares, ring, warm, devices))
+    }
+
+    fn of<'a>(
+        pool: Pool,
+        stock: Option<Arc<Stock>>,
+        mut shares: Vec<Vec<u64>>,
+        ring: Geometry,
+        warm: Option<u32>,
+        devices: impl IntoIterator<Item = &'a Device>,
+    ) -> Self {
         let is_zero_copy = |device: &Device| device.xdp.as_ref().is_none_or(XdpSupport::is_zero_copy);
-        Ok(Self {
+        shares.reverse();
+        Self {
             pool: Arc::new(pool),
             stock,
+            rings: shares.len(),
             shares: Mutex::new(shares),
             cells: ring.cells(),
             warm,
             zero_copy: devices.into_iter().all(is_zero_copy),
             first: OnceLock::new(),
-        })
+        }
     }
 
-    /// The cells of its own of the ring that stands at `index` in the capture; given once.
-    pub(super) fn share(&self, index: usize) -> (Vec<u64>, Supply) {
-        let own = std::mem::take(&mut lock(&self.shares)[index]);
-        (own, Supply::elastic(self.cells, self.warm, Arc::clone(&self.stock)))
+    /// Whether what is captured may be sent.
+    pub(crate) fn forwards(&self) -> bool {
+        self.stock.is_none()
+    }
+
+    /// R x M.
+    pub(crate) fn ring_cells(&self) -> u32 {
+        self.cells
+    }
+
+    /// The cells of the next ring's own, and whether it is the first.
+    pub(super) fn share(&self) -> (Vec<u64>, Supply, bool) {
+        let mut shares = lock(&self.shares);
+        let is_first = shares.len() == self.rings;
+        let own = shares.pop().unwrap_or_default();
+        let supply = match &self.stock {
+            Some(stock) => Supply::elastic(self.cells, self.warm, Arc::clone(stock)),
+            None => Supply::of(self.cells, self.warm),
+        };
+        (own, supply, is_first)
     }
 
     /// Slots of the rx ring of each.
     pub(super) fn rx_slots(&self) -> u32 {
-        self.pool.geometry().cells().min(REACH.saturating_mul(self.cells)).next_power_of_two()
+        let reach = if self.forwards() { 1 } else { REACH };
+        self.pool.geometry().cells().min(self.cells.saturating_mul(reach)).next_power_of_two()
     }
+}
+
+fn check_cells(cells: u64, parameter: &'static str) -> Result<(), OpenError> {
+    if cells <= MAX_CELLS {
+        return Ok(());
+    }
+    Err(OpenError::BadParameter { parameter, value: cells, allowed: format!("up to {MAX_CELLS}") })
+}
+
+fn map_pool(ring: Geometry, chunks: u32) -> Result<Pool, OpenError> {
+    Pool::new(Geometry { chunks, ..ring }).map_err(|source| system("map the memory of the pool", source))
 }

@@ -11,6 +11,9 @@
 //! any order: what the others need stays, and with the last one all goes. The slots of one that was killed
 //! keep its program, whose sockets are gone, so that its packets pass.
 //!
+//! A program that reads the device's clock is bound to the device: it cannot be in the array, so its process has the
+//! interface for itself.
+//!
 //! The kernel empties an array at leisure after its last holder let go of it, also if somebody has got hold
 //! of it meanwhile. So every claim (`claim`) holds the array for as long as others see it, and whoever comes
 //! gets hold of the array before it looks for the claims of others. Where there are none it uses an array of
@@ -22,7 +25,7 @@ use std::time::{Duration, Instant};
 use crate::bpf::{BpfError, Link, Map, MapKind, Program, link_holding};
 use crate::device::{AttachedXdp, Device, XdpMode};
 use crate::error::OpenError;
-use crate::program::{self, DISPATCHER, QUEUE_PROGRAM};
+use crate::program::{self, BOUND_PROGRAM, DISPATCHER, QUEUE_PROGRAM};
 use crate::xdp::claim::{holder_beside, is_anybody_beside};
 use crate::xdp::ladder::Ladder;
 use crate::xdp::refused;
@@ -46,19 +49,24 @@ pub(super) struct Place {
 impl Place {
     /// Takes the place of `queues` on the ladder's interface, for the program that `load` makes; it is told
     /// the array of programs, which it must refer to so that others find it. To be called by one process
-    /// at a time.
+    /// at a time. A program that is bound to the device has the interface for itself.
     pub(super) fn take(
         ladder: &mut Ladder<'_>,
         queues: &[u32],
+        is_bound: bool,
         load: impl Fn(&Map) -> Result<Program, BpfError>,
     ) -> Result<Self, OpenError> {
         let device = ladder.device;
+        let slots = if is_bound { &[] } else { queues };
         let deadline = Instant::now() + BUSY_PATIENCE;
         loop {
             let taken = match Occupant::find(device, queues)? {
+                Some(_) if is_bound && is_anybody_beside(device, queues)? => {
+                    return Err(not_shared(device, queues));
+                }
                 Some(occupant) if is_anybody_beside(device, queues)? => occupant.join(ladder, queues, &load),
-                Some(leftover) => leftover.replace(ladder, queues, &load),
-                None => Self::alone(ladder, queues, &load),
+                Some(leftover) => leftover.replace(ladder, slots, &load),
+                None => Self::alone(ladder, slots, &load),
             };
             match taken {
                 Err(BpfError::InterfaceBusy { .. }) if Instant::now() < deadline => {
@@ -169,7 +177,8 @@ impl Occupant {
         let Some(attached) = device.attached_now()?.into_iter().next() else { return Ok(None) };
         match Self::behind(attached) {
             Ok(Found::Wirecap(occupant)) => Ok(Some(occupant)),
-            Ok(Found::Other) => Ok(None),
+            Ok(Found::Bound) if is_anybody_beside(device, queues)? => Err(not_shared(device, queues)),
+            Ok(Found::Bound | Found::Other) => Ok(None),
             Ok(Found::OtherVersion(program)) => {
                 Err(OpenError::OtherVersion { interface: device.name.clone(), program })
             }
@@ -189,6 +198,7 @@ impl Occupant {
         let is_alone = match &*program.name {
             QUEUE_PROGRAM => true,
             DISPATCHER => false,
+            BOUND_PROGRAM => return Ok(Found::Bound),
             name if name.starts_with("wirecap") => return Ok(Found::OtherVersion(program.name)),
             _ => return Ok(Found::Other),
         };
@@ -231,9 +241,15 @@ impl Occupant {
     }
 }
 
+fn not_shared(device: &Device, queues: &[u32]) -> OpenError {
+    OpenError::NotShared { interface: device.name.clone(), holder: holder_beside(device, queues) }
+}
+
 /// What is on an interface.
 enum Found {
     Wirecap(Occupant),
+    /// A program that is bound to the device.
+    Bound,
     OtherVersion(String),
     Other,
 }

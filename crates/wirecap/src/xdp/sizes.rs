@@ -37,6 +37,11 @@ pub(crate) fn cell_bytes(device: &Device, chunk_cells: u32) -> Result<u32, OpenE
     Ok(cell_bytes)
 }
 
+/// Bytes of the longest frame of `device`, with two VLAN tags.
+pub(crate) fn longest_frame(device: &Device) -> usize {
+    (device.mtu + LINK_HEADER_BYTES) as usize
+}
+
 /// How many cells of this size the longest frame of `device` takes.
 pub(super) fn cells_per_frame(device: &Device, cell_bytes: u32) -> u32 {
     (device.mtu + LINK_HEADER_BYTES).div_ceil(cell_bytes - HEADROOM_BYTES)

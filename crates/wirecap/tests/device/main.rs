@@ -119,7 +119,7 @@ fn send_batches() -> u64 {
 /// Has frames sent to `a1`, whose program takes its time and then decides `verdict`, until the ring
 /// overflows. Checks that the device's loss is exactly what did not arrive.
 fn lose_frames(verdict: Verdict, send_batches: impl Fn() -> u64, source: DropSource) {
-    const TRIES: usize = 100;
+    const TRIES: usize = 2000;
     let device = find("a1");
     let _receiver = Program::load_slow(verdict).attach(device.index);
     let before = device.counters().unwrap();

@@ -4,7 +4,7 @@ use std::process::Command;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use wirecap::bpf::Link;
-use wirecap::{Capture, CaptureBuilder, Chunk, Engine, Ledger, OpenError, Worker};
+use wirecap::{Capture, CaptureBuilder, Chunk, Engine, Ledger, OpenError, Packet, Worker};
 use wirecap_testbed::{Generator, Namespace, Traffic, VethPair, pass_program};
 
 /// What a worker that has got everything waits for at the most.
@@ -105,9 +105,25 @@ pub(crate) fn take(worker: &mut Worker, packets: u64, mut each: impl FnMut(&Chun
         let chunk = worker.next_chunk_timeout(PATIENCE).unwrap();
         let chunk = chunk.unwrap_or_else(|| panic!("only {taken} of {packets} packets came"));
         taken += chunk.len() as u64;
+        heads_agree(&chunk);
         each(&chunk);
     }
     assert_eq!(taken, packets);
+}
+
+/// The heads of a chunk's first and last packets say what the packets say.
+pub(crate) fn heads_agree(chunk: &Chunk) {
+    let few = chunk.len().min(4);
+    for range in [0..few, chunk.len() - few..chunk.len()] {
+        let (mut heads, packets) = (Vec::new(), chunk.iter().skip(range.start).take(few));
+        chunk.for_each_head(range.clone(), |head| heads.push(head));
+        let of = |packet: Packet<'_>| {
+            let time = packet.timestamp().unwrap_or_default();
+            (packet.data().to_vec(), packet.wire_len(), time.unix_seconds(), time.subsec_nanos())
+        };
+        let heads = heads.iter().map(|head| (head.data.to_vec(), head.wire_len, head.seconds, head.nanos));
+        assert!(heads.eq(packets.map(of)), "{range:?} of {chunk:?}");
+    }
 }
 
 pub(crate) fn balanced(ledger: &Ledger, sent: u64) {

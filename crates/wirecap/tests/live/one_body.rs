@@ -10,7 +10,7 @@ use wirecap::sim::{Answer, Fate, SimCapture, SimSettings};
 use wirecap::{Capture, Chunk, Engine, Geometry, Ledger, Timestamp, Timestamps};
 use wirecap_testbed::{PacketSender, privileged};
 
-use crate::bed::{Bed, PATIENCE, unix_nanos};
+use crate::bed::{Bed, PATIENCE, heads_agree, unix_nanos};
 use crate::frames::flows;
 
 const CHUNK: u32 = 64;
@@ -39,6 +39,7 @@ fn check(
         assert!((1..=CHUNK as usize).contains(&chunk.len()) && !chunk.is_offloaded());
         assert_eq!(chunk.wire_bytes(), chunk.iter().map(|packet| u64::from(packet.wire_len())).sum::<u64>());
         sequence += 1;
+        heads_agree(&chunk);
         for packet in &chunk {
             let sent = expected.next().expect("no more packets come than were sent");
             assert_eq!((packet.data(), packet.wire_len() as usize), (&sent[..], sent.len()));

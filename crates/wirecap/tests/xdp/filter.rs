@@ -165,6 +165,41 @@ fn what_is_too_long_for_the_kernel_is_filtered_in_user_space_with_a_notice_and_c
     assert_eq!(ledger.total.filtered, Some(3000 - 12), "{ledger}");
 }
 
+/// A program of 100 instructions with more ways through it than the verifier follows: each bit of the first address
+/// adds to X or does not, and X is needed at the end. It wants what `long_program` wants.
+fn branching_program(value: u32) -> FilterRequest {
+    let insn = |code, jt, jf, k| ClassicInsn { code, jt, jf, k };
+    let mut program = vec![insn(0x20, 0, 0, 26), insn(0x02, 0, 0, 0), insn(0x01, 0, 0, 0)];
+    for bit in 0..24 {
+        let (load, add) = (insn(0x60, 0, 0, 0), insn(0x04, 0, 0, 1 << bit));
+        program.extend([load, insn(0x45, 0, 3, 1 << bit), insn(0x87, 0, 0, 0), add, insn(0x07, 0, 0, 0)]);
+    }
+    program.extend([insn(0x87, 0, 0, 0), insn(0x15, 3, 0, u32::MAX)]);
+    program.extend([insn(0x30, 0, 0, 55), insn(0x15, 0, 1, value), insn(0x06, 0, 0, 1), insn(0x06, 0, 0, 0)]);
+    FilterRequest::Program(program)
+}
+
+#[test]
+fn what_the_verifier_refuses_is_filtered_in_user_space_with_its_reason_and_correct_counts() {
+    if !privileged() {
+        return;
+    }
+    let bed = Bed::with_mtu(1, 1500);
+    let capture = bed.open(small().filter(branching_program(7)));
+    let mut worker = capture.workers().pop().unwrap();
+    send(&bed.pair.sender, &Traffic::to(&bed.pair.receiver), 0..1000);
+    take(&mut worker, 4, |chunk| assert!(chunk.iter().all(|packet| packet.data()[55] == 7)));
+    let warnings = bed.at_receiver(|| capture.ledger()).warnings;
+    assert!(
+        matches!(&warnings[..], [Warning::FilteredInUserSpace { reason, .. }] if reason.contains("verifier")),
+        "{warnings:?}"
+    );
+    println!("{}", warnings[0]);
+    let ledger = bed.close(capture);
+    balanced(&ledger, 4);
+    assert_eq!(ledger.total.filtered, Some(1000 - 4), "{ledger}");
+}
+
 #[test]
 fn the_cells_of_packets_that_user_space_turns_away_come_back() {
     if !privileged() {

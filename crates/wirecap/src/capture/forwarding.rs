@@ -1,0 +1,283 @@
+//! Captures that forward: what they are to be, and opening their ports.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::builder::{CaptureBuilder, DEFAULT_SNAP_LEN};
+use super::target::{Target, Way};
+use super::{Capture, Shared};
+use crate::device::Device;
+use crate::error::OpenError;
+use crate::forward::{
+    BATCH_PACKETS_MAX, Exchange, Homes, Outlet, PacketOutlet, Port, PortError, PortShared, SHORTEST_FRAME,
+    Sequence,
+};
+use crate::ledger::Mode;
+use crate::packet::Direction;
+use crate::pool::Geometry;
+use crate::refill::Refill;
+use crate::ring::Ring;
+use crate::sys::packet::PacketSender;
+use crate::sys::xdp::HEADROOM_BYTES;
+use crate::xdp;
+
+/// Cells for new packets unless something else is asked for.
+const DEFAULT_NEW_PACKETS: u32 = 1024;
+/// How long packets wait for those of earlier chunks at most unless something else is asked for.
+const DEFAULT_ORDER_WAIT: Duration = Duration::from_millis(10);
+
+/// What is special about a capture that forwards.
+#[derive(Debug, Clone)]
+pub(super) struct Forwarding {
+    on: bool,
+    /// Interfaces that are only sent on.
+    transmit_on: Vec<String>,
+    pub(super) new_packets: u32,
+    ordered: bool,
+    order_wait: Duration,
+}
+
+impl Default for Forwarding {
+    fn default() -> Self {
+        Self {
+            on: false,
+            transmit_on: Vec::new(),
+            new_packets: DEFAULT_NEW_PACKETS,
+            ordered: true,
+            order_wait: DEFAULT_ORDER_WAIT,
+        }
+    }
+}
+
+impl CaptureBuilder {
+    /// The interfaces of the capture are [`Port`]s as well: what was captured can be sent on them without being copied.
+    ///
+    /// All rings have one UMEM then, in which each has the R x M cells of its pool. Not to be had with
+    /// [`elastic`](Self::elastic), with a [snap length](Self::snap_len), nor with more workers than receive queues. On
+    /// interfaces captured by the engine `packet` only received packets are captured, and sending copies. The host
+    /// keeps its own there: it must not forward them as well.
+    pub fn forwarding(mut self) -> Self {
+        self.forwarding.on = true;
+        self
+    }
+
+    /// As [`forwarding`](Self::forwarding), with one more port: an interface on which nothing is captured.
+    pub fn transmit_on(mut self, interface: impl Into<String>) -> Self {
+        self.forwarding.transmit_on.push(interface.into());
+        self.forwarding()
+    }
+
+    /// How many cells there are for packets that [`Port::build`] makes and that are copied. Default 1,024.
+    pub fn new_packets(mut self, cells: u32) -> Self {
+        self.forwarding.new_packets = cells;
+        self
+    }
+
+    /// In advanced mode: packets go out as workers are done with them, as in the paper. Without this, what is sent of
+    /// the chunks of a ring goes out in the order of their sequence numbers: that of a later one waits until all
+    /// earlier ones were dropped, for [`order_wait`](Self::order_wait) at most.
+    pub fn unordered(mut self) -> Self {
+        self.forwarding.ordered = false;
+        self
+    }
+
+    /// For how long packets wait for those of earlier chunks, at most, in advanced mode. Default 10 ms.
+    pub fn order_wait(mut self, longest: Duration) -> Self {
+        self.forwarding.order_wait = longest;
+        self
+    }
+
+    /// The rings of each interface are a buddy group of their own, with workers of their own (the paper's Figure 14):
+    /// of the [`workers`](Self::workers), one goes to each interface in turn that has more rings than workers. Default:
+    /// all rings of the capture are one group.
+    pub fn group_per_interface(mut self) -> Self {
+        self.group_per_interface = true;
+        self
+    }
+
+    /// Whether what is captured may be sent.
+    pub(super) fn forwards(&self) -> bool {
+        self.forwarding.on
+    }
+
+    /// Refuses what a capture that forwards cannot have.
+    pub(super) fn check_forwarding(&self) -> Result<(), OpenError> {
+        let refuse = |option, reason| Err(OpenError::NotForwarding { option, reason });
+        let mut snap_lens = self.sources.iter().filter_map(|source| source.settings.snap_len);
+        if !self.forwards() {
+            return Ok(());
+        }
+        if self.file.is_some() {
+            return refuse("packets of a savefile", "there is no interface that they could leave through");
+        }
+        if self.elastic {
+            return refuse(
+                "elastic pools (--elastic)",
+                "a cell that was sent goes back to the ring whose it is",
+            );
+        }
+        if self.snap_len < DEFAULT_SNAP_LEN || snap_lens.any(|bytes| bytes < DEFAULT_SNAP_LEN) {
+            return refuse("a snap length (-s)", "packets are sent whole");
+        }
+        if matches!(self.direction, Some(Direction::Out | Direction::InOut)) {
+            return refuse("packets that the host sends (-Q)", "it would forward its own again");
+        }
+        Ok(())
+    }
+
+    /// The interfaces that are only sent on.
+    pub(super) fn transmit_devices(&self, targets: &[Target]) -> Result<Vec<Device>, OpenError> {
+        let mut devices: Vec<Device> = Vec::new();
+        for name in &self.forwarding.transmit_on {
+            let device = Device::find(name)?;
+            if !device.up {
+                return Err(OpenError::InterfaceDown { interface: device.name });
+            }
+            let mut known = targets.iter().map(|target| &target.device).chain(&devices);
+            if known.all(|known| known.index != device.index) {
+                devices.push(device);
+            }
+        }
+        Ok(devices)
+    }
+
+    /// What the rings share of a capture that forwards, if any of them has cells.
+    pub(super) fn forwarding_commons(
+        &self,
+        targets: &[Target],
+        transmit_on: &[Device],
+        geometry: Geometry,
+    ) -> Result<Option<Arc<xdp::Commons>>, OpenError> {
+        let by_xdp = || targets.iter().filter(|target| matches!(target.way, Way::Xdp(_)));
+        let rings = by_xdp().map(Target::rings).sum();
+        if rings == 0 {
+            return Ok(None);
+        }
+        let devices = by_xdp().map(|target| &target.device).chain(transmit_on);
+        let new_packets = self.forwarding.new_packets;
+        let commons = xdp::Commons::forwarding(geometry, rings, new_packets, self.warm, devices)?;
+        Ok(Some(Arc::new(commons)))
+    }
+
+    /// Bytes of memory for new packets.
+    pub(super) fn new_packets_bytes(&self, geometry: Geometry) -> u64 {
+        let cells = self.forwarding.new_packets.next_multiple_of(geometry.chunk_cells);
+        if self.forwards() { u64::from(cells) * u64::from(geometry.cell_bytes) } else { 0 }
+    }
+}
+
+/// The ports of a capture while it is opened.
+#[derive(Debug, Default)]
+pub(super) struct Ports {
+    names: Vec<(String, usize)>,
+    /// The tx rings of each; none where packets are copied.
+    tx: Vec<Vec<xdp::PreparedTx>>,
+    senders: Vec<Option<PacketSender>>,
+    refills: Vec<Arc<Refill>>,
+    claims: Vec<xdp::PortClaims>,
+}
+
+impl Ports {
+    /// An interface that is captured from, by sockets with `tx` rings over cells that go home by `refills`.
+    pub(super) fn add_captured(
+        &mut self,
+        device: &Device,
+        tx: Vec<xdp::PreparedTx>,
+        refills: Vec<Arc<Refill>>,
+    ) -> Result<(), OpenError> {
+        self.refills.extend(refills);
+        self.add(device, tx)
+    }
+
+    /// An interface that is only sent on.
+    pub(super) fn add_transmitting(
+        &mut self,
+        device: &Device,
+        commons: Option<&Arc<xdp::Commons>>,
+        rings: usize,
+    ) -> Result<(), OpenError> {
+        let Some(commons) = commons else { return self.add(device, Vec::new()) };
+        // More queues than rings would have nothing to send, and the kernel makes tables of all cells for each.
+        let queues: Vec<u32> = (0..device.rx_queues.min(device.tx_queues)).take(rings).collect();
+        let (tx, claims) = xdp::open_port(device, &queues, commons)?;
+        self.claims.push(claims);
+        self.add(device, tx)
+    }
+
+    fn add(&mut self, device: &Device, tx: Vec<xdp::PreparedTx>) -> Result<(), OpenError> {
+        let action = "open a packet socket to send on";
+        let failed = |source| OpenError::PacketSocket { interface: device.name.clone(), action, source };
+        let sender = tx.is_empty().then(|| PacketSender::new(device.index)).transpose().map_err(failed)?;
+        self.names.push((device.name.clone(), xdp::longest_frame(device)));
+        self.tx.push(tx);
+        self.senders.push(sender);
+        Ok(())
+    }
+
+    /// All of it, open; and what keeps others off the queues that are only sent on.
+    pub(super) fn open(
+        self,
+        builder: &CaptureBuilder,
+        rings: &[Arc<dyn Ring>],
+        commons: Option<&Arc<xdp::Commons>>,
+        geometry: Geometry,
+    ) -> (Arc<Exchange>, Vec<xdp::PortClaims>) {
+        let homes = commons.map(|commons| {
+            let (pool, rings) = (Arc::clone(&commons.pool), self.refills.clone());
+            Arc::new(Homes::new(pool, HEADROOM_BYTES, commons.ring_cells(), rings))
+        });
+        let shared =
+            self.names.into_iter().zip(self.tx).zip(self.senders).map(|(((name, longest), tx), sender)| {
+                let queues = tx.iter().map(|tx| tx.queue).collect::<Vec<_>>();
+                let (queues, outlets): (Vec<u32>, Vec<Arc<dyn Outlet>>) = match (sender, &homes) {
+                    (Some(sender), _) => (vec![0], vec![Arc::new(PacketOutlet::new(sender))]),
+                    (None, Some(homes)) => (queues, tx.into_iter().map(|tx| tx.into_outlet(homes)).collect()),
+                    (None, None) => unreachable!("tx rings are made over cells only"),
+                };
+                PortShared::new(name, queues, outlets, SHORTEST_FRAME..=longest)
+            });
+        let ports = shared.collect();
+        let ordered = builder.forwarding.ordered && matches!(builder.mode, Mode::Advanced(_));
+        let order = |ring: &Arc<dyn Ring>| {
+            let window = geometry.chunks as usize;
+            let order = Arc::new(Sequence::new(builder.forwarding.order_wait, window));
+            let _ = ring.identity().order.set(Arc::clone(&order));
+            order
+        };
+        let orders = if ordered { rings.iter().map(order).collect() } else { Vec::new() };
+        let batch = (geometry.chunk_cells as usize).min(BATCH_PACKETS_MAX);
+        let exchange = Arc::new(Exchange::new(homes, ports, orders, batch));
+        self.refills.iter().for_each(|refill| refill.join(&exchange));
+        (exchange, self.claims)
+    }
+}
+
+impl Shared {
+    /// The ports, if the capture forwards.
+    pub(crate) fn exchange(&self) -> Option<&Arc<Exchange>> {
+        self.exchange.as_ref()
+    }
+}
+
+impl Capture {
+    /// A handle for one thread on the port of this interface.
+    ///
+    /// # Errors
+    ///
+    /// [`PortError::NoSuchPort`] if there is none of this name.
+    pub fn port(&self, interface: &str) -> Result<Port, PortError> {
+        let place = self.ports().position(|name| name == interface);
+        match (self.shared.exchange(), place) {
+            (Some(exchange), Some(index)) => Ok(Port::new(Arc::clone(exchange), index)),
+            _ => Err(PortError::NoSuchPort {
+                interface: interface.to_owned(),
+                ports: self.ports().map(str::to_owned).collect(),
+            }),
+        }
+    }
+
+    /// The names of the interfaces that packets can be sent on; none unless the capture forwards.
+    pub fn ports(&self) -> impl Iterator<Item = &str> {
+        self.shared.exchange().into_iter().flat_map(|exchange| exchange.names())
+    }
+}

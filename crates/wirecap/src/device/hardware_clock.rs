@@ -1,0 +1,39 @@
+//! Which packets a device gives times by its own clock.
+
+use std::io;
+
+use crate::sys::ethtool::Ethtool;
+
+/// `enum hwtstamp_rx_filters` (linux/net_tstamp.h).
+const STAMPS_NONE: i32 = 0;
+const STAMPS_ALL: i32 = 1;
+
+/// Which received packets a device stamps.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum HardwareClock {
+    /// It has no clock, or none that the kernel knows.
+    Missing,
+    /// It could, but nobody told it to.
+    Off,
+    /// Some, such as those of the Precision Time Protocol.
+    SomePackets,
+    /// Every packet.
+    EveryPacket,
+}
+
+impl HardwareClock {
+    pub(super) fn of(ethtool: &Ethtool<'_>) -> io::Result<Self> {
+        match ethtool.stamped_packets() {
+            Ok(STAMPS_NONE) => Ok(Self::Off),
+            Ok(STAMPS_ALL) => Ok(Self::EveryPacket),
+            Ok(_) => Ok(Self::SomePackets),
+            Err(error) if is_ignorance(&error) => Ok(Self::Missing),
+            Err(error) => Err(error),
+        }
+    }
+}
+
+/// Drivers without a clock refuse the question in several ways.
+fn is_ignorance(error: &io::Error) -> bool {
+    matches!(error.raw_os_error(), Some(libc::EOPNOTSUPP | libc::ENOTTY | libc::EINVAL))
+}

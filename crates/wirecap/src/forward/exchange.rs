@@ -1,0 +1,151 @@
+//! All ports of a capture that forwards, and the way home from them.
+
+use std::ops::RangeInclusive;
+use std::sync::Arc;
+
+use crate::forward::outlet::Outlet;
+use crate::forward::{Homes, Sequence};
+use crate::ledger::{PortAccount, PortLedger};
+use crate::sync::{AtomicU64, Ordering};
+
+/// All ports of a capture.
+#[derive(Debug)]
+pub(crate) struct Exchange {
+    /// Where cells belong; `None` if all packets are copied.
+    pub(super) homes: Option<Arc<Homes>>,
+    pub(super) ports: Vec<PortShared>,
+    /// What keeps rings in order, if anything does.
+    orders: Vec<Arc<Sequence>>,
+    /// Packets that a port takes until it hands them over.
+    pub(super) batch_packets: usize,
+}
+
+/// What the handles on one port share.
+#[derive(Debug)]
+pub(crate) struct PortShared {
+    pub(crate) name: String,
+    /// Its transmit queues, as many as outlets.
+    pub(crate) queues: Vec<u32>,
+    pub(crate) outlets: Vec<Arc<dyn Outlet>>,
+    /// Bytes that frames may have.
+    pub(super) lens: RangeInclusive<usize>,
+    pub(super) bad_length: AtomicU64,
+    pub(super) no_cell: AtomicU64,
+    pub(super) copied: AtomicU64,
+}
+
+impl PortShared {
+    pub(crate) fn new(
+        name: String,
+        queues: Vec<u32>,
+        outlets: Vec<Arc<dyn Outlet>>,
+        lens: RangeInclusive<usize>,
+    ) -> Self {
+        let (bad_length, no_cell, copied) = (AtomicU64::new(0), AtomicU64::new(0), AtomicU64::new(0));
+        Self { name, queues, outlets, lens, bad_length, no_cell, copied }
+    }
+
+    /// The place of `queue` among the transmit queues, or of the one that stands in for it.
+    pub(super) fn lane_of(&self, queue: u32) -> usize {
+        let place = queue as usize;
+        // Mostly there are all from 0 on.
+        if self.queues.get(place) == Some(&queue) {
+            return place;
+        }
+        self.queues.iter().position(|own| *own == queue).unwrap_or(place % self.queues.len())
+    }
+
+    pub(super) fn account(&self) -> PortAccount {
+        let [bad_length, no_cell, copied] =
+            [&self.bad_length, &self.no_cell, &self.copied].map(|count| count.load(Ordering::Relaxed));
+        let mut sum = PortAccount { taken: bad_length + no_cell, copied, ..PortAccount::default() };
+        sum.dropped.bad_length = bad_length;
+        sum.dropped.no_cell = no_cell;
+        self.outlets.iter().for_each(|outlet| sum.add(&outlet.account()));
+        sum
+    }
+}
+
+impl Exchange {
+    pub(crate) fn new(
+        homes: Option<Arc<Homes>>,
+        ports: Vec<PortShared>,
+        orders: Vec<Arc<Sequence>>,
+        batch_packets: usize,
+    ) -> Self {
+        Self { homes, ports, orders, batch_packets }
+    }
+
+    /// The interfaces of the ports.
+    pub(crate) fn names(&self) -> impl Iterator<Item = &str> {
+        self.ports.iter().map(|port| port.name.as_str())
+    }
+
+    fn outlets(&self) -> impl Iterator<Item = &Arc<dyn Outlet>> {
+        self.ports.iter().flat_map(|port| &port.outlets)
+    }
+
+    /// The ways home of the cells.
+    #[cfg(all(test, not(loom)))]
+    pub(crate) fn homes(&self) -> &Arc<Homes> {
+        self.homes.as_ref().expect("there are cells")
+    }
+
+    /// How many cells for new packets are home.
+    pub(crate) fn new_cells(&self) -> usize {
+        self.homes.as_ref().map_or(0, |homes| homes.new_cells())
+    }
+
+    /// Cells of packets that wait for earlier chunks.
+    pub(crate) fn parked_cells(&self) -> usize {
+        self.orders.iter().map(|order| order.parked_cells()).sum()
+    }
+
+    /// Takes back the cells that the kernel has sent.
+    pub(crate) fn collect(&self) {
+        self.outlets().for_each(|outlet| outlet.collect());
+    }
+
+    /// Does what is left to do for ports that nobody sends on at the moment.
+    pub(crate) fn tend(&self) {
+        for outlet in self.outlets() {
+            outlet.collect();
+            outlet.push_on();
+        }
+        self.orders.iter().for_each(|order| order.tend());
+    }
+
+    /// Whether something waits that only [`tend`](Self::tend) may move.
+    pub(crate) fn is_busy(&self) -> bool {
+        self.outlets().any(|outlet| outlet.is_lagging()) || self.orders.iter().any(|order| order.is_blocked())
+    }
+
+    /// The ports' pages of the ledger.
+    pub(crate) fn ledgers(&self) -> Vec<PortLedger> {
+        let page = |port: &PortShared| PortLedger { name: port.name.clone(), account: port.account() };
+        self.ports.iter().map(page).collect()
+    }
+
+    /// Sends what still waits, as far as that is possible, and no more from then on.
+    pub(crate) fn close(&self) {
+        self.orders.iter().for_each(|order| order.close());
+        self.outlets().for_each(|outlet| outlet.close());
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_queue_that_a_port_has_not_got_has_a_stand_in() {
+        let lanes = |queues: &[u32]| {
+            let port = PortShared::new(String::new(), queues.to_vec(), Vec::new(), 0..=0);
+            [0, 1, 2, 3].map(|queue| port.lane_of(queue))
+        };
+        assert_eq!(lanes(&[0, 1, 2, 3]), [0, 1, 2, 3]);
+        assert_eq!(lanes(&[0, 1]), [0, 1, 0, 1]);
+        assert_eq!(lanes(&[1, 3]), [0, 0, 0, 1]);
+        assert_eq!(lanes(&[2]), [0, 0, 0, 0]);
+    }
+}

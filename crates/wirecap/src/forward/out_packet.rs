@@ -1,0 +1,368 @@
+//! Packets on their way out: taken out of their chunk, with their cells.
+
+#![allow(unsafe_code)]
+
+mod drain;
+mod resize;
+
+use std::cell::Cell;
+use std::fmt;
+use std::ptr::NonNull;
+use std::slice;
+use std::sync::Arc;
+
+use crate::chunk::{GONE, Home, Origin, RingIdentity, RingName, Stamps};
+use crate::forward::{Homes, Sequence};
+use crate::fragments::CONTINUED;
+use crate::pool::Descriptor;
+use crate::recycle::CellList;
+use crate::sys::memory::Memory;
+use crate::time::Timestamp;
+
+pub use drain::Drain;
+pub use resize::NoRoom;
+
+/// Bytes in front of and behind a packet that is kept as a copy.
+const COPY_ROOM: usize = 256;
+
+/// A packet that was taken out of its chunk and owns its cells: it can be changed, and sent by a
+/// [`Port`](crate::Port). Dropped unsent, its cells are recycled with the chunk.
+///
+/// The packet is whole, whatever the snap length. It may be made longer or shorter at both ends, within its cell. A
+/// frame that is longer than a cell lies in several ([`fragments`](Self::fragments)); [`data`](Self::data) is the
+/// first then, and its tail is that of the last one.
+pub struct OutPacket<'a> {
+    cells: Cells<'a>,
+    base: NonNull<u8>,
+    /// The address in front of which its head cannot grow.
+    lowest: u64,
+    /// The address at which its tail ends at the latest.
+    highest: u64,
+    captured: Captured,
+}
+
+/// What a packet was when it was captured.
+#[derive(Debug, Clone, Copy)]
+struct Captured {
+    address: u64,
+    options: u32,
+    stamps: Stamps,
+    /// It was longer on the wire.
+    cut_short: bool,
+    /// When it arrived, once the head has grown over that.
+    time: Option<Option<Timestamp>>,
+}
+
+/// Whose the cells of a packet are. Those that were given away have the address [`GONE`].
+enum Cells<'a> {
+    /// Those of a chunk that is borrowed, as long as they are not given away.
+    Lent { cells: &'a [Cell<Descriptor>], origin: &'a Origin },
+    /// One for a new packet.
+    New(NewCell),
+    /// Its own.
+    Kept(Box<Kept>),
+}
+
+/// A cell for a new packet.
+struct NewCell {
+    cell: Cell<Descriptor>,
+    homes: Arc<Homes>,
+}
+
+impl Drop for NewCell {
+    fn drop(&mut self) {
+        if self.cell.get().address != GONE {
+            self.homes.give_back(&[self.cell.get()]);
+        }
+    }
+}
+
+/// The cells of a packet that outlives its chunk.
+struct Kept {
+    cells: Box<[Cell<Descriptor>]>,
+    home: Arc<dyn Home>,
+    ring: Arc<RingIdentity>,
+    /// What they come home in.
+    list: Option<Box<CellList>>,
+}
+
+impl Kept {
+    fn new(cells: impl Iterator<Item = Descriptor>, home: Arc<dyn Home>, ring: Arc<RingIdentity>) -> Self {
+        let cells: Box<[_]> = cells.map(Cell::new).collect();
+        let list = Some(CellList::with_capacity(cells.len()));
+        Self { cells, home, ring, list }
+    }
+}
+
+impl Drop for Kept {
+    fn drop(&mut self) {
+        let Some(mut list) = self.list.take() else { return };
+        list.cells.extend(self.cells.iter().map(Cell::get).filter(|cell| cell.address != GONE));
+        if !list.cells.is_empty() {
+            self.home.recycle(list);
+        }
+    }
+}
+
+/// The memory of a packet that was copied.
+#[derive(Debug)]
+struct Copied(Memory);
+
+// SAFETY: the memory lives as long as the value, and one packet has it.
+unsafe impl Home for Copied {
+    fn base(&self) -> NonNull<u8> {
+        self.0.base()
+    }
+
+    fn recycle(&self, list: Box<CellList>) {
+        drop(list);
+    }
+}
+
+impl<'a> OutPacket<'a> {
+    /// The packet in `cells`, which lie in memory of `origin`.
+    fn lent(
+        cells: &'a [Cell<Descriptor>],
+        origin: &'a Origin,
+        cell_bytes: Option<u64>,
+        fragmented: bool,
+    ) -> Self {
+        let (first, last) = (cells[0].get(), cells[cells.len() - 1].get());
+        let options = if fragmented { 0 } else { first.options };
+        let start = in_memory(origin.base, first.address);
+        // SAFETY: it is as it was captured.
+        let wire_len = unsafe { origin.stamps.wire_len_of(start, first.len, options) };
+        let (lowest, highest) = match cell_bytes {
+            Some(bytes) => (first.address & !(bytes - 1), (last.address & !(bytes - 1)) + bytes),
+            None => {
+                let record = match origin.stamps {
+                    Stamps::Header { .. } => options,
+                    stamps => stamps.record_bytes(),
+                };
+                (first.address - u64::from(record), last.address + u64::from(last.len))
+            }
+        };
+        let captured = Captured {
+            address: first.address,
+            options,
+            stamps: origin.stamps,
+            cut_short: wire_len > first.len,
+            time: None,
+        };
+        Self { cells: Cells::Lent { cells, origin }, base: origin.base, lowest, highest, captured }
+    }
+
+    /// A new packet in the cell at `address`, of which the last bytes from `address` on are its own.
+    pub(super) fn new(cell: Descriptor, homes: Arc<Homes>) -> OutPacket<'static> {
+        let base = homes.pool().memory().base();
+        let bytes = u64::from(homes.pool().geometry().cell_bytes);
+        let lowest = cell.address & !(bytes - 1);
+        let captured = Captured {
+            address: cell.address,
+            options: 0,
+            stamps: Stamps::None,
+            cut_short: false,
+            time: Some(None),
+        };
+        let cells = Cells::New(NewCell { cell: Cell::new(cell), homes });
+        OutPacket { cells, base, lowest, highest: lowest + bytes, captured }
+    }
+
+    fn cells(&self) -> &[Cell<Descriptor>] {
+        match &self.cells {
+            Cells::Lent { cells, .. } => cells,
+            Cells::New(new) => slice::from_ref(&new.cell),
+            Cells::Kept(kept) => &kept.cells,
+        }
+    }
+
+    fn first(&self) -> &Cell<Descriptor> {
+        &self.cells()[0]
+    }
+
+    fn last(&self) -> &Cell<Descriptor> {
+        let cells = self.cells();
+        &cells[cells.len() - 1]
+    }
+
+    fn identity(&self) -> Option<&RingIdentity> {
+        match &self.cells {
+            Cells::Lent { origin, .. } => Some(&origin.ring),
+            Cells::New(_) => None,
+            Cells::Kept(kept) => Some(&kept.ring),
+        }
+    }
+
+    /// What keeps it in the order of its ring, and the number of its chunk.
+    pub(super) fn order(&self) -> Option<(&Arc<Sequence>, u64)> {
+        match &self.cells {
+            Cells::Lent { origin, .. } => Some((origin.ring.order.get()?, origin.sequence)),
+            Cells::New(_) | Cells::Kept(_) => None,
+        }
+    }
+
+    /// The number of the ring that it came from, on its interface.
+    pub(super) fn queue(&self) -> u32 {
+        self.identity().map_or(0, |ring| ring.name.queue)
+    }
+
+    /// Where the memory begins that it lies in.
+    pub(super) fn memory(&self) -> NonNull<u8> {
+        self.base
+    }
+
+    /// Whether there was more of it on the wire.
+    pub(super) fn is_cut_short(&self) -> bool {
+        self.captured.cut_short
+    }
+
+    /// Gives its cells away.
+    pub(super) fn give_away(self, to: &mut Vec<Descriptor>) {
+        let cells = self.cells();
+        for (index, cell) in cells.iter().enumerate() {
+            let options = if index + 1 < cells.len() { CONTINUED } else { 0 };
+            let given = cell.replace(Descriptor { address: GONE, ..Descriptor::default() });
+            to.push(Descriptor { options, ..given });
+        }
+    }
+
+    /// Bytes of the packet, in all its cells.
+    #[expect(clippy::len_without_is_empty, reason = "whether a packet is empty is no question")]
+    pub fn len(&self) -> usize {
+        self.cells().iter().map(|cell| cell.get().len as usize).sum()
+    }
+
+    /// The packet's bytes, from the link-layer header on, as far as they lie in the first cell: all of them, unless
+    /// it [`is_fragmented`](Self::is_fragmented).
+    #[inline]
+    pub fn data(&self) -> &[u8] {
+        self.bytes(self.first())
+    }
+
+    /// As [`data`](Self::data), to be changed.
+    #[inline]
+    pub fn data_mut(&mut self) -> &mut [u8] {
+        let Descriptor { address, len, .. } = self.first().get();
+        // SAFETY: as in `bytes`; `self` is borrowed for as long as the slice lives.
+        unsafe { slice::from_raw_parts_mut(in_memory(self.base, address).as_ptr(), len as usize) }
+    }
+
+    /// The bytes in a cell of the packet.
+    fn bytes(&self, cell: &Cell<Descriptor>) -> &[u8] {
+        let Descriptor { address, len, .. } = cell.get();
+        // SAFETY: the cell was checked against its memory when it was captured, address and length are only
+        // changed within it, and it is this packet's alone until it is given away, which consumes the packet.
+        unsafe { slice::from_raw_parts(in_memory(self.base, address).as_ptr(), len as usize) }
+    }
+
+    /// Whether the packet lies in several cells.
+    pub fn is_fragmented(&self) -> bool {
+        self.cells().len() > 1
+    }
+
+    /// All of the packet's bytes, cell by cell.
+    pub fn fragments(&self) -> impl Iterator<Item = &[u8]> {
+        self.cells().iter().map(|cell| self.bytes(cell))
+    }
+
+    /// As [`fragments`](Self::fragments), to be changed.
+    pub fn fragments_mut(&mut self) -> impl Iterator<Item = &mut [u8]> {
+        let base = self.base;
+        self.cells().iter().map(move |cell| {
+            let Descriptor { address, len, .. } = cell.get();
+            // SAFETY: as in `bytes`; no two cells of a packet are the same, and `self` is borrowed for as long
+            // as the slices live.
+            unsafe { slice::from_raw_parts_mut(in_memory(base, address).as_ptr(), len as usize) }
+        })
+    }
+
+    /// When the packet arrived, as [`Packet::timestamp`](crate::Packet::timestamp) tells, also after the head grew;
+    /// `None` without timestamps, and for a packet that was [built](crate::Port::build).
+    pub fn timestamp(&self) -> Option<Timestamp> {
+        let Captured { address, options, stamps, time, .. } = self.captured;
+        // SAFETY: the head did not grow over what stood in front of it.
+        time.unwrap_or_else(|| unsafe { stamps.time_of(in_memory(self.base, address), options) })
+    }
+
+    /// The ring that it came from; `None` if it was built.
+    pub fn ring(&self) -> Option<&RingName> {
+        self.identity().map(|ring| &ring.name)
+    }
+
+    /// Takes the packet out of its chunk for good: it may outlive the chunk, be kept, and go to other threads. With
+    /// the engine `packet` it is copied. Costs an allocation. Its cells are missing from the ring until it is sent
+    /// or dropped, and it has no place in the order of its ring any more.
+    pub fn detach(self) -> DetachedPacket {
+        let Cells::Lent { cells, origin } = self.cells else { return DetachedPacket(self.into_static()) };
+        let ring = Arc::clone(&origin.ring);
+        if origin.home.cell_bytes().is_none() {
+            return DetachedPacket(self.copied(ring));
+        }
+        let given = cells.iter().map(|cell| cell.replace(Descriptor { address: GONE, ..cell.get() }));
+        let kept = Kept::new(given, Arc::clone(&origin.home), ring);
+        let Self { base, lowest, highest, captured, .. } = self;
+        DetachedPacket(OutPacket { cells: Cells::Kept(Box::new(kept)), base, lowest, highest, captured })
+    }
+
+    /// The same packet, which borrows nothing.
+    fn into_static(self) -> OutPacket<'static> {
+        let Self { cells, base, lowest, highest, captured } = self;
+        let cells = match cells {
+            Cells::New(new) => Cells::New(new),
+            Cells::Kept(kept) => Cells::Kept(kept),
+            Cells::Lent { .. } => unreachable!("a borrowed packet was taken out of its chunk before"),
+        };
+        OutPacket { cells, base, lowest, highest, captured }
+    }
+
+    /// A copy in memory of its own.
+    fn copied(&self, ring: Arc<RingIdentity>) -> OutPacket<'static> {
+        let time = self.timestamp();
+        let len = self.len();
+        let memory = Memory::on_heap(len + 2 * COPY_ROOM);
+        let (base, highest) = (memory.base(), memory.bytes() as u64);
+        let cell = Descriptor { address: COPY_ROOM as u64, len: len as u32, options: 0 };
+        let kept = Kept::new([cell].into_iter(), Arc::new(Copied(memory)), ring);
+        let captured = Captured { address: cell.address, time: Some(time), ..self.captured };
+        let cells = Cells::Kept(Box::new(kept));
+        let mut copy = OutPacket { cells, base, lowest: 0, highest, captured };
+        let mut rest = copy.data_mut();
+        for fragment in self.fragments() {
+            let (place, behind) = rest.split_at_mut(fragment.len());
+            place.copy_from_slice(fragment);
+            rest = behind;
+        }
+        copy
+    }
+}
+
+fn in_memory(base: NonNull<u8>, address: u64) -> NonNull<u8> {
+    // SAFETY: every address of a packet lies in its memory: it was checked when the packet was captured, and
+    // `OutPacket` keeps it in its cell.
+    unsafe { base.add(address as usize) }
+}
+
+impl fmt::Debug for OutPacket<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("OutPacket")
+            .field("ring", &self.ring())
+            .field("len", &self.len())
+            .field("cells", &self.cells().len())
+            .finish_non_exhaustive()
+    }
+}
+
+/// A packet that is kept: from [`OutPacket::detach`]. It may go to another thread.
+#[derive(Debug)]
+pub struct DetachedPacket(OutPacket<'static>);
+
+// SAFETY: the packet borrows from no chunk: its cells are its own, their memory and their home are not tied to a
+// thread.
+unsafe impl Send for DetachedPacket {}
+
+impl DetachedPacket {
+    /// The packet, to be looked at, changed and sent.
+    pub fn into_packet(self) -> OutPacket<'static> {
+        self.0
+    }
+}

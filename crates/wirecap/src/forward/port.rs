@@ -1,0 +1,297 @@
+//! Ports: one thread's handle on an interface that packets leave through.
+
+use std::fmt;
+use std::sync::Arc;
+
+use crate::forward::batch::Batch;
+use crate::forward::{Exchange, Homes, OutPacket, PortShared, Sequence, flow_hash};
+use crate::fragments::CONTINUED;
+use crate::ledger::PortAccount;
+use crate::sync::{AtomicU64, Ordering};
+
+/// Bytes of the shortest frame: an Ethernet header.
+pub(crate) const SHORTEST_FRAME: usize = 14;
+/// Packets that are handed over together at most, if M is larger.
+pub(crate) const BATCH_PACKETS_MAX: usize = 1024;
+/// Cells for new packets are taken so many at a time.
+const NEW_CELLS_AT_ONCE: usize = 32;
+
+/// On which of an interface's transmit queues packets go.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum TxQueue {
+    /// That of the number of the receive queue, if the port has it, else one of the others, the same for each receive
+    /// queue: packets of one ring stay in their order, and on a veth they arrive on the queue of that number. What was
+    /// built goes on the first.
+    #[default]
+    AsReceived,
+    /// By the [flow](crate::flow_hash): each flow stays in order.
+    ByFlow,
+    /// This one.
+    Fixed(u32),
+}
+
+/// One thread's handle on an interface of a capture that forwards: packets are sent through it.
+///
+/// [`send`](Self::send) takes packets, [`flush`](Self::flush) hands them to the kernel; that happens by itself when M of
+/// them wait (1,024 at most), and when the port is dropped. Each thread gets ports of its own from
+/// [`Capture::port`](crate::Capture::port); those of one interface share its tx rings, a batch at a time. What cannot be
+/// sent is counted ([`PortAccount`]) and its cells go back to their pool.
+///
+/// On an interface that is captured by the engine `packet`, packets are copied into a packet socket's queue.
+#[derive(Debug)]
+pub struct Port {
+    exchange: Arc<Exchange>,
+    index: usize,
+    queue: TxQueue,
+    /// The address of the memory whose cells can be sent as they are; `None` if all packets are copied.
+    memory: Option<usize>,
+    /// What waits for each of the transmit queues.
+    lanes: Vec<Batch>,
+    waiting: usize,
+    /// Free cells for new packets.
+    new_cells: Vec<u64>,
+    /// The chunk whose packets wait, where order matters.
+    held: Option<(Arc<Sequence>, u64)>,
+}
+
+impl Port {
+    /// A handle on the port at `index`.
+    pub(crate) fn new(exchange: Arc<Exchange>, index: usize) -> Self {
+        let copies = exchange.ports[index].outlets[0].copies();
+        let room = if copies { 0 } else { exchange.batch_packets };
+        let lanes = exchange.ports[index].outlets.iter().map(|_| Batch::with_capacity(room)).collect();
+        let queue = TxQueue::default();
+        let new_cells = Vec::with_capacity(NEW_CELLS_AT_ONCE);
+        let homes = exchange.homes.as_ref().filter(|_| !copies);
+        let memory = homes.map(|homes| homes.pool().memory().base().addr().get());
+        Self { exchange, index, queue, memory, lanes, waiting: 0, new_cells, held: None }
+    }
+
+    fn shared(&self) -> &PortShared {
+        &self.exchange.ports[self.index]
+    }
+
+    /// The interface's name.
+    pub fn interface(&self) -> &str {
+        &self.shared().name
+    }
+
+    /// The place among the capture's ports: those of its interfaces come first, in their order.
+    pub fn index(&self) -> usize {
+        self.index
+    }
+
+    /// The same port, choosing transmit queues so from now on. Default: [`TxQueue::AsReceived`].
+    ///
+    /// # Errors
+    ///
+    /// [`PortError::NoSuchQueue`] if there is no such queue.
+    pub fn on_queue(mut self, queue: TxQueue) -> Result<Self, PortError> {
+        let shared = self.shared();
+        if let TxQueue::Fixed(queue) = queue
+            && !shared.queues.contains(&queue)
+        {
+            let (interface, queues) = (shared.name.clone(), shared.queues.clone());
+            return Err(PortError::NoSuchQueue { interface, queue, queues });
+        }
+        self.flush();
+        self.queue = queue;
+        Ok(self)
+    }
+
+    /// Takes `packet`, to be handed to the kernel with others. Its cells are the kernel's then, until it is sent. A
+    /// packet that is not in the memory of this port's capture (from another capture, from the engine `packet`) is
+    /// copied into a free cell.
+    #[inline]
+    pub fn send(&mut self, packet: OutPacket<'_>) {
+        let len = packet.len();
+        if !self.shared().lens.contains(&len) || packet.is_cut_short() {
+            return count(&self.shared().bad_length);
+        }
+        if let Some((order, sequence)) = packet.order() {
+            self.hold(order, sequence);
+        }
+        let lane = self.lane_of(&packet);
+        match self.memory {
+            Some(memory) if memory == packet.memory().addr().get() => {
+                packet.give_away(&mut self.lanes[lane].cells);
+            }
+            Some(_) => {
+                if !self.copy_into_cells(&packet, len, lane) {
+                    return count(&self.shared().no_cell);
+                }
+            }
+            None => {
+                let lane = &mut self.lanes[lane];
+                packet.fragments().for_each(|fragment| lane.copies.extend_from_slice(fragment));
+                lane.lens.push(len as u32);
+            }
+        }
+        self.lanes[lane].packets += 1;
+        self.waiting += 1;
+        if self.waiting >= self.exchange.batch_packets {
+            self.flush();
+        }
+    }
+
+    /// Sees to it that all that waits is of this chunk.
+    fn hold(&mut self, order: &Arc<Sequence>, sequence: u64) {
+        let is_held = |(held, number): &(Arc<Sequence>, u64)| Arc::ptr_eq(held, order) && *number == sequence;
+        if !self.held.as_ref().is_some_and(is_held) {
+            self.flush();
+            order.hold(sequence);
+            self.held = Some((Arc::clone(order), sequence));
+        }
+    }
+
+    /// The lane that the packet goes by.
+    fn lane_of(&self, packet: &OutPacket<'_>) -> usize {
+        let lanes = self.lanes.len();
+        match self.queue {
+            _ if lanes == 1 => 0,
+            TxQueue::AsReceived => self.shared().lane_of(packet.queue()),
+            TxQueue::ByFlow => ((u64::from(flow_hash(packet.data())) * lanes as u64) >> 32) as usize,
+            TxQueue::Fixed(queue) => self.shared().lane_of(queue),
+        }
+    }
+
+    /// Copies a packet of `len` bytes into free cells; `false` if there are not enough.
+    fn copy_into_cells(&mut self, packet: &OutPacket<'_>, len: usize, lane: usize) -> bool {
+        let Some(homes) = self.exchange.homes.clone() else { return false };
+        let room = homes.longest_new();
+        let cells = len.div_ceil(room);
+        if !self.stock_up(&homes, cells) {
+            return false;
+        }
+        let mut bytes = packet.fragments().flatten();
+        let taken = self.new_cells.drain(self.new_cells.len() - cells..);
+        for (index, address) in taken.enumerate() {
+            let mut part = homes.new_packet(address, room.min(len - index * room) as u32);
+            part.data_mut().iter_mut().zip(&mut bytes).for_each(|(place, byte)| *place = *byte);
+            part.give_away(&mut self.lanes[lane].cells);
+            if let Some(cell) = self.lanes[lane].cells.last_mut() {
+                cell.options = if index + 1 < cells { CONTINUED } else { 0 };
+            }
+        }
+        count(&self.shared().copied);
+        true
+    }
+
+    /// Whether there are so many free cells for new packets, once more were taken.
+    fn stock_up(&mut self, homes: &Homes, cells: usize) -> bool {
+        if self.new_cells.len() < cells {
+            let wanted = cells.max(NEW_CELLS_AT_ONCE) - self.new_cells.len();
+            homes.take_new(wanted, &mut self.new_cells);
+        }
+        if self.new_cells.len() < cells {
+            // Some may have been sent meanwhile.
+            self.exchange.collect();
+            homes.take_new(cells - self.new_cells.len(), &mut self.new_cells);
+        }
+        self.new_cells.len() >= cells
+    }
+
+    /// A new packet of `len` bytes, to be filled; they hold anything. `None` while all cells for new packets are on
+    /// their way ([`CaptureBuilder::new_packets`](crate::CaptureBuilder::new_packets)), and if no cell holds as many
+    /// bytes ([`longest_new_packet`](Self::longest_new_packet)).
+    pub fn build(&mut self, len: usize) -> Option<OutPacket<'static>> {
+        let homes = self.exchange.homes.clone()?;
+        if len > homes.longest_new() || !self.stock_up(&homes, 1) {
+            return None;
+        }
+        self.new_cells.pop().map(|address| homes.new_packet(address, len as u32))
+    }
+
+    /// Bytes of the longest packet that can be built.
+    pub fn longest_new_packet(&self) -> usize {
+        self.exchange.homes.as_ref().map_or(0, |homes| homes.longest_new()).min(*self.shared().lens.end())
+    }
+
+    /// Hands what waits to the kernel and has it sent, as far as the device takes it. Also takes back the cells of what
+    /// was sent.
+    pub fn flush(&mut self) {
+        let outlets = &self.exchange.ports[self.index].outlets;
+        for (batch, outlet) in self.lanes.iter_mut().zip(outlets) {
+            match &self.held {
+                _ if batch.is_empty() => outlet.collect(),
+                Some((order, sequence)) => order.submit(*sequence, outlet, batch),
+                None => outlet.submit(batch, false),
+            }
+        }
+        self.waiting = 0;
+        if let Some((order, sequence)) = self.held.take() {
+            order.finish(sequence);
+        }
+    }
+
+    /// How many packets were taken and not handed to the kernel yet.
+    pub fn waiting(&self) -> usize {
+        self.waiting
+    }
+
+    /// Cells that the port has in hand.
+    #[cfg(all(test, not(loom)))]
+    pub(crate) fn cells(&self) -> usize {
+        self.new_cells.len() + self.lanes.iter().map(|lane| lane.cells.len()).sum::<usize>()
+    }
+
+    /// What became of the packets of all handles on this port.
+    pub fn account(&self) -> PortAccount {
+        self.shared().account()
+    }
+}
+
+impl Drop for Port {
+    fn drop(&mut self) {
+        self.flush();
+        if let Some(homes) = &self.exchange.homes {
+            homes.put_new(&mut self.new_cells);
+        }
+    }
+}
+
+#[cold]
+fn count(counter: &AtomicU64) {
+    counter.fetch_add(1, Ordering::Relaxed);
+}
+
+/// Why there is no such port.
+#[derive(Debug)]
+#[non_exhaustive]
+pub enum PortError {
+    /// The capture does not send on an interface of this name.
+    NoSuchPort {
+        /// The name.
+        interface: String,
+        /// The names that there are; none if the capture does not forward.
+        ports: Vec<String>,
+    },
+    /// The interface has no such transmit queue, or the capture does not have it.
+    NoSuchQueue {
+        /// The interface's name.
+        interface: String,
+        /// What was asked for.
+        queue: u32,
+        /// The queues that there are.
+        queues: Vec<u32>,
+    },
+}
+
+impl fmt::Display for PortError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::NoSuchPort { interface, ports } if ports.is_empty() => {
+                write!(f, "nothing can be sent on {interface}: the capture was not opened for forwarding")
+            }
+            Self::NoSuchPort { interface, ports } => {
+                write!(f, "nothing can be sent on {interface}; the capture sends on {}", ports.join(", "))
+            }
+            Self::NoSuchQueue { interface, queue, queues } => {
+                let queues: Vec<String> = queues.iter().map(u32::to_string).collect();
+                write!(f, "{interface} has no transmit queue {queue}; it has {}", queues.join(", "))
+            }
+        }
+    }
+}
+
+impl std::error::Error for PortError {}

@@ -1,0 +1,418 @@
+//! Random schedules of a capture that forwards: whatever the kernel does, a cell is in one place, and a packet leaves
+//! from the cell that it came in.
+
+use std::collections::VecDeque;
+
+use super::tests::for_each_seed;
+use super::*;
+use crate::forward::{DetachedPacket, OutPacket};
+use crate::time::Timestamp;
+
+const RUNS: u64 = if cfg!(miri) { 4 } else { 2000 };
+const STEPS: u64 = if cfg!(miri) { 60 } else { 400 };
+const CELL_BYTES: u64 = 64;
+const CELL_ROOM: u64 = CELL_BYTES - HEADROOM_BYTES as u64;
+
+fn settings(random: &mut Random) -> SimSettings {
+    let rings = random.between(1, 3) as usize;
+    SimSettings {
+        rings,
+        workers: random.between(1, rings as u64) as usize,
+        geometry: Geometry {
+            chunk_cells: random.between(1, 6) as u32,
+            chunks: random.between(1, 6) as u32,
+            cell_bytes: CELL_BYTES as u32,
+        },
+        mode: if random.once_in(2) { Mode::Basic } else { Mode::Advanced(random.unit()) },
+        descriptors: random.between(1, 8) as u32,
+        first_index: if random.once_in(2) { 0 } else { u32::MAX - random.below(100) as u32 },
+        warm: random.once_in(2).then(|| random.between(1, 36) as u32),
+        forwards: true,
+        ..SimSettings::default()
+    }
+}
+
+/// A packet that was given to a port: where its bytes lay then, and what they were.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Given {
+    cells: Vec<(usize, Vec<u8>)>,
+    /// Its number, if it has a place in the order of its ring.
+    number: Option<u64>,
+}
+
+impl Given {
+    fn of(packet: &OutPacket<'_>, number: Option<u64>) -> Self {
+        let cells = packet.fragments().map(|bytes| (bytes.as_ptr().addr(), bytes.to_vec())).collect();
+        Self { cells, number }
+    }
+}
+
+struct Schedule {
+    random: Random,
+    settings: SimSettings,
+    capture: SimCapture,
+    workers: Vec<SimWorker>,
+    port: Port,
+    held: Vec<Chunk>,
+    kept: Vec<DetachedPacket>,
+    /// Cells of kept packets.
+    kept_cells: usize,
+    /// By tx queue, in the order in which they were given.
+    given: Vec<VecDeque<Given>>,
+    /// The last number that left, by ring.
+    last_number: Vec<Option<u64>>,
+    taken: u64,
+    sent: u64,
+    refused: u64,
+    next_number: u64,
+    received: u64,
+}
+
+impl Schedule {
+    fn new(mut random: Random) -> Self {
+        let settings = settings(&mut random);
+        let capture = SimCapture::new(&settings);
+        Self {
+            workers: (0..settings.workers).map(|index| capture.worker(index)).collect(),
+            port: capture.port().expect("the capture forwards"),
+            given: vec![VecDeque::new(); settings.rings],
+            last_number: vec![None; settings.rings],
+            held: Vec::new(),
+            kept: Vec::new(),
+            kept_cells: 0,
+            taken: 0,
+            sent: 0,
+            refused: 0,
+            next_number: 0,
+            received: 0,
+            random,
+            settings,
+            capture,
+        }
+    }
+
+    fn run(mut self) {
+        for _ in 0..STEPS {
+            self.step();
+            self.check_sent();
+            self.check_cells();
+        }
+        self.finish();
+    }
+
+    fn step(&mut self) {
+        let ring = self.random.below(self.settings.rings as u64) as usize;
+        let transmitter = Arc::clone(self.capture.transmitter(ring));
+        match self.random.below(20) {
+            0..5 => self.receive(ring),
+            5..9 => self.ask(),
+            9..12 => self.drain(),
+            12 => drop(self.random.take(&mut self.held)),
+            13 => self.send_kept(),
+            14 => self.build(),
+            15 => self.flush(),
+            16 => self.capture.tend(),
+            17 => {
+                let states = [LinkState::Up, LinkState::Up, LinkState::Stalled, LinkState::Down];
+                transmitter.set_link(states[self.random.below(4) as usize]);
+            }
+            18 => {
+                let refused = self.random.below(4);
+                self.refused += refused;
+                transmitter.refuse(refused as usize);
+            }
+            _ => {
+                transmitter.set_late(self.random.once_in(2));
+                let random = &mut self.random;
+                transmitter.complete(random.below(20) as usize, |among| random.below(among as u64) as usize);
+            }
+        }
+    }
+
+    fn receive(&mut self, ring: usize) {
+        for _ in 0..self.random.between(1, 6) {
+            let cells = if self.random.once_in(2) { 1 } else { self.random.between(1, 4) };
+            let len = self.random.between((cells - 1) * CELL_ROOM + 20, cells * CELL_ROOM) as usize;
+            let mut packet = self.next_number.to_ne_bytes().to_vec();
+            packet.resize(len, self.next_number as u8);
+            let time = Timestamp::from_unix_nanos(self.next_number);
+            if self.capture.kernel(ring).receive(&packet, time) == Fate::Received {
+                self.received += 1;
+            }
+            self.next_number += 1;
+        }
+    }
+
+    fn ask(&mut self) {
+        let turn = self.random.below(self.workers.len() as u64) as usize;
+        if let Answer::Chunk { chunk, .. } = self.workers[turn].ask(Duration::ZERO).unwrap() {
+            self.held.push(chunk);
+        }
+    }
+
+    /// Sends some packets of a chunk, keeps some, and drops the others.
+    fn drain(&mut self) {
+        let Some(mut chunk) = self.random.take(&mut self.held) else { return };
+        let lane = chunk.ring_index();
+        let keeps = self.random.once_in(3);
+        for mut packet in chunk.drain() {
+            let number = u64::from_ne_bytes(*packet.data().first_chunk().unwrap());
+            assert_eq!(packet.timestamp(), Some(Timestamp::from_unix_nanos(number)));
+            let cells = packet.fragments().count();
+            match self.random.below(8) {
+                0 => {}
+                1 if keeps => {
+                    self.kept.push(packet.detach());
+                    self.kept_cells += cells;
+                }
+                2 => {
+                    // Over the time of its arrival.
+                    packet.grow_head(HEADROOM_BYTES as usize).unwrap().fill(7);
+                    assert_eq!(packet.timestamp(), Some(Timestamp::from_unix_nanos(number)));
+                    self.taken += 1;
+                    self.given[lane].push_back(Given::of(&packet, Some(number)));
+                    self.port.send(packet);
+                }
+                _ => {
+                    self.taken += 1;
+                    self.given[lane].push_back(Given::of(&packet, Some(number)));
+                    self.port.send(packet);
+                }
+            }
+        }
+        // The chunk may go before or after the flush, or stay.
+        match self.random.below(3) {
+            0 => drop(chunk),
+            1 => self.held.push(chunk),
+            _ => {
+                self.flush();
+                drop(chunk);
+            }
+        }
+    }
+
+    fn send(&mut self, lane: usize, packet: OutPacket<'_>) {
+        self.given[lane].push_back(Given::of(&packet, None));
+        self.taken += 1;
+        self.port.send(packet);
+    }
+
+    fn send_kept(&mut self) {
+        let Some(packet) = self.random.take(&mut self.kept) else { return };
+        let packet = packet.into_packet();
+        self.kept_cells -= packet.fragments().count();
+        let lane = packet.ring().expect("it was captured").queue as usize;
+        if self.random.once_in(4) {
+            return;
+        }
+        self.send(lane, packet);
+    }
+
+    fn build(&mut self) {
+        let len = self.random.between(20, CELL_ROOM) as usize;
+        if let Some(mut packet) = self.port.build(len) {
+            packet.data_mut().fill(9);
+            if !self.random.once_in(4) {
+                self.send(0, packet);
+            }
+        }
+    }
+
+    fn flush(&mut self) {
+        self.port.flush();
+    }
+
+    /// What left is what was given, from the very cells; in basic mode in the order in which it was given, in advanced
+    /// mode in the order of the ring.
+    fn check_sent(&mut self) {
+        for ring in 0..self.settings.rings {
+            let base = self.capture.rings[ring].refill().pool().memory().base().addr().get();
+            for packet in self.capture.transmitter(ring).take_sent() {
+                let place = |(address, bytes): (u64, Vec<u8>)| (base + address as usize, bytes);
+                let cells: Vec<_> = packet.cells.into_iter().map(place).collect();
+                let given = &mut self.given[ring];
+                let place = given.iter().position(|given| given.cells == cells);
+                let place = place.unwrap_or_else(|| panic!("{cells:?} was sent and not given"));
+                let number = given[place].number;
+                match self.settings.mode {
+                    // What was given before it and did not leave until now was dropped.
+                    Mode::Basic => drop(given.drain(..=place)),
+                    Mode::Advanced(_) => {
+                        given.remove(place);
+                        let last = &mut self.last_number[ring];
+                        assert!(number.is_none() || *last < number, "{number:?} left after {last:?}");
+                        *last = number.or(*last);
+                    }
+                }
+                self.sent += 1;
+            }
+        }
+    }
+
+    /// Every cell is in exactly one place, and no kernel found anything wrong.
+    fn check_cells(&mut self) {
+        let held: usize = self.held.iter().map(Chunk::cells).sum();
+        let mut sum = held + self.kept_cells + self.port.cells() + self.capture.cells_on_their_way();
+        for ring in 0..self.settings.rings {
+            let (kernel, transmitter) = (self.capture.kernel(ring), self.capture.transmitter(ring));
+            assert_eq!((kernel.violations(), transmitter.violations()), (vec![], vec![]));
+            sum += kernel.free_cells() + self.capture.cells_waiting(ring);
+            sum += self.capture.rings[ring].refill().queued_cells() + self.capture.idle_cells(ring);
+        }
+        assert_eq!(sum, self.capture.cells());
+    }
+
+    /// All comes home, and the books balance.
+    fn finish(mut self) {
+        let rings = 0..self.settings.rings;
+        for ring in rings.clone() {
+            self.capture.transmitter(ring).set_link(LinkState::Up);
+            self.capture.transmitter(ring).set_late(false);
+        }
+        self.kept.clear();
+        self.held.clear();
+        self.port.flush();
+        self.check_sent();
+        let Self { capture, port, settings, .. } = self;
+        drop(port);
+        let exchange = capture.exchange.as_ref().unwrap();
+        (0..3).for_each(|_| exchange.tend());
+        let mut sent = self.sent;
+        for ring in rings {
+            sent += capture.transmitter(ring).take_sent().len() as u64;
+            let home = capture.kernel(ring).free_cells() + capture.idle_cells(ring);
+            let waiting = capture.cells_waiting(ring);
+            assert_eq!(home + waiting, settings.geometry.cells() as usize, "cells of ring {ring}");
+            assert_eq!(capture.transmitter(ring).cells(), 0);
+        }
+        assert_eq!(capture.new_cells(), settings.geometry.chunk_cells as usize);
+        capture.close();
+        let account = capture.ledger(Duration::ZERO).ports[0].account;
+        assert_eq!((account.taken, account.sent, account.waiting), (self.taken, sent, 0), "{account:?}");
+        assert_eq!(account.taken, account.sent + account.dropped.total(), "{account:?}");
+        assert!(account.dropped.refused <= self.refused && account.dropped.other == 0, "{account:?}");
+    }
+}
+
+#[test]
+fn cells_are_conserved_through_the_tx_and_completion_rings_whatever_happens() {
+    for_each_seed(RUNS, |random| Schedule::new(random).run());
+}
+
+fn one_ring() -> (SimCapture, SimWorker, Port) {
+    let geometry = Geometry { chunk_cells: 4, chunks: 2, cell_bytes: 64 };
+    let capture = SimCapture::new(&SimSettings { geometry, forwards: true, ..SimSettings::default() });
+    let (worker, port) = (capture.worker(0), capture.port().unwrap());
+    (capture, worker, port)
+}
+
+fn receive(capture: &SimCapture, packets: u64) {
+    for number in 0..packets {
+        let mut packet = number.to_ne_bytes().to_vec();
+        packet.resize(20, 0);
+        assert_eq!(capture.kernel(0).receive(&packet, Timestamp::default()), Fate::Received);
+    }
+}
+
+fn pass_on(worker: &mut SimWorker, port: &mut Port) {
+    while let Answer::Chunk { mut chunk, .. } = worker.ask(Duration::ZERO).unwrap() {
+        chunk.drain().for_each(|packet| port.send(packet));
+        port.flush();
+    }
+}
+
+/// The peer takes nothing for a while: what has no room is dropped and counted, the rest goes out when it can.
+#[test]
+fn a_one_way_stall_costs_what_has_no_room_and_ends() {
+    let (capture, mut worker, mut port) = one_ring();
+    capture.transmitter(0).set_link(LinkState::Stalled);
+    for _ in 0..5 {
+        receive(&capture, 4);
+        pass_on(&mut worker, &mut port);
+        if port.account().waiting == 8 {
+            break;
+        }
+    }
+    assert_eq!(capture.kernel(0).free_cells(), 0);
+    for _ in 0..4 {
+        let mut packet = port.build(20).unwrap();
+        packet.data_mut().fill(1);
+        port.send(packet);
+    }
+    port.flush();
+    let account = port.account();
+    assert_eq!((account.taken, account.sent, account.waiting), (12, 0, 8), "{account:?}");
+    assert_eq!((account.dropped.ring_full, account.dropped.total()), (4, 4), "{account:?}");
+    capture.transmitter(0).set_link(LinkState::Up);
+    // Whoever asks for packets has the rest sent.
+    assert!(matches!(worker.ask(Duration::ZERO), Ok(Answer::Nothing)));
+    assert!(matches!(worker.ask(Duration::ZERO), Ok(Answer::Nothing)));
+    let account = port.account();
+    assert_eq!((account.sent, account.waiting), (8, 0), "{account:?}");
+    assert_eq!((capture.kernel(0).free_cells(), capture.new_cells()), (8, 4));
+}
+
+/// The books of the test itself must be able to not balance.
+#[test]
+#[should_panic(expected = "comes home twice")]
+#[cfg_attr(not(debug_assertions), ignore = "only debug builds know where cells are")]
+fn an_engine_that_gives_a_cell_back_twice_is_caught() {
+    let (capture, mut worker, mut port) = one_ring();
+    receive(&capture, 1);
+    pass_on(&mut worker, &mut port);
+    let homes = capture.exchange.as_ref().unwrap().homes();
+    homes.give_back(&[Descriptor::default()]);
+}
+
+/// The interface vanishes with packets on its ring: their cells come back.
+#[test]
+fn what_is_on_the_ring_of_an_interface_that_is_no_more_comes_home() {
+    let (capture, mut worker, mut port) = one_ring();
+    capture.transmitter(0).set_link(LinkState::Down);
+    receive(&capture, 4);
+    pass_on(&mut worker, &mut port);
+    assert_eq!((port.account().waiting, capture.kernel(0).free_cells()), (4, 4));
+    capture.transmitter(0).set_link(LinkState::Gone);
+    for _ in 0..3 {
+        receive(&capture, 4);
+        pass_on(&mut worker, &mut port);
+    }
+    let account = port.account();
+    assert_eq!((account.taken, account.dropped.down, account.waiting), (16, 16, 0), "{account:?}");
+    assert_eq!(capture.kernel(0).free_cells(), 8);
+}
+
+/// A kernel that completes what it never got is trusted no more.
+#[test]
+fn a_completion_of_a_cell_that_was_not_sent_closes_the_port_and_doubles_no_cell() {
+    let (capture, mut worker, mut port) = one_ring();
+    capture.transmitter(0).complete_wrongly(64);
+    receive(&capture, 4);
+    pass_on(&mut worker, &mut port);
+    let account = port.account();
+    assert_eq!((account.taken, account.dropped.other), (4, 4), "{account:?}");
+    assert_eq!(capture.kernel(0).free_cells(), 8);
+    assert_eq!(capture.kernel(0).violations(), []);
+    // Nor one outside the pool.
+    let (capture, mut worker, mut port) = one_ring();
+    capture.transmitter(0).set_late(true);
+    receive(&capture, 2);
+    pass_on(&mut worker, &mut port);
+    capture.transmitter(0).complete_wrongly(1 << 40);
+    assert!(matches!(worker.ask(Duration::ZERO), Ok(Answer::Nothing)));
+    assert_eq!(capture.kernel(0).free_cells(), 6, "the two that were sent are not back");
+}
+
+/// A kernel that moves its index where it cannot be gets no more cells, and those that are refused come home.
+#[test]
+fn a_tx_ring_whose_index_cannot_be_is_trusted_no_more() {
+    let (capture, mut worker, mut port) = one_ring();
+    receive(&capture, 2);
+    pass_on(&mut worker, &mut port);
+    capture.transmitter(0).break_tx_index();
+    receive(&capture, 4);
+    pass_on(&mut worker, &mut port);
+    let account = port.account();
+    assert_eq!((account.taken, account.sent, account.dropped.other), (6, 2, 4), "{account:?}");
+    assert_eq!(capture.kernel(0).free_cells(), 8);
+}

@@ -1,0 +1,232 @@
+//! The kernel's half of one tx ring and its completion ring, played: it sends cells and gives them back, late, or not at
+//! all.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use crate::forward::{Kicked, TxKernel};
+use crate::kernel_ring::{Consumer, HeapRing, Producer};
+use crate::pool::{Descriptor, Pool};
+use crate::sim::SimSettings;
+use crate::sim::kernel::Places;
+use crate::sync::{Mutex, lock};
+
+/// Cells that a call sends at most, as in copy mode.
+const CELLS_PER_CALL: usize = 32;
+
+/// How a simulated interface is that packets are sent on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum LinkState {
+    /// It sends.
+    Up,
+    /// It takes nothing for the moment.
+    Stalled,
+    /// It is down: what is on the tx ring stays there.
+    Down,
+    /// It is no more.
+    Gone,
+}
+
+/// A packet that a simulated interface has sent.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SentPacket {
+    /// Where each of its cells lay, in bytes from the start of the pool, and its bytes in there.
+    pub cells: Vec<(u64, Vec<u8>)>,
+}
+
+/// The kernel behind one tx ring: its halves of the tx ring and of the completion ring.
+#[derive(Debug)]
+pub struct SimTransmitter {
+    pool: Arc<Pool>,
+    places: Places,
+    state: Mutex<State>,
+}
+
+#[derive(Debug)]
+struct State {
+    tx: Consumer<Descriptor>,
+    completions: Producer<u64>,
+    link: LinkState,
+    /// Completions come only when they are asked for.
+    late: bool,
+    /// So many packets more are refused.
+    refuses: usize,
+    /// The cells of a packet that is not all there.
+    begun: Vec<Descriptor>,
+    /// Cells that were sent and are not completed.
+    in_device: VecDeque<u64>,
+    sent: Vec<SentPacket>,
+    /// Cells on the tx ring that were not the application's to send.
+    violations: Vec<u64>,
+}
+
+impl SimTransmitter {
+    /// A kernel that sends cells of `pool`, and the application's halves of its rings.
+    pub(super) fn new(
+        pool: Arc<Pool>,
+        places: Places,
+        slots: u32,
+        settings: &SimSettings,
+    ) -> (Self, Producer<Descriptor>, Consumer<u64>) {
+        let (tx_producer, tx) = HeapRing::pair(slots, settings.first_index);
+        let (completions, completion_consumer) = HeapRing::pair(slots, settings.first_index);
+        // In copy mode nothing is sent unless the kernel is called.
+        tx.set_needs_wakeup(true);
+        let state = State {
+            tx,
+            completions,
+            link: LinkState::Up,
+            late: false,
+            refuses: 0,
+            begun: Vec::new(),
+            in_device: VecDeque::new(),
+            sent: Vec::new(),
+            violations: Vec::new(),
+        };
+        (Self { pool, places, state: Mutex::new(state) }, tx_producer, completion_consumer)
+    }
+
+    /// Makes the interface go up or down, stall or vanish. One that vanished does not come back.
+    pub fn set_link(&self, link: LinkState) {
+        let mut state = lock(&self.state);
+        if state.link != LinkState::Gone {
+            state.link = link;
+        }
+    }
+
+    /// From now on completions come only when they are [asked for](Self::complete), or again by themselves.
+    pub fn set_late(&self, late: bool) {
+        let mut state = lock(&self.state);
+        state.late = late;
+        state.complete(self, if late { 0 } else { usize::MAX });
+    }
+
+    /// Refuses the next `packets` packets: they are dropped and completed.
+    pub fn refuse(&self, packets: usize) {
+        lock(&self.state).refuses += packets;
+    }
+
+    /// Completes up to `cells` cells that were sent, in any order that `pick` chooses among so many.
+    pub fn complete(&self, cells: usize, mut pick: impl FnMut(usize) -> usize) {
+        let mut state = lock(&self.state);
+        let picks = cells.min(state.in_device.len());
+        for place in 0..picks {
+            let other = place + pick(state.in_device.len() - place);
+            state.in_device.swap(place, other);
+        }
+        state.complete(self, picks);
+    }
+
+    /// Completes a cell that was not sent.
+    pub fn complete_wrongly(&self, address: u64) {
+        let mut state = lock(&self.state);
+        let _ = state.completions.push_slice(&[address], |address| *address);
+        state.completions.submit();
+    }
+
+    /// Claims to have taken more cells off the tx ring than there are, until it sends again.
+    pub fn break_tx_index(&self) {
+        lock(&self.state).tx.break_index();
+    }
+
+    /// How many cells the kernel has: on the tx ring, being sent and on the completion ring.
+    pub fn cells(&self) -> usize {
+        let state = &mut *lock(&self.state);
+        let on_ring = state.tx.available().map_or(0, |cells| cells as usize) + state.begun.len();
+        let completed = state.completions.filled().map_or(0, |cells| cells as usize);
+        on_ring + state.in_device.len() + completed
+    }
+
+    /// What was sent since the last call.
+    pub fn take_sent(&self) -> Vec<SentPacket> {
+        std::mem::take(&mut lock(&self.state).sent)
+    }
+
+    /// The addresses on the tx ring that were not the application's to send.
+    pub fn violations(&self) -> Vec<u64> {
+        lock(&self.state).violations.clone()
+    }
+}
+
+impl State {
+    /// Takes the next packet off the ring and sends it; whether it was refused. `None` if there is no whole one.
+    fn send_next(&mut self, kernel: &SimTransmitter) -> Option<bool> {
+        let mut cell = Vec::with_capacity(1);
+        loop {
+            cell.clear();
+            let taken = self.tx.take_into(&mut cell, 1).expect("the application's half is sound");
+            self.tx.release();
+            if taken == 0 {
+                return None;
+            }
+            let ours =
+                kernel.pool.holds(&cell[0], 0) && kernel.places.take(kernel.pool.index_of(cell[0].address));
+            if !ours {
+                self.violations.push(cell[0].address);
+            }
+            self.begun.push(cell[0]);
+            if !cell[0].is_continued() {
+                break;
+            }
+        }
+        let cells = std::mem::take(&mut self.begun);
+        self.in_device.extend(cells.iter().map(|cell| cell.address));
+        let refused = self.refuses > 0;
+        self.refuses -= usize::from(refused);
+        if !refused {
+            let bytes = |cell: &Descriptor| (cell.address, kernel.pool.bytes_of(cell).to_vec());
+            self.sent.push(SentPacket { cells: cells.iter().map(bytes).collect() });
+        }
+        if !self.late {
+            self.complete(kernel, usize::MAX);
+        }
+        Some(refused)
+    }
+
+    /// Completes the first `cells` cells in the device.
+    fn complete(&mut self, kernel: &SimTransmitter, cells: usize) {
+        let free = self.completions.free().expect("the application's half is sound") as usize;
+        let done: Vec<u64> = self.in_device.drain(..cells.min(self.in_device.len()).min(free)).collect();
+        done.iter().for_each(|address| kernel.places.give(kernel.pool.index_of(*address)));
+        let pushed = self.completions.push_slice(&done, |address| *address);
+        assert_eq!(pushed, Ok(done.len()), "there was room on the completion ring");
+        self.completions.submit();
+    }
+
+    /// Whether there is room for the completions of `cells` more cells: without that the kernel sends nothing.
+    fn may_send(&mut self, cells: usize) -> bool {
+        let free = self.completions.free().expect("the application's half is sound") as usize;
+        free >= self.in_device.len() + cells
+    }
+}
+
+impl TxKernel for SimTransmitter {
+    fn kick(&self) -> Kicked {
+        let state = &mut *lock(&self.state);
+        match state.link {
+            LinkState::Up => {}
+            LinkState::Stalled => return Kicked::More,
+            LinkState::Down => return Kicked::Down,
+            LinkState::Gone => return Kicked::Gone,
+        }
+        let before = state.tx.available().expect("the application's half is sound") as usize;
+        loop {
+            let left = state.tx.available().expect("the application's half is sound") as usize;
+            if left == 0 {
+                return Kicked::Done;
+            }
+            if before - left >= CELLS_PER_CALL || !state.may_send(left) {
+                return Kicked::More;
+            }
+            match state.send_next(self) {
+                Some(true) => return Kicked::Refused,
+                Some(false) => {}
+                None => return Kicked::Done,
+            }
+        }
+    }
+
+    fn bad_descriptors(&self) -> u64 {
+        0
+    }
+}

@@ -1,0 +1,92 @@
+//! A veth's driver shows the device's times to programs, and has none: what a capture by the device's clock does
+//! with the kernel can be tried on it, though not what such a clock says.
+
+use wirecap_testbed::{Generator, Load, Namespace, Traffic, VethPair, privileged};
+
+use super::*;
+use crate::program::BOUND_PROGRAM;
+
+fn settings(timestamps: Timestamps) -> Settings {
+    Settings {
+        geometry: Geometry { chunk_cells: 64, chunks: 32, cell_bytes: 2048 },
+        timestamps,
+        warm: None,
+        commons: None,
+        promiscuous: false,
+        snap_len: 65_535,
+        filter: None,
+        drop_rejected: false,
+        interface_index: 0,
+        first_ring_index: 0,
+    }
+}
+
+fn open_queue(device: &Device, queue: u32, timestamps: Timestamps) -> Result<Opened, OpenError> {
+    open(device, &Steering::new(vec![queue], 1), &settings(timestamps))
+}
+
+/// How many packets come within five seconds, if it is not `wanted` before. None of them has a time.
+fn count_without_times(ring: &dyn Ring, wanted: usize) -> usize {
+    let deadline = std::time::Instant::now() + std::time::Duration::from_secs(5);
+    let mut packets = 0;
+    while packets < wanted && std::time::Instant::now() < deadline {
+        if let Some(chunk) = ring.capture().unwrap() {
+            assert!(chunk.iter().all(|packet| packet.timestamp().is_none()));
+            packets += chunk.len();
+        }
+    }
+    packets
+}
+
+#[test]
+fn packets_without_a_time_by_the_device_have_none_and_are_all_there() {
+    if !privileged() {
+        return;
+    }
+    let (near, far) = (Namespace::new().unwrap(), Namespace::new().unwrap());
+    let pair = VethPair::new((&near, "a0"), (&far, "a1"), 1, 1500).unwrap();
+    let mut generator = Generator::new(&pair.sender, &Traffic::to(&pair.receiver)).unwrap();
+    let opened = far.run_in(|| {
+        let device = Device::find("a1").unwrap();
+        let opened = open_queue(&device, 0, Timestamps::Hardware).unwrap();
+        let attached = device.attached_now().unwrap();
+        let program = crate::bpf::Program::by_id(attached[0].program_id).unwrap();
+        assert_eq!(program.info().unwrap().name, BOUND_PROGRAM);
+        opened
+    });
+    let opened = opened.unwrap();
+    assert_eq!((opened.timestamps, opened.rung), (Timestamps::Hardware, Rung::NativeCopy));
+    let sent = generator.send(&[Load::new(0, 1000)]).unwrap();
+    assert_eq!(sent[0].frames, 1000);
+    assert_eq!(count_without_times(&*opened.rings[0], 1000), 1000);
+    let account = opened.rings[0].account();
+    assert_eq!((account.delivered, account.dropped.no_cell), (1000, 0));
+    drop(opened);
+    let left = far.run_in(|| Device::find("a1").unwrap().attached_now().unwrap());
+    assert!(left.unwrap().is_empty());
+}
+
+#[test]
+fn an_interface_is_not_shared_where_anybody_wants_the_times_of_the_device() {
+    if !privileged() {
+        return;
+    }
+    let (near, far) = (Namespace::new().unwrap(), Namespace::new().unwrap());
+    let _pair = VethPair::new((&near, "a0"), (&far, "a1"), 2, 1500).unwrap();
+    let run = || {
+        let device = Device::find("a1").unwrap();
+        for (first, second) in [
+            (Timestamps::Hardware, Timestamps::Batch),
+            (Timestamps::Batch, Timestamps::Hardware),
+            (Timestamps::Hardware, Timestamps::Hardware),
+        ] {
+            let held = open_queue(&device, 0, first).unwrap();
+            let refusal = open_queue(&device, 1, second).unwrap_err();
+            assert!(matches!(refusal, OpenError::NotShared { holder: Some(_), .. }), "{refusal:?}");
+            assert_eq!(device.attached_now().unwrap().len(), 1);
+            drop(held);
+        }
+        drop(open_queue(&device, 1, Timestamps::Batch).unwrap());
+    };
+    far.run_in(run).unwrap();
+}

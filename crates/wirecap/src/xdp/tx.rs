@@ -1,0 +1,128 @@
+//! The sockets that send, of a capture that forwards.
+//!
+//! Each queue has one beside the socket that receives on it, because that is polled: polling drives a tx ring in copy
+//! mode, and says of no packet that the device refused it.
+
+use std::sync::Arc;
+
+use rustix::io::Errno;
+
+use crate::device::Device;
+use crate::error::OpenError;
+use crate::forward::{Homes, Kicked, Outlet, TxKernel, TxRing};
+use crate::kernel_ring::Producer;
+use crate::pool::Descriptor;
+use crate::refill::Refill;
+use crate::supply::Supply;
+use crate::sys::xdp::XdpSocket;
+use crate::xdp::claim::Claim;
+use crate::xdp::ladder::{Ladder, refusal_to_bind};
+use crate::xdp::{Commons, PreparedRing, RingName, SocketKernel, system};
+
+/// Slots of a tx ring.
+const TX_SLOTS: u32 = 2048;
+/// Slots of a completion ring: room for the cells of a full tx ring behind those of another that nobody took yet.
+pub(super) const COMPLETION_SLOTS: u32 = 2 * TX_SLOTS;
+
+/// A socket that sends on a queue.
+#[derive(Debug)]
+pub(super) struct TxSocket {
+    queue: u32,
+    ring: Producer<Descriptor>,
+    socket: XdpSocket,
+}
+
+impl TxSocket {
+    fn new(queue: u32) -> Result<Self, OpenError> {
+        let socket = XdpSocket::new().map_err(|source| system("open an AF_XDP socket", source))?;
+        let ring = socket.make_tx_ring(TX_SLOTS);
+        let ring = ring.map_err(|source| system("make the tx ring of an AF_XDP socket", source))?;
+        Ok(Self { queue, ring, socket })
+    }
+
+    /// One on the queue of `ring`, which is bound; its completion ring is that of the queue.
+    pub(super) fn beside(ring: &PreparedRing, device: &Device) -> Result<Self, OpenError> {
+        let sender = Self::new(ring.name.queue)?;
+        let bound = sender.socket.bind_beside(&ring.socket, device.index, ring.name.queue);
+        bound.map_err(|source| refusal_to_bind(&ring.name, source))?;
+        Ok(sender)
+    }
+}
+
+/// A tx ring whose cells' homes are not known yet.
+#[derive(Debug)]
+pub(crate) struct PreparedTx {
+    pub(crate) queue: u32,
+    ring: Producer<Descriptor>,
+    kernel: Arc<TxSocketKernel>,
+    refill: Arc<Refill>,
+}
+
+impl PreparedTx {
+    /// Of a socket on the queue of `refill`.
+    pub(super) fn new(socket: TxSocket, refill: &Arc<Refill>) -> Self {
+        let kernel = Arc::new(TxSocketKernel(socket.socket));
+        Self { queue: socket.queue, ring: socket.ring, kernel, refill: Arc::clone(refill) }
+    }
+
+    pub(crate) fn into_outlet(self, homes: &Arc<Homes>) -> Arc<dyn Outlet> {
+        Arc::new(TxRing::new(Arc::clone(homes), self.refill, self.ring, self.kernel))
+    }
+}
+
+/// What keeps other captures off the queues of an interface that is only sent on.
+#[derive(Debug)]
+pub(crate) struct PortClaims {
+    _claims: Vec<Claim>,
+}
+
+/// Opens `queues` of `device` for sending cells of `commons`, some of whose rings are bound.
+pub(crate) fn open_port(
+    device: &Device,
+    queues: &[u32],
+    commons: &Commons,
+) -> Result<(Vec<PreparedTx>, PortClaims), OpenError> {
+    let turn = Claim::turn(device)?;
+    let claims = queues.iter().map(|&queue| Claim::queue(device, queue)).collect::<Result<_, _>>()?;
+    drop(turn);
+    let tx = queues.iter().map(|&queue| open_queue(device, queue, commons)).collect::<Result<_, _>>()?;
+    Ok((tx, PortClaims { _claims: claims }))
+}
+
+fn open_queue(device: &Device, queue: u32, commons: &Commons) -> Result<PreparedTx, OpenError> {
+    let (first, rung) = commons.first.get().expect("interfaces are captured from before others are sent on");
+    let sender = TxSocket::new(queue)?;
+    let rings = sender.socket.make_fill_and_completion_rings(1, COMPLETION_SLOTS);
+    let (fill, completions) =
+        rings.map_err(|source| system("make the completion ring of an AF_XDP socket", source))?;
+    let name = RingName::of_queue(&device.name, queue);
+    let mut ladder = Ladder::new(device, commons.pool.geometry().cell_bytes);
+    ladder.bind_sharing(&sender.socket, (&first.socket, *rung), &name)?;
+    // No cells are posted here, and nothing is received.
+    let kernel: Arc<SocketKernel> = Arc::clone(first);
+    let refill = Refill::new(Arc::clone(&commons.pool), [], Supply::of(0, None), fill, kernel);
+    let mut refill = refill.expect("a ring that nothing was put on is not broken");
+    refill.take_on_completions(completions);
+    Ok(PreparedTx::new(sender, &Arc::new(refill)))
+}
+
+/// The kernel's side of a tx ring on a real interface.
+#[derive(Debug)]
+struct TxSocketKernel(XdpSocket);
+
+impl TxKernel for TxSocketKernel {
+    fn kick(&self) -> Kicked {
+        match self.0.kick() {
+            Ok(()) => Kicked::Done,
+            Err(Errno::BUSY) => Kicked::Refused,
+            Err(Errno::NETDOWN) => Kicked::Down,
+            Err(Errno::NXIO | Errno::NODEV) => Kicked::Gone,
+            // EAGAIN; and for want of memory (ENOBUFS, ENOMEM) the descriptor stays where it is.
+            Err(_) => Kicked::More,
+        }
+    }
+
+    fn bad_descriptors(&self) -> u64 {
+        self.0.statistics().map_or(0, |statistics| statistics.tx_invalid_descs)
+    }
+}

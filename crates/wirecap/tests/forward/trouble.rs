@@ -1,0 +1,239 @@
+//! Egress that is down, full, removed or flapping: counted, reported, and mended when it is back.
+
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+use wirecap::{Capture, CaptureError, Port, Worker};
+use wirecap_testbed::{Stamp, loss_lock, privileged};
+
+use crate::bed::{Bed, PATIENCE, balanced, both, ip, one_way, pass_on, until};
+
+/// The cells of the pool in these tests.
+const CELLS: u64 = 64 * 16;
+
+fn open(bed: &Bed) -> (Capture, Worker, Port) {
+    let capture = bed.open(one_way().chunk(64).pool(16));
+    let (worker, port) = (capture.workers().remove(0), capture.port("b0").unwrap());
+    (capture, worker, port)
+}
+
+/// Sends from A and forwards until all of it was handed to the port.
+fn through(bed: &Bed, frames: u64, worker: &mut Worker, port: &mut Port) {
+    let before = port.account().taken;
+    let mut sender = bed.sender(0);
+    for sequence in 0..frames {
+        sender.send(&bed.traffic().frame(Stamp { queue: 0, sequence })).unwrap();
+        // Never more than the pool holds.
+        if sequence % 512 == 511 || sequence + 1 == frames {
+            sender.flush().unwrap();
+            while port.account().taken < before + sequence + 1 {
+                let chunk = worker.next_chunk_timeout(PATIENCE).unwrap();
+                pass_on(&mut chunk.expect("packets come"), port);
+            }
+        }
+    }
+}
+
+#[test]
+fn an_interface_that_is_down_costs_packets_and_no_cells_and_goes_on_when_it_is_up() {
+    if !privileged() {
+        return;
+    }
+    let _lock = loss_lock().unwrap();
+    let bed = Bed::new(1);
+    let (_, mut arrived) = bed.counters();
+    let (capture, mut worker, mut port) = open(&bed);
+    through(&bed, 1000, &mut worker, &mut port);
+    let mut up = 1000;
+    for flap in 1..=3 {
+        bed.ip(&["link", "set", "b0", "down"]);
+        through(&bed, 5000, &mut worker, &mut port);
+        let account = port.account();
+        // Those that were on the ring when it was found out wait there.
+        assert!(account.waiting <= 64, "{account:#?}");
+        assert_eq!(account.dropped.down + account.waiting, 5000 * flap - (up - 1000 * flap), "{account:#?}");
+        bed.ip(&["link", "set", "b0", "up"]);
+        until("the cable carries again", || is_running(&bed));
+        through(&bed, 1000, &mut worker, &mut port);
+        let account = port.account();
+        up += 1000;
+        // The tests' arithmetic: what waited is sent now.
+        up = account.sent.max(up);
+        assert_eq!(account.waiting, 0, "{account:#?}");
+        assert_eq!(account.sent + account.dropped.total(), account.taken);
+        assert_eq!(account.dropped.total(), account.dropped.down, "{account:#?}");
+        assert_eq!(bed.arrived(&mut arrived), account.sent);
+    }
+    drop((worker, port));
+    let sent = 1000 + 3 * 6000;
+    let arrived = bed.arrived(&mut arrived);
+    balanced(&bed.close(capture), sent, arrived);
+}
+
+fn is_running(bed: &Bed) -> bool {
+    let read = || Command::new("ip").args(["-br", "link", "show", "b0"]).output();
+    let output = bed.at_middle(read).unwrap();
+    String::from_utf8_lossy(&output.stdout).contains(" UP ")
+}
+
+/// Every frame is refused by the device, whose cable leads to nothing: no cell may be lost on the way.
+#[test]
+fn no_cell_leaks_in_a_million_refused_sends() {
+    if !privileged() {
+        return;
+    }
+    let _lock = loss_lock().unwrap();
+    let bed = Bed::new(1);
+    let (_, mut arrived) = bed.counters();
+    let (capture, mut worker, mut port) = open(&bed);
+    ip(&bed.b.receiver.namespace, &["link", "set", "b1", "down"]);
+    let mut refused = 0;
+    // Made here, as they need no sender; each is refused by the device or by the ring.
+    while refused < 1_000_000 {
+        let mut packet = port.build(60).expect("cells come back");
+        packet.data_mut().fill(2);
+        port.send(packet);
+        refused += 1;
+    }
+    port.flush();
+    through(&bed, 20_000, &mut worker, &mut port);
+    let account = port.account();
+    assert_eq!((account.taken, account.sent), (1_020_000, 0), "{account:#?}");
+    assert_eq!(account.dropped.refused, 1_020_000, "{account:#?}");
+    ip(&bed.b.receiver.namespace, &["link", "set", "b1", "up"]);
+    until("the cable carries again", || is_running(&bed));
+    // All cells are there: a burst of the whole pool is kept, and passes.
+    bed.send(0, CELLS);
+    while port.account().taken < 1_020_000 + CELLS {
+        let chunk = worker.next_chunk_timeout(PATIENCE).unwrap().expect("the whole burst was kept");
+        pass_on(&mut { chunk }, &mut port);
+    }
+    assert_eq!(bed.arrived(&mut arrived), CELLS);
+    let new: Vec<_> = std::iter::from_fn(|| port.build(60)).collect();
+    assert_eq!(new.len(), 1024, "cells for new packets are missing");
+    drop((new, worker, port));
+    let ledger = bed.close(capture);
+    assert_eq!((ledger.total.offered, ledger.total.dropped.total()), (20_000 + CELLS, 0), "{ledger}");
+}
+
+#[test]
+fn an_interface_that_is_removed_costs_packets_and_no_cells() {
+    if !privileged() {
+        return;
+    }
+    let _lock = loss_lock().unwrap();
+    let bed = Bed::new(1);
+    let (_, mut arrived) = bed.counters();
+    let (capture, mut worker, mut port) = open(&bed);
+    through(&bed, 1000, &mut worker, &mut port);
+    let arrived = bed.arrived(&mut arrived);
+    bed.ip(&["link", "set", "b0", "down"]);
+    through(&bed, 1000, &mut worker, &mut port);
+    bed.ip(&["link", "delete", "b0"]);
+    through(&bed, 5000, &mut worker, &mut port);
+    let account = port.account();
+    assert_eq!((account.sent, account.dropped.down, account.waiting), (1000, 6000, 0), "{account:#?}");
+    bed.send(0, CELLS);
+    while port.account().taken < 7000 + CELLS {
+        let chunk = worker.next_chunk_timeout(PATIENCE).unwrap().expect("the whole burst was kept");
+        pass_on(&mut { chunk }, &mut port);
+    }
+    drop((worker, port));
+    balanced(&bed.close(capture), 7000 + CELLS, arrived);
+}
+
+/// Both are captured from: the worker of the one that is gone is told, the other goes on.
+#[test]
+fn the_other_direction_goes_on_when_an_interface_is_removed() {
+    if !privileged() {
+        return;
+    }
+    let _lock = loss_lock().unwrap();
+    let bed = Bed::new(1);
+    let capture = bed.open(both().chunk(64).pool(16).group_per_interface());
+    let mut workers = capture.workers();
+    let (mut from_b, mut from_a) = (workers.pop().unwrap(), workers.pop().unwrap());
+    let mut port = capture.port("b0").unwrap();
+    bed.ip(&["link", "delete", "b0"]);
+    let deadline = Instant::now() + PATIENCE;
+    let told = loop {
+        match from_b.next_chunk_timeout(Duration::from_millis(100)) {
+            Err(error) => break error,
+            Ok(chunk) => assert!(chunk.is_none() && Instant::now() < deadline),
+        }
+    };
+    assert!(matches!(&told, CaptureError::InterfaceGone { interface } if interface == "b0"), "{told}");
+    through(&bed, 3000, &mut from_a, &mut port);
+    drop((from_a, from_b, port));
+    balanced(&bed.close(capture), 3000, 0);
+}
+
+/// Nothing can be sent any more, and some frames are on the tx ring: they count, and nothing hangs.
+#[test]
+fn a_capture_is_closed_and_dropped_with_frames_on_the_tx_ring() {
+    if !privileged() {
+        return;
+    }
+    let _lock = loss_lock().unwrap();
+    for closed in [true, false] {
+        let bed = Bed::new(1);
+        let (capture, mut worker, mut port) = open(&bed);
+        bed.ip(&["link", "set", "b0", "down"]);
+        through(&bed, 100, &mut worker, &mut port);
+        assert!((1..=64).contains(&port.account().waiting), "{:#?}", port.account());
+        if closed {
+            balanced(&bed.close(capture), 100, 0);
+        } else {
+            bed.at_middle(|| drop(capture));
+        }
+        // A port outlives its capture, and so do chunks: what is sent then goes nowhere.
+        port.build(60).into_iter().for_each(|packet| port.send(packet));
+        port.flush();
+        assert_eq!(port.account().dropped.other, 1, "{:#?}", port.account());
+        drop((worker, port));
+        bed.ip(&["link", "set", "b0", "up"]);
+        bed.close(bed.open(both()));
+    }
+}
+
+/// The program of a process that is killed in the middle of it.
+#[test]
+fn a_killed_forwarder_leaves_nothing() {
+    if !privileged() {
+        return;
+    }
+    const ROLE: &str = "WIRECAP_TEST_FORWARDER";
+    if std::env::var_os(ROLE).is_some() {
+        return forward_for_ever();
+    }
+    let bed = Bed::new(2);
+    let mut command = Command::new(std::env::current_exe().unwrap());
+    command.args(["--exact", "trouble::a_killed_forwarder_leaves_nothing", "--nocapture"]);
+    command.env(ROLE, "1").stdout(Stdio::null());
+    let (_, mut arrived) = bed.counters();
+    let mut child = bed.at_middle(|| command.spawn()).unwrap();
+    until("the child forwards", || {
+        bed.send(0, 100);
+        arrived.since_start().unwrap().rx_packets > 0
+    });
+    bed.send(1, 10_000);
+    child.kill().unwrap();
+    child.wait().unwrap();
+    // The interfaces take other programs, and their queues other sockets.
+    drop(bed.at_middle(|| wirecap_testbed::pass_program(&bed.a.receiver)).unwrap());
+    bed.close(bed.open(both()));
+}
+
+fn forward_for_ever() {
+    let capture = both().open().unwrap();
+    std::thread::scope(|scope| {
+        for mut worker in capture.workers() {
+            let mut port = capture.port("b0").unwrap();
+            scope.spawn(move || {
+                while let Some(mut chunk) = worker.next_chunk().unwrap() {
+                    pass_on(&mut chunk, &mut port);
+                }
+            });
+        }
+    });
+}
