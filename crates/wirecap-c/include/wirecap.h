@@ -1,0 +1,612 @@
+/*
+ * wirecap.h - lossless packet capture for programs in C
+ *
+ * Behind every receive queue of a network interface stands a pool of R chunks of M packet buffers (cells). A worker
+ * takes filled cells as a chunk, without copying them, and gives them back by recycling it. The rings that one
+ * program reads are a buddy group: in advanced mode idle workers take chunks of a ring whose backlog exceeds the
+ * threshold T. A ledger says what became of every packet.
+ *
+ *     wirecap_group *group = wirecap_group_new();
+ *     wirecap_group_add(group, "eth0");                   // all rings of eth0 are buddies
+ *     wirecap_group_set_advanced(group, 0.6);             // T
+ *     wirecap_capture *capture = wirecap_open(group);
+ *     if (!capture) errx(1, "%s", wirecap_error());
+ *     // in each thread, with a number of its own below wirecap_worker_count(capture):
+ *     wirecap_worker *worker = wirecap_worker_open(capture, number);
+ *     wirecap_chunk *chunk;
+ *     while (wirecap_next(worker, WIRECAP_FOREVER, &chunk) == WIRECAP_OK) {
+ *         struct wirecap_packet packets[64];
+ *         for (int first = 0, n; (n = wirecap_chunk_packets(chunk, first, packets, 64)) > 0; first += n)
+ *             ;                                           // packets[0] to packets[n - 1]
+ *         wirecap_recycle(chunk);
+ *     }
+ *
+ * Rules that hold for all functions:
+ *
+ * - Handles (wirecap_group *, wirecap_capture * ...) are no addresses. One that is null, was closed or is of another
+ *   kind is an error, WIRECAP_ERROR_HANDLE, and nothing worse; so is closing one twice.
+ * - A function that returns an int returns a status, or where it says so a number; what is below 0 is an error. A
+ *   function that returns a handle or a text returns null after an error. wirecap_error() has the reason in words.
+ * - Every function may be called by any thread at any time, and none by a signal handler: block the signals in all
+ *   threads and let one wait for them with sigwait(3). A thread is not cancelled while it is inside the library.
+ * - Times are in nanoseconds, lengths in bytes, indices count from 0. Texts are UTF-8.
+ * - Interfaces are those of the network namespace of the calling thread.
+ * - Pointers that a function is given are read and written during its call only.
+ *
+ * Link with -lwirecap, or see pkg-config wirecap. wirecap(3) has the same with a whole program.
+ */
+#ifndef WIRECAP_H
+#define WIRECAP_H
+
+#include <stddef.h>
+#include <stdint.h>
+#include <sys/uio.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* The version that this header belongs to. */
+#define WIRECAP_VERSION "0.1.0"
+
+/* In place of a number that nobody counts, or of a time that nobody looked up. Never 0. */
+#define WIRECAP_NOT_REPORTED UINT64_MAX
+/* In place of a receive queue that nobody tells. */
+#define WIRECAP_NO_QUEUE UINT32_MAX
+/* A timeout that never comes. */
+#define WIRECAP_FOREVER INT64_C(-1)
+
+/* What functions return. */
+enum wirecap_status {
+    WIRECAP_OK = 0,                   /* done; with wirecap_next: there is a chunk */
+    WIRECAP_END = 1,                  /* the capture was stopped, and all that had come before was delivered */
+    WIRECAP_NONE = 2,                 /* no chunk came in that time, or the worker was woken; no free cell to send */
+    WIRECAP_ERROR_HANDLE = -1,        /* the handle is null, was closed, or is of another kind */
+    WIRECAP_ERROR_ARGUMENT = -2,      /* a pointer is null, or a name or a number cannot be */
+    WIRECAP_ERROR_BUSY = -3,          /* somebody else has it: another process, another thread */
+    WIRECAP_ERROR_DEVICE = -4,        /* no such interface or queue, or it is down, or it is gone */
+    WIRECAP_ERROR_PERMISSION = -5,    /* root or capabilities are needed */
+    WIRECAP_ERROR_MEMORY = -6,        /* the pools are larger than the memory, or than what may be locked */
+    WIRECAP_ERROR_FILTER = -7,        /* there is no such filter, or it cannot run on what comes */
+    WIRECAP_ERROR_UNSUPPORTED = -8,   /* this interface, or its engine, cannot do that */
+    WIRECAP_ERROR_FILE = -9,          /* the savefile cannot be read */
+    WIRECAP_ERROR_ORPHANED = -10,     /* in basic mode: the worker of a ring is gone */
+    WIRECAP_ERROR_SYSTEM = -11,       /* a system call failed that usually does not */
+    WIRECAP_ERROR_INTERNAL = -12      /* a bug in wirecap */
+};
+
+/* The library's version: "0.1.0". The text stays. */
+const char *wirecap_version(void);
+
+/*
+ * Why this thread's last call that failed did: what went wrong, with which thing, and what to do. Empty if none
+ * has failed. The text stays until the thread's next failure, or its end.
+ */
+const char *wirecap_error(void);
+
+/* The status of this thread's last call that failed; WIRECAP_OK if none has. For functions that return null. */
+int wirecap_error_status(void);
+
+
+/*
+ * ---- Buddy groups: what is to be captured, and how ----
+ *
+ * What sets something returns WIRECAP_OK, or HANDLE, or ARGUMENT where a text is null or an enumeration has no such
+ * value. Names and numbers are checked by wirecap_open. What is set again holds as it was set last. Texts and lists are
+ * copied.
+ */
+
+/* The rings that the program will read, and their settings. */
+typedef struct wirecap_group wirecap_group;
+
+/* A group without rings, in basic mode, with the defaults below. The caller frees it. */
+wirecap_group *wirecap_group_new(void);
+
+/* Frees a group. Captures that were opened from it go on. */
+int wirecap_group_free(wirecap_group *group);
+
+/*
+ * Adds buddies to the group: all receive rings of an interface ("eth0"), or some of them ("eth0@2", "eth0@0-3",
+ * "eth0@0,2"). May be called any number of times, for one interface or several. Whether they exist is looked up
+ * by wirecap_open.
+ */
+int wirecap_group_add(wirecap_group *group, const char *rings);
+
+/*
+ * As wirecap_group_add, with settings for this interface in place of the group's: a filter, unless `filter` is
+ * null, and a snap length, unless `snap_len` is 0. All rings of one interface must have the same.
+ */
+int wirecap_group_add_with(wirecap_group *group, const char *rings, const char *filter, uint32_t snap_len);
+
+/*
+ * Reads a savefile in place of interfaces, as if its packets were being captured: pcapng or pcap, as it is or
+ * compressed by gzip or Zstandard. One ring, whose end is the end of the file.
+ */
+int wirecap_group_set_file(wirecap_group *group, const char *path);
+
+/* What captures. */
+enum wirecap_engine {
+    WIRECAP_ENGINE_AUTO = 0,     /* xdp where the host misses nothing by it, else packet; the default */
+    WIRECAP_ENGINE_XDP = 1,      /* AF_XDP: takes packets away from the host, and sees received ones only */
+    WIRECAP_ENGINE_PACKET = 2    /* AF_PACKET: sees copies, and the host keeps its packets */
+};
+
+/* Which one is to capture. */
+int wirecap_group_set_engine(wirecap_group *group, enum wirecap_engine engine);
+
+/*
+ * Engine xdp: captures also (on != 0) where the host uses the interface and will miss its packets. Default 0.
+ */
+int wirecap_group_set_take(wirecap_group *group, int on);
+
+/* M: cells per chunk, the most packets handed out at once; 1 to 65,536. Default 256. */
+int wirecap_group_set_chunk(wirecap_group *group, uint32_t cells);
+
+/*
+ * R: chunks per pool. Every ring keeps R x M packets, whatever the program is doing. Default 512, or less:
+ * unless R is given, all pools together take an eighth of the machine's memory at most.
+ */
+int wirecap_group_set_pool(wirecap_group *group, uint32_t chunks);
+
+/*
+ * Chooses R so that the cells of all rings together take so many bytes, where wirecap_group_set_pool does not.
+ */
+int wirecap_group_set_buffer(wirecap_group *group, uint64_t bytes);
+
+/* Basic mode, B-(M,R): every worker reads its own rings only. The default. */
+int wirecap_group_set_basic(wirecap_group *group);
+
+/*
+ * Advanced mode, A-(M,R,T): idle workers also take chunks of buddies whose backlog exceeds the threshold T, a
+ * share of the pool from 0 to 1; 0.6 is a good start. Packets of one flow may then be in two workers' hands at
+ * a time.
+ */
+int wirecap_group_set_advanced(wirecap_group *group, double threshold);
+
+/*
+ * Advanced mode: how long a worker may not have asked for a chunk until its buddies take everything from its
+ * rings. Default 1 s.
+ */
+int wirecap_group_set_stuck_after(wirecap_group *group, uint64_t away_ns);
+
+/*
+ * How many workers share the rings; 1 to 1,024. Default: one per ring. For more than there are receive queues,
+ * the queues get several rings, and a hash of a packet's flow chooses among them, the same for both directions.
+ */
+int wirecap_group_set_workers(wirecap_group *group, uint32_t count);
+
+/*
+ * Engine xdp: how many cells of each ring are posted to the kernel at a time; the others follow as the backlog
+ * grows. Faster with large pools. A ring then keeps so many packets at any pace, and R x M of them while no
+ * more come between two looks of a thread of the library's. Default: all are posted, and no thread is needed.
+ */
+int wirecap_group_set_warm(wirecap_group *group, uint32_t cells);
+
+/*
+ * Engine xdp: a quarter of R x M is each ring's own, and the rest goes to whatever ring needs it. Off by
+ * default.
+ */
+int wirecap_group_set_elastic(wirecap_group *group);
+
+/*
+ * Which packets are wanted, in tcpdump's language (pcap-filter(7)); an empty expression wants all. It decides
+ * on packets as they were on the wire, VLAN tags in place. wirecap_open compiles it, by the system's libpcap.
+ */
+int wirecap_group_set_filter(wirecap_group *group, const char *expression);
+
+/*
+ * The same by a classic BPF program of `count` instructions, as pcap_compile(3PCAP) makes it for the
+ * interface's link type: struct bpf_insn there and struct sock_filter in <linux/filter.h> are the same.
+ */
+struct sock_filter;
+int wirecap_group_set_filter_program(wirecap_group *group, const struct sock_filter *insns, size_t count);
+
+/* Engine xdp: drops what the filter does not want (on != 0) instead of leaving it to the host. Default 0. */
+int wirecap_group_set_drop_rejected(wirecap_group *group, int on);
+
+/*
+ * How many bytes of each packet the program gets at most, where wirecap_group_add_with says nothing. Default
+ * 262,144.
+ */
+int wirecap_group_set_snap_len(wirecap_group *group, uint32_t bytes);
+
+/* Whose times of arrival are looked up. */
+enum wirecap_timestamps {
+    WIRECAP_TIMESTAMPS_NONE = 0,       /* nobody's, which costs nothing; the default */
+    WIRECAP_TIMESTAMPS_BATCH = 1,      /* every eighth packet's of a batch, for all up to the next */
+    WIRECAP_TIMESTAMPS_PACKET = 2,     /* every packet's */
+    WIRECAP_TIMESTAMPS_HARDWARE = 3    /* by the device's clock; no driver's is read yet, so it is an error */
+};
+
+/* Whether packets have times, which struct wirecap_packet shows. */
+int wirecap_group_set_timestamps(wirecap_group *group, enum wirecap_timestamps which);
+
+/* Whether the interface also receives what is not addressed to it (on != 0). Default 1. */
+int wirecap_group_set_promiscuous(wirecap_group *group, int on);
+
+/* Which packets are captured, by their direction. */
+enum wirecap_direction {
+    WIRECAP_DIRECTION_IN = 0,       /* received ones; the default, but for engine packet on a whole interface */
+    WIRECAP_DIRECTION_OUT = 1,      /* sent ones */
+    WIRECAP_DIRECTION_INOUT = 2     /* both; the default of engine packet on a whole interface */
+};
+
+/* Which are wanted. Of others than received ones only engine packet on a whole interface knows. */
+int wirecap_group_set_direction(wirecap_group *group, enum wirecap_direction direction);
+
+/*
+ * Engine packet: how long a packet may wait for others to be handed over with it; 1 ms or more. Default 20 ms.
+ */
+int wirecap_group_set_retire_after(wirecap_group *group, uint64_t longest_ns);
+
+/*
+ * The rings of each interface are a buddy group of their own, with workers of their own. Off by default: all
+ * rings of the capture are one group.
+ */
+int wirecap_group_set_per_interface(wirecap_group *group);
+
+/*
+ * The interfaces are ports as well: what was captured can be sent on them without being copied
+ * (wirecap_forward). All rings have one memory then. Not to be had with wirecap_group_set_elastic, with a snap
+ * length, nor with more workers than receive queues. On interfaces that the engine packet captures only
+ * received packets are captured, and sending copies; the host keeps its own packets there and must not forward
+ * them as well.
+ */
+int wirecap_group_set_forwarding(wirecap_group *group);
+
+/* The same, with one more port: an interface on which nothing is captured. */
+int wirecap_group_add_port(wirecap_group *group, const char *interface);
+
+/* How many cells there are for packets of wirecap_send and for those that must be copied. Default 1,024. */
+int wirecap_group_set_new_packets(wirecap_group *group, uint32_t cells);
+
+/*
+ * Advanced mode: packets go out as workers are done with them. Without this those of each ring go out in their
+ * order: what belongs to a later chunk waits until the earlier ones were forwarded or recycled, for the order
+ * wait at most.
+ */
+int wirecap_group_set_unordered(wirecap_group *group);
+
+/* The order wait. Default 10 ms. */
+int wirecap_group_set_order_wait(wirecap_group *group, uint64_t longest_ns);
+
+/* Worker k runs on the k-th of these CPUs, beginning again where there are more workers. None: anywhere. */
+int wirecap_group_set_pin(wirecap_group *group, const uint32_t *cpus, size_t count);
+
+/* Each worker runs near the CPU that serves its ring's interrupt, where that can be found out. */
+int wirecap_group_set_pin_auto(wirecap_group *group);
+
+
+/* ---- Captures ---- */
+
+/* A running capture. */
+typedef struct wirecap_capture wirecap_capture;
+
+/*
+ * Opens a capture on the group's rings: from now on packets are kept, also before a worker asks for them. The
+ * group may be changed and opened again. After an error nothing was changed.
+ *
+ * Errors: ARGUMENT (the group is empty, M, R, T ...), DEVICE, BUSY (another capture has a queue), PERMISSION,
+ * MEMORY, FILTER, UNSUPPORTED (the host uses the interface; an option that the engine has not got), FILE,
+ * SYSTEM.
+ */
+wirecap_capture *wirecap_open(wirecap_group *group);
+
+/*
+ * Stops a capture: packets that come from now on go to the host. What has come before is still delivered; then
+ * wirecap_next returns WIRECAP_END to every worker. Takes some milliseconds. Does nothing the second time.
+ */
+int wirecap_stop(wirecap_capture *capture);
+
+struct wirecap_ledger;
+
+/*
+ * Stops and closes a capture. What no worker has taken until now counts as dropped ("other"). Chunks that are
+ * held stay valid, and workers get WIRECAP_END. Unless `ledger` is null, *ledger is the final account, for the
+ * caller to free; null after an error.
+ */
+int wirecap_close(wirecap_capture *capture, struct wirecap_ledger **ledger);
+
+/*
+ * Captures the packets that the expression wants from now on, and no others; an empty one wants all. No packet
+ * that both filters want is lost or delivered twice. Takes some milliseconds.
+ *
+ * Errors: FILTER (there is no such filter; the capture was stopped), PERMISSION. Nothing is changed then,
+ * unless the kernel refuses it on a later interface than the first.
+ */
+int wirecap_set_filter(wirecap_capture *capture, const char *expression);
+
+/* How many rings there are. */
+int wirecap_ring_count(wirecap_capture *capture);
+
+/* The name of a ring: "eth0@2". The text stays until the process ends. */
+const char *wirecap_ring_name(wirecap_capture *capture, uint32_t ring);
+
+/*
+ * How many packets wait in each ring now: the first `count` rings' numbers go to backlogs[0] and the following.
+ * Returns how many rings there are.
+ */
+int wirecap_backlogs(wirecap_capture *capture, uint32_t *backlogs, size_t count);
+
+/* How many workers there are, taken or not. */
+int wirecap_worker_count(wirecap_capture *capture);
+
+
+/* ---- Workers: a thread's side of a capture ---- */
+
+/* One thread's handle on a capture. */
+typedef struct wirecap_worker wirecap_worker;
+
+/*
+ * Takes the worker of this number, below wirecap_worker_count. Each can be taken once. The thread that first
+ * asks it for a chunk is put on its CPU, if the group says so. BUSY: it was taken already.
+ */
+wirecap_worker *wirecap_worker_open(wirecap_capture *capture, uint32_t index);
+
+/*
+ * Closes a worker; a thread that waits in wirecap_next gets WIRECAP_ERROR_HANDLE. Its rings go to its buddies;
+ * in basic mode the other workers get WIRECAP_ERROR_ORPHANED while the capture goes on. After the capture was
+ * stopped or closed nothing of the kind happens. Chunks that it took stay valid.
+ */
+int wirecap_worker_close(wirecap_worker *worker);
+
+/* Up to M captured packets of one ring. */
+typedef struct wirecap_chunk wirecap_chunk;
+
+/*
+ * The next chunk, waiting for it up to `timeout_ns`: 0 does not wait, WIRECAP_FOREVER waits without end.
+ *
+ * Returns WIRECAP_OK: *chunk is a chunk, the caller's, until wirecap_recycle. WIRECAP_END: none will ever come.
+ * WIRECAP_NONE: none came in that time, or wirecap_worker_wake was called. In all cases but the first *chunk is
+ * null.
+ *
+ * Errors: DEVICE (the interface is gone), ORPHANED, FILE (the savefile is broken off), SYSTEM, all after what
+ * had come before was delivered; BUSY: another thread is in here with the same worker.
+ */
+int wirecap_next(wirecap_worker *worker, int64_t timeout_ns, wirecap_chunk **chunk);
+
+/*
+ * A descriptor for poll(2), select(2) or epoll(7): readable when wirecap_next may find something. Poll it after
+ * wirecap_next with timeout 0 returned WIRECAP_NONE, and in advanced mode with a timeout of some 20 ms, since a
+ * buddy that is stuck cannot call. It is the worker's: do not close, read or write it.
+ */
+int wirecap_worker_fd(wirecap_worker *worker);
+
+/*
+ * Ends the worker's wait in wirecap_next, which returns WIRECAP_NONE; if it does not wait now, its next wait.
+ */
+int wirecap_worker_wake(wirecap_worker *worker);
+
+
+/* ---- Chunks and packets ---- */
+
+/* What there is to know of a chunk. */
+struct wirecap_chunk_info {
+    const char *ring_name;    /* "eth0@2"; the text stays until the process ends */
+    uint32_t ring_index;      /* the ring's place in its capture */
+    uint32_t interface_index; /* its interface's: the first one added to the group is 0 */
+    uint32_t packets;         /* how many packets it has; at least 1 */
+    uint32_t link_type;       /* what the packets begin with, as in savefiles (DLT_, LINKTYPE_); 1 is Ethernet */
+    uint64_t sequence;        /* how many chunks of this ring were captured before it */
+    uint64_t wire_bytes;      /* bytes of all its packets, as they were on the wire */
+    uint32_t offloaded;       /* 1 if the ring is not a home ring of the worker that got it, else 0 */
+    uint32_t reserved;        /* 0 */
+};
+
+/* A packet. */
+struct wirecap_packet {
+    const uint8_t *data;      /* from the link-layer header on; readable until the chunk is recycled */
+    uint32_t caplen;          /* how many bytes are there: all, or the snap length */
+    uint32_t wire_len;        /* how many there were on the wire */
+    uint64_t timestamp_ns;    /* when it came, since 1970 in UTC; WIRECAP_NOT_REPORTED if that was not asked for */
+    uint32_t queue;           /* the receive queue that it came from, or WIRECAP_NO_QUEUE */
+    uint32_t reserved;        /* 0 */
+};
+
+/* Describes a chunk. ARGUMENT: `info` is null. */
+int wirecap_chunk_describe(wirecap_chunk *chunk, struct wirecap_chunk_info *info);
+
+/*
+ * The packets of a chunk from number `first` on, in the order in which they came, as many as there are and
+ * `count` allows. Returns how many; 0 when there is none from `first` on. A packet of several cells is copied
+ * into one piece (some 0.1 ns per byte, once); all others lie where the kernel put them.
+ */
+int wirecap_chunk_packets(wirecap_chunk *chunk, uint32_t first, struct wirecap_packet *packets, size_t count);
+
+/*
+ * The pieces of one packet, where they lie, up to `count` of them: one, or several for a jumbo frame. Returns
+ * how many it has. Not to be written to.
+ */
+int wirecap_chunk_pieces(wirecap_chunk *chunk, uint32_t packet, struct iovec *pieces, size_t count);
+
+/*
+ * Gives a chunk back: its cells are free again, and its packets' data must not be read any more. Any thread may
+ * do it, in any order, also after the worker and the capture were closed. It never waits. (With the engine
+ * packet the kernel takes blocks back in order, so a chunk held long delays its ring.)
+ */
+int wirecap_recycle(wirecap_chunk *chunk);
+
+
+/* ---- Ports: forwarding without copying ---- */
+
+/*
+ * One thread's handle on an interface that packets leave through; the group says which do
+ * (wirecap_group_set_forwarding).
+ */
+typedef struct wirecap_port wirecap_port;
+
+/* On which transmit queue packets go, in place of a queue's number. */
+#define WIRECAP_TX_AS_RECEIVED INT64_C(-1)    /* that of the number of the receive queue: rings stay in their order */
+#define WIRECAP_TX_BY_FLOW INT64_C(-2)        /* by a hash of the flow: flows stay in their order */
+
+/* How many interfaces can be sent on, and what each is called; the names stay until the process ends. */
+int wirecap_port_count(wirecap_capture *capture);
+const char *wirecap_port_name(wirecap_capture *capture, uint32_t port);
+
+/*
+ * Opens a handle on an interface, which sends on transmit queue `tx_queue` or as one of the numbers above says.
+ * Each thread opens its own. ARGUMENT: the capture does not send on that interface, or it has no such queue.
+ */
+wirecap_port *wirecap_port_open(wirecap_capture *capture, const char *interface, int64_t tx_queue);
+
+/*
+ * Closes a handle, after handing what waits to the kernel. Do so before the capture is closed: what is sent
+ * after that is recycled, and in no ledger.
+ */
+int wirecap_port_close(wirecap_port *port);
+
+/* A captured packet on its way out, during the call of a wirecap_route that gets it. */
+struct wirecap_frame {
+    uint8_t *data;            /* its bytes, which may be changed; of a jumbo frame those of the first piece */
+    uint32_t data_len;        /* how many bytes are there */
+    uint32_t len;             /* how many the packet has: the same, but for jumbo frames */
+    uint64_t timestamp_ns;    /* when it came; WIRECAP_NOT_REPORTED if that was not asked for */
+    void *packet;             /* the library's */
+};
+
+/*
+ * The program's choice for a packet: the port that it leaves through, or null to recycle it. The function may
+ * call any function of the library's, but the ports that it has named for the chunk are busy; and it must
+ * return: no exception, no longjmp, no pthread_exit.
+ */
+typedef wirecap_port *(*wirecap_route)(struct wirecap_frame *frame, void *user);
+
+/*
+ * Asks `route` for each packet of a chunk, in their order, and sends those for which it names a port: their
+ * cells go as they are, and come back when the kernel has sent them. Then the chunk is gone, as after
+ * wirecap_recycle; its packets have been handed to the kernel. Returns how many were sent. What a port cannot
+ * send, it counts.
+ *
+ * Errors: HANDLE, BUSY: `route` named a port that is none, or that another thread is using; those packets were
+ * recycled, the others sent. HANDLE also if the chunk is none, ARGUMENT if `route` is null; then nothing was
+ * done.
+ */
+int wirecap_forward(wirecap_chunk *chunk, wirecap_route route, void *user);
+
+/*
+ * Make a frame longer or shorter at its head or tail. What is added holds anything, and is to be written.
+ * frame->data and the lengths change. ARGUMENT: there is no room for that in the cell (256 bytes in front with
+ * the engine xdp; with the engine packet some 60, and none behind), or the piece has not so many bytes; nothing
+ * was changed.
+ */
+int wirecap_frame_grow_head(struct wirecap_frame *frame, uint32_t bytes);
+int wirecap_frame_shrink_head(struct wirecap_frame *frame, uint32_t bytes);
+int wirecap_frame_grow_tail(struct wirecap_frame *frame, uint32_t bytes);
+int wirecap_frame_shrink_tail(struct wirecap_frame *frame, uint32_t bytes);
+
+/* What wirecap_frame_pop_vlan returns of a frame without a VLAN tag. */
+#define WIRECAP_NO_TAG 0x10000
+
+/*
+ * Put a VLAN tag (802.1Q) behind the MAC addresses, in front of those that are there, and take the outermost
+ * one away. `tci` is priority, drop eligibility and VLAN number, as on the wire, in the host's byte order; the
+ * second returns it.
+ */
+int wirecap_frame_push_vlan(struct wirecap_frame *frame, uint16_t tci);
+int wirecap_frame_pop_vlan(struct wirecap_frame *frame);
+
+/* The pieces of a jumbo frame, up to `count` of them; they may be written to. Returns how many there are. */
+int wirecap_frame_pieces(struct wirecap_frame *frame, struct iovec *pieces, size_t count);
+
+/*
+ * Sends a packet of the program's own, from the link-layer header on: its bytes are copied into a free cell. It
+ * waits for others until wirecap_port_flush, or M of them. Returns WIRECAP_NONE, and sends nothing, while no
+ * cell for new packets is free.
+ *
+ * Errors: ARGUMENT (longer than a cell), UNSUPPORTED (engine packet), BUSY (the port is in use).
+ */
+int wirecap_send(wirecap_port *port, const void *data, size_t len);
+
+/* Hands to the kernel what waits. wirecap_forward does so by itself. */
+int wirecap_port_flush(wirecap_port *port);
+
+/* What became of the packets of all handles on an interface: taken = sent + everything dropped + waiting. */
+struct wirecap_port_account {
+    uint64_t taken;                 /* packets that were handed in and not left waiting for a flush */
+    uint64_t sent;                  /* packets that the kernel took; what becomes of them then it does not tell */
+    uint64_t bytes;                 /* of the packets sent, waiting and refused */
+    uint64_t dropped_ring_full;     /* the tx ring had no room: the device did not keep up */
+    uint64_t dropped_refused;       /* the device, or its peer, had no room */
+    uint64_t dropped_down;          /* the interface was down, or gone */
+    uint64_t dropped_bad_length;    /* longer than the interface takes, or shorter than an Ethernet header */
+    uint64_t dropped_no_cell;       /* had to be copied, and no cell for new packets was free */
+    uint64_t dropped_other;         /* on the tx ring when the capture was closed */
+    uint64_t waiting;               /* on the tx ring, or waiting for earlier chunks */
+    uint64_t copied;                /* packets that had to be copied */
+    uint64_t late;                  /* sent out of their ring's order, because an earlier chunk took too long */
+    uint64_t reserved[4];           /* 0 */
+};
+
+/* The account so far. */
+int wirecap_port_account(wirecap_port *port, struct wirecap_port_account *account);
+
+/*
+ * A number for the flow of an Ethernet frame, the same for both directions. (uint64_t)hash * n >> 32 is one of
+ * n. 0 if `frame` is null.
+ */
+uint32_t wirecap_flow_hash(const void *frame, size_t len);
+
+
+/* ---- Ledgers: what became of every packet ---- */
+
+/* The account of a capture at one moment. */
+typedef struct wirecap_ledger wirecap_ledger;
+
+/* The numbers of one ring, or of all together. offered = delivered + everything dropped. */
+struct wirecap_account {
+    uint64_t seen;                 /* packets that reached the capture, wanted or not; or WIRECAP_NOT_REPORTED */
+    uint64_t offered;              /* packets that should have been delivered: seen - filtered */
+    uint64_t delivered;            /* packets handed out in chunks */
+    uint64_t bytes;                /* of those, as they were on the wire */
+    uint64_t filtered;             /* packets that the filter turned away; or WIRECAP_NOT_REPORTED */
+    uint64_t dropped_no_cell;      /* every cell of the pool was in use */
+    uint64_t dropped_ring_full;    /* the ring had no room */
+    uint64_t dropped_device;       /* lost in the device; NOT_REPORTED for single rings, and by some drivers */
+    uint64_t dropped_other;        /* in the ring when the capture was closed, or described as nothing can be */
+    uint64_t offloaded_chunks;     /* chunks that went to a worker that the ring is not a home ring of */
+    uint64_t abandoned_chunks;     /* of those, taken because the ring's worker was stuck or gone */
+    uint64_t super_packets;        /* packets longer than what the interface carries: the host merged them */
+    uint64_t stalls;               /* engine packet: how often the kernel waited for a block to be returned */
+    uint64_t reserved[11];         /* 0 */
+};
+
+/* The account so far. While packets come, its numbers are taken one after the other. The caller frees it. */
+wirecap_ledger *wirecap_ledger_read(wirecap_capture *capture);
+
+/* Frees a ledger and its texts. */
+int wirecap_ledger_free(wirecap_ledger *ledger);
+
+/* The sums over all rings, and what is counted per interface only. */
+int wirecap_ledger_sum(wirecap_ledger *ledger, struct wirecap_account *account);
+
+/* The numbers of one ring. */
+int wirecap_ledger_ring(wirecap_ledger *ledger, uint32_t ring, struct wirecap_account *account);
+
+/* How many rings it has. */
+int wirecap_ledger_ring_count(wirecap_ledger *ledger);
+
+/* The name of a ring. The text stays until the process ends. */
+const char *wirecap_ledger_ring_name(wirecap_ledger *ledger, uint32_t ring);
+
+/* The same of the ports of a capture that forwards. */
+int wirecap_ledger_port_count(wirecap_ledger *ledger);
+const char *wirecap_ledger_port_name(wirecap_ledger *ledger, uint32_t port);
+int wirecap_ledger_port(wirecap_ledger *ledger, uint32_t port, struct wirecap_port_account *account);
+
+/* From the opening of the capture to this account or to the stop, whatever came first; below 0 is a status. */
+int64_t wirecap_ledger_duration_ns(wirecap_ledger *ledger);
+
+/*
+ * The ledger as text: as one JSON object ("wirecap capture --json" prints the same; null is what is not
+ * reported), as a table with a verdict in its last line, and what should be known beside the numbers, one
+ * warning to a line, empty if there is none. The texts are the ledger's: they stay until it is freed.
+ */
+const char *wirecap_ledger_json(wirecap_ledger *ledger);
+const char *wirecap_ledger_text(wirecap_ledger *ledger);
+const char *wirecap_ledger_warnings(wirecap_ledger *ledger);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif

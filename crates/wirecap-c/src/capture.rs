@@ -1,0 +1,163 @@
+//! Captures: opening, stopping, closing, and what they say of themselves.
+#![allow(unsafe_code)]
+
+use std::ffi::{CStr, c_char, c_int};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use wirecap::Capture;
+
+use crate::failure::{self, Failure, Status, call, handle, quick, text};
+use crate::given::{self, Room, Rooms};
+use crate::group::Group;
+use crate::ledger::Books;
+use crate::names::lasting;
+use crate::registry::{Handle, Kept, Registry};
+
+/// A running capture.
+pub(crate) struct Opened {
+    // Closed before its workers go: in basic mode a worker that goes leaves its rings to nobody.
+    pub(crate) capture: Capture,
+    workers: Mutex<Vec<Option<wirecap::Worker>>>,
+    /// The names of its rings.
+    pub(crate) ring_names: Vec<&'static CStr>,
+}
+
+static CAPTURES: Registry<Opened> = Registry::new();
+
+impl Kept for Opened {
+    const KIND: usize = 2;
+    const NAME: &'static str = "capture";
+
+    fn registry() -> &'static Registry<Self> {
+        &CAPTURES
+    }
+}
+
+impl Opened {
+    fn new(capture: Capture) -> Self {
+        let workers = capture.workers().into_iter().map(Some).collect();
+        let ring_names = capture.rings().iter().map(|name| lasting(&name.to_string())).collect();
+        Self { capture, workers: Mutex::new(workers), ring_names }
+    }
+
+    fn workers(&self) -> MutexGuard<'_, Vec<Option<wirecap::Worker>>> {
+        self.workers.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The worker of this number, which is handed out once.
+    pub(crate) fn take_worker(&self, index: u32) -> Result<wirecap::Worker, Failure> {
+        let mut workers = self.workers();
+        let count = workers.len();
+        match workers.get_mut(index as usize) {
+            None => Err(out_of_range("worker", index, count)),
+            Some(worker) => worker
+                .take()
+                .ok_or_else(|| Failure::new(Status::Busy, format!("worker {index} was handed out already"))),
+        }
+    }
+}
+
+/// A thing of a capture was asked for by a number that none has.
+pub(crate) fn out_of_range(what: &str, index: u32, count: usize) -> Failure {
+    Failure::new(
+        Status::Argument,
+        format!("there is no {what} {index}: the capture has {count}, counted from 0"),
+    )
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn wirecap_version() -> *const c_char {
+    const VERSION: &str = concat!(env!("CARGO_PKG_VERSION"), "\0");
+    VERSION.as_ptr().cast()
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn wirecap_error() -> *const c_char {
+    failure::last_text()
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn wirecap_error_status() -> c_int {
+    failure::last_status() as c_int
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn wirecap_open(group: Handle<Group>) -> Handle<Opened> {
+    handle(|| {
+        // The group is free for others while the kernel is asked.
+        let builder = group.read()?.builder()?;
+        Handle::keep(Opened::new(builder.open()?))
+    })
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn wirecap_stop(capture: Handle<Opened>) -> c_int {
+    call(|| {
+        capture.read()?.capture.stop();
+        Ok(Status::Ok)
+    })
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn wirecap_close(capture: Handle<Opened>, ledger: *mut Handle<Books>) -> c_int {
+    call(|| {
+        if !ledger.is_null() {
+            // SAFETY: the header says that there is room for a handle.
+            unsafe { Room::at(ledger, "ledger") }?.put(Handle::null());
+        }
+        let Opened { capture, workers, .. } = capture.take()?;
+        let last = capture.close();
+        drop(workers);
+        if !ledger.is_null() {
+            // SAFETY: the same.
+            unsafe { Room::at(ledger, "ledger") }?.put(Handle::keep(Books::new(last))?);
+        }
+        Ok(Status::Ok)
+    })
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn wirecap_set_filter(capture: Handle<Opened>, expression: *const c_char) -> c_int {
+    call(|| {
+        // SAFETY: the header says that it is a string or null.
+        let expression = unsafe { given::text(expression, "the filter") }?;
+        capture.read()?.capture.set_filter(expression)?;
+        Ok(Status::Ok)
+    })
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn wirecap_ring_count(capture: Handle<Opened>) -> c_int {
+    quick(|| Ok(capture.read()?.ring_names.len() as c_int))
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn wirecap_ring_name(capture: Handle<Opened>, ring: u32) -> *const c_char {
+    text(|| {
+        let capture = capture.read()?;
+        let names = &capture.ring_names;
+        let name = names.get(ring as usize).ok_or_else(|| out_of_range("ring", ring, names.len()))?;
+        Ok(name.as_ptr())
+    })
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn wirecap_worker_count(capture: Handle<Opened>) -> c_int {
+    quick(|| Ok(capture.read()?.workers().len() as c_int))
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn wirecap_backlogs(capture: Handle<Opened>, backlogs: *mut u32, count: usize) -> c_int {
+    quick(|| {
+        // SAFETY: the header says that there is room for so many, or it is null.
+        let rooms = unsafe { Rooms::at(backlogs, count, "backlogs") }?;
+        let capture = capture.read()?;
+        rooms.fill(capture.capture.backlogs().into_iter());
+        Ok(capture.ring_names.len() as c_int)
+    })
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn wirecap_ledger_read(capture: Handle<Opened>) -> Handle<Books> {
+    handle(|| Handle::keep(Books::new(capture.read()?.capture.ledger())))
+}

@@ -1,0 +1,210 @@
+//! What went wrong, as programs in C see it: a status, and a text for the thread that called.
+
+use std::cell::RefCell;
+use std::error::Error;
+use std::ffi::{CString, c_char, c_int};
+use std::io;
+use std::ptr;
+
+use wirecap::device::DeviceError;
+use wirecap::{CaptureError, FilterChangeError, OpenError, PortError};
+use wirecap_boundary::{caught, chain, guarded};
+
+use crate::registry::{Handle, Kept};
+
+/// `enum wirecap_status`. What is below 0 is an error.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(i32)]
+pub(crate) enum Status {
+    Ok = 0,
+    End = 1,
+    None = 2,
+    Handle = -1,
+    Argument = -2,
+    Busy = -3,
+    Device = -4,
+    Permission = -5,
+    Memory = -6,
+    Filter = -7,
+    Unsupported = -8,
+    File = -9,
+    Orphaned = -10,
+    System = -11,
+    Internal = -12,
+}
+
+/// Why a function did not do what it was called for.
+#[derive(Debug)]
+pub(crate) struct Failure {
+    pub(crate) status: Status,
+    pub(crate) text: String,
+}
+
+impl Failure {
+    pub(crate) fn new(status: Status, text: impl Into<String>) -> Self {
+        Self { status, text: text.into() }
+    }
+
+    fn of(status: Status, error: &(dyn Error + 'static)) -> Self {
+        let status =
+            if status == Status::System && is_permission(error) { Status::Permission } else { status };
+        Self::new(status, chain(error))
+    }
+}
+
+/// Whether the kernel does not allow it to this process.
+fn is_permission(error: &(dyn Error + 'static)) -> bool {
+    let mut cause = Some(error);
+    while let Some(error) = cause {
+        let io = error.downcast_ref::<io::Error>();
+        if io.is_some_and(|error| error.kind() == io::ErrorKind::PermissionDenied) {
+            return true;
+        }
+        cause = error.source();
+    }
+    false
+}
+
+/// Whether somebody else has what was asked for.
+fn is_busy(error: &io::Error) -> bool {
+    error.kind() == io::ErrorKind::ResourceBusy
+}
+
+impl From<OpenError> for Failure {
+    fn from(error: OpenError) -> Self {
+        let status = match &error {
+            OpenError::Device(DeviceError::NoSuchDevice { .. } | DeviceError::InvalidName { .. })
+            | OpenError::InterfaceDown { .. }
+            | OpenError::NoSuchQueue { .. }
+            | OpenError::MtuTooLarge { .. } => Status::Device,
+            OpenError::BadDeviceName { .. }
+            | OpenError::SettingsDiffer { .. }
+            | OpenError::BadParameter { .. } => Status::Argument,
+            OpenError::PoolTooLarge { .. } | OpenError::NotEnoughMemory { .. } => Status::Memory,
+            OpenError::QueueTaken { .. } | OpenError::OtherVersion { .. } | OpenError::Contended { .. } => {
+                Status::Busy
+            }
+            OpenError::Bind { source, .. } if is_busy(source) => Status::Busy,
+            OpenError::Joining { .. } => Status::Permission,
+            OpenError::Savefile { .. } => Status::File,
+            OpenError::CarriesHostTraffic { .. }
+            | OpenError::ReceivedOnly { .. }
+            | OpenError::XdpOnly { .. }
+            | OpenError::NotForwarding { .. }
+            | OpenError::NoHardwareClock { .. } => Status::Unsupported,
+            OpenError::Filter(_) => Status::Filter,
+            _ => Status::System,
+        };
+        Self::of(status, &error)
+    }
+}
+
+impl From<FilterChangeError> for Failure {
+    fn from(error: FilterChangeError) -> Self {
+        Self::of(Status::Filter, &error)
+    }
+}
+
+impl From<CaptureError> for Failure {
+    fn from(error: CaptureError) -> Self {
+        let status = match &error {
+            CaptureError::InterfaceGone { .. } => Status::Device,
+            CaptureError::Savefile { .. } => Status::File,
+            CaptureError::Filter { .. } => Status::Filter,
+            CaptureError::Orphaned { .. } => Status::Orphaned,
+            _ => Status::System,
+        };
+        Self::of(status, &error)
+    }
+}
+
+impl From<PortError> for Failure {
+    fn from(error: PortError) -> Self {
+        Self::of(Status::Argument, &error)
+    }
+}
+
+thread_local! {
+    static LAST: RefCell<(Status, CString)> = RefCell::new((Status::Ok, CString::default()));
+}
+
+/// Notes why a call of this thread failed.
+fn note(failure: Failure) -> Status {
+    let status = failure.status;
+    let mut text = failure.text;
+    text.retain(|character| character != '\0');
+    let text = CString::new(text).unwrap_or_default();
+    // A thread that is ending has no place for it any more.
+    let _ = LAST.try_with(|last| last.replace((status, text)));
+    status
+}
+
+fn finish<T>(outcome: Result<Result<T, Failure>, String>) -> Result<T, Status> {
+    let outcome = outcome.unwrap_or_else(|panic| Err(Failure::new(Status::Internal, panic)));
+    outcome.map_err(note)
+}
+
+/// Does the work of a function that returns a status, and may sleep.
+pub(crate) fn call(work: impl FnOnce() -> Result<Status, Failure>) -> c_int {
+    finish(guarded(work)).unwrap_or_else(|status| status) as c_int
+}
+
+/// Does the work of a function that returns a number or, below 0, a status. It does not sleep.
+pub(crate) fn quick(work: impl FnOnce() -> Result<c_int, Failure>) -> c_int {
+    finish(caught(work)).unwrap_or_else(|status| status as c_int)
+}
+
+/// Does the work of a function that returns a handle, or null.
+pub(crate) fn handle<T: Kept>(work: impl FnOnce() -> Result<Handle<T>, Failure>) -> Handle<T> {
+    finish(guarded(work)).unwrap_or_else(|_status| Handle::null())
+}
+
+/// Does the work of a function that returns a text, or null.
+pub(crate) fn text(work: impl FnOnce() -> Result<*const c_char, Failure>) -> *const c_char {
+    finish(caught(work)).unwrap_or(ptr::null())
+}
+
+/// The text of this thread's last failure, which stays until its next one.
+pub(crate) fn last_text() -> *const c_char {
+    LAST.try_with(|last| last.borrow().1.as_ptr()).unwrap_or(c"".as_ptr())
+}
+
+/// The status of this thread's last failure.
+pub(crate) fn last_status() -> Status {
+    LAST.try_with(|last| last.borrow().0).unwrap_or(Status::Ok)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::ffi::CStr;
+
+    use super::*;
+
+    #[test]
+    fn a_panic_is_an_internal_error() {
+        let status = call(|| panic!("a bug"));
+        assert_eq!(status, Status::Internal as c_int);
+        assert_eq!(last_status(), Status::Internal);
+        std::thread::spawn(|| assert_eq!(last_status(), Status::Ok)).join().unwrap();
+    }
+
+    #[test]
+    fn a_missing_permission_is_found_among_the_causes() {
+        let source = io::Error::from(io::ErrorKind::PermissionDenied);
+        let failure = Failure::from(OpenError::System { action: "make a map".to_owned(), source });
+        assert_eq!(failure.status, Status::Permission);
+        assert!(
+            failure.text.starts_with("cannot make a map; run as root or grant CAP_NET_RAW"),
+            "{}",
+            failure.text
+        );
+    }
+
+    #[test]
+    fn a_text_has_no_null_inside() {
+        note(Failure::new(Status::File, "a\0b"));
+        // SAFETY-free: the text is copied while nothing else fails in this thread.
+        let text = LAST.with(|last| CStr::to_owned(&last.borrow().1));
+        assert_eq!(text.to_str(), Ok("ab"));
+    }
+}

@@ -1,0 +1,127 @@
+//! Packets on their way out, while the program decides where they go.
+#![allow(unsafe_code)]
+
+use std::ffi::{c_int, c_void};
+
+use wirecap::{NoRoom, OutPacket};
+
+use crate::abi::{NOT_REPORTED, Piece};
+use crate::failure::{Failure, Status, quick};
+use crate::given::Rooms;
+use crate::port::PortPlace;
+use crate::registry::Handle;
+
+/// `struct wirecap_frame`.
+#[repr(C)]
+#[derive(Debug)]
+pub(crate) struct FrameInfo {
+    pub(crate) data: *mut u8,
+    pub(crate) data_len: u32,
+    pub(crate) len: u32,
+    pub(crate) timestamp_ns: u64,
+    /// The packet, during the call that the frame was made for.
+    pub(crate) packet: *mut OutPacket<'static>,
+}
+
+/// `wirecap_route`: where a frame goes, or null.
+pub(crate) type Route = unsafe extern "C" fn(*mut FrameInfo, *mut c_void) -> Handle<PortPlace>;
+
+impl FrameInfo {
+    /// The frame for a packet, which nobody else may use while the program has it.
+    pub(crate) fn of(packet: &mut OutPacket<'_>) -> Self {
+        let timestamp_ns = packet.timestamp().map_or(NOT_REPORTED, wirecap::Timestamp::unix_nanos);
+        let packet: *mut OutPacket<'_> = packet;
+        let mut frame =
+            Self { data: std::ptr::null_mut(), data_len: 0, len: 0, timestamp_ns, packet: packet.cast() };
+        // SAFETY: the packet is there, and borrowed by this function alone.
+        frame.look_at(unsafe { &mut *packet });
+        frame
+    }
+
+    fn look_at(&mut self, packet: &mut OutPacket<'_>) {
+        self.len = packet.len() as u32;
+        let data = packet.data_mut();
+        (self.data, self.data_len) = (data.as_mut_ptr(), data.len() as u32);
+    }
+}
+
+/// Changes the packet of a frame, and tells the program how it lies now.
+///
+/// # Safety
+///
+/// `frame` must be null or one that `wirecap_forward` handed to the function that calls this.
+unsafe fn change(
+    frame: *mut FrameInfo,
+    change: impl FnOnce(&mut OutPacket<'static>) -> Result<Status, NoRoom>,
+) -> c_int {
+    quick(|| {
+        // SAFETY: the caller's promise.
+        let frame =
+            unsafe { frame.as_mut() }.ok_or_else(|| Failure::new(Status::Argument, "frame is null"))?;
+        // SAFETY: the same; `wirecap_forward` waits for that function.
+        let packet = unsafe { &mut *frame.packet };
+        let status = change(packet).map_err(|no_room| Failure::new(Status::Argument, no_room.to_string()))?;
+        frame.look_at(packet);
+        Ok(status as c_int)
+    })
+}
+
+/// Declares functions that make a frame longer or shorter by a number of bytes.
+macro_rules! resizers {
+    ($(fn $name:ident as $resize:ident;)*) => {$(
+        #[unsafe(no_mangle)]
+        unsafe extern "C" fn $name(frame: *mut FrameInfo, bytes: u32) -> c_int {
+            // SAFETY: the header says so.
+            unsafe { change(frame, |packet| packet.$resize(bytes as usize).map(|_| Status::Ok)) }
+        }
+    )*};
+}
+
+resizers! {
+    fn wirecap_frame_grow_head as grow_head;
+    fn wirecap_frame_shrink_head as shrink_head;
+    fn wirecap_frame_grow_tail as grow_tail;
+    fn wirecap_frame_shrink_tail as shrink_tail;
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn wirecap_frame_push_vlan(frame: *mut FrameInfo, tci: u16) -> c_int {
+    // SAFETY: the header says so.
+    unsafe { change(frame, |packet| packet.push_vlan(tci).map(|()| Status::Ok)) }
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn wirecap_frame_pop_vlan(frame: *mut FrameInfo) -> c_int {
+    let mut tag = None;
+    // SAFETY: the header says so.
+    let status = unsafe {
+        change(frame, |packet| {
+            tag = packet.pop_vlan();
+            Ok(Status::Ok)
+        })
+    };
+    match tag {
+        _ if status < 0 => status,
+        Some(tci) => tci.into(),
+        None => NO_TAG,
+    }
+}
+
+/// `WIRECAP_NO_TAG`: more than a tag's sixteen bits.
+pub(crate) const NO_TAG: c_int = 0x1_0000;
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn wirecap_frame_pieces(frame: *mut FrameInfo, pieces: *mut Piece, count: usize) -> c_int {
+    quick(|| {
+        // SAFETY: the header says that there is room for so many, or it is null.
+        let rooms = unsafe { Rooms::at(pieces, count, "pieces") }?;
+        // SAFETY: the header says that it is a frame that `wirecap_forward` handed out, or null.
+        let frame =
+            unsafe { frame.as_mut() }.ok_or_else(|| Failure::new(Status::Argument, "frame is null"))?;
+        // SAFETY: as in `change`.
+        let packet = unsafe { &mut *frame.packet };
+        let total = packet.fragments().count();
+        rooms.fill(packet.fragments_mut().map(|piece| Piece { base: piece.as_mut_ptr(), len: piece.len() }));
+        Ok(total as c_int)
+    })
+}

@@ -1,0 +1,138 @@
+//! Workers: the threads' side of a capture.
+#![allow(unsafe_code)]
+
+use std::ffi::{CStr, c_int};
+use std::os::fd::{AsFd, AsRawFd};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard};
+use std::time::Duration;
+
+use wirecap::{Chunk, Waker};
+
+use crate::capture::Opened;
+use crate::chunk::Held;
+use crate::failure::{Failure, Status, call, handle, quick};
+use crate::given::Room;
+use crate::registry::{Handle, Kept, Registry, try_lock};
+
+/// As good as without end, and short enough to be added to the time of day.
+const FOREVER: Duration = Duration::from_secs(1 << 32);
+
+/// A worker, and who may use it.
+pub(crate) struct Worker {
+    /// Locked while one thread waits for a chunk.
+    engine: Mutex<wirecap::Worker>,
+    waker: Waker,
+    is_closed: AtomicBool,
+    index: usize,
+    ring_names: Vec<&'static CStr>,
+}
+
+static WORKERS: Registry<Arc<Worker>> = Registry::new();
+
+impl Kept for Arc<Worker> {
+    const KIND: usize = 3;
+    const NAME: &'static str = "worker";
+
+    fn registry() -> &'static Registry<Self> {
+        &WORKERS
+    }
+}
+
+/// What asking for a chunk came to.
+enum Asked {
+    Chunk(Chunk),
+    Nothing,
+    Ended,
+}
+
+impl Worker {
+    /// The engine's worker, unless another thread has it.
+    fn alone(&self) -> Result<MutexGuard<'_, wirecap::Worker>, Failure> {
+        try_lock(&self.engine).ok_or_else(|| {
+            let text =
+                format!("worker {} is being used by another thread; each thread takes its own", self.index);
+            Failure::new(Status::Busy, text)
+        })
+    }
+
+    fn ask(&self, timeout_ns: i64) -> Result<Asked, Failure> {
+        let mut engine = self.alone()?;
+        let chunk = match timeout_ns {
+            0 => engine.try_next_chunk(),
+            ..0 => engine.next_chunk_timeout(FOREVER),
+            1.. => engine.next_chunk_timeout(Duration::from_nanos(timeout_ns as u64)),
+        };
+        match chunk? {
+            Some(chunk) => Ok(Asked::Chunk(chunk)),
+            None if engine.is_finished() => Ok(Asked::Ended),
+            None if self.is_closed.load(Ordering::SeqCst) => {
+                Err(Failure::new(Status::Handle, "the worker was closed by another thread"))
+            }
+            None => Ok(Asked::Nothing),
+        }
+    }
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn wirecap_worker_open(capture: Handle<Opened>, index: u32) -> Handle<Arc<Worker>> {
+    handle(|| {
+        let capture = capture.read()?;
+        let engine = capture.take_worker(index)?;
+        Handle::keep(Arc::new(Worker {
+            waker: engine.waker(),
+            index: engine.index(),
+            engine: Mutex::new(engine),
+            is_closed: AtomicBool::new(false),
+            ring_names: capture.ring_names.clone(),
+        }))
+    })
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn wirecap_next(
+    worker: Handle<Arc<Worker>>,
+    timeout_ns: i64,
+    chunk: *mut Handle<Held>,
+) -> c_int {
+    call(|| {
+        // SAFETY: the header says that there is room for a handle, or it is null.
+        let room = unsafe { Room::at(chunk, "chunk") }?;
+        // Another thread may close the handle while this one waits.
+        let worker = Arc::clone(&*worker.read()?);
+        let (status, chunk) = match worker.ask(timeout_ns) {
+            Ok(Asked::Chunk(chunk)) => {
+                let ring_name = worker.ring_names[chunk.ring_index()];
+                (Ok(Status::Ok), Handle::keep(Held { chunk, ring_name })?)
+            }
+            Ok(Asked::Nothing) => (Ok(Status::None), Handle::null()),
+            Ok(Asked::Ended) => (Ok(Status::End), Handle::null()),
+            Err(failure) => (Err(failure), Handle::null()),
+        };
+        room.put(chunk);
+        status
+    })
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn wirecap_worker_fd(worker: Handle<Arc<Worker>>) -> c_int {
+    quick(|| Ok(worker.read()?.alone()?.as_fd().as_raw_fd()))
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn wirecap_worker_wake(worker: Handle<Arc<Worker>>) -> c_int {
+    call(|| {
+        worker.read()?.waker.wake();
+        Ok(Status::Ok)
+    })
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn wirecap_worker_close(worker: Handle<Arc<Worker>>) -> c_int {
+    call(|| {
+        let worker = worker.take()?;
+        worker.is_closed.store(true, Ordering::SeqCst);
+        worker.waker.wake();
+        Ok(Status::Ok)
+    })
+}
