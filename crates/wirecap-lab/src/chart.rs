@@ -1,0 +1,116 @@
+//! Charts as SVG text, in one style: [`lines`] and [`bars`].
+//!
+//! A chart stands by itself, dark on white; in the report its colours follow the reader's theme
+//! ([`themed`]). So charts use the colours of this module and no others. They are drawn in units of which
+//! [`FINE`] make a pixel, since plotters places things on whole units.
+
+mod axis;
+pub mod bars;
+pub mod lines;
+
+use plotters::coord::Shift;
+use plotters::prelude::*;
+use plotters::style::text_anchor::{HPos, Pos, VPos};
+
+/// How many units of a drawing make a pixel of its nominal size.
+pub const FINE: i32 = 4;
+
+/// The width of charts, in pixels: readable at half of it, on a phone.
+pub const WIDTH: i32 = 560;
+
+/// The size of text, in pixels.
+pub const TEXT: i32 = 15;
+
+/// The background.
+pub const PAPER: RGBColor = RGBColor(0xff, 0xff, 0xff);
+/// Text, axes.
+pub const INK: RGBColor = RGBColor(0x22, 0x22, 0x22);
+/// Text beside, such as the numbers of an axis.
+pub const PALE: RGBColor = RGBColor(0x5c, 0x5c, 0x5c);
+/// Lines of a grid.
+pub const FAINT: RGBColor = RGBColor(0xe2, 0xe2, 0xe2);
+
+/// What things are told apart by, after Okabe and Ito: also by people who see fewer colours.
+pub const SERIES: [RGBColor; 8] = [
+    RGBColor(0x00, 0x72, 0xb2),
+    RGBColor(0xd5, 0x5e, 0x00),
+    RGBColor(0x00, 0x9e, 0x73),
+    RGBColor(0xb0, 0x5c, 0x8d),
+    RGBColor(0xd9, 0x96, 0x00),
+    RGBColor(0x3a, 0x9f, 0xd8),
+    RGBColor(0x7f, 0x55, 0x39),
+    RGBColor(0x77, 0x77, 0x77),
+];
+
+/// The colour of series number `index`.
+pub fn series_colour(index: usize) -> RGBColor {
+    SERIES[index % SERIES.len()]
+}
+
+/// What charts are drawn on, in units ([`FINE`]).
+pub type Canvas<'a> = DrawingArea<SVGBackend<'a>, Shift>;
+
+/// What drawing fails with; into memory it does not.
+pub type DrawingError = DrawingAreaErrorKind<std::io::Error>;
+
+/// An SVG picture of `width` by `height` pixels, drawn by `draw`.
+pub fn picture(
+    width: i32,
+    height: i32,
+    draw: impl FnOnce(&Canvas<'_>) -> Result<(), DrawingError>,
+) -> String {
+    let mut svg = String::new();
+    let size = ((width * FINE) as u32, (height * FINE) as u32);
+    let canvas = SVGBackend::with_string(&mut svg, size).into_drawing_area();
+    let drawn = canvas.fill(&PAPER).and_then(|()| draw(&canvas)).and_then(|()| canvas.present());
+    drawn.expect("drawing into memory does not fail");
+    drop(canvas);
+    let units = format!("width=\"{}\" height=\"{}\"", size.0, size.1);
+    svg.replacen(&units, &format!("width=\"{width}\" height=\"{height}\""), 1)
+}
+
+/// Text of `size` pixels whose anchor `horizontal` and `vertical` say.
+pub fn text_style(size: i32, colour: RGBColor, horizontal: HPos, vertical: VPos) -> TextStyle<'static> {
+    // plotters writes a font's height, of which its nominal size is this part.
+    let height = f64::from(size * FINE) * 1.24;
+    let mut style = TextStyle::from(("sans-serif", height).into_font());
+    style.color = colour.to_backend_color();
+    style.pos(Pos::new(horizontal, vertical))
+}
+
+/// About how wide `text` of `size` pixels is, in pixels. Nobody knows the reader's font.
+pub fn text_width(text: &str, size: i32) -> i32 {
+    let ems = |letter: char| if letter.is_uppercase() { 0.72 } else { 0.56 };
+    (text.chars().map(ems).sum::<f64>() * f64::from(size)).ceil() as i32
+}
+
+/// The picture for inside a page: as wide as there is room, in colours that the page's style sheet may
+/// set as `--paper`, `--ink`, `--pale`, `--faint` and `--series-0` to `--series-7`.
+pub fn themed(svg: &str) -> String {
+    let names = ["paper", "ink", "pale", "faint"].map(str::to_owned);
+    let names = names.into_iter().chain((0..SERIES.len()).map(|index| format!("series-{index}")));
+    let colours = [PAPER, INK, PALE, FAINT].into_iter().chain(SERIES);
+    let mut themed = svg.to_owned();
+    for (name, RGBColor(red, green, blue)) in names.zip(colours) {
+        let literal = format!("\"#{red:02X}{green:02X}{blue:02X}\"");
+        let variable = format!("\"var(--{name}, {})\"", literal.trim_matches('"'));
+        themed = themed.replace(&literal, &variable);
+    }
+    themed
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_themed_picture_has_no_colour_of_its_own() {
+        let text = Text::new("a < b", (0, 0), text_style(TEXT, INK, HPos::Left, VPos::Top));
+        let svg = picture(10, 5, |canvas| canvas.draw(&text));
+        assert!(svg.starts_with("<svg width=\"10\" height=\"5\" viewBox=\"0 0 40 20\""), "{svg}");
+        assert!(svg.contains("a &lt; b") && svg.contains("fill=\"#222222\""), "{svg}");
+        let themed = themed(&svg);
+        assert!(themed.contains("fill=\"var(--ink, #222222)\""), "{themed}");
+        assert!(themed.contains("fill=\"var(--paper, #FFFFFF)\"") && !themed.contains("=\"#"), "{themed}");
+    }
+}

@@ -1,0 +1,166 @@
+//! The live bed: a veth pair, a sender that the kernel itself is, and the books of what became of its frames.
+//!
+//! On a veth the sender's core also receives: what a frame takes there, from its making until it is dropped,
+//! passed on or in a cell, is what a run measures.
+
+use std::fmt;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use serde::Serialize;
+use wirecap_testbed::{Counters, Generator, Interface, Load, Namespace, Sent, Traffic, VethPair};
+
+use super::CostError;
+
+/// How long frames that were sent may take to arrive and to be delivered.
+pub(super) const PATIENCE: Duration = Duration::from_secs(10);
+const GLANCE: Duration = Duration::from_millis(1);
+const MTU_BYTES: u32 = 1500;
+/// A run that waited more than this share of its time for a CPU is one of somebody else's work.
+const DISTURBED_SHARE: f64 = 0.04;
+
+/// Where frames are sent and received.
+#[derive(Debug)]
+pub(super) struct Bed {
+    pub(super) receiver: Interface,
+    /// Where the sender's frames arrive.
+    pub(super) queue: u32,
+    generator: Generator,
+    near: Counters,
+    far: Counters,
+}
+
+/// What became of the frames of a live run, each counted once. The sender counts what is sent, the interfaces
+/// what is refused, lost, passed and dropped by a program, the capture's ledger what it drops, and the reader of
+/// its chunks what is delivered.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize)]
+pub struct Book {
+    /// Which run.
+    pub run: &'static str,
+    /// Frames handed to the sending interface.
+    pub sent: u64,
+    /// Not taken by the receiving interface, which had no receiver.
+    pub refused: u64,
+    /// Lost where the receiving interface's ring was full.
+    pub lost: u64,
+    /// Passed to the receiving host.
+    pub passed: u64,
+    /// Dropped by the program or, for want of room, before the capture.
+    pub dropped: u64,
+    /// Delivered by the capture.
+    pub delivered: u64,
+}
+
+impl Book {
+    /// Adds another run's counts.
+    pub fn add(&mut self, other: &Self) {
+        self.sent += other.sent;
+        self.refused += other.refused;
+        self.lost += other.lost;
+        self.passed += other.passed;
+        self.dropped += other.dropped;
+        self.delivered += other.delivered;
+    }
+
+    /// Whether each frame is accounted for.
+    pub fn balances(&self) -> bool {
+        self.sent == self.refused + self.lost + self.passed + self.dropped + self.delivered
+    }
+}
+
+impl fmt::Display for Book {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { run, sent, refused, lost, passed, dropped, delivered } = self;
+        write!(
+            f,
+            "{run}: {sent} sent, {refused} refused, {lost} lost, {passed} passed, {dropped} dropped, {delivered} delivered"
+        )
+    }
+}
+
+/// What sending took.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Pace {
+    pub(super) ns_per_frame: f64,
+    /// The share of the time that others had the sender's CPU.
+    pub(super) waited: f64,
+}
+
+impl Pace {
+    fn of(sent: &Sent) -> Self {
+        let seconds = sent.duration.as_secs_f64();
+        Self { ns_per_frame: seconds * 1e9 / sent.frames as f64, waited: sent.waited.as_secs_f64() / seconds }
+    }
+
+    pub(super) fn is_disturbed(&self) -> bool {
+        self.waited > DISTURBED_SHARE
+    }
+}
+
+impl Bed {
+    /// A bed whose receiver has so many queues. Frames go to the first that some CPU reaches.
+    pub(super) fn new(queue_count: u32) -> Result<Self, CostError> {
+        let (here, there) = (Namespace::new()?, Namespace::new()?);
+        let pair = VethPair::new((&here, "a0"), (&there, "a1"), queue_count, MTU_BYTES)?;
+        let generator = Generator::new(&pair.sender, &Traffic::to(&pair.receiver))?;
+        Ok(Self {
+            queue: (0..queue_count).find(|&queue| generator.reaches(queue)).unwrap_or(0),
+            generator,
+            near: Counters::of(&pair.sender)?,
+            far: Counters::of(&pair.receiver)?,
+            receiver: pair.receiver,
+        })
+    }
+
+    /// Opens a new page in the books.
+    pub(super) fn begin(&mut self) -> Result<(), CostError> {
+        self.near.restart()?;
+        Ok(self.far.restart()?)
+    }
+
+    /// Sends so many frames as fast as they go.
+    pub(super) fn send(&mut self, frames: u64) -> Result<Pace, CostError> {
+        let sent = self.generator.send(&[Load::new(self.queue, frames)])?;
+        Ok(Pace::of(&sent[0]))
+    }
+
+    /// Waits until all frames that the receiving interface took have met its program.
+    pub(super) fn settle(&mut self) -> Result<(), CostError> {
+        let deadline = Instant::now() + PATIENCE;
+        loop {
+            let taken: u64 = self.near.since_start()?.tx_queues.iter().map(|queue| queue.xdp_xmit).sum();
+            let met: u64 = self.far.since_start()?.rx_queues.iter().map(|queue| queue.xdp_packets).sum();
+            if met >= taken || Instant::now() > deadline {
+                return Ok(());
+            }
+            thread::sleep(GLANCE);
+        }
+    }
+
+    /// What the interfaces counted since the page was opened, for a run that sent so many frames.
+    pub(super) fn book(&mut self, run: &'static str, sent: u64) -> Result<Book, CostError> {
+        let (near, far) = (self.near.since_start()?, self.far.since_start()?);
+        Ok(Book {
+            run,
+            sent,
+            refused: sent.saturating_sub(near.handed_over_as_xdp()),
+            lost: near.tx_queues.iter().map(|queue| queue.xdp_xmit_errors).sum(),
+            passed: far.rx_queues.iter().map(wirecap_testbed::RxQueueCounts::passed).sum(),
+            dropped: far.rx_queues.iter().map(|queue| queue.xdp_drops).sum(),
+            delivered: 0,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_book_balances_if_every_frame_is_accounted_for_once() {
+        let book = Book { run: "a run", sent: 10, lost: 1, passed: 2, dropped: 3, delivered: 4, refused: 0 };
+        assert!(book.balances());
+        assert!(!Book { delivered: 5, ..book.clone() }.balances());
+        assert!(!Book { lost: 0, ..book }.balances());
+    }
+}

@@ -1,0 +1,388 @@
+//! What an experiment is, and what comes of one.
+//!
+//! An experiment implements [`Experiment`]: a name, what its result hangs on, and a function that gives
+//! [`Findings`]. The [`runner`](crate::runner) runs a list of them and keeps what is finished;
+//! the [`report`](crate::report) shows whatever they found: simulated or live makes no difference to it.
+//!
+//! ```
+//! use wirecap_lab::experiment::{Claim, Experiment, Findings, Part, Run, RunError, Table};
+//!
+//! struct Doubling;
+//!
+//! impl Experiment for Doubling {
+//!     fn id(&self) -> &'static str {
+//!         "doubling"
+//!     }
+//!     fn title(&self) -> String {
+//!         "Twice as much".to_owned()
+//!     }
+//!     fn part(&self) -> Part {
+//!         Part::Simulated
+//!     }
+//!     fn run(&self, run: &Run<'_>) -> Result<Findings, RunError> {
+//!         let mut table = Table::new("A number and its double.", &["number", "double"]);
+//!         for number in 1..=3 {
+//!             run.step(f64::from(number) / 3.0, "doubling")?; // an error when the user has had enough
+//!             table.row([number.to_string(), (2 * number).to_string()]);
+//!         }
+//!         Ok(Findings {
+//!             what: "Whether doubling works.".to_owned(),
+//!             claims: vec![Claim::points("2 x 50 %", 100.0, 100.0)],
+//!             ..Findings::default()
+//!         }
+//!         .with_table("doubling", table))
+//!     }
+//! }
+//! ```
+
+use std::error::Error;
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+
+use crate::chart::lines::Lines;
+
+/// Something that can be tried, as often as one likes.
+pub trait Experiment: Sync {
+    /// What its files are called: lower case and dashes.
+    fn id(&self) -> &'static str;
+
+    /// Its heading in the report.
+    fn title(&self) -> String;
+
+    /// Where in the report it stands.
+    fn part(&self) -> Part;
+
+    /// What its result hangs on besides effort, seed and version: settings that the user chose. A result
+    /// that was kept is used again only if this is the same.
+    fn parameters(&self) -> String {
+        String::new()
+    }
+
+    /// Tries it.
+    ///
+    /// # Errors
+    ///
+    /// When it could not be done, or the user had enough.
+    fn run(&self, run: &Run<'_>) -> Result<Findings, RunError>;
+}
+
+/// The parts of the report.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Part {
+    /// The papers' experiments on models: depends on nothing but version, effort and seed.
+    Simulated,
+    /// Measured on this machine.
+    Live,
+}
+
+/// How much time there is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Effort {
+    /// Minutes for the whole lab.
+    Quick,
+    /// An hour.
+    Full,
+}
+
+impl Effort {
+    /// `quick` in a hurry, else `full`.
+    pub fn choose<T>(self, quick: T, full: T) -> T {
+        match self {
+            Self::Quick => quick,
+            Self::Full => full,
+        }
+    }
+}
+
+impl fmt::Display for Effort {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.choose("quick", "full"))
+    }
+}
+
+/// Who follows an experiment, from several threads.
+pub trait Watch: Sync {
+    /// `share` of the experiment, from 0 to 1, is done, and now it does `what`.
+    fn progress(&self, share: f64, what: &str);
+
+    /// Whether the user has had enough.
+    fn is_stopped(&self) -> bool;
+}
+
+/// Nobody follows.
+#[derive(Debug, Clone, Copy)]
+pub struct Unwatched;
+
+impl Watch for Unwatched {
+    fn progress(&self, _share: f64, _what: &str) {}
+
+    fn is_stopped(&self) -> bool {
+        false
+    }
+}
+
+/// The conditions of one run.
+#[derive(Clone, Copy)]
+pub struct Run<'a> {
+    /// How much time there is.
+    pub effort: Effort,
+    /// Where all chance comes from.
+    pub seed: u64,
+    /// Who follows it.
+    pub watch: &'a dyn Watch,
+}
+
+impl Run<'_> {
+    /// Says how far it is.
+    ///
+    /// # Errors
+    ///
+    /// When the user has had enough.
+    pub fn step(&self, share: f64, what: &str) -> Result<(), RunError> {
+        if self.watch.is_stopped() {
+            return Err(RunError::Stopped);
+        }
+        self.watch.progress(share, what);
+        Ok(())
+    }
+}
+
+impl fmt::Debug for Run<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Run").field("effort", &self.effort).field("seed", &self.seed).finish_non_exhaustive()
+    }
+}
+
+/// Why an experiment has no findings.
+#[derive(Debug)]
+#[non_exhaustive]
+pub enum RunError {
+    /// The user had enough.
+    Stopped,
+    /// It could not be done.
+    Failed(Box<dyn Error + Send + Sync>),
+}
+
+impl fmt::Display for RunError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Stopped => f.write_str("stopped before it was finished"),
+            Self::Failed(error) => error.fmt(f),
+        }
+    }
+}
+
+impl Error for RunError {
+    fn source(&self) -> Option<&(dyn Error + 'static)> {
+        match self {
+            Self::Stopped => None,
+            Self::Failed(error) => error.source(),
+        }
+    }
+}
+
+impl From<Box<dyn Error + Send + Sync>> for RunError {
+    fn from(error: Box<dyn Error + Send + Sync>) -> Self {
+        Self::Failed(error)
+    }
+}
+
+/// What came of an experiment.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
+pub struct Findings {
+    /// What was tried, in a few sentences.
+    pub what: String,
+    /// The settings, as names and values.
+    pub settings: Vec<(String, String)>,
+    /// What was expected or printed elsewhere, beside what was found.
+    pub claims: Vec<Claim>,
+    /// Pictures.
+    pub figures: Vec<Figure>,
+    /// Tables.
+    pub tables: Vec<Table>,
+    /// What there is to say about it, a paragraph each.
+    pub notes: Vec<String>,
+    /// The commands that do exactly this again, those of rivals included.
+    pub commands: Vec<String>,
+    /// The numbers behind figures and tables.
+    pub data: Vec<DataFile>,
+}
+
+impl Findings {
+    /// With a chart of curves, whose numbers become the file `name`.csv.
+    #[must_use]
+    pub fn with_lines(mut self, name: &str, caption: impl Into<String>, lines: &Lines) -> Self {
+        self.figures.push(Figure { caption: caption.into(), svg: lines.svg() });
+        self.data.push(DataFile { name: format!("{name}.csv"), csv: lines.csv() });
+        self
+    }
+
+    /// With a table, whose cells become the file `name`.csv.
+    #[must_use]
+    pub fn with_table(mut self, name: &str, table: Table) -> Self {
+        self.data.push(DataFile { name: format!("{name}.csv"), csv: table.csv() });
+        self.tables.push(table);
+        self
+    }
+}
+
+/// A picture.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Figure {
+    /// What it shows.
+    pub caption: String,
+    /// The picture: an `svg` element in the colours of [`chart`](crate::chart).
+    pub svg: String,
+}
+
+/// A table.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Table {
+    /// What it shows.
+    pub caption: String,
+    /// Names of the columns.
+    pub columns: Vec<String>,
+    /// The cells, row by row. Those that begin with a digit stand to the right.
+    pub rows: Vec<Vec<String>>,
+}
+
+impl Table {
+    /// A table without rows.
+    pub fn new(caption: impl Into<String>, columns: &[&str]) -> Self {
+        let columns = columns.iter().map(|&name| name.to_owned()).collect();
+        Self { caption: caption.into(), columns, rows: Vec::new() }
+    }
+
+    /// Adds a row.
+    pub fn row(&mut self, cells: impl IntoIterator<Item = String>) {
+        self.rows.push(cells.into_iter().collect());
+    }
+
+    /// The cells as CSV, with a line of the columns' names.
+    pub fn csv(&self) -> String {
+        let rows = std::iter::once(&self.columns).chain(&self.rows);
+        csv(rows.map(|row| row.iter().map(String::as_str).collect::<Vec<_>>()))
+    }
+}
+
+/// CSV text (RFC 4180, with plain line ends).
+pub(crate) fn csv<'a>(rows: impl IntoIterator<Item = Vec<&'a str>>) -> String {
+    let mut writer = csv::WriterBuilder::new().flexible(true).from_writer(Vec::new());
+    for row in rows {
+        writer.write_record(&row).expect("memory can be written to");
+    }
+    let bytes = writer.into_inner().expect("memory can be written to");
+    String::from_utf8(bytes).expect("text stays text")
+}
+
+/// Numbers for other programs.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct DataFile {
+    /// The file's name.
+    pub name: String,
+    /// Its text.
+    pub csv: String,
+}
+
+/// What was expected, beside what was found.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Claim {
+    /// Of what.
+    pub quantity: String,
+    /// What was expected, or printed in a paper.
+    pub expected: String,
+    /// What was found.
+    pub found: String,
+    /// Found less expected, in percentage points, where both are shares.
+    pub points: Option<f64>,
+    /// What that means.
+    pub verdict: Verdict,
+    /// The likely reason of a difference, or what the verdict rests on.
+    pub reason: String,
+}
+
+/// What a comparison says.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Verdict {
+    /// As expected.
+    Holds,
+    /// Not as expected.
+    Differs,
+    /// What was printed does not follow from the parameters that are printed with it, so no model that
+    /// has them can meet it but by chance.
+    NotDerivable,
+}
+
+/// Shares that differ by no more, in percentage points, agree.
+pub const AGREEMENT_POINTS: f64 = 5.0;
+
+impl Claim {
+    /// A share in percent that should be within [`AGREEMENT_POINTS`].
+    pub fn points(quantity: impl Into<String>, expected: f64, found: f64) -> Self {
+        let points = found - expected;
+        let verdict = if points.abs() <= AGREEMENT_POINTS { Verdict::Holds } else { Verdict::Differs };
+        Self {
+            quantity: quantity.into(),
+            expected: format!("{expected} %"),
+            found: percent(found),
+            points: Some(points),
+            verdict,
+            reason: String::new(),
+        }
+    }
+
+    /// Something that holds or does not, with what was found.
+    pub fn holds(
+        quantity: impl Into<String>,
+        expected: impl Into<String>,
+        holds: bool,
+        found: impl Into<String>,
+    ) -> Self {
+        Self {
+            quantity: quantity.into(),
+            expected: expected.into(),
+            found: found.into(),
+            points: None,
+            verdict: if holds { Verdict::Holds } else { Verdict::Differs },
+            reason: String::new(),
+        }
+    }
+
+    /// With the reason of the difference.
+    #[must_use]
+    pub fn because(self, reason: impl Into<String>) -> Self {
+        Self { reason: reason.into(), ..self }
+    }
+
+    /// As one that cannot be derived from what is printed, for `reason`.
+    #[must_use]
+    pub fn not_derivable(self, reason: impl Into<String>) -> Self {
+        Self { verdict: Verdict::NotDerivable, reason: reason.into(), ..self }
+    }
+}
+
+/// A share as it stands in tables.
+pub fn percent(share: f64) -> String {
+    // Not "-0.0": what is added makes it 0.
+    format!("{:.1} %", (share * 10.0).round() / 10.0 + 0.0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_table_becomes_csv_with_commas_quoted() {
+        let mut table = Table::new("", &["engine", "lost"]);
+        table.row(["B-(256,500)".to_owned(), "0.0 %".to_owned()]);
+        assert_eq!(table.csv(), "engine,lost\n\"B-(256,500)\",0.0 %\n");
+    }
+
+    #[test]
+    fn shares_agree_within_five_points() {
+        assert_eq!(Claim::points("", 71.0, 74.1).verdict, Verdict::Holds);
+        assert_eq!(Claim::points("", 71.0, 65.9).verdict, Verdict::Differs);
+        assert_eq!(Claim::points("", 15.0, 80.0).not_derivable("").verdict, Verdict::NotDerivable);
+    }
+}

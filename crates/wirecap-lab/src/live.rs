@@ -1,0 +1,100 @@
+//! Experiments on this machine: wirecap on both of its engines and the tools that people would otherwise use, side
+//! by side on a test bed of their own, scaled to what the machine makes.
+
+pub mod bed;
+mod burst;
+pub mod contender;
+mod cost;
+pub mod figures;
+mod footprint;
+pub mod process;
+pub mod programs;
+mod rate;
+mod receiver;
+pub mod rivals;
+mod skew;
+pub mod sweep;
+pub mod trial;
+
+use std::error::Error;
+
+use crate::experiment::{Experiment, Findings, Part, Run, RunError};
+use process::CommandLine;
+
+/// What measurements give.
+pub type Outcome<T> = Result<T, Box<dyn Error + Send + Sync>>;
+
+/// What the live experiments need to know.
+#[derive(Debug, Clone)]
+pub struct Lab {
+    /// The wirecap command.
+    pub wirecap: CommandLine,
+    /// Only to see that everything works: a moment for each run.
+    pub tiny: bool,
+}
+
+impl Lab {
+    /// The live experiments, in the order in which they are run.
+    pub fn experiments(&self) -> Vec<Box<dyn Experiment>> {
+        let experiment = |id, title, measure: Measure| -> Box<dyn Experiment> {
+            Box::new(LiveExperiment { lab: self.clone(), id, title, measure })
+        };
+        vec![
+            experiment("live-rate", "Loss against the offered rate", rate::rates),
+            experiment("live-length", "Loss against the length of packets", rate::lengths),
+            experiment("live-cost", "Loss against the consumer's cost", cost::run),
+            experiment("live-burst", "Loss against the length of bursts", burst::run),
+            experiment("live-skew", "Loss against skew", skew::run),
+            experiment("live-footprint", "What a packet and a capture cost", footprint::run),
+        ]
+    }
+
+    fn choose<T>(&self, run: &Run<'_>, tiny: T, quick: T, full: T) -> T {
+        if self.tiny { tiny } else { run.effort.choose(quick, full) }
+    }
+
+    fn parameters(&self) -> String {
+        if self.tiny { "tiny".to_owned() } else { String::new() }
+    }
+}
+
+/// Measures something, and says what was found.
+type Measure = fn(&Lab, &Run<'_>) -> Result<Findings, RunError>;
+
+/// One of the live experiments.
+struct LiveExperiment {
+    lab: Lab,
+    id: &'static str,
+    title: &'static str,
+    measure: Measure,
+}
+
+impl Experiment for LiveExperiment {
+    fn id(&self) -> &'static str {
+        self.id
+    }
+
+    fn title(&self) -> String {
+        self.title.to_owned()
+    }
+
+    fn part(&self) -> Part {
+        Part::Live
+    }
+
+    fn parameters(&self) -> String {
+        self.lab.parameters()
+    }
+
+    fn run(&self, run: &Run<'_>) -> Result<Findings, RunError> {
+        (self.measure)(&self.lab, run)
+    }
+}
+
+/// A rate as it is read.
+fn per_second(rate: f64) -> String {
+    match rate {
+        rate if rate >= 1e6 => format!("{:.2} million packets/s", rate / 1e6),
+        rate => format!("{} packets/s", wirecap::grouped(rate as u64)),
+    }
+}

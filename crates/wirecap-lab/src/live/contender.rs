@@ -1,0 +1,259 @@
+//! Who takes part: a command, and how what it received is learned.
+
+use std::io;
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::time::Duration;
+
+use rustix::fs::{MemfdFlags, memfd_create};
+use wirecap::savefile;
+
+use super::Outcome;
+use super::process::{CommandLine, Finished};
+
+/// Stands for a file in a command.
+pub const FILE: &str = "FILE";
+/// Longer than any receiver here holds back a part-filled block, unless it says otherwise.
+const CALM: Duration = Duration::from_millis(60);
+
+/// A program that receives.
+#[derive(Debug, Clone)]
+pub struct Contender {
+    /// What it is called.
+    pub name: String,
+    /// How it is started; [`FILE`] is where it writes to.
+    pub command: CommandLine,
+    /// A program that must run beside it, and what that says when it does.
+    pub companion: Option<(CommandLine, &'static str)>,
+    /// What it says when it receives.
+    pub ready: &'static str,
+    /// Where its count is found.
+    pub books: Books,
+    /// Whether frames reach it through the host's stack, which on a veth needs a program that passes them.
+    pub passing: bool,
+    /// How long it must have done nothing before it has everything.
+    pub calm: Duration,
+    /// Whether it never does nothing.
+    pub spins: bool,
+    /// Whether it spreads single packets over its threads, whatever their flow.
+    pub spreads: bool,
+    /// Whether it is wirecap.
+    pub is_ours: bool,
+    /// The Debian package it is from.
+    pub package: &'static str,
+    /// Programs that its own one runs.
+    pub needs: &'static [&'static str],
+    /// What this machine does not have that it needs.
+    pub lacks: fn() -> Option<String>,
+}
+
+/// Where a contender's count is found.
+#[derive(Debug, Clone, Copy)]
+pub enum Books {
+    /// In a ledger that it prints as JSON.
+    Ledger,
+    /// In the file: a packet counts when it can be read there. What it says of losses is found by this.
+    File(fn(&str) -> Option<u64>),
+    /// In both, which must agree.
+    FileAndLedger,
+    /// In what testpmd says at its end.
+    Testpmd,
+}
+
+/// What a contender received.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Tally {
+    /// Packets it had.
+    pub delivered: u64,
+    /// Packets it says were lost.
+    pub lost: Option<u64>,
+}
+
+impl Contender {
+    /// A contender of the wirecap command.
+    pub fn ours(name: &str, command: CommandLine, books: Books) -> Self {
+        let contender = Self::new(name, command, "capturing", books);
+        Self { is_ours: true, ..contender }
+    }
+
+    /// A contender that says `ready` when it receives.
+    pub fn new(name: &str, command: CommandLine, ready: &'static str, books: Books) -> Self {
+        Self {
+            name: name.to_owned(),
+            command,
+            companion: None,
+            ready,
+            books,
+            passing: false,
+            calm: CALM,
+            spins: false,
+            spreads: false,
+            is_ours: false,
+            package: "",
+            needs: &[],
+            lacks: || None,
+        }
+    }
+
+    /// On AF_PACKET.
+    #[must_use]
+    pub fn passing(self) -> Self {
+        Self { passing: true, ..self }
+    }
+
+    /// One that holds packets back for so long.
+    #[must_use]
+    pub fn calm(self, millis: u64) -> Self {
+        Self { calm: Duration::from_millis(millis), ..self }
+    }
+
+    /// One of a Debian package.
+    #[must_use]
+    pub fn from_package(self, package: &'static str) -> Self {
+        Self { package, ..self }
+    }
+
+    /// Why it cannot take part, if that is known before it is tried.
+    pub fn lacking(&self) -> Option<String> {
+        let companion = self.companion.iter().map(|(command, _)| command.clone());
+        let needed = self.needs.iter().map(|&program| CommandLine::new(program));
+        let mut commands = std::iter::once(self.command.clone()).chain(companion).chain(needed);
+        let missing = commands.find(|command| !command.is_installed()).map(|command| {
+            format!("{} is not installed (Debian package {})", command.program(), self.package)
+        });
+        missing.or_else(self.lacks)
+    }
+
+    /// What it received, by its last words or its file.
+    ///
+    /// # Errors
+    ///
+    /// When it cannot be told.
+    pub fn tally(&self, finished: &Finished, file: &MemoryFile) -> Outcome<Tally> {
+        match self.books {
+            Books::Ledger => tally_of_ledger(finished),
+            Books::FileAndLedger => {
+                let (tally, recorded) = (tally_of_ledger(finished)?, file.packets()?);
+                if tally.delivered != recorded {
+                    return Err(format!("{recorded} packets in the file, {tally:?} in the ledger").into());
+                }
+                Ok(tally)
+            }
+            Books::File(lost) => Ok(Tally { delivered: file.packets()?, lost: lost(&finished.errors) }),
+            Books::Testpmd => {
+                let delivered = number_after(&finished.errors, "RX-packets:").ok_or("no RX-packets")?;
+                Ok(Tally { delivered, lost: number_after(&finished.errors, "RX-dropped:") })
+            }
+        }
+    }
+}
+
+fn tally_of_ledger(finished: &Finished) -> Outcome<Tally> {
+    // What the device dropped is what never came, which the sender's interface counts.
+    let reasons = ["no_cell", "ring_full", "other"];
+    let lost = reasons.iter().filter_map(|name| finished.ledger(&format!("/dropped/{name}")).ok());
+    Ok(Tally { delivered: finished.ledger("/delivered")?, lost: Some(lost.sum()) })
+}
+
+/// What `tcpdump` says it lost.
+pub fn lost_by_tcpdump(said: &str) -> Option<u64> {
+    number_before(said, "packets dropped by kernel")
+        .or_else(|| number_before(said, "packet dropped by kernel"))
+}
+
+/// What `dumpcap` says it lost: `Packets received/dropped on interface 'a1': 10/2 (pcap:2/...)`.
+pub fn lost_by_dumpcap(said: &str) -> Option<u64> {
+    let line = said.lines().find(|line| line.starts_with("Packets received/dropped"))?;
+    number_after(line.split("': ").nth(1)?, "/")
+}
+
+/// What `netsniff-ng` says it lost.
+pub fn lost_by_netsniff(said: &str) -> Option<u64> {
+    number_before(said, "packets failed filter (out of space)")
+}
+
+/// What `testpmd` says it lost.
+pub fn lost_by_testpmd(said: &str) -> Option<u64> {
+    number_after(said, "RX-dropped:")
+}
+
+/// What `dpdk-dumpcap` says it lost, which is written as `dumpcap` does.
+pub fn lost_by_dpdk_dumpcap(said: &str) -> Option<u64> {
+    lost_by_dumpcap(said)
+}
+
+fn number_before(text: &str, words: &str) -> Option<u64> {
+    text.split(words)
+        .next()
+        .filter(|before| before.len() < text.len())?
+        .split_whitespace()
+        .last()?
+        .parse()
+        .ok()
+}
+
+fn number_after(text: &str, words: &str) -> Option<u64> {
+    let after = text.split_once(words)?.1.trim_start();
+    let digits = after.find(|c: char| !c.is_ascii_digit()).unwrap_or(after.len());
+    after[..digits].parse().ok()
+}
+
+/// A file without a name, which is gone with this process however that ends.
+#[derive(Debug)]
+pub struct MemoryFile(OwnedFd);
+
+impl MemoryFile {
+    /// An empty file in memory.
+    ///
+    /// # Errors
+    ///
+    /// The kernel's answer.
+    pub fn new() -> io::Result<Self> {
+        Ok(Self(memfd_create("wirecap-lab", MemfdFlags::CLOEXEC)?))
+    }
+
+    /// The same file once more, to give away.
+    ///
+    /// # Errors
+    ///
+    /// The kernel's answer.
+    pub fn share(&self) -> io::Result<OwnedFd> {
+        self.0.try_clone()
+    }
+
+    /// Number of packets in it.
+    fn packets(&self) -> Outcome<u64> {
+        let mut reader = savefile::Reader::open(format!("/dev/fd/{}", self.0.as_raw_fd()))?;
+        let mut packets = 0;
+        while let Some(_packet) = reader.next_record()? {
+            packets += 1;
+        }
+        Ok(packets)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_rivals_say_of_their_losses_is_understood() {
+        let tcpdump = "10 packets captured\n12 packets received by filter\n2 packets dropped by kernel\n";
+        assert_eq!(lost_by_tcpdump(tcpdump), Some(2));
+        assert_eq!(lost_by_tcpdump("tcpdump: listening on a1"), None);
+        let dumpcap =
+            "Packets captured: 10\nPackets received/dropped on interface 'a1': 10/3 (pcap:3/dumpcap:0)";
+        assert_eq!(lost_by_dumpcap(dumpcap), Some(3));
+        let netsniff = "\n        10  packets incoming (0 unread on exit)\n         6  packets passed filter\n         4  packets failed filter (out of space)\n";
+        assert_eq!(lost_by_netsniff(netsniff), Some(4));
+        assert_eq!(number_after("  RX-packets: 20000          RX-dropped: 5 ", "RX-packets:"), Some(20_000));
+        assert_eq!(number_after("  RX-packets: 20000          RX-dropped: 5 ", "RX-dropped:"), Some(5));
+    }
+
+    #[test]
+    fn one_that_is_not_installed_is_named_with_its_package() {
+        let command = CommandLine::new("no-such-sniffer").with("-i a1");
+        let contender = Contender::new("", command, "", Books::Testpmd).from_package("sniffers");
+        let lacking = contender.lacking().unwrap();
+        assert_eq!(lacking, "no-such-sniffer is not installed (Debian package sniffers)");
+    }
+}

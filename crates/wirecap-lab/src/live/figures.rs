@@ -1,0 +1,42 @@
+//! Medians with their spread.
+
+use std::fmt;
+
+/// What several runs of one thing measured.
+#[derive(Debug, Clone, Default)]
+pub struct Figures(Vec<f64>);
+
+impl Figures {
+    /// One more run.
+    pub fn push(&mut self, figure: f64) {
+        let place = self.0.partition_point(|other| *other < figure);
+        self.0.insert(place, figure);
+    }
+
+    /// NaN while there are none.
+    pub fn median(&self) -> f64 {
+        match self.0.len() {
+            0 => f64::NAN,
+            count if count % 2 == 1 => self.0[count / 2],
+            count => f64::midpoint(self.0[count / 2 - 1], self.0[count / 2]),
+        }
+    }
+}
+
+impl FromIterator<f64> for Figures {
+    fn from_iter<I: IntoIterator<Item = f64>>(figures: I) -> Self {
+        let mut all = Self::default();
+        figures.into_iter().for_each(|figure| all.push(figure));
+        all
+    }
+}
+
+impl fmt::Display for Figures {
+    /// `1.23 (1.10-1.41)`: the median, and between what the runs were.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let digits = f.precision().unwrap_or(2);
+        let (Some(min), Some(max)) = (self.0.first(), self.0.last()) else { return f.write_str("-") };
+        let text = format!("{:.digits$} ({min:.digits$}-{max:.digits$})", self.median());
+        write!(f, "{text:>width$}", width = f.width().unwrap_or(0))
+    }
+}

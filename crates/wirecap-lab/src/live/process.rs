@@ -1,0 +1,211 @@
+//! Programs that take part in a measurement: how they are started, watched and ended.
+//!
+//! None of them outlives the measurement, also when that is killed: each is told by the kernel.
+#![allow(unsafe_code)]
+
+use std::ffi::OsString;
+use std::fmt;
+use std::io;
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::mpsc;
+use std::thread;
+
+use rustix::process::{Signal, getpid, getppid, set_parent_process_death_signal};
+use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
+use wirecap_testbed::Namespace;
+
+use super::Outcome;
+pub use super::receiver::{CpuTime, Finished, Receiver};
+
+/// The number by which a program that is started knows a file that it is given. High, so that it is no one else's.
+const FILE_FD: i32 = 199;
+/// What a program that is given a file calls it. Not everybody may look into another process's files by /proc.
+pub(super) const FILE_PATH: &str = "/dev/fd/199";
+
+/// The CPUs that this process may use, in order.
+///
+/// # Errors
+///
+/// The kernel's answer.
+pub fn allowed_cpus() -> Outcome<Vec<usize>> {
+    let allowed = sched_getaffinity(None)?;
+    Ok((0..CpuSet::MAX_CPU).filter(|&cpu| allowed.is_set(cpu)).collect())
+}
+
+fn pin_to_last_cpu() -> Outcome<()> {
+    let mut only = CpuSet::new();
+    only.set(*allowed_cpus()?.last().ok_or("no CPU")?);
+    Ok(sched_setaffinity(None, &only)?)
+}
+
+/// A program and its arguments.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct CommandLine {
+    program: OsString,
+    arguments: Vec<OsString>,
+}
+
+impl CommandLine {
+    /// A program, by its path or as a name in `PATH`.
+    pub fn new(program: impl Into<OsString>) -> Self {
+        Self { program: program.into(), arguments: Vec::new() }
+    }
+
+    /// This very program.
+    ///
+    /// # Errors
+    ///
+    /// If /proc does not tell.
+    pub fn this() -> Outcome<Self> {
+        Ok(Self::new(std::env::current_exe()?))
+    }
+
+    /// With these arguments, divided by spaces, as well.
+    #[must_use]
+    pub fn with(mut self, arguments: &str) -> Self {
+        self.arguments.extend(arguments.split_whitespace().map(OsString::from));
+        self
+    }
+
+    /// With the word `from` of the arguments, wherever it stands, as `to`.
+    #[must_use]
+    pub fn replacing(&self, from: &str, to: &str) -> Self {
+        let replace = |argument: &OsString| match argument.to_str() {
+            Some(text) => OsString::from(text.replace(from, to)),
+            None => argument.clone(),
+        };
+        Self { program: self.program.clone(), arguments: self.arguments.iter().map(replace).collect() }
+    }
+
+    /// The same run by another program: callgrind.
+    #[must_use]
+    pub fn under(self, program: Self) -> Self {
+        let mut outer = program;
+        outer.arguments.push(self.program);
+        outer.arguments.extend(self.arguments);
+        outer
+    }
+
+    /// The command with the program's name in place of its path.
+    pub fn by_name(&self) -> String {
+        let name = Path::new(&self.program).file_name().unwrap_or(&self.program);
+        Self { program: name.to_owned(), arguments: self.arguments.clone() }.to_string()
+    }
+
+    /// Whether the program can be found.
+    pub fn is_installed(&self) -> bool {
+        let path = std::env::var_os("PATH").unwrap_or_default();
+        let system = ["/usr/sbin", "/sbin"].map(PathBuf::from);
+        std::env::split_paths(&path).chain(system).any(|folder| folder.join(&self.program).is_file())
+    }
+
+    /// The program.
+    pub fn program(&self) -> std::path::Display<'_> {
+        Path::new(&self.program).display()
+    }
+
+    /// Runs it to its end, and gives what it wrote on standard output.
+    pub(super) fn run(&self) -> Outcome<String> {
+        let output = self.to_command().stdin(Stdio::null()).output();
+        let output = output.map_err(|error| format!("{self}: {error}"))?;
+        if !output.status.success() {
+            let errors = String::from_utf8_lossy(&output.stderr);
+            return Err(format!("{self} ended with {}: {errors}", output.status).into());
+        }
+        Ok(String::from_utf8_lossy(&output.stdout).into_owned())
+    }
+
+    fn to_command(&self) -> Command {
+        let mut command = Command::new(&self.program);
+        command.args(&self.arguments).env("LC_ALL", "C");
+        command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        command
+    }
+
+    /// Starts it as a process that ends with the calling *thread* at the latest, and has `file` as [`FILE_FD`].
+    fn spawn(&self, file: Option<&OwnedFd>) -> io::Result<Child> {
+        let parent = getpid();
+        let file = file.map(AsRawFd::as_raw_fd);
+        let prepare = move || {
+            set_parent_process_death_signal(Some(Signal::KILL))?;
+            // It may have died before it was asked to tell.
+            if getppid() != Some(parent) {
+                return Err(io::ErrorKind::NotConnected.into());
+            }
+            match file {
+                // SAFETY: no memory is involved, and nobody else in the child knows the number.
+                Some(file) if unsafe { libc::dup2(file, FILE_FD) } < 0 => Err(io::Error::last_os_error()),
+                _ => Ok(()),
+            }
+        };
+        let mut command = self.to_command();
+        // A group of its own: Ctrl-C is for us, who end it in an orderly way.
+        command.process_group(0);
+        // SAFETY: between fork and exec it does three system calls and neither allocates nor locks.
+        unsafe { command.pre_exec(prepare) };
+        command.spawn()
+    }
+}
+
+impl fmt::Display for CommandLine {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}", self.program.display())?;
+        self.arguments.iter().try_for_each(|argument| write!(f, " {}", argument.display()))
+    }
+}
+
+type Request = (CommandLine, Option<OwnedFd>, mpsc::Sender<Outcome<Child>>);
+
+/// Starts programs in a namespace, on the last CPU. They end when this does.
+#[derive(Debug)]
+pub(super) struct Spawner {
+    requests: mpsc::Sender<Request>,
+}
+
+impl Spawner {
+    /// The kernel ties the life of a process to the *thread* that started it, so there is one for as long as they are
+    /// wanted.
+    pub(super) fn in_namespace(namespace: &Namespace) -> io::Result<Self> {
+        let (requests, to_do) = mpsc::channel::<Request>();
+        let namespace = namespace.clone();
+        thread::Builder::new().name("spawner".to_owned()).spawn(move || {
+            let ready = namespace.enter().map_err(Into::into).and_then(|()| pin_to_last_cpu());
+            let ready = ready.map_err(|error| error.to_string());
+            for (command, file, answer) in to_do {
+                let started = ready.clone().map_err(Into::into).and_then(|()| {
+                    command.spawn(file.as_ref()).map_err(|error| format!("{command}: {error}").into())
+                });
+                let _asker_is_gone = answer.send(started);
+            }
+        })?;
+        Ok(Self { requests })
+    }
+
+    pub(super) fn spawn(&self, command: &CommandLine, file: Option<OwnedFd>) -> Outcome<Child> {
+        let (answer, started) = mpsc::channel();
+        self.requests.send((command.clone(), file, answer))?;
+        started.recv()?
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_file_s_place_is_put_into_a_command() {
+        let command = CommandLine::new("tcpdump").with("-w FILE -i a1");
+        assert_eq!(command.replacing("FILE", "/tmp/x").to_string(), "tcpdump -w /tmp/x -i a1");
+        assert!(!CommandLine::new("no-such-program-anywhere").is_installed());
+    }
+
+    #[test]
+    fn a_program_ends_with_the_thread_that_started_it() {
+        let child = thread::spawn(|| CommandLine::new("sleep").with("1000").spawn(None).unwrap());
+        let mut child = child.join().unwrap();
+        assert!(!child.wait().unwrap().success());
+    }
+}

@@ -1,0 +1,121 @@
+//! Receivers without wirecap's engine: what a good programmer writes by hand on AF_XDP, AF_PACKET and libpcap.
+//!
+//! Each is a process of its own, says `capturing` when it is, and ends at SIGINT with one JSON object in the words
+//! of the ledger. `wirecap lab program NAME` runs one.
+
+pub mod bare;
+pub mod handler;
+pub mod libpcap;
+pub mod ring;
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use clap::Subcommand;
+use serde::Serialize;
+
+use super::Outcome;
+
+/// A receiver that is part of the lab.
+#[derive(Debug, Clone, Subcommand)]
+pub enum Program {
+    /// A bare AF_XDP receive loop
+    Bare(bare::Arguments),
+    /// AF_PACKET rings (TPACKET_V3), several of them joined by PACKET_FANOUT
+    Ring(ring::Arguments),
+    /// A program around pcap_loop, with a thread and a handle per ring
+    Libpcap(libpcap::Arguments),
+}
+
+impl Program {
+    /// Runs it until it is interrupted.
+    ///
+    /// # Errors
+    ///
+    /// When the kernel or libpcap refuses.
+    pub fn run(&self) -> Outcome<()> {
+        match self {
+            Self::Bare(arguments) => bare::run(arguments),
+            Self::Ring(arguments) => ring::run(arguments),
+            Self::Libpcap(arguments) => libpcap::run(arguments),
+        }
+    }
+}
+
+/// What a receiver counted.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
+pub struct Count {
+    /// Packets that the program had in its hands.
+    pub delivered: u64,
+    /// Their bytes.
+    pub bytes: u64,
+    /// Of them IPv4: what touching a header is for.
+    pub ipv4: u64,
+    /// What the kernel says was lost.
+    pub dropped: Dropped,
+}
+
+/// Losses by reason, as far as the kernel tells them apart.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
+pub struct Dropped {
+    /// For want of a buffer.
+    pub no_cell: u64,
+    /// For want of a place in the receive ring.
+    pub ring_full: u64,
+}
+
+impl Count {
+    fn add(self, other: Self) -> Self {
+        Self {
+            delivered: self.delivered + other.delivered,
+            bytes: self.bytes + other.bytes,
+            ipv4: self.ipv4 + other.ipv4,
+            dropped: Dropped {
+                no_cell: self.dropped.no_cell + other.dropped.no_cell,
+                ring_full: self.dropped.ring_full + other.dropped.ring_full,
+            },
+        }
+    }
+
+    /// Counts a packet and touches its header.
+    #[inline]
+    fn packet(&mut self, data: &[u8], wire_bytes: u32) {
+        let ethertype = data.first_chunk::<14>().map(|header| [header[12], header[13]]);
+        self.ipv4 += u64::from(ethertype == Some([0x08, 0x00]));
+        self.bytes += u64::from(wire_bytes);
+        self.delivered += 1;
+    }
+}
+
+/// A flag that SIGINT sets.
+fn interruption() -> Outcome<Arc<AtomicBool>> {
+    let stopped = Arc::new(AtomicBool::new(false));
+    signal_hook::flag::register(signal_hook::consts::SIGINT, Arc::clone(&stopped))?;
+    Ok(stopped)
+}
+
+/// Runs a receiver per thread and prints what they counted together.
+fn on_threads<R: Send>(
+    receivers: Vec<R>,
+    interface: &str,
+    receive: impl Fn(R, &AtomicBool) -> Outcome<Count> + Sync,
+) -> Outcome<()> {
+    let stopped = interruption()?;
+    eprintln!("capturing {interface}");
+    let counts = std::thread::scope(|scope| {
+        let start = |receiver| {
+            let (stopped, receive) = (&stopped, &receive);
+            scope.spawn(move || {
+                // One that fails ends the others.
+                receive(receiver, stopped).inspect_err(|_| stopped.store(true, Ordering::Relaxed))
+            })
+        };
+        let threads: Vec<_> = receivers.into_iter().map(start).collect();
+        let join =
+            |thread: std::thread::ScopedJoinHandle<'_, _>| thread.join().expect("receiving does not panic");
+        threads.into_iter().map(join).collect::<Outcome<Vec<Count>>>()
+    })?;
+    let count = counts.into_iter().fold(Count::default(), Count::add);
+    println!("{}", serde_json::to_string(&count)?);
+    Ok(())
+}

@@ -1,0 +1,247 @@
+//! A process that receives: followed by what it writes and by its processor time, and ended in an orderly way.
+
+use std::collections::BTreeMap;
+use std::ffi::OsString;
+use std::fs;
+use std::io::{self, BufRead, BufReader, Read};
+use std::process::Child;
+use std::sync::mpsc::{self, RecvTimeoutError};
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
+
+use rustix::process::{Pid, Signal, kill_process};
+use wirecap_testbed::Namespace;
+
+use super::Outcome;
+use super::process::{CommandLine, Spawner};
+
+/// How long a receiver may take to open or to end.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// A process that ends with this at the latest.
+#[derive(Debug)]
+struct Process(Child);
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        // Fails where it has ended.
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// A process that receives. Dropped, it is killed.
+#[derive(Debug)]
+pub struct Receiver {
+    child: Process,
+    command: String,
+    output: JoinHandle<String>,
+    log: mpsc::Receiver<String>,
+    started: Instant,
+    /// Who started it, where that is not the bed's.
+    _spawner: Option<Spawner>,
+}
+
+/// Processor time so far.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct CpuTime {
+    /// On a processor.
+    pub ran: Duration,
+    /// Ready to run and waiting for a processor that somebody else had.
+    pub waited: Duration,
+}
+
+impl std::iter::Sum for CpuTime {
+    fn sum<I: Iterator<Item = Self>>(times: I) -> Self {
+        let add = |a: Self, b: Self| Self { ran: a.ran + b.ran, waited: a.waited + b.waited };
+        times.fold(Self::default(), add)
+    }
+}
+
+/// The processor times of each thread of a process that is there now.
+pub(super) fn cpu_times(process: &str) -> io::Result<BTreeMap<OsString, CpuTime>> {
+    let mut threads = BTreeMap::new();
+    for task in fs::read_dir(format!("/proc/{process}/task"))? {
+        let task = task?;
+        // It may have ended since.
+        let Ok(text) = fs::read_to_string(task.path().join("schedstat")) else { continue };
+        let mut nanos = text.split_whitespace().map_while(|field| field.parse().ok());
+        let mut next = || Duration::from_nanos(nanos.next().unwrap_or(0));
+        threads.insert(task.file_name(), CpuTime { ran: next(), waited: next() });
+    }
+    Ok(threads)
+}
+
+impl Receiver {
+    /// Starts a command in the namespace, on the last CPU, and waits until a line that it writes has `ready` in it;
+    /// if `ready` is empty, half a second.
+    ///
+    /// # Errors
+    ///
+    /// When it cannot be started, or ends instead.
+    pub fn start_in(namespace: &Namespace, command: &CommandLine, ready: &str) -> Outcome<Self> {
+        let spawner = Spawner::in_namespace(namespace)?;
+        let receiver = Self::watch(spawner.spawn(command, None)?, command, ready)?;
+        Ok(Self { _spawner: Some(spawner), ..receiver })
+    }
+
+    /// Follows what the process writes, and returns when a line has `ready` in it.
+    pub(super) fn watch(mut child: Child, command: &CommandLine, ready: &str) -> Outcome<Self> {
+        let (stdout, stderr) = (child.stdout.take().ok_or("piped")?, child.stderr.take().ok_or("piped")?);
+        let (sender, log) = mpsc::channel();
+        let also = sender.clone();
+        thread::spawn(move || lines(stderr, |line| drop(sender.send(line))));
+        let output = thread::spawn(move || {
+            let mut text = String::new();
+            lines(stdout, |line| {
+                text += &line;
+                text.push('\n');
+                let _ = also.send(line);
+            });
+            text
+        });
+        let receiver = Self {
+            child: Process(child),
+            command: command.to_string(),
+            output,
+            log,
+            started: Instant::now(),
+            _spawner: None,
+        };
+        if ready.is_empty() {
+            thread::sleep(Duration::from_millis(500));
+            return Ok(receiver);
+        }
+        let mut said = Vec::new();
+        loop {
+            match receiver.log.recv_timeout(PATIENCE) {
+                Ok(line) if line.contains(ready) => return Ok(receiver),
+                Ok(line) => said.push(line),
+                Err(RecvTimeoutError::Timeout | RecvTimeoutError::Disconnected) => {
+                    return Err(format!("it did not say {ready:?} but: {}", complaint(&said)).into());
+                }
+            }
+        }
+    }
+
+    /// The process's number.
+    pub fn id(&self) -> u32 {
+        self.child.0.id()
+    }
+
+    /// Of all its threads.
+    ///
+    /// # Errors
+    ///
+    /// When it is gone.
+    pub fn cpu_time(&self) -> Outcome<CpuTime> {
+        Ok(cpu_times(&self.id().to_string())?.into_values().sum())
+    }
+
+    /// Waits until the process does nothing any more, for `calm` at a stretch.
+    ///
+    /// # Errors
+    ///
+    /// When it is gone.
+    pub fn settle(&self, calm: Duration) -> Outcome<()> {
+        const STEP: Duration = Duration::from_millis(50);
+        let mut last = self.cpu_time()?.ran;
+        let mut calm_since = Instant::now();
+        while calm_since.elapsed() < calm && self.started.elapsed() < PATIENCE {
+            thread::sleep(STEP.min(calm));
+            let ran = self.cpu_time()?.ran;
+            if ran - last > STEP / 20 {
+                calm_since = Instant::now();
+            }
+            last = ran;
+        }
+        Ok(())
+    }
+
+    /// Interrupts the process, as Ctrl-C does, and gives what it wrote.
+    ///
+    /// # Errors
+    ///
+    /// When it does not end, or not well.
+    pub fn stop(self) -> Outcome<Finished> {
+        let pid = Pid::from_raw(self.child.0.id() as i32).ok_or("a process has a number")?;
+        let _ = kill_process(pid, Signal::INT);
+        self.wait()
+    }
+
+    /// Waits for the end of the process and gives what it wrote.
+    ///
+    /// # Errors
+    ///
+    /// When it does not end, or not well.
+    pub fn wait(mut self) -> Outcome<Finished> {
+        let deadline = Instant::now() + PATIENCE;
+        let status = loop {
+            match self.child.0.try_wait()? {
+                Some(status) => break status,
+                None if Instant::now() > deadline => {
+                    return Err(format!("{} did not end", self.command).into());
+                }
+                None => thread::sleep(Duration::from_millis(5)),
+            }
+        };
+        let errors: Vec<String> = self.log.iter().collect();
+        let output = self.output.join().map_err(|_| "reading the output")?;
+        if !status.success() {
+            return Err(format!("{} ended with {status}: {errors:?}", self.command).into());
+        }
+        Ok(Finished { output, errors: errors.join("\n") })
+    }
+}
+
+/// What of a program's words says why it did not start.
+fn complaint(said: &[String]) -> String {
+    const SIGNS: [&str; 5] = ["rror", "FATAL", "annot", "not ", "denied"];
+    let complains = |line: &&String| SIGNS.iter().any(|sign| line.contains(sign));
+    let mut lines: Vec<&str> = said.iter().filter(complains).take(3).map(|line| line.trim()).collect();
+    if lines.is_empty() {
+        lines.extend(said.last().map(String::as_str));
+    }
+    lines.join("; ")
+}
+
+fn lines(source: impl Read, mut each: impl FnMut(String)) {
+    // Not everybody writes UTF-8 or ends a progress line.
+    for line in BufReader::new(source).split(b'\n').map_while(Result::ok) {
+        each(String::from_utf8_lossy(&line).into_owned());
+    }
+}
+
+/// What a process left behind.
+#[derive(Debug, Default)]
+pub struct Finished {
+    /// All of its standard output.
+    pub output: String,
+    /// What it wrote on standard output and standard error since it was ready.
+    pub errors: String,
+}
+
+impl Finished {
+    /// A number of the ledger that `--json` prints: `/delivered`, `/dropped/no_cell`.
+    ///
+    /// # Errors
+    ///
+    /// When there is none.
+    pub fn ledger(&self, pointer: &str) -> Outcome<u64> {
+        let json: serde_json::Value = serde_json::from_str(&self.output)?;
+        Ok(json.pointer(pointer).and_then(serde_json::Value::as_u64).ok_or_else(|| pointer.to_owned())?)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn of_a_usage_text_only_the_complaint_is_kept() {
+        let said = ["usage: sniff [-i DEV]", "sniff: cannot open a1", "  -h  this help"].map(str::to_owned);
+        assert_eq!(complaint(&said), "sniff: cannot open a1");
+        assert_eq!(complaint(&["bye".to_owned()]), "bye");
+        assert_eq!(complaint(&[]), "");
+    }
+}

@@ -1,0 +1,310 @@
+//! Trials of many contenders at many places of a scale, in turn, so that whatever disturbs the machine meets all alike.
+
+use std::collections::BTreeMap;
+
+use super::Outcome;
+use super::contender::Contender;
+use super::trial::Trial;
+use crate::chart::lines::{Axis, Curve, Lines, Look, Point as ChartPoint};
+use crate::experiment::{Findings, Run, RunError, Table};
+
+/// A trial and where it belongs.
+#[derive(Debug, Clone)]
+pub struct Point {
+    /// The contender's number.
+    pub contender: usize,
+    /// The place on the scale.
+    pub x: f64,
+    /// Which repetition.
+    pub round: usize,
+    /// What came of it.
+    pub trial: Trial,
+}
+
+/// What a sweep found.
+#[derive(Debug, Clone, Default)]
+pub struct Sweep {
+    /// Who was to take part.
+    pub contenders: Vec<Contender>,
+    /// All trials.
+    pub points: Vec<Point>,
+    /// Who could not take part, by number, and why.
+    pub absent: BTreeMap<usize, String>,
+}
+
+/// The part of an experiment that a sweep is.
+#[derive(Debug, Clone, Copy)]
+pub struct Share {
+    /// What was done before it.
+    pub from: f64,
+    /// What will be done after it.
+    pub to: f64,
+}
+
+impl Share {
+    /// The whole experiment.
+    pub const WHOLE: Self = Self { from: 0.0, to: 1.0 };
+
+    fn at(self, done: f64) -> f64 {
+        self.from + (self.to - self.from) * done
+    }
+}
+
+impl Sweep {
+    /// Tries every contender at every place, `rounds` times. A rival that fails is absent from then on.
+    ///
+    /// # Errors
+    ///
+    /// When the user has had enough, or wirecap fails.
+    pub fn run(
+        run: &Run<'_>,
+        share: Share,
+        contenders: &[Contender],
+        places: &[f64],
+        rounds: usize,
+        mut trial: impl FnMut(&Contender, f64) -> Outcome<Trial>,
+    ) -> Result<Self, RunError> {
+        let mut sweep = Self { contenders: contenders.to_vec(), ..Self::default() };
+        for (index, contender) in contenders.iter().enumerate() {
+            contender.lacking().map(|reason| sweep.absent.insert(index, reason));
+        }
+        let count = (rounds * places.len() * contenders.len()) as f64;
+        let mut done = 0.0;
+        for round in 0..rounds {
+            for &x in places {
+                for (index, contender) in contenders.iter().enumerate() {
+                    run.step(share.at(done / count), &contender.name)?;
+                    done += 1.0;
+                    if !sweep.absent.contains_key(&index) {
+                        // What fails once may have been disturbed.
+                        let outcome = trial(contender, x).or_else(|_| trial(contender, x));
+                        sweep.note(index, x, round, outcome)?;
+                    }
+                }
+            }
+        }
+        Ok(sweep)
+    }
+
+    fn note(
+        &mut self,
+        contender: usize,
+        x: f64,
+        round: usize,
+        trial: Outcome<Trial>,
+    ) -> Result<(), RunError> {
+        let Contender { name, is_ours, .. } = &self.contenders[contender];
+        match trial {
+            Ok(trial) => self.points.push(Point { contender, x, round, trial }),
+            Err(error) if *is_ours => return Err(RunError::Failed(format!("{name}: {error}").into())),
+            Err(error) => drop(self.absent.insert(contender, format!("it failed: {error}"))),
+        }
+        Ok(())
+    }
+
+    /// What one contender did at one place, in all rounds.
+    pub fn at(&self, contender: usize, x: f64) -> Vec<Trial> {
+        let here = |point: &&Point| point.contender == contender && point.x == x;
+        self.points.iter().filter(here).map(|point| point.trial).collect()
+    }
+
+    /// The places, in order.
+    fn places(&self) -> Vec<f64> {
+        let mut places: Vec<f64> = self.points.iter().map(|point| point.x).collect();
+        places.sort_by(f64::total_cmp);
+        places.dedup();
+        places
+    }
+
+    /// A curve for each contender: the median of `height` at each place with its spread, at the median of `along`.
+    pub fn curves(&self, along: impl Fn(f64, &Trial) -> f64, height: impl Fn(&Trial) -> f64) -> Vec<Curve> {
+        let present = (0..self.contenders.len()).filter(|index| !self.absent.contains_key(index));
+        let curve = |index: usize| {
+            let point = |x: f64| {
+                let trials = self.at(index, x);
+                let places: Vec<f64> = trials.iter().map(|trial| along(x, trial)).collect();
+                let heights: Vec<f64> = trials.iter().map(&height).collect();
+                ChartPoint::of(ChartPoint::of(0.0, &places)?.y, &heights)
+            };
+            let mut points: Vec<ChartPoint> = self.places().into_iter().filter_map(point).collect();
+            points.sort_by(|a, b| a.x.total_cmp(&b.x));
+            Curve { name: self.contenders[index].name.clone(), points, look: Look::Marked }
+        };
+        present.map(curve).collect()
+    }
+
+    /// A chart of what is lost, in percent.
+    pub fn loss_chart(&self, x: Axis, along: impl Fn(f64, &Trial) -> f64) -> Lines {
+        Lines { x, y: Axis::percent("packets lost", 100.0), curves: self.curves(along, Trial::lost_percent) }
+    }
+
+    /// The books of all trials of each contender together, and how much their losses differ from run to run.
+    pub fn books(&self) -> Table {
+        let columns = [
+            "contender",
+            "runs",
+            "sent",
+            "delivered",
+            "lost at the interface",
+            "lost by its own count",
+            "unexplained",
+            "disturbed runs",
+        ];
+        let mut table = Table::new("The books of all runs together.", &columns);
+        for (index, contender) in self.contenders.iter().enumerate() {
+            let trials: Vec<Trial> = self
+                .points
+                .iter()
+                .filter(|point| point.contender == index)
+                .map(|point| point.trial)
+                .collect();
+            if trials.is_empty() {
+                continue;
+            }
+            let sum = |count: fn(&Trial) -> u64| trials.iter().map(count).sum::<u64>().to_string();
+            let says = trials.iter().any(|trial| trial.lost_reported.is_some());
+            let unexplained: i64 = trials.iter().map(Trial::unexplained).sum();
+            table.row([
+                contender.name.clone(),
+                trials.len().to_string(),
+                sum(|trial| trial.sent),
+                sum(|trial| trial.delivered),
+                sum(|trial| trial.lost_at_interface),
+                if says { sum(|trial| trial.lost_reported.unwrap_or(0)) } else { "not told".to_owned() },
+                unexplained.to_string(),
+                trials.iter().filter(|trial| trial.is_disturbed()).count().to_string(),
+            ]);
+        }
+        table
+    }
+
+    /// Every trial, a line each.
+    pub fn table(&self, place: &str) -> Table {
+        let columns = [
+            "contender",
+            place,
+            "round",
+            "sent",
+            "counted by the interface",
+            "lost at the interface",
+            "delivered",
+            "lost by its own count",
+            "seconds",
+            "receiver cpu s",
+            "sender cpu s",
+            "waited share",
+        ];
+        let mut table = Table::new("", &columns);
+        for point in &self.points {
+            let trial = &point.trial;
+            table.row([
+                self.contenders[point.contender].name.clone(),
+                point.x.to_string(),
+                point.round.to_string(),
+                trial.sent.to_string(),
+                trial.counted.to_string(),
+                trial.lost_at_interface.to_string(),
+                trial.delivered.to_string(),
+                trial.lost_reported.map(|lost| lost.to_string()).unwrap_or_default(),
+                format!("{:.6}", trial.seconds),
+                format!("{:.6}", trial.receiver_seconds),
+                format!("{:.6}", trial.sender_seconds),
+                format!("{:.4}", trial.waited),
+            ]);
+        }
+        table
+    }
+
+    /// Adds books, raw data, commands and who is absent.
+    pub fn account(&self, findings: &mut Findings, name: &str, place: &str) {
+        findings.tables.push(self.books());
+        let csv = self.table(place).csv();
+        findings.data.push(crate::experiment::DataFile { name: format!("{name}-runs.csv"), csv });
+        let has_passing = self.contenders.iter().any(|contender| contender.passing);
+        if has_passing && !findings.notes.iter().any(|note| note == PASSING) {
+            findings.notes.push(PASSING.to_owned());
+        }
+        for (index, contender) in self.contenders.iter().enumerate() {
+            match self.absent.get(&index) {
+                Some(reason) => findings.notes.push(format!("Absent: {}: {reason}.", contender.name)),
+                None => findings.commands.extend(commands(contender)),
+            }
+        }
+    }
+}
+
+/// What those on AF_PACKET have that they did not ask for.
+const PASSING: &str = "Whoever stands on AF_PACKET has an XDP program on the receiving interface that passes everything: \
+                       without one a veth loses frames that are made in the kernel, and nobody counts them.";
+
+fn commands(contender: &Contender) -> impl Iterator<Item = String> {
+    let companion = contender.companion.iter().map(|(command, _)| command.by_name());
+    companion.chain([contender.command.by_name()]).collect::<Vec<_>>().into_iter()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::experiment::{Effort, Unwatched};
+    use crate::live::contender::Books;
+    use crate::live::process::CommandLine;
+
+    const RUN: Run<'static> = Run { effort: Effort::Quick, seed: 1, watch: &Unwatched };
+
+    fn rival(name: &str, program: &str) -> Contender {
+        Contender::new(name, CommandLine::new(program).with("-w FILE"), "", Books::Testpmd)
+    }
+
+    #[test]
+    fn who_is_not_installed_or_fails_is_absent_with_the_reason_and_the_others_go_on() {
+        let contenders = [
+            rival("one", "/bin/sh"),
+            rival("two", "no-such-sniffer").from_package("sniffers"),
+            rival("three", "/bin/sh"),
+        ];
+        let mut tries = 0;
+        let sweep = Sweep::run(&RUN, Share::WHOLE, &contenders, &[1.0, 2.0], 2, |contender, _| {
+            tries += 1;
+            match contender.name.as_str() {
+                "one" => Ok(Trial {
+                    sent: 10,
+                    counted: 10,
+                    delivered: 7,
+                    lost_reported: Some(2),
+                    ..Trial::default()
+                }),
+                "three" => Err("no such device".into()),
+                other => panic!("{other} is not installed"),
+            }
+        })
+        .unwrap();
+        // Four of the first, and the third once and once more.
+        assert_eq!((tries, sweep.points.len()), (6, 4));
+        let mut findings = Findings::default();
+        sweep.account(&mut findings, "sweep", "x");
+        let absent = [
+            "Absent: two: no-such-sniffer is not installed (Debian package sniffers).",
+            "Absent: three: it failed: no such device.",
+        ];
+        assert_eq!(findings.notes, absent);
+        assert_eq!(findings.commands, ["sh -w FILE"]);
+        assert_eq!(findings.tables[0].rows[0], ["one", "4", "40", "28", "0", "8", "4", "0"]);
+    }
+
+    #[test]
+    fn when_wirecap_fails_the_experiment_does() {
+        let ours = Contender { is_ours: true, ..rival("wirecap", "/bin/sh") };
+        let outcome = Sweep::run(&RUN, Share::WHOLE, &[ours], &[1.0], 1, |_, _| Err("no such device".into()));
+        assert_eq!(outcome.unwrap_err().to_string(), "wirecap: no such device");
+    }
+
+    #[test]
+    fn a_curve_is_the_medians_with_their_spread() {
+        let trial = |delivered| Trial { sent: 100, delivered, ..Trial::default() };
+        let points =
+            [90, 70, 80].map(|delivered| Point { contender: 0, x: 5.0, round: 0, trial: trial(delivered) });
+        let sweep = Sweep { contenders: vec![rival("one", "")], points: points.into(), ..Sweep::default() };
+        let curve = &sweep.loss_chart(Axis::linear("x"), |x, _| x).curves[0];
+        assert_eq!(curve.points, [ChartPoint { x: 5.0, y: 20.0, spread: Some((10.0, 30.0)) }]);
+    }
+}

@@ -1,0 +1,266 @@
+//! Figures 8, 9 and 10: P packets at line rate onto one queue.
+
+use crate::chart::lines::{Axis, Curve, Lines};
+use crate::experiment::{Claim, Effort, Experiment, Findings, Part, Run, RunError, Table, percent};
+
+use super::engines::{Drops, Engine};
+use super::{HEAVY_HANDLER, Handler, LINE_RATE, Load, parallel};
+
+/// Figure 8: x = 0.
+pub(super) struct FigureEight;
+/// Figure 9: x = 300.
+pub(super) struct FigureNine;
+/// Figure 10: R and M vary, R x M does not.
+pub(super) struct FigureTen;
+
+/// The numbers of packets: the paper's axis, and the two that its text names.
+const BURSTS: [u64; 14] = [
+    1_000, 2_000, 5_000, 6_000, 10_000, 20_000, 50_000, 100_000, 200_000, 500_000, 1_000_000, 2_000_000,
+    5_000_000, 10_000_000,
+];
+
+fn bursts(effort: Effort) -> &'static [u64] {
+    effort.choose(&BURSTS[..11], &BURSTS)
+}
+
+/// What engines lose of bursts.
+pub(super) struct Curves {
+    engines: Vec<Engine>,
+    bursts: &'static [u64],
+    /// By engine, then by burst.
+    drops: Vec<Vec<Drops>>,
+}
+
+impl Curves {
+    pub(super) fn simulate(
+        run: &Run<'_>,
+        engines: &[Engine],
+        bursts: &'static [u64],
+        handler: Handler,
+    ) -> Result<Self, RunError> {
+        let jobs: Vec<_> =
+            engines.iter().flat_map(|&engine| bursts.iter().map(move |&packets| (engine, packets))).collect();
+        let name = |(engine, packets): &(Engine, u64)| format!("{engine}, {packets} packets");
+        let drops = parallel::map(run, &jobs, name, |&(engine, packets)| {
+            engine.receive(&[Load::Burst { packets, rate: LINE_RATE }], handler, run.seed)
+        })?;
+        let drops = drops.chunks(bursts.len()).map(<[Drops]>::to_vec).collect();
+        Ok(Self { engines: engines.to_vec(), bursts, drops })
+    }
+
+    /// What `engine` loses of `packets`.
+    pub(super) fn of(&self, engine: Engine, packets: u64) -> Drops {
+        let curve = self.engines.iter().position(|other| *other == engine).expect("an engine of this figure");
+        let point = self.bursts.iter().position(|other| *other == packets).expect("a burst of this figure");
+        self.drops[curve][point]
+    }
+
+    fn curve(&self, engine: Engine) -> impl Iterator<Item = f64> {
+        self.bursts.iter().map(move |&packets| self.of(engine, packets).rate())
+    }
+
+    fn highest(&self, engine: Engine) -> f64 {
+        self.curve(engine).fold(0.0, f64::max)
+    }
+
+    /// The largest difference between engines at the same burst.
+    pub(super) fn widest(&self) -> f64 {
+        let width = |point: usize| {
+            let rates = || self.drops.iter().map(|curve| curve[point].rate());
+            rates().fold(0.0, f64::max) - rates().fold(100.0, f64::min)
+        };
+        (0..self.bursts.len()).map(width).fold(0.0, f64::max)
+    }
+
+    fn lines(&self) -> Lines {
+        let points = |engine| self.bursts.iter().map(|&packets| packets as f64).zip(self.curve(engine));
+        let curves = self.engines.iter().map(|&engine| Curve::new(engine.to_string(), points(engine)));
+        Lines {
+            x: Axis::log("number of packets P"),
+            y: Axis::percent("packet drop rate", 100.0),
+            curves: curves.collect(),
+        }
+    }
+
+    fn table(&self) -> Table {
+        let names: Vec<String> = self.engines.iter().map(ToString::to_string).collect();
+        let columns: Vec<&str> = std::iter::once("P").chain(names.iter().map(String::as_str)).collect();
+        let mut table = Table::new("Packet drop rate by number of packets.", &columns);
+        for &packets in self.bursts {
+            let rates = self.engines.iter().map(|&engine| percent(self.of(engine, packets).rate()));
+            table.row(std::iter::once(wirecap::grouped(packets)).chain(rates));
+        }
+        table
+    }
+}
+
+fn settings(handler: Handler) -> Vec<(String, String)> {
+    let setting = |name: &str, value: &str| (name.to_owned(), value.to_owned());
+    vec![
+        setting("traffic", "P frames of 64 bytes at 14.88 million/s onto one queue"),
+        setting("receive ring", "1,024"),
+        setting("PF_RING's buffer", "10,240"),
+        setting("PF_RING's copy", "5,680 cycles at 2.4 GHz (WinPcap's, whole path)"),
+        ("handler".to_owned(), format!("{} ns a packet", wirecap::grouped(handler.nanos.round() as u64))),
+    ]
+}
+
+const WIRECAP_IDLE: [Engine; 4] =
+    [Engine::basic(64, 100), Engine::basic(128, 100), Engine::basic(256, 100), Engine::basic(256, 500)];
+
+impl Experiment for FigureEight {
+    fn id(&self) -> &'static str {
+        "figure-8"
+    }
+
+    fn title(&self) -> String {
+        "WireCAP, Figure 8: bursts at line rate, x = 0".to_owned()
+    }
+
+    fn part(&self) -> Part {
+        Part::Simulated
+    }
+
+    fn run(&self, run: &Run<'_>) -> Result<Findings, RunError> {
+        let rivals = [Engine::Dna, Engine::PF_RING, Engine::NETMAP];
+        let engines: Vec<Engine> = rivals.into_iter().chain(WIRECAP_IDLE).collect();
+        let curves = Curves::simulate(run, &engines, bursts(run.effort), Handler::IDLE)?;
+        let others = engines.iter().filter(|engine| **engine != Engine::PF_RING);
+        let lost = others.map(|&engine| curves.highest(engine)).fold(0.0, f64::max);
+        let others =
+            Claim::holds("DNA, NETMAP, WireCAP, x = 0", "no drops at any P", lost == 0.0, percent(lost));
+        let last = *curves.bursts.last().expect("there are bursts");
+        let copied = curves.of(Engine::PF_RING, last);
+        let found = format!("{} and {}", percent(copied.capture_rate()), percent(copied.delivery_rate()));
+        let both = copied.rate() > 5.0 && copied.fate.capture_drops > 0 && copied.fate.delivery_drops > 0;
+        let copied = Claim::holds("PF_RING, x = 0", "significant capture and delivery drops", both, found)
+            .because("While the kernel copies all the time, the application gets none of it: livelock.");
+        Ok(Findings {
+            what:
+                "P packets at line rate, and a handler that does nothing with them: can an engine capture at \
+                   wire speed?"
+                    .to_owned(),
+            claims: vec![others, copied],
+            settings: settings(Handler::IDLE),
+            ..Findings::default()
+        }
+        .with_lines("figure-8", "Drop rate by burst, x = 0; all but PF_RING at 0.", &curves.lines()))
+    }
+}
+
+pub(super) const FIGURE_NINE: [Engine; 5] =
+    [Engine::Dna, Engine::PF_RING, Engine::NETMAP, Engine::basic(256, 100), Engine::basic(256, 500)];
+
+/// What the text says of Figure 9.
+pub(super) fn figure_nine_claims(curves: &Curves, largest_lossless: u64) -> Vec<Claim> {
+    let of = |engine, packets: u64, printed| {
+        let quantity = format!("{engine}, P = {}", wirecap::grouped(packets));
+        Claim::points(quantity, printed, curves.of(engine, packets).rate())
+    };
+    let capacity = burst_capacity();
+    let share = largest_lossless as f64 / capacity;
+    let found = format!("{} packets", wirecap::grouped(largest_lossless));
+    vec![
+        of(Engine::basic(256, 500), 100_000, 0.0),
+        of(Engine::basic(256, 100), 100_000, 71.0)
+            .because("The pool has 25,600 cells and the handler takes 261 packets meanwhile: 74.1 % by arithmetic."),
+        of(Engine::Dna, 6_000, 15.0).not_derivable(
+            "1,024 descriptors and the 16 packets that are handled meanwhile keep 1,040 of 6,000. To lose 15 % \
+             there must have been room for 5,100: the ring was larger than printed, or the burst slower.",
+        ),
+        Claim::holds(
+            "largest burst without loss, B-(256,100)",
+            format!("R M Pin / (Pin - Pp) = {} packets", wirecap::grouped(capacity as u64)),
+            (0.98..=1.02).contains(&share),
+            found,
+        ),
+    ]
+}
+
+/// The paper's formula (section 3.2.2) for B-(256,100) at line rate.
+fn burst_capacity() -> f64 {
+    25_600.0 * LINE_RATE / (LINE_RATE - HEAVY_HANDLER)
+}
+
+/// The largest burst of which B-(256,100) loses nothing, by halving.
+pub(super) fn largest_lossless_burst(seed: u64) -> u64 {
+    let is_lossless = |packets| {
+        let load = Load::Burst { packets, rate: LINE_RATE };
+        Engine::basic(256, 100).receive(&[load], Handler::HEAVY, seed).fate.capture_drops == 0
+    };
+    let (mut lossless, mut lossy) = (1, 100_000);
+    while lossy - lossless > 1 {
+        let middle = u64::midpoint(lossless, lossy);
+        if is_lossless(middle) { lossless = middle } else { lossy = middle }
+    }
+    lossless
+}
+
+impl Experiment for FigureNine {
+    fn id(&self) -> &'static str {
+        "figure-9"
+    }
+
+    fn title(&self) -> String {
+        "WireCAP, Figure 9: bursts at line rate, x = 300".to_owned()
+    }
+
+    fn part(&self) -> Part {
+        Part::Simulated
+    }
+
+    fn run(&self, run: &Run<'_>) -> Result<Findings, RunError> {
+        let curves = Curves::simulate(run, &FIGURE_NINE, bursts(run.effort), Handler::HEAVY)?;
+        Ok(Findings {
+            what:
+                "P packets at line rate, and a handler of 38,844 p/s: how large a burst can an engine hold?"
+                    .to_owned(),
+            claims: figure_nine_claims(&curves, largest_lossless_burst(run.seed)),
+            settings: settings(Handler::HEAVY),
+            ..Findings::default()
+        }
+        .with_lines("figure-9", "Drop rate by burst, x = 300.", &curves.lines())
+        .with_table("figure-9-rates", curves.table()))
+    }
+}
+
+pub(super) const FIGURE_TEN: [Engine; 3] =
+    [Engine::basic(64, 400), Engine::basic(128, 200), Engine::basic(256, 100)];
+
+/// What the text says of Figure 10.
+pub(super) fn figure_ten_claim(curves: &Curves) -> Claim {
+    let widest = curves.widest();
+    let found = format!("{widest:.2} points apart at most");
+    Claim::holds(
+        "R x M = 25,600, whatever R and M",
+        "approximately the same drop rates",
+        widest <= 1.0,
+        found,
+    )
+}
+
+impl Experiment for FigureTen {
+    fn id(&self) -> &'static str {
+        "figure-10"
+    }
+
+    fn title(&self) -> String {
+        "WireCAP, Figure 10: only R x M counts".to_owned()
+    }
+
+    fn part(&self) -> Part {
+        Part::Simulated
+    }
+
+    fn run(&self, run: &Run<'_>) -> Result<Findings, RunError> {
+        let curves = Curves::simulate(run, &FIGURE_TEN, bursts(run.effort), Handler::HEAVY)?;
+        Ok(Findings {
+            what: "The same bursts, and the same pool of 25,600 cells in chunks of three sizes.".to_owned(),
+            claims: vec![figure_ten_claim(&curves)],
+            settings: settings(Handler::HEAVY),
+            ..Findings::default()
+        }
+        .with_lines("figure-10", "Drop rate by burst; the curves lie on each other.", &curves.lines())
+        .with_table("figure-10-rates", curves.table()))
+    }
+}

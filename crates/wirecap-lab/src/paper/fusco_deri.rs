@@ -1,0 +1,118 @@
+//! Tables 2 and 3 of Fusco and Deri, as far as a model can carry them: two stages, a kernel that copies
+//! and an application that counts, on one processor each.
+
+use crate::experiment::{Claim, Experiment, Findings, Part, Run, RunError, Table};
+
+/// Tables 2 and 3.
+pub(super) struct TablesTwoAndThree;
+
+/// 1 Gbit/s of the smallest frames, in thousands of packets per second.
+const WIRE_KPPS: f64 = 1488.0;
+
+/// A platform of Table 2, in thousands of packets per second as printed.
+struct Platform {
+    name: &'static str,
+    /// One thread, one queue.
+    one_thread: f64,
+    /// Setups A, B and C.
+    setups: [f64; 3],
+}
+
+const PLATFORMS: [Platform; 2] = [
+    Platform { name: "low-end", one_thread: 721.0, setups: [640.0, 610.0, 1264.0] },
+    Platform { name: "high-end", one_thread: 1326.0, setups: [1100.0, 708.0, 1488.0] },
+];
+
+/// Setup C: where one thread did both stages in turn, two that work at the same time are at most twice as
+/// fast, and no faster than the wire.
+fn two_stages(one_thread: f64) -> f64 {
+    (2.0 * one_thread).min(WIRE_KPPS)
+}
+
+pub(super) fn claims() -> Vec<Claim> {
+    let mut claims = Vec::new();
+    let open = |quantity: &str, printed: &str, reason: &str| {
+        Claim::holds(quantity, printed, false, "not modelled").not_derivable(reason)
+    };
+    claims.push(open(
+        "Table 2, setup A",
+        "640 and 1,100 kpps",
+        "Slower than one thread for the cache lines of a lock that two threads share; the paper has no number \
+         for those.",
+    ));
+    claims.push(open(
+        "Table 2, setup B",
+        "610 and 708 kpps",
+        "Slower than one thread for interrupts that wander between processors; the paper has no number for those.",
+    ));
+    for Platform { name, one_thread, setups } in PLATFORMS {
+        let (bound, printed) = (two_stages(one_thread), setups[2]);
+        // Between what one thread does and the bound, nearer to the bound.
+        let holds = printed <= bound && printed > (one_thread + bound) / 2.0;
+        claims.push(
+            Claim::holds(
+                format!("Table 2, {name}, setup C"),
+                format!("{printed} kpps"),
+                holds,
+                format!("at most {bound} kpps"),
+            )
+            .because(if bound >= WIRE_KPPS {
+                "Two stages at once would do more than the wire carries."
+            } else {
+                "Two stages at once, if both take half of what one thread takes for both; the slower one \
+                 decides."
+            }),
+        );
+    }
+    claims.push(open(
+        "Table 3, tests 1 and 2",
+        "1,032 to 1,290 kpps",
+        "Threads that wander between processors, and capture threads that find so little that they fall asleep \
+         too often (the paper's explanations); it has no number for either.",
+    ));
+    let each = two_stages(PLATFORMS[1].one_thread);
+    claims.push(
+        Claim::holds("Table 3, test 3", "1,488 kpps on each NIC", each == WIRE_KPPS, format!("{each} kpps"))
+            .because("Each NIC has a core of its own, so each is setup C of Table 2."),
+    );
+    claims
+}
+
+impl Experiment for TablesTwoAndThree {
+    fn id(&self) -> &'static str {
+        "fusco-deri"
+    }
+
+    fn title(&self) -> String {
+        "Fusco and Deri, Tables 2 and 3: two threads".to_owned()
+    }
+
+    fn part(&self) -> Part {
+        Part::Simulated
+    }
+
+    fn run(&self, _run: &Run<'_>) -> Result<Findings, RunError> {
+        let columns = ["platform", "one thread", "A: a lock", "B: two queues", "C: TNAPI", "C by the model"];
+        let mut table = Table::new("Table 2, in thousands of packets per second, as printed.", &columns);
+        for Platform { name, one_thread, setups } in PLATFORMS {
+            let numbers = [one_thread, setups[0], setups[1], setups[2]].map(|kpps| format!("{kpps}"));
+            let model = format!("{}", two_stages(one_thread));
+            table.row(std::iter::once(name.to_owned()).chain(numbers).chain([model]));
+        }
+        Ok(Findings {
+            what: "The highest rate without loss of a capture whose kernel copies: in one thread, in two that \
+                   share a queue, in two with a queue each, and with a kernel thread per queue that polls (TNAPI)."
+                .to_owned(),
+            claims: claims(),
+            notes: vec![
+                "A model can carry what follows from the order of work: that two stages at once are at most \
+                 twice as fast. What locks, wandering interrupts and sleeps cost are properties of the \
+                 machines; wirecap has none of the three by its design (one reader per ring, memory shared \
+                 with the kernel), so the live experiments are the comparison that counts."
+                    .to_owned(),
+            ],
+            ..Findings::default()
+        }
+        .with_table("fusco-deri-table-2", table))
+    }
+}

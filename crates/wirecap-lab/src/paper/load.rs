@@ -1,0 +1,102 @@
+//! What arrives at a queue.
+
+use std::ops::Range;
+use std::sync::Arc;
+use std::time::Duration;
+
+use wirecap::sim::Arrivals;
+
+use crate::traffic::{HashKey, Model, Rss};
+
+/// What arrives at one queue.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Load {
+    /// So many packets at an even rate, and then nothing.
+    Burst {
+        /// Packets.
+        packets: u64,
+        /// Packets per second.
+        rate: f64,
+    },
+    /// Packets at these times, in nanoseconds from the start, which ascend.
+    Recorded(Arc<[u64]>),
+}
+
+impl Load {
+    /// How many packets arrive.
+    pub fn packets(&self) -> u64 {
+        match self {
+            Self::Burst { packets, .. } => *packets,
+            Self::Recorded(times) => times.len() as u64,
+        }
+    }
+
+    /// When packet number `index` arrives, in nanoseconds from the start.
+    fn time(&self, index: u64) -> u64 {
+        match self {
+            Self::Burst { rate, .. } => (index as f64 * 1e9 / rate) as u64,
+            Self::Recorded(times) => times[index as usize],
+        }
+    }
+
+    /// When packets arrive, in nanoseconds from the start.
+    pub fn times(&self) -> impl Iterator<Item = u64> {
+        (0..self.packets()).map(|index| self.time(index))
+    }
+
+    /// When all have arrived.
+    pub fn end(&self) -> Duration {
+        let last = self.packets().checked_sub(1).map_or(0, |last| self.time(last));
+        Duration::from_nanos(last + 1)
+    }
+
+    /// The same for the simulator.
+    pub fn arrivals(&self) -> Arrivals {
+        match self {
+            Self::Burst { packets, rate } => Arrivals::Bursts {
+                packets: *packets,
+                rate: *rate,
+                first: Duration::ZERO,
+                every: Duration::ZERO,
+            },
+            Self::Recorded(times) => {
+                Arrivals::Recorded(times.iter().map(|&time| Duration::from_nanos(time)).collect())
+            }
+        }
+    }
+}
+
+/// The standard trace on a number of queues.
+#[derive(Debug, Clone)]
+pub struct Trace {
+    /// What arrives at each queue.
+    pub queues: Vec<Load>,
+}
+
+impl Trace {
+    /// The standard trace of `seed`, spread over `queues` queues as a NIC's hash does.
+    pub fn standard(seed: u64, queues: u32) -> Self {
+        Self::standard_part(seed, queues, Duration::ZERO..Duration::MAX)
+    }
+
+    /// Its packets of that time, which is then the beginning.
+    pub fn standard_part(seed: u64, queues: u32, part: Range<Duration>) -> Self {
+        let (start, end) = (part.start.as_nanos() as u64, part.end.as_nanos());
+        let stream = Model::standard(seed).stream();
+        let rss = Rss::new(HashKey::Standard, queues);
+        let mut flow_queues = stream.flows().queues(&rss);
+        let mut times = vec![Vec::new(); queues as usize];
+        let part = stream
+            .skip_while(|arrival| arrival.time_ns < start)
+            .take_while(|arrival| u128::from(arrival.time_ns) < end);
+        for arrival in part {
+            times[flow_queues.queue_of(arrival.flow) as usize].push(arrival.time_ns - start);
+        }
+        Self { queues: times.into_iter().map(|times| Load::Recorded(times.into())).collect() }
+    }
+
+    /// Packets of all queues.
+    pub fn packets(&self) -> u64 {
+        self.queues.iter().map(Load::packets).sum()
+    }
+}

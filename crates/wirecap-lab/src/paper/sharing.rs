@@ -1,0 +1,171 @@
+//! The paper's way of sharing load beside wirecap's: capture threads that push, workers that pull.
+
+use std::time::Duration;
+
+use wirecap::Mode;
+use wirecap::sim::{Mishap, Sharing};
+
+use crate::experiment::{Claim, Experiment, Findings, Part, Run, RunError, Table, percent};
+
+use super::engines::{Drops, WireCap};
+use super::{HEAVY_HANDLER, Handler, LINE_RATE, Load, parallel};
+
+/// Push beside pull.
+pub(super) struct PushAndPull;
+
+/// What happens to a group of workers.
+pub(super) struct Scene {
+    name: &'static str,
+    loads: Vec<Load>,
+    mishaps: Vec<Mishap>,
+}
+
+impl Scene {
+    #[cfg(test)]
+    pub(super) fn packets(&self) -> u64 {
+        self.loads.iter().map(Load::packets).sum()
+    }
+}
+
+const SECONDS: f64 = 20.0;
+const CHUNK_CELLS: u32 = 256;
+
+/// An even load, in parts of what a handler can do.
+fn even(share: f64) -> Load {
+    let rate = share * HEAVY_HANDLER;
+    Load::Burst { packets: (rate * SECONDS) as u64, rate }
+}
+
+pub(super) fn scenes() -> Vec<Scene> {
+    let of = |shares: &[f64]| shares.iter().map(|&share| even(share)).collect();
+    let at = Duration::from_secs(2);
+    let scene = |name, loads| Scene { name, loads, mishaps: vec![] };
+    let stuck = Mishap::Stuck { worker: 0, at, lasting: Duration::from_secs(10) };
+    let leaves = Mishap::Leaves { worker: 0, at };
+    vec![
+        scene(BALANCED, of(&[0.9; 6])),
+        scene("one queue at 160 %, one at 20 %", of(&[1.6, 0.2])),
+        scene("one at 300 %, five at 20 %", of(&[3.0, 0.2, 0.2, 0.2, 0.2, 0.2])),
+        scene(
+            "a burst of 20,000 at line rate beside queues at 10 %",
+            vec![Load::Burst { packets: 20_000, rate: LINE_RATE }, even(0.1), even(0.1)],
+        ),
+        scene(OVERLOADED, of(&[2.0, 0.8, 0.8, 0.8])),
+        Scene { mishaps: vec![stuck], ..scene("30 % each, a worker stuck for 10 s", of(&[0.3; 3])) },
+        Scene { mishaps: vec![leaves], ..scene(ENDING, of(&[1.5, 0.2, 0.2])) },
+    ]
+}
+
+const ENDING: &str = "one at 150 %, two at 20 %, the first one's worker ends";
+const BALANCED: &str = "balanced, 90 % each";
+const OVERLOADED: &str = "all together overloaded: one at 200 %, three at 80 %";
+
+pub(super) const WAYS: [Sharing; 2] = [Sharing::Push, Sharing::Pull];
+
+/// What becomes of each scene, pushed and pulled.
+pub(super) fn simulate(run: &Run<'_>, scenes: &[Scene]) -> Result<Vec<[Drops; 2]>, RunError> {
+    let jobs: Vec<_> = scenes.iter().flat_map(|scene| WAYS.map(|sharing| (scene, sharing))).collect();
+    let receive = |(scene, sharing): &(&Scene, Sharing)| {
+        let wirecap =
+            WireCap { chunk_cells: CHUNK_CELLS, chunks: 100, mode: Mode::Advanced(0.6), sharing: *sharing };
+        wirecap.receive(&scene.loads, Handler::HEAVY, run.seed, scene.mishaps.clone())
+    };
+    let drops = parallel::map(run, &jobs, |(scene, _)| scene.name.to_owned(), receive)?;
+    Ok(drops.chunks(2).map(|pair| [pair[0], pair[1]]).collect())
+}
+
+/// What the group promises, however load is shared.
+pub(super) fn claims(scenes: &[Scene], drops: &[[Drops; 2]]) -> Vec<Claim> {
+    let mut claims = Vec::new();
+    for (scene, [push, pull]) in scenes.iter().zip(drops) {
+        let lost = format!("{} packets pulled, {} pushed", lost(pull), lost(push));
+        claims.push(match scene.name {
+            BALANCED => Claim::holds(
+                scene.name,
+                "neither offloads",
+                pull.offloaded == 0 && push.offloaded == 0,
+                format!("{} packets pulled, {} pushed", pull.offloaded, push.offloaded),
+            ),
+            OVERLOADED => Claim::holds(scene.name, "both lose", pull.rate() > 0.0 && push.rate() > 0.0, lost)
+                .because(
+                    "Pushed chunks wait in the queues of all workers, so that all pools fill; a worker that \
+                     pulls does so when it has nothing of its own to do, so that the busy ring's pool fills \
+                     alone. For as long as an overload of the whole group lasts, pushing has the larger buffer.",
+                ),
+            ENDING => Claim::holds(
+                scene.name,
+                "pulling loses no more than the chunk in hand",
+                drops_of(pull) <= CHUNK_CELLS.into(),
+                lost,
+            )
+            .because("What was pushed into the queue of a worker that ends stays there."),
+            _ => Claim::holds(scene.name, "pulling loses nothing", pull.rate() == 0.0, lost),
+        });
+    }
+    claims
+}
+
+fn drops_of(drops: &Drops) -> u64 {
+    drops.fate.capture_drops + drops.fate.delivery_drops
+}
+
+fn lost(drops: &Drops) -> String {
+    wirecap::grouped(drops_of(drops))
+}
+
+impl Experiment for PushAndPull {
+    fn id(&self) -> &'static str {
+        "push-and-pull"
+    }
+
+    fn title(&self) -> String {
+        "Pushing chunks beside pulling them".to_owned()
+    }
+
+    fn part(&self) -> Part {
+        Part::Simulated
+    }
+
+    fn run(&self, run: &Run<'_>) -> Result<Findings, RunError> {
+        let scenes = scenes();
+        let drops = simulate(run, &scenes)?;
+        let columns =
+            ["scene", "way", "lost", "packets lost", "offloaded", "longest delay", "largest backlog"];
+        let mut table = Table::new(
+            "A-(256,100,60%), 20 s; loads in parts of what a handler does; the share of packets that another worker processed.",
+            &columns,
+        );
+        for (scene, pair) in scenes.iter().zip(&drops) {
+            for (way, drops) in ["push", "pull"].into_iter().zip(pair) {
+                table.row([
+                    scene.name.to_owned(),
+                    way.to_owned(),
+                    percent(drops.rate()),
+                    lost(drops),
+                    percent(drops.offloaded_rate()),
+                    format!("{:.3} s", drops.longest_delay.as_secs_f64()),
+                    wirecap::grouped(drops.max_backlog.into()),
+                ]);
+            }
+        }
+        Ok(Findings {
+            what: "The paper's capture threads push a chunk to the least busy worker when its own queue exceeds \
+                   T; wirecap's idle workers pull chunks from the fullest ring above T. The paper leaves open \
+                   which is better (section 6)."
+                .to_owned(),
+            claims: claims(&scenes, &drops),
+            notes: vec![
+                "Lost is also what nobody will ever process: chunks that were pushed into the queue of a worker \
+                 that then ended. The capture threads themselves cost nothing here, which is in favour of \
+                 pushing."
+                    .to_owned(),
+            ],
+            settings: vec![
+                ("handler".to_owned(), "38,844 p/s".to_owned()),
+                ("stuck after".to_owned(), "1 s".to_owned()),
+            ],
+            ..Findings::default()
+        }
+        .with_table("push-and-pull", table))
+    }
+}

@@ -1,0 +1,187 @@
+//! Table 1: what existing engines lose on the trace.
+
+use crate::experiment::{Claim, Experiment, Findings, Part, Run, RunError, Table, percent};
+use crate::traffic::{STANDARD_QUEUES, TOLD_BURSTY_QUEUE, TOLD_HOT_QUEUE};
+
+use super::engines::{Drops, Engine};
+use super::{COPYING_STAGE_NANOS, Handler, Trace, parallel};
+
+/// Table 1, and what its section says of x = 0.
+pub(super) struct TableOne;
+
+/// What the paper prints: engine, queue, capture drops, delivery drops, in percent.
+pub(super) const PRINTED: [(Engine, u32, f64, f64); 6] = [
+    (Engine::NETMAP, TOLD_HOT_QUEUE, 46.5, 0.0),
+    (Engine::Dna, TOLD_HOT_QUEUE, 50.1, 0.0),
+    (Engine::PF_RING, TOLD_HOT_QUEUE, 0.0, 56.8),
+    (Engine::NETMAP, TOLD_BURSTY_QUEUE, 33.4, 0.0),
+    (Engine::Dna, TOLD_BURSTY_QUEUE, 9.3, 0.0),
+    (Engine::PF_RING, TOLD_BURSTY_QUEUE, 0.8, 0.0),
+];
+
+/// What ixgbe gives a ring unless it is told otherwise.
+const DRIVERS_OWN_RING: usize = 512;
+
+/// What is found instead of [`PRINTED`], and what the reasons of differences rest on.
+pub(super) struct Found {
+    pub(super) printed: Vec<Drops>,
+    idle: Vec<Drops>,
+    small_netmap: Drops,
+    quick_pf_ring: Drops,
+}
+
+pub(super) fn simulate(run: &Run<'_>) -> Result<Found, RunError> {
+    run.step(0.0, "the trace")?;
+    let trace = Trace::standard(run.seed, STANDARD_QUEUES);
+    let printed = PRINTED.map(|(engine, queue, ..)| (engine, queue, Handler::HEAVY));
+    let idle = PRINTED.map(|(engine, queue, ..)| (engine, queue, Handler::IDLE));
+    let why = [
+        (Engine::Netmap(DRIVERS_OWN_RING), TOLD_BURSTY_QUEUE, Handler::HEAVY),
+        (Engine::PfRing(COPYING_STAGE_NANOS), TOLD_HOT_QUEUE, Handler::HEAVY),
+    ];
+    let jobs: Vec<_> = printed.into_iter().chain(idle).chain(why).collect();
+    let receive = |&(engine, queue, handler): &(Engine, u32, Handler)| {
+        let loads = &trace.queues[queue as usize..=queue as usize];
+        engine.receive(loads, handler, run.seed)
+    };
+    let mut found = parallel::map(run, &jobs, |(engine, ..)| engine.to_string(), receive)?;
+    let why = found.split_off(2 * PRINTED.len());
+    let idle = found.split_off(PRINTED.len());
+    Ok(Found { printed: found, idle, small_netmap: why[0], quick_pf_ring: why[1] })
+}
+
+pub(super) fn claims(found: &Found) -> Vec<Claim> {
+    let small = percent(found.small_netmap.rate());
+    let quick = percent(found.quick_pf_ring.rate());
+    let mut claims = Vec::new();
+    let mut rest = 0.0_f64;
+    for ((engine, queue, capture, delivery), drops) in PRINTED.into_iter().zip(&found.printed) {
+        let (kind, printed, rate, other) = if capture > 0.0 {
+            ("capture", capture, drops.capture_rate(), drops.delivery_rate())
+        } else {
+            ("delivery", delivery, drops.delivery_rate(), drops.capture_rate())
+        };
+        rest = rest.max(other);
+        let claim = Claim::points(format!("{engine}, queue {queue}: {kind} drops"), printed, rate);
+        claims.push(match (engine, queue) {
+            (Engine::Netmap(_), TOLD_BURSTY_QUEUE) => claim.not_derivable(format!(
+                "With the same ring of 1,024 the paper has DNA lose 9.3 % here. Descriptors that come back only \
+                 at a sync explain some of it. With the 512 descriptors that ixgbe takes unless told otherwise \
+                 the model loses {small}: the likely reason is that netmap's ring was not 1,024."
+            )),
+            (Engine::Netmap(_), _) => claim.because("80,000 p/s against 38,844, and next to nothing lost before 10 s."),
+            (Engine::Dna, TOLD_HOT_QUEUE) => {
+                claim.because("The paper does not tell the rate before 10 s, when next to nothing is lost.")
+            }
+            (Engine::Dna, _) => claim.because("Hangs on the lengths of bursts, of which the paper tells one."),
+            (Engine::PfRing(_), TOLD_HOT_QUEUE) => claim.because(format!(
+                "The paper does not say what a copy takes. Here it takes the 5,680 cycles that WinPcap's authors \
+                 measured for all of it; with the 754 ns that the slower of PF_RING's two stages takes, {quick}."
+            )),
+            _ => claim.because("Nothing here keeps the kernel from its ring for long enough."),
+        });
+    }
+    claims.push(Claim::points("all other drops of the table", 0.0, rest));
+    let [netmap, dna, pf_ring] = [0, 1, 2].map(|row| found.printed[row].rate());
+    let shown = [pf_ring, dna, netmap].map(percent).join(", ");
+    claims.push(Claim::holds(
+        "PF_RING, DNA, NETMAP, queue 0: all drops",
+        "PF_RING loses most",
+        pf_ring > dna.max(netmap),
+        shown,
+    ));
+    claims.extend(idle_claims(&found.idle));
+    claims
+}
+
+/// What the text says of x = 0.
+fn idle_claims(idle: &[Drops]) -> Vec<Claim> {
+    let lost = |wanted: fn(&Engine) -> bool| {
+        let drops = PRINTED.iter().zip(idle).filter(|((engine, ..), _)| wanted(engine));
+        drops.map(|(_, drops)| drops.rate()).fold(0.0, f64::max)
+    };
+    let mapped = lost(|engine| matches!(engine, Engine::Dna | Engine::Netmap(_)));
+    let copied = lost(|engine| matches!(engine, Engine::PfRing(_)));
+    vec![
+        Claim::holds("DNA and NETMAP, x = 0", "no drops", mapped == 0.0, percent(mapped)),
+        Claim::holds("PF_RING, x = 0, queue 3", "small capture drops", copied > 0.0, percent(copied))
+            .not_derivable(
+                "The burst that the paper tells of has 272,400 p/s, which the copy keeps up with. What else \
+                 kept the kernel from its ring is not told.",
+            ),
+    ]
+}
+
+impl Experiment for TableOne {
+    fn id(&self) -> &'static str {
+        "table-1"
+    }
+
+    fn title(&self) -> String {
+        "WireCAP, Table 1: what existing engines lose".to_owned()
+    }
+
+    fn part(&self) -> Part {
+        Part::Simulated
+    }
+
+    fn run(&self, run: &Run<'_>) -> Result<Findings, RunError> {
+        let found = simulate(run)?;
+        let spread = Spread::simulate(run, run.effort.choose(1, OTHER_SEEDS))?;
+        let columns = ["queue", "engine", "kind", "drops", "other seeds", "paper"];
+        let mut table = Table::new("Packet drop rates, x = 300; in the last column as printed.", &columns);
+        for (row, ((engine, queue, capture, delivery), drops)) in
+            PRINTED.into_iter().zip(&found.printed).enumerate()
+        {
+            for (kind, found, printed, [low, high]) in [
+                ("capture", drops.capture_rate(), capture, spread.of(row, Drops::capture_rate)),
+                ("delivery", drops.delivery_rate(), delivery, spread.of(row, Drops::delivery_rate)),
+            ] {
+                let others = format!("{low:.1} to {high:.1} %");
+                let start = [queue.to_string(), engine.to_string(), kind.to_owned(), percent(found)];
+                table.row(start.into_iter().chain([others, percent(printed)]));
+            }
+        }
+        Ok(Findings {
+            what:
+                "The trace on six receive queues, each with a handler of its own that takes 25.7 µs a packet \
+                   (x = 300: 38,844 p/s): queue 0 is overloaded for long, queue 3 by bursts."
+                    .to_owned(),
+            claims: claims(&found),
+            settings: super::imbalance::trace_settings(run.seed),
+            ..Findings::default()
+        }
+        .with_table("table-1", table))
+    }
+}
+
+/// How many other seeds are tried, to see how much hangs on chance.
+const OTHER_SEEDS: u64 = 5;
+
+/// What is found with other seeds: by seed, then by row of [`PRINTED`].
+struct Spread(Vec<Vec<Drops>>);
+
+impl Spread {
+    fn simulate(run: &Run<'_>, seeds: u64) -> Result<Self, RunError> {
+        let seeds: Vec<u64> = (1..=seeds).map(|step| run.seed.wrapping_add(step)).collect();
+        let drops = parallel::map(
+            run,
+            &seeds,
+            |seed| format!("seed {seed}"),
+            |&seed| {
+                let trace = Trace::standard(seed, STANDARD_QUEUES);
+                let receive = |(engine, queue, ..): (Engine, u32, f64, f64)| {
+                    engine.receive(&trace.queues[queue as usize..=queue as usize], Handler::HEAVY, seed)
+                };
+                PRINTED.map(receive).to_vec()
+            },
+        )?;
+        Ok(Self(drops))
+    }
+
+    /// The lowest and the highest rate of a row.
+    fn of(&self, row: usize, rate: impl Fn(&Drops) -> f64) -> [f64; 2] {
+        let rates = || self.0.iter().map(|rows| rate(&rows[row]));
+        [rates().fold(100.0, f64::min), rates().fold(0.0, f64::max)]
+    }
+}

@@ -1,0 +1,77 @@
+//! Frames side by side in one buffer.
+
+/// A batch takes so many frames.
+const FRAMES_MAX: usize = 256;
+
+/// Frames with the times when they are due and the queues that they go to.
+#[derive(Clone, Default, Debug)]
+pub struct Batch {
+    bytes: Vec<u8>,
+    frames: Vec<Place>,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Place {
+    due_ns: u64,
+    queue: u32,
+    /// Where its bytes end; they begin where those of the one before it end.
+    end: usize,
+}
+
+/// A frame of a [`Batch`].
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct BatchFrame<'a> {
+    /// When it is due, in nanoseconds from the start.
+    pub due_ns: u64,
+    /// The outlet's queue that it goes to.
+    pub queue: u32,
+    /// Its bytes, Ethernet header included, without checksum.
+    pub bytes: &'a [u8],
+}
+
+impl Batch {
+    /// Adds a frame.
+    pub fn push(&mut self, frame: &[u8], due_ns: u64, queue: u32) {
+        self.bytes.extend_from_slice(frame);
+        self.frames.push(Place { due_ns, queue, end: self.bytes.len() });
+    }
+
+    /// Adds a frame made of several pieces, which `finish` may change before it says where it goes.
+    pub fn push_pieces(&mut self, pieces: &[&[u8]], due_ns: u64, finish: impl FnOnce(&mut [u8]) -> u32) {
+        let start = self.bytes.len();
+        pieces.iter().for_each(|piece| self.bytes.extend_from_slice(piece));
+        let queue = finish(&mut self.bytes[start..]);
+        self.frames.push(Place { due_ns, queue, end: self.bytes.len() });
+    }
+
+    /// Number of frames.
+    pub fn len(&self) -> usize {
+        self.frames.len()
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.frames.is_empty()
+    }
+
+    /// Whether it is full enough to be sent.
+    pub fn is_full(&self) -> bool {
+        self.frames.len() >= FRAMES_MAX
+    }
+
+    /// Takes all frames out.
+    pub fn clear(&mut self) {
+        self.bytes.clear();
+        self.frames.clear();
+    }
+
+    /// The frames in order.
+    pub fn iter(&self) -> impl Iterator<Item = BatchFrame<'_>> {
+        let mut start = 0;
+        self.frames.iter().map(move |place| {
+            let bytes = &self.bytes[start..place.end];
+            start = place.end;
+            BatchFrame { due_ns: place.due_ns, queue: place.queue, bytes }
+        })
+    }
+}

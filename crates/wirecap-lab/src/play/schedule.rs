@@ -1,0 +1,115 @@
+//! When frames are due.
+
+const NANOS_PER_SECOND: u128 = 1_000_000_000;
+
+/// How fast frames follow each other.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub enum Pace {
+    /// As recorded, so many times as fast.
+    Recorded(f64),
+    /// So many frames per second at even distances.
+    FramesPerSecond(u64),
+    /// So many bits per second, of frames without Ethernet's preamble, gap and checksum.
+    BitsPerSecond(u64),
+    /// One behind the other.
+    Top,
+}
+
+/// Turns the times at which frames were recorded into those at which they are due.
+#[derive(Clone, Debug)]
+pub struct Schedule {
+    pace: Pace,
+    /// The longest distance that is kept between two frames as recorded.
+    pause_max_ns: u64,
+    /// The latest recorded time in this round.
+    latest_ns: Option<u64>,
+    /// How far the recording is, in its own time, all rounds together.
+    position_ns: u64,
+    /// Where this round began, and frames since then.
+    round: (u64, u64),
+    frames: u64,
+    bits: u64,
+}
+
+impl Schedule {
+    /// A schedule at this pace, without pauses longer than `pause_max_ns` in the recording's time.
+    pub fn new(pace: Pace, pause_max_ns: u64) -> Self {
+        let (latest_ns, round) = (None, (0, 0));
+        Self { pace, pause_max_ns, latest_ns, position_ns: 0, round, frames: 0, bits: 0 }
+    }
+
+    /// When the next frame is due, in nanoseconds from the start. One that was recorded before its
+    /// predecessor, or at no time, is due together with that.
+    pub fn due_ns(&mut self, recorded_ns: Option<u64>, frame_bytes: usize) -> u64 {
+        let recorded_ns = recorded_ns.or(self.latest_ns).unwrap_or(0);
+        let latest_ns = self.latest_ns.unwrap_or(recorded_ns);
+        self.position_ns += recorded_ns.saturating_sub(latest_ns).min(self.pause_max_ns);
+        self.latest_ns = Some(latest_ns.max(recorded_ns));
+        let (frames, bits) = (self.frames, self.bits);
+        self.frames += 1;
+        self.round.1 += 1;
+        self.bits += frame_bytes as u64 * 8;
+        match self.pace {
+            Pace::Recorded(speed) => (self.position_ns as f64 / speed) as u64,
+            Pace::FramesPerSecond(rate) => nanos_at(frames, rate),
+            Pace::BitsPerSecond(rate) => nanos_at(bits, rate),
+            Pace::Top => 0,
+        }
+    }
+
+    /// The recording begins anew, at its mean distance of frames behind its last frame.
+    pub fn next_round(&mut self) {
+        let (start_ns, frames) = self.round;
+        if frames > 1 {
+            self.position_ns += (self.position_ns - start_ns) / (frames - 1);
+        }
+        self.latest_ns = None;
+        self.round = (self.position_ns, 0);
+    }
+}
+
+fn nanos_at(units: u64, per_second: u64) -> u64 {
+    (u128::from(units) * NANOS_PER_SECOND / u128::from(per_second)) as u64
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn due(pace: Pace, pause_max_ns: u64, recorded: &[u64]) -> Vec<u64> {
+        let mut schedule = Schedule::new(pace, pause_max_ns);
+        recorded.iter().map(|time| schedule.due_ns(Some(*time), 125)).collect()
+    }
+
+    #[test]
+    fn a_recording_is_played_as_it_was_recorded_or_faster() {
+        let recorded = [5_000, 6_000, 9_000];
+        assert_eq!(due(Pace::Recorded(1.0), u64::MAX, &recorded), [0, 1_000, 4_000]);
+        assert_eq!(due(Pace::Recorded(2.0), u64::MAX, &recorded), [0, 500, 2_000]);
+        assert_eq!(due(Pace::Recorded(1.0), 2_000, &recorded), [0, 1_000, 3_000]);
+    }
+
+    #[test]
+    fn a_time_that_goes_back_is_taken_as_that_of_the_frame_before() {
+        assert_eq!(due(Pace::Recorded(1.0), u64::MAX, &[10, 30, 20, 40]), [0, 20, 20, 30]);
+    }
+
+    #[test]
+    fn rates_count_frames_or_bits() {
+        let seconds = |second: u64| second * 1_000_000_000;
+        assert_eq!(due(Pace::FramesPerSecond(2), 0, &[7, 7, 7]), [0, seconds(1) / 2, seconds(1)]);
+        assert_eq!(due(Pace::BitsPerSecond(1000), 0, &[7, 7, 7]), [0, seconds(1), seconds(2)]);
+        assert_eq!(due(Pace::Top, 0, &[7, 8]), [0, 0]);
+    }
+
+    #[test]
+    fn rounds_follow_each_other_at_the_mean_distance() {
+        let mut schedule = Schedule::new(Pace::Recorded(1.0), u64::MAX);
+        let mut round = || {
+            let due = [100, 200, 400].map(|time| schedule.due_ns(Some(time), 60));
+            schedule.next_round();
+            due
+        };
+        assert_eq!([round(), round()], [[0, 100, 300], [450, 550, 750]]);
+    }
+}

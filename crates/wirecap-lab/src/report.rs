@@ -1,0 +1,283 @@
+//! The report: one HTML page with everything that was found, which needs no other file.
+//!
+//! Whether an experiment was simulated or measured makes no difference here: it shows what
+//! [`Findings`] have, part by part, and in front of all a table of what was expected and found.
+
+use maud::{DOCTYPE, Markup, PreEscaped, html};
+
+use crate::chart::themed;
+use crate::experiment::{Claim, Findings, Part, Table, Verdict};
+use crate::machine::Machine;
+use crate::runner::Entry;
+
+/// What stands in a report.
+#[derive(Debug, Clone)]
+pub struct Report<'a> {
+    /// Its heading.
+    pub title: &'a str,
+    /// What was run, under which conditions: a sentence or two.
+    pub about: &'a str,
+    /// The command that makes it again.
+    pub command: &'a str,
+    /// The machine, if something was measured.
+    pub machine: Option<&'a Machine>,
+    /// The experiments.
+    pub entries: &'a [Entry],
+}
+
+const STYLE: &str = include_str!("report.css");
+
+impl Report<'_> {
+    /// The page. The same content always gives the same bytes.
+    pub fn html(&self) -> String {
+        let page = html! {
+            (DOCTYPE)
+            html lang="en" {
+                head {
+                    meta charset="utf-8";
+                    meta name="viewport" content="width=device-width, initial-scale=1";
+                    title { (self.title) }
+                    style { (PreEscaped(STYLE)) }
+                }
+                body {
+                    h1 { (self.title) }
+                    p { (self.about) }
+                    pre { (self.command) }
+                    @if let Some(machine) = self.machine { (facts("The machine", machine)) }
+                    (self.summary())
+                    @for part in [Part::Simulated, Part::Live] { (self.part(part)) }
+                }
+            }
+        };
+        page.into_string()
+    }
+
+    fn of(&self, part: Part) -> impl Iterator<Item = &Entry> {
+        self.entries.iter().filter(move |entry| entry.part == part)
+    }
+
+    /// How many claims hold, experiment by experiment, and those that do not.
+    fn summary(&self) -> Markup {
+        let found: Vec<(&Entry, &Findings)> =
+            self.entries.iter().filter_map(|entry| Some((entry, entry.outcome.as_ref().ok()?))).collect();
+        let all = || found.iter().flat_map(|(_, findings)| &findings.claims);
+        let count = |verdict| all().filter(|claim| claim.verdict == verdict).count();
+        let open: Vec<&Claim> = all().filter(|claim| claim.verdict != Verdict::Holds).collect();
+        html! {
+            @if all().next().is_some() {
+                h2 { "Expected and found" }
+                p {
+                    (all().count()) " comparisons: " (count(Verdict::Holds)) " hold, "
+                    (count(Verdict::Differs)) " differ, " (count(Verdict::NotDerivable))
+                    " are open: figures that do not follow from the parameters printed with them. \
+                     Shares hold when they are within five percentage points."
+                }
+                div.scroll { table {
+                    thead { tr {
+                        th { "experiment" } th.number { "holds" } th.number { "differs" } th.number { "open" }
+                    } }
+                    tbody { @for (entry, findings) in &found { (tally(entry, &findings.claims)) } }
+                } }
+                @if !open.is_empty() {
+                    h4 { "What does not hold" }
+                    (claims_table(open))
+                }
+            }
+        }
+    }
+
+    fn part(&self, part: Part) -> Markup {
+        let heading = match part {
+            Part::Simulated => "Simulated",
+            Part::Live => "Measured",
+        };
+        html! {
+            @if self.of(part).next().is_some() {
+                h2 { (heading) }
+                @for entry in self.of(part) { (section(entry)) }
+            }
+        }
+    }
+}
+
+fn section(entry: &Entry) -> Markup {
+    html! {
+        section id=(entry.id) {
+            h3 { (entry.title) }
+            @match &entry.outcome {
+                Ok(findings) => (content(&entry.id, findings)),
+                Err(reason) => p.failed { "Not done: " (reason) },
+            }
+        }
+    }
+}
+
+fn content(id: &str, findings: &Findings) -> Markup {
+    html! {
+        p { (findings.what) }
+        @for figure in &findings.figures {
+            figure {
+                (PreEscaped(themed(&figure.svg)))
+                figcaption { (figure.caption) }
+            }
+        }
+        @for table in &findings.tables { (table_of(table)) }
+        @if !findings.claims.is_empty() { (claims_table(&findings.claims)) }
+        @for note in &findings.notes { p { (note) } }
+        @if !findings.settings.is_empty() {
+            p.settings {
+                @for (index, (name, value)) in findings.settings.iter().enumerate() {
+                    @if index > 0 { "; " }
+                    (name) ": " (value)
+                }
+                "."
+            }
+        }
+        @if !findings.commands.is_empty() { pre { (findings.commands.join("\n")) } }
+        @if !findings.data.is_empty() {
+            p.settings {
+                "Data: "
+                @for (index, file) in findings.data.iter().enumerate() {
+                    @if index > 0 { ", " }
+                    a href=(format!("data/{id}/{}", file.name)) { (file.name) }
+                }
+            }
+        }
+    }
+}
+
+fn table_of(table: &Table) -> Markup {
+    let is_number = |column: usize| {
+        let mut cells = table.rows.iter().filter_map(|row| row.get(column)).peekable();
+        cells.peek().is_some() && cells.all(|cell| begins_as_number(cell))
+    };
+    let classes: Vec<Option<&str>> =
+        (0..table.columns.len()).map(|column| is_number(column).then_some("number")).collect();
+    html! {
+        p.caption { (table.caption) }
+        div.scroll {
+            table {
+                thead { tr {
+                    @for (name, class) in table.columns.iter().zip(&classes) { th class=[class] { (name) } }
+                } }
+                tbody {
+                    @for row in &table.rows { tr {
+                        @for (cell, class) in row.iter().zip(&classes) { td class=[class] { (cell) } }
+                    } }
+                }
+            }
+        }
+    }
+}
+
+fn begins_as_number(cell: &str) -> bool {
+    let digits = cell.trim_start_matches(['+', '-', '−']);
+    cell.is_empty() || cell == "-" || digits.starts_with(|first: char| first.is_ascii_digit())
+}
+
+/// A row of the summary.
+fn tally(entry: &Entry, claims: &[Claim]) -> Markup {
+    let count = |verdict| claims.iter().filter(|claim| claim.verdict == verdict).count();
+    html! {
+        tr {
+            td { a href=(format!("#{}", entry.id)) { (entry.title) } }
+            @for verdict in [Verdict::Holds, Verdict::Differs, Verdict::NotDerivable] {
+                td.number { @if count(verdict) > 0 { (count(verdict)) } }
+            }
+        }
+    }
+}
+
+fn claims_table<'a>(claims: impl IntoIterator<Item = &'a Claim>) -> Markup {
+    let claims: Vec<&Claim> = claims.into_iter().collect();
+    let points = claims.iter().any(|claim| claim.points.is_some());
+    html! {
+        div.scroll {
+            table.claims {
+                thead { tr {
+                    th { "of what" } th { "expected" } th { "found" }
+                    @if points { th.number { "points" } }
+                    th { "" }
+                } }
+                tbody { @for claim in claims { tr {
+                    td { (claim.quantity) @if !claim.reason.is_empty() { div.pale { (claim.reason) } } }
+                    td data-name="expected" { (claim.expected) }
+                    td data-name="found" { (claim.found) }
+                    @if points {
+                        td.number data-name="points" { @if let Some(points) = claim.points { (signed(points)) } }
+                    }
+                    (verdict_cell(claim.verdict))
+                } } }
+            }
+        }
+    }
+}
+
+/// A difference in percentage points.
+fn signed(points: f64) -> String {
+    let rounded = (points * 10.0).round() / 10.0;
+    if rounded == 0.0 { "0.0".to_owned() } else { format!("{rounded:+.1}") }
+}
+
+fn verdict_cell(verdict: Verdict) -> Markup {
+    let (class, text) = match verdict {
+        Verdict::Holds => ("holds", "holds"),
+        Verdict::Differs => ("differs", "differs"),
+        Verdict::NotDerivable => ("open", "open"),
+    };
+    html! { td class=(class) { (text) } }
+}
+
+fn facts(heading: &str, machine: &Machine) -> Markup {
+    html! {
+        h4 { (heading) }
+        dl.facts {
+            @for (name, value) in &machine.facts { dt { (name) } dd { (value) } }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::experiment::Figure;
+
+    fn entry(outcome: Result<Findings, String>) -> Entry {
+        Entry { id: "one".to_owned(), title: "One <& two".to_owned(), part: Part::Live, outcome }
+    }
+
+    fn page(entries: &[Entry]) -> String {
+        let machine = Machine { facts: vec![("kernel".to_owned(), "6.18".to_owned())] };
+        Report { title: "Lab", about: "a", command: "wirecap lab", machine: Some(&machine), entries }.html()
+    }
+
+    #[test]
+    fn the_page_has_what_was_found_and_escapes_it() {
+        let mut table = Table::new("A table.", &["engine", "lost"]);
+        table.row(["<dna>".to_owned(), "9.3 %".to_owned()]);
+        let findings = Findings {
+            claims: vec![Claim::points("quantity", 10.0, 30.0).because("reason")],
+            figures: vec![Figure { caption: "c".to_owned(), svg: "<svg fill=\"#222222\"></svg>".to_owned() }],
+            ..Findings::default()
+        };
+        let page = page(&[entry(Ok(findings.with_table("t", table)))]);
+        for part in
+            ["One &lt;&amp; two", "&lt;dna&gt;", "<td class=\"number\">9.3 %</td>", "var(--ink, #222222)"]
+        {
+            assert!(page.contains(part), "{part}: {page}");
+        }
+        assert!(page.contains("data/one/t.csv") && page.contains("+20.0") && page.contains("1 differ"));
+        assert!(page.contains("Measured") && !page.contains("Simulated"));
+    }
+
+    #[test]
+    fn the_page_needs_nothing_from_elsewhere() {
+        let page = page(&[]);
+        assert!(!page.contains("<link") && !page.contains("<script") && !page.contains("url("), "{page}");
+    }
+
+    #[test]
+    fn an_experiment_that_failed_says_why() {
+        assert!(page(&[entry(Err("no tcpdump here".to_owned()))]).contains("Not done: no tcpdump here"));
+    }
+}

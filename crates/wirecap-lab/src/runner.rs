@@ -1,0 +1,310 @@
+//! Runs experiments one after the other and keeps what is finished, so that a run that was interrupted
+//! goes on where it was.
+//!
+//! In its directory are `results/ID.json` (what was found, and under which conditions), `data/ID/*.csv`
+//! and, written by whoever has all entries, the [report](crate::report).
+
+use std::error::Error;
+use std::fmt;
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+
+use serde::{Deserialize, Serialize};
+
+use crate::experiment::{Effort, Experiment, Findings, Part, Run, RunError, Watch};
+use crate::machine::Machine;
+
+/// Who follows a list of experiments.
+pub trait Audience: Watch {
+    /// Experiment number `place` of `count` begins.
+    fn begins(&self, place: usize, count: usize, title: &str);
+
+    /// It has ended, in a way that `how` says in a few words.
+    fn ended(&self, how: &str);
+}
+
+/// Under which conditions experiments are run, and where their results are kept.
+#[derive(Debug, Clone)]
+pub struct Runner {
+    /// Where results are kept.
+    pub directory: PathBuf,
+    /// How much time there is.
+    pub effort: Effort,
+    /// Where all chance comes from.
+    pub seed: u64,
+    /// Whether to run also what has a result already.
+    pub again: bool,
+}
+
+/// An experiment in the report.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Entry {
+    /// What its files are called.
+    pub id: String,
+    /// Its heading.
+    pub title: String,
+    /// Where it stands.
+    pub part: Part,
+    /// What was found, or why nothing was.
+    pub outcome: Result<Findings, String>,
+}
+
+/// Why a list of experiments has not come to its end.
+#[derive(Debug)]
+#[non_exhaustive]
+pub enum RunnerError {
+    /// The user had enough. What was finished is kept.
+    Stopped,
+    /// A result could not be kept.
+    Write {
+        /// The file.
+        path: PathBuf,
+        /// What was wrong.
+        source: io::Error,
+    },
+}
+
+impl fmt::Display for RunnerError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Stopped => {
+                f.write_str("stopped; the same command goes on after the last finished experiment")
+            }
+            Self::Write { path, .. } => write!(f, "cannot write {}", path.display()),
+        }
+    }
+}
+
+impl Error for RunnerError {
+    fn source(&self) -> Option<&(dyn Error + 'static)> {
+        match self {
+            Self::Stopped => None,
+            Self::Write { source, .. } => Some(source),
+        }
+    }
+}
+
+/// A result as it is kept.
+#[derive(Serialize, Deserialize)]
+struct Kept {
+    key: String,
+    findings: Findings,
+}
+
+impl Runner {
+    /// Runs `experiments` in turn, but for those that have a result of the same conditions. One that
+    /// fails does not stop the others: its entry says why.
+    ///
+    /// # Errors
+    ///
+    /// When the user has had enough, or a result cannot be written.
+    pub fn run(
+        &self,
+        experiments: &[Box<dyn Experiment>],
+        audience: &dyn Audience,
+    ) -> Result<Vec<Entry>, RunnerError> {
+        // Before anything has taken any time.
+        fs::create_dir_all(&self.directory)
+            .map_err(|source| RunnerError::Write { path: self.directory.clone(), source })?;
+        let build = build();
+        let mut entries = Vec::new();
+        for (index, experiment) in experiments.iter().enumerate() {
+            if audience.is_stopped() {
+                return Err(RunnerError::Stopped);
+            }
+            audience.begins(index + 1, experiments.len(), &experiment.title());
+            let outcome = self.findings(experiment.as_ref(), &build, audience)?;
+            entries.push(Entry {
+                id: experiment.id().to_owned(),
+                title: experiment.title(),
+                part: experiment.part(),
+                outcome,
+            });
+        }
+        Ok(entries)
+    }
+
+    fn findings(
+        &self,
+        experiment: &dyn Experiment,
+        build: &str,
+        audience: &dyn Audience,
+    ) -> Result<Result<Findings, String>, RunnerError> {
+        let (effort, seed) = (self.effort, self.seed);
+        let machine = match experiment.part() {
+            Part::Simulated => String::new(),
+            Part::Live => Machine::this().key(),
+        };
+        let key = format!("{build}; {effort}; seed {seed}; {}; {machine}", experiment.parameters());
+        let path = self.directory.join("results").join(format!("{}.json", experiment.id()));
+        let kept = fs::read(&path).ok().and_then(|json| serde_json::from_slice::<Kept>(&json).ok());
+        if let Some(kept) = kept.filter(|kept| !self.again && kept.key == key) {
+            audience.ended("kept from an earlier run");
+            return Ok(Ok(kept.findings));
+        }
+        match experiment.run(&Run { effort, seed, watch: audience }) {
+            Ok(findings) => {
+                self.write_data(experiment.id(), &findings)?;
+                let kept = Kept { key, findings };
+                let json = serde_json::to_vec(&kept).expect("findings are plain data");
+                write_whole(&path, &json)?;
+                audience.ended("done");
+                Ok(Ok(kept.findings))
+            }
+            Err(RunError::Stopped) => Err(RunnerError::Stopped),
+            Err(RunError::Failed(error)) => {
+                let reason = with_causes(error.as_ref());
+                audience.ended(&format!("failed: {reason}"));
+                Ok(Err(reason))
+            }
+        }
+    }
+
+    fn write_data(&self, id: &str, findings: &Findings) -> Result<(), RunnerError> {
+        let directory = self.directory.join("data").join(id);
+        findings
+            .data
+            .iter()
+            .try_for_each(|file| write_whole(&directory.join(&file.name), file.csv.as_bytes()))
+    }
+}
+
+/// Writes a file in a directory that is made if need be; whatever happens, wholly or not at all.
+///
+/// # Errors
+///
+/// When it cannot be written.
+pub fn write_whole(path: &Path, bytes: &[u8]) -> Result<(), RunnerError> {
+    let mut unfinished = path.to_owned().into_os_string();
+    unfinished.push(".unfinished");
+    let directory = path.parent().unwrap_or(Path::new("."));
+    let written = fs::create_dir_all(directory)
+        .and_then(|()| fs::write(&unfinished, bytes))
+        .and_then(|()| fs::rename(&unfinished, path));
+    written.map_err(|source| RunnerError::Write { path: path.to_owned(), source })
+}
+
+fn with_causes(error: &(dyn Error + 'static)) -> String {
+    let causes = std::iter::successors(error.source(), |&error| error.source());
+    causes.fold(error.to_string(), |text, cause| format!("{text}: {cause}"))
+}
+
+/// What tells this program from one that may find something else: the version does not while it is being
+/// worked on.
+fn build() -> String {
+    let program = std::env::current_exe().and_then(fs::read).unwrap_or_default();
+    // FNV-1a by words: it need not be secure.
+    let digest = program.chunks(8).fold(0xcbf2_9ce4_8422_2325_u64, |digest, bytes| {
+        let mut word = [0; 8];
+        word[..bytes.len()].copy_from_slice(bytes);
+        (digest ^ u64::from_le_bytes(word)).wrapping_mul(0x0000_0100_0000_01b3)
+    });
+    format!("{} build {digest:016x}", env!("CARGO_PKG_VERSION"))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+
+    use super::*;
+    use crate::experiment::DataFile;
+
+    #[derive(Default)]
+    struct Silent {
+        stopped: AtomicBool,
+    }
+
+    impl Watch for Silent {
+        fn progress(&self, _share: f64, _what: &str) {}
+
+        fn is_stopped(&self) -> bool {
+            self.stopped.load(Ordering::Relaxed)
+        }
+    }
+
+    impl Audience for Silent {
+        fn begins(&self, _place: usize, _count: usize, _title: &str) {}
+
+        fn ended(&self, _how: &str) {}
+    }
+
+    /// Counts how often it is run.
+    struct Counting {
+        id: &'static str,
+        fails: bool,
+        runs: &'static AtomicUsize,
+    }
+
+    impl Experiment for Counting {
+        fn id(&self) -> &'static str {
+            self.id
+        }
+
+        fn title(&self) -> String {
+            "Counting".to_owned()
+        }
+
+        fn part(&self) -> Part {
+            Part::Simulated
+        }
+
+        fn run(&self, run: &Run<'_>) -> Result<Findings, RunError> {
+            self.runs.fetch_add(1, Ordering::Relaxed);
+            run.step(0.5, "counting")?;
+            if self.fails {
+                return Err(RunError::Failed("no such rival".into()));
+            }
+            let file = DataFile { name: "one.csv".to_owned(), csv: format!("seed\n{}\n", run.seed) };
+            Ok(Findings { data: vec![file], ..Findings::default() })
+        }
+    }
+
+    fn runner(directory: &Path, seed: u64) -> Runner {
+        Runner { directory: directory.to_owned(), effort: Effort::Quick, seed, again: false }
+    }
+
+    #[test]
+    fn what_is_finished_is_not_run_again_under_the_same_conditions() {
+        static RUNS: AtomicUsize = AtomicUsize::new(0);
+        let directory = tempfile::tempdir().unwrap();
+        let experiments: Vec<Box<dyn Experiment>> =
+            vec![Box::new(Counting { id: "a", fails: false, runs: &RUNS })];
+        let first = runner(directory.path(), 1).run(&experiments, &Silent::default()).unwrap();
+        let second = runner(directory.path(), 1).run(&experiments, &Silent::default()).unwrap();
+        assert_eq!((first, RUNS.load(Ordering::Relaxed)), (second, 1));
+        runner(directory.path(), 2).run(&experiments, &Silent::default()).unwrap();
+        Runner { again: true, ..runner(directory.path(), 2) }.run(&experiments, &Silent::default()).unwrap();
+        assert_eq!(RUNS.load(Ordering::Relaxed), 3);
+        assert_eq!(fs::read_to_string(directory.path().join("data/a/one.csv")).unwrap(), "seed\n2\n");
+        // A result that was cut short is none.
+        fs::write(directory.path().join("results/a.json"), "{\"key\": ").unwrap();
+        runner(directory.path(), 2).run(&experiments, &Silent::default()).unwrap();
+        assert_eq!(RUNS.load(Ordering::Relaxed), 4);
+    }
+
+    #[test]
+    fn one_that_fails_is_reported_and_the_others_are_run() {
+        static RUNS: AtomicUsize = AtomicUsize::new(0);
+        let directory = tempfile::tempdir().unwrap();
+        let experiments: Vec<Box<dyn Experiment>> = vec![
+            Box::new(Counting { id: "a", fails: true, runs: &RUNS }),
+            Box::new(Counting { id: "b", fails: false, runs: &RUNS }),
+        ];
+        let entries = runner(directory.path(), 1).run(&experiments, &Silent::default()).unwrap();
+        assert_eq!(entries[0].outcome, Err("no such rival".to_owned()));
+        assert!(entries[1].outcome.is_ok());
+    }
+
+    #[test]
+    fn an_interruption_ends_the_run_and_leaves_no_half_result() {
+        static RUNS: AtomicUsize = AtomicUsize::new(0);
+        let directory = tempfile::tempdir().unwrap();
+        let experiments: Vec<Box<dyn Experiment>> =
+            vec![Box::new(Counting { id: "a", fails: false, runs: &RUNS })];
+        let silent = Silent { stopped: AtomicBool::new(true) };
+        let error = runner(directory.path(), 1).run(&experiments, &silent).unwrap_err();
+        assert!(matches!(error, RunnerError::Stopped));
+        assert!(!directory.path().join("results").exists());
+    }
+}

@@ -1,0 +1,326 @@
+//! Traffic models: who sends how much when, from a seed.
+//!
+//! A [`Model`] gives a [`Stream`] of [`Arrival`]s: a time, a flow and a length each. The flow's addresses
+//! and ports ([`Flows::five_tuple`]) decide by [`Rss`] which receive queue it comes to, as on a NIC, so
+//! that few large flows or bursts of one flow load the queues unevenly, for a long time or a short one
+//! (WireCAP, section 2.2 and Figure 3). The simulator takes the times, live senders make frames of them.
+//!
+//! ```
+//! use wirecap_lab::traffic::{HashKey, Model, Rss};
+//!
+//! let stream = Model::standard(1).stream();
+//! let (flows, rss) = (stream.flows(), Rss::new(HashKey::Standard, 6));
+//! let first_second = stream.take_while(|arrival| arrival.time_ns < 1_000_000_000);
+//! let mut packets = [0; 6];
+//! for arrival in first_second {
+//!     packets[rss.queue_of(&flows.five_tuple(arrival.flow)) as usize] += 1;
+//! }
+//! println!("packets per queue: {packets:?}");
+//! ```
+//!
+//! Same seed, same stream, on every machine and in every version: chance is the engine's own
+//! [`Random`](wirecap::sim::Random) (the `rand` crates do not promise that of their distributions), and
+//! logarithms and powers are those of the `libm` crate, since the system's differ in the last bit.
+
+mod chance;
+mod flows;
+mod frames;
+mod models;
+mod rss;
+mod standard;
+
+use std::time::Duration;
+
+use wirecap::sim::Arrivals;
+use wirecap_testbed::Sizes;
+
+pub use flows::{FiveTuple, FlowQueues, Flows};
+pub use frames::Frames;
+pub use rss::{HashKey, Rss};
+pub use standard::{
+    PUBLISHED_BURST_PACKETS, STANDARD_DURATION, STANDARD_PACKETS, STANDARD_QUEUES, TOLD_BURSTY_QUEUE,
+    TOLD_HOT_QUEUE,
+};
+
+/// A packet on its way to the NIC.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Arrival {
+    /// When it arrives, in nanoseconds from the start. Times never descend.
+    pub time_ns: u64,
+    /// Number of its flow; [`Flows::five_tuple`] has its addresses and ports.
+    pub flow: u32,
+    /// Length of its frame in bytes, without Ethernet's checksum.
+    pub frame_bytes: u16,
+}
+
+/// How flows and packets follow each other.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[non_exhaustive]
+pub enum Pattern {
+    /// Packets of all flows alike, each at any time: the even load that the others are compared with.
+    Even,
+    /// As [`Even`](Self::Even), but four packets of five belong to one flow.
+    HotFlow,
+    /// Flows whose sizes and paces are heavy-tailed: many mice, few elephants, which come and go. Their
+    /// packets come in short trains.
+    HeavyTailed,
+    /// Bursts of one flow each, of heavy-tailed length and ten times as fast as the mean rate, with
+    /// silence between them.
+    Bursts,
+    /// The standard trace: what the WireCAP paper tells of its traffic (section 2.2). 5,000,000 packets
+    /// in 32 s, on six queues by the standard key. Rate, flows and packets are its own.
+    Standard,
+}
+
+/// What is to be sent. Set the fields that matter, take the others from [`Model::new`].
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Model {
+    /// How flows and packets follow each other.
+    pub pattern: Pattern,
+    /// Same seed, same stream.
+    pub seed: u64,
+    /// Packets per second in the mean.
+    pub per_second: u64,
+    /// Number of flows, or of those at the same time if they come and go.
+    pub flows: u32,
+    /// Lengths of frames, drawn by chance.
+    pub sizes: Sizes,
+    /// Where the stream ends.
+    pub packets: u64,
+}
+
+impl Model {
+    /// This pattern at 100,000 packets per second, in 256 flows, with lengths of the simple Internet
+    /// mix, without end.
+    pub fn new(pattern: Pattern, seed: u64) -> Self {
+        let sizes = if pattern == Pattern::Standard { standard::sizes() } else { Sizes::imix() };
+        Self { pattern, seed, per_second: 100_000, flows: 256, sizes, packets: u64::MAX }
+    }
+
+    /// The standard trace. The paper's seed is not known; the lab's is 1.
+    pub fn standard(seed: u64) -> Self {
+        Self::new(Pattern::Standard, seed)
+    }
+
+    /// The stream that this model means.
+    ///
+    /// # Panics
+    ///
+    /// If there are no flows or no packets per second.
+    pub fn stream(&self) -> Stream {
+        assert!(self.flows > 0 && self.per_second > 0, "a model without flows or packets never sends");
+        let (flows, arrivals): (_, Box<dyn Iterator<Item = Arrival> + Send>) = match self.pattern {
+            Pattern::Even => (Flows::anywhere(self.seed), Box::new(models::Even::new(self, None))),
+            Pattern::HotFlow => {
+                (Flows::anywhere(self.seed), Box::new(models::Even::new(self, Some(models::HOT_SHARE))))
+            }
+            Pattern::HeavyTailed => (Flows::anywhere(self.seed), Box::new(models::HeavyTailed::new(self))),
+            Pattern::Bursts => (Flows::anywhere(self.seed), Box::new(models::Bursts::new(self))),
+            Pattern::Standard => (standard::flows(self.seed), Box::new(standard::Trace::new(self))),
+        };
+        Stream { flows, arrivals, left: self.packets, wire: models::Wire::default() }
+    }
+}
+
+/// The arrivals of a [`Model`], one after the other on a wire of 10 Gbit/s.
+pub struct Stream {
+    flows: Flows,
+    arrivals: Box<dyn Iterator<Item = Arrival> + Send>,
+    left: u64,
+    wire: models::Wire,
+}
+
+impl Stream {
+    /// Whose packets they are.
+    pub fn flows(&self) -> Flows {
+        self.flows
+    }
+
+    /// What each queue of `rss` gets of those before `end`, for the simulator.
+    pub fn arrivals_by_queue(self, rss: &Rss, end: Duration) -> Vec<Arrivals> {
+        let mut queues = self.flows.queues(rss);
+        let mut times = vec![Vec::new(); rss.queue_count() as usize];
+        for arrival in self.take_while(|arrival| u128::from(arrival.time_ns) < end.as_nanos()) {
+            times[queues.queue_of(arrival.flow) as usize].push(Duration::from_nanos(arrival.time_ns));
+        }
+        times.into_iter().map(Arrivals::Recorded).collect()
+    }
+}
+
+impl Iterator for Stream {
+    type Item = Arrival;
+
+    fn next(&mut self) -> Option<Arrival> {
+        self.left = self.left.checked_sub(1)?;
+        let arrival = self.arrivals.next()?;
+        Some(self.wire.carry(arrival))
+    }
+}
+
+impl std::fmt::Debug for Stream {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Stream").field("flows", &self.flows).field("left", &self.left).finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::HashMap;
+
+    use super::*;
+
+    const SECOND_NS: u64 = 1_000_000_000;
+    const PATTERNS: [Pattern; 5] =
+        [Pattern::Even, Pattern::HotFlow, Pattern::HeavyTailed, Pattern::Bursts, Pattern::Standard];
+
+    fn arrivals(pattern: Pattern, packets: u64) -> Vec<Arrival> {
+        Model { packets, ..Model::new(pattern, 1) }.stream().collect()
+    }
+
+    /// FNV-1a over all fields.
+    fn digest(stream: impl IntoIterator<Item = Arrival>) -> u64 {
+        let bytes = stream.into_iter().flat_map(|arrival| {
+            let (time, flow) = (arrival.time_ns.to_le_bytes(), arrival.flow.to_le_bytes());
+            time.into_iter().chain(flow).chain(arrival.frame_bytes.to_le_bytes())
+        });
+        bytes.fold(0xcbf2_9ce4_8422_2325, |hash, byte| {
+            (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3)
+        })
+    }
+
+    #[test]
+    fn a_seed_means_the_same_stream_for_ever() {
+        let digests = PATTERNS.map(|pattern| digest(arrivals(pattern, 100_000)));
+        let expected = [
+            0xe2c3_5290_2096_f53c,
+            0xaed9_27f6_7cde_c120,
+            0xd95f_975c_414f_cc67,
+            0xe11c_86d0_1d95_1db9,
+            0x0e5c_dc51_d16b_3e53,
+        ];
+        assert_eq!(digests, expected, "{digests:#x?}");
+    }
+
+    #[test]
+    fn another_seed_means_another_stream() {
+        for pattern in PATTERNS {
+            let of_seed = |seed| digest(Model { packets: 1000, ..Model::new(pattern, seed) }.stream());
+            assert_ne!(of_seed(1), of_seed(2), "{pattern:?}");
+        }
+    }
+
+    #[test]
+    fn times_ascend_as_fast_as_a_wire_can_carry_the_frames() {
+        for pattern in PATTERNS {
+            for pair in arrivals(pattern, 50_000).windows(2) {
+                let wire_ns = (u64::from(pair[0].frame_bytes) + 24) * 8 / 10;
+                assert!(pair[1].time_ns - pair[0].time_ns >= wire_ns, "{pattern:?}: {pair:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_model_keeps_its_mean_rate() {
+        for pattern in [Pattern::Even, Pattern::HotFlow, Pattern::HeavyTailed, Pattern::Bursts] {
+            let last = arrivals(pattern, 400_000).last().unwrap().time_ns as f64 / 1e9;
+            assert!((3.4..4.6).contains(&last), "{pattern:?}: {last} s");
+        }
+    }
+
+    #[test]
+    fn frames_have_the_lengths_asked_for() {
+        let count = |bytes| {
+            arrivals(Pattern::Even, 120_000).iter().filter(|arrival| arrival.frame_bytes == bytes).count()
+        };
+        let counts = [count(60), count(590), count(1514)];
+        assert_eq!(counts.iter().sum::<usize>(), 120_000);
+        for (count, share) in counts.into_iter().zip([70_000, 40_000, 10_000]) {
+            assert!(count.abs_diff(share) < 1000, "{counts:?}");
+        }
+    }
+
+    fn packets_per_flow(arrivals: &[Arrival]) -> HashMap<u32, usize> {
+        arrivals.iter().fold(HashMap::new(), |mut counts, arrival| {
+            *counts.entry(arrival.flow).or_default() += 1;
+            counts
+        })
+    }
+
+    #[test]
+    fn the_hot_flow_has_four_packets_of_five() {
+        let counts = packets_per_flow(&arrivals(Pattern::HotFlow, 100_000));
+        assert_eq!(counts.len(), 256);
+        let hot = counts.values().max().unwrap();
+        assert!((79_000..81_000).contains(hot), "{hot}");
+    }
+
+    #[test]
+    fn most_flows_are_mice_and_elephants_have_most_packets() {
+        let counts = packets_per_flow(&arrivals(Pattern::HeavyTailed, 1_000_000));
+        let mut sizes: Vec<_> = counts.into_values().collect();
+        sizes.sort_unstable();
+        let (mice, elephants) = sizes.split_at(sizes.len() * 9 / 10);
+        assert!(elephants.iter().sum::<usize>() > 2 * mice.iter().sum::<usize>());
+    }
+
+    #[test]
+    fn a_burst_is_of_one_flow_and_silence_follows() {
+        let all = arrivals(Pattern::Bursts, 100_000);
+        let changes = all.windows(2).filter(|pair| pair[0].flow != pair[1].flow).count();
+        assert!(changes < 2_000, "{changes}");
+        let silences = all.windows(2).filter(|pair| pair[1].time_ns - pair[0].time_ns > 100_000).count();
+        assert!(silences > changes / 2, "{silences} of {changes}");
+    }
+
+    #[test]
+    fn the_simulator_gets_every_packet_once() {
+        let rss = Rss::new(HashKey::Symmetric, 4);
+        let stream = Model { packets: 10_000, ..Model::new(Pattern::HeavyTailed, 1) }.stream();
+        let count = |arrivals: &Arrivals| match arrivals {
+            Arrivals::Recorded(times) => times.len(),
+            other => panic!("{other:?}"),
+        };
+        let by_queue = stream.arrivals_by_queue(&rss, Duration::MAX);
+        assert_eq!(by_queue.iter().map(count).sum::<usize>(), 10_000);
+        assert_eq!(by_queue.len(), 4);
+    }
+
+    /// What is published of the trace, see `standard`.
+    #[test]
+    fn the_standard_trace_has_the_papers_features() {
+        let stream = Model::standard(1).stream();
+        let rss = Rss::new(HashKey::Standard, STANDARD_QUEUES);
+        let mut queues = stream.flows().queues(&rss);
+        let mut bins = vec![[0_u32; STANDARD_QUEUES as usize]; 3200];
+        for arrival in stream {
+            bins[(arrival.time_ns / 10_000_000) as usize][queues.queue_of(arrival.flow) as usize] += 1;
+        }
+        let sum = |queue: u32, from: usize, to: usize| -> u32 {
+            bins[from..to].iter().map(|bin| bin[queue as usize]).sum()
+        };
+        let total: u32 = (0..STANDARD_QUEUES).map(|queue| sum(queue, 0, 3200)).sum();
+        assert_eq!(u64::from(total), STANDARD_PACKETS);
+        for second in 10..32 {
+            let rate = sum(TOLD_HOT_QUEUE, second * 100, second * 100 + 100);
+            assert!((78_000..82_000).contains(&rate), "{rate} in second {second}");
+        }
+        assert_eq!(sum(TOLD_BURSTY_QUEUE, 100, 3200), 31 * 20_000);
+        assert_eq!(sum(TOLD_BURSTY_QUEUE, 386, 397), PUBLISHED_BURST_PACKETS);
+        let highest = bins.iter().map(|bin| bin[TOLD_BURSTY_QUEUE as usize]).max().unwrap();
+        assert!((2_724..3_000).contains(&highest), "the figure's axis ends at 3,000: {highest}");
+    }
+
+    #[test]
+    fn the_standard_traces_imbalance_does_not_depend_on_the_number_of_queues() {
+        for (key, queues) in [(HashKey::Standard, 4), (HashKey::Symmetric, 6), (HashKey::Standard, 2)] {
+            let rss = Rss::new(key, queues);
+            let stream = Model::standard(1).stream();
+            let mut flow_queues = stream.flows().queues(&rss);
+            let mut packets = vec![0_u64; queues as usize];
+            let late = stream.skip_while(|arrival| arrival.time_ns < 10 * SECOND_NS).take(500_000);
+            late.for_each(|arrival| packets[flow_queues.queue_of(arrival.flow) as usize] += 1);
+            let fullest = packets.iter().max().unwrap();
+            assert!(fullest * u64::from(queues) > 500_000 * 5 / 4, "{packets:?}");
+        }
+    }
+}
