@@ -4,18 +4,19 @@ use std::fs::{self, File};
 use std::io;
 use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant};
 
 use clap::{Args, ValueEnum};
 use wirecap::filter::FilterRequest;
-use wirecap::savefile::{self, FileSink, Format, Record, Section, Sink, StreamSink, WriteError};
-use wirecap::{Account, Capture, Chunk, Ledger, Packet, Reception, Timestamp, Timestamps, Worker, grouped};
+use wirecap::savefile::{self, FileSink, Format, Sink, StreamSink, WriteError};
+use wirecap::{Capture, Chunk, Ledger, Packet, Timestamp, Timestamps, Worker, grouped};
 
 use crate::failure::Failure;
 use crate::filter::{FilterOptions, filtered};
 use crate::merge::Merge;
 use crate::options::CaptureOptions;
 use crate::progress::Progress;
+use crate::recording;
 use crate::size;
 
 /// Record packets to a file, or to a pipe with -w -
@@ -34,7 +35,9 @@ pub(crate) struct Arguments {
 
     /// Whose arrival time is read from the clock: every packet's, or, with the engine xdp, that of the first
     /// of a batch and every eighth, which those behind it share: up to a few microseconds early, and cheaper;
-    /// hardware: by the device's clock; none: packets have no times, and are written as they come
+    /// hardware: by the device's clock as it stands, where its driver shows it to XDP programs and stamps every
+    /// packet ("hwstamp_ctl -i DEV -r 1"); none: packets have no times. With the last two, packets of several rings are
+    /// written as they come
     #[arg(long, value_enum, default_value_t = TimestampName::Batch)]
     timestamp: TimestampName,
 
@@ -165,8 +168,8 @@ struct Recorder<S: Sink> {
     flushed: Instant,
     /// Packets that arrived after the last one that was asked for, or that could be written.
     surplus: u64,
-    /// Packets bear times, by which rings are merged.
-    has_times: bool,
+    /// Packets bear times of the system's clock, by which rings are merged.
+    has_system_times: bool,
     /// The filter, in words.
     filter: Option<String>,
 }
@@ -179,35 +182,20 @@ impl<S: Sink> Recorder<S> {
         filter: Option<FilterRequest>,
     ) -> Result<Self, Failure> {
         let options = &arguments.options;
-        let section = Section {
-            application: Some(concat!("wirecap ", env!("CARGO_PKG_VERSION")).to_owned()),
-            os: operating_system(),
-            hardware: None,
-            comment: None,
-        };
-        let mut writer = savefile::Writer::new(sink, arguments.format.into(), &section);
+        let mut writer = savefile::Writer::new(sink, arguments.format.into(), &recording::section());
         let filter = filter.map(|filter| filter.to_string());
         for interface in capture.interfaces() {
-            writer.add_interface(&savefile::Interface {
-                name: Some(interface.device.name.clone()),
-                hardware: interface.device.driver.clone(),
-                os: operating_system(),
-                link_type: interface.device.savefile_link_type(),
-                snap_len: interface.snap_len,
-                time_source: time_source(&interface.reception, arguments.timestamp).map(str::to_owned),
-                filter: interface.filter.as_ref().map(ToString::to_string),
-                ..savefile::Interface::default()
-            })?;
+            writer.add_interface(&recording::interface(interface, arguments.timestamp.into()))?;
         }
         Ok(Self {
             writer,
             interfaces: capture.interfaces().len(),
-            started: now(),
+            started: recording::now(),
             left: options.count.unwrap_or(u64::MAX),
             deadline: options.duration.map(|duration| Instant::now() + duration),
             flushed: Instant::now(),
             surplus: 0,
-            has_times: arguments.timestamp != TimestampName::None,
+            has_system_times: !matches!(arguments.timestamp, TimestampName::None | TimestampName::Hardware),
             filter,
         })
     }
@@ -216,7 +204,7 @@ impl<S: Sink> Recorder<S> {
     fn record(&mut self, capture: &Capture, progress: &mut Progress) -> Result<(), Failure> {
         let mut worker = capture.workers().pop().expect("a new capture has its workers");
         let rings = capture.rings().len();
-        let outcome = if rings == 1 || !self.has_times {
+        let outcome = if rings == 1 || !self.has_system_times {
             self.record_ring(capture, &mut worker, progress)
         } else {
             self.record_merged(capture, &mut worker, progress)
@@ -261,7 +249,7 @@ impl<S: Sink> Recorder<S> {
         let held_max = rings * capture.geometry().cells() as usize / 4;
         let mut merge = Merge::new(rings, held_max, delay.unwrap_or_default());
         while !worker.is_finished() {
-            let before = now();
+            let before = recording::now();
             let empty: Vec<bool> = capture.backlogs().into_iter().map(|backlog| backlog == 0).collect();
             let pause = if merge.is_empty() { IDLE_PAUSE } else { MERGE_PAUSE };
             if let Some(chunk) = worker.next_chunk_timeout(pause)? {
@@ -301,14 +289,7 @@ impl<S: Sink> Recorder<S> {
             return Ok(());
         }
         self.left -= 1;
-        self.writer.write(&Record {
-            interface: chunk.interface_index() as u32,
-            timestamp: packet.timestamp(),
-            queue: packet.queue(),
-            direction: None,
-            wire_len: packet.wire_len(),
-            data: packet.data(),
-        })
+        self.writer.write(&recording::record(chunk, packet))
     }
 
     fn housekeeping(&mut self, capture: &Capture, progress: &mut Progress) -> Result<(), Failure> {
@@ -326,21 +307,7 @@ impl<S: Sink> Recorder<S> {
 
     /// Writes each interface's counts, and everything that is still in memory.
     fn finish(&mut self, ledger: &Ledger, interfaces: &[usize]) -> Result<(), WriteError> {
-        let mut rings = ledger.rings.iter();
-        for (interface, &ring_count) in interfaces.iter().enumerate() {
-            let own: Vec<_> = rings.by_ref().take(ring_count).map(|ring| &ring.account).collect();
-            let sum = |count: fn(&Account) -> u64| own.iter().copied().map(count).sum();
-            self.writer.statistics(&savefile::Statistics {
-                interface: interface as u32,
-                start: Some(self.started),
-                end: Some(now()),
-                received: own.iter().map(|account| account.seen).sum(),
-                dropped_by_interface: ledger.device_drops[interface],
-                accepted_by_filter: Some(sum(|account| account.offered)),
-                dropped_by_os: Some(sum(|account| account.dropped.total())),
-                delivered: Some(sum(|account| account.delivered)),
-            })?;
-        }
+        recording::write_statistics(&mut self.writer, self.started, ledger, interfaces)?;
         self.writer.flush()
     }
 
@@ -353,27 +320,5 @@ impl<S: Sink> Recorder<S> {
             surplus => format!("; {} more arrived before the capture was stopped", grouped(surplus)),
         };
         format!("wrote {} packets, {}, to {name}{surplus}", grouped(packets), size::human_bytes(bytes))
-    }
-}
-
-fn now() -> Timestamp {
-    let since_epoch = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-    Timestamp::from_unix_nanos(since_epoch.as_nanos() as u64)
-}
-
-fn operating_system() -> Option<String> {
-    let release = fs::read_to_string("/proc/sys/kernel/osrelease").ok()?;
-    Some(format!("Linux {}", release.trim()))
-}
-
-/// Whose clock the packets' times are by; none if they have no times.
-fn time_source(reception: &Reception, timestamp: TimestampName) -> Option<&'static str> {
-    match reception {
-        _ if timestamp == TimestampName::None => None,
-        Reception::Xdp { timestamps: Timestamps::Batch, .. } => {
-            Some("XDP program, CLOCK_TAI as UTC, read for the first packet of a batch and for every eighth")
-        }
-        Reception::Xdp { .. } => Some("XDP program, CLOCK_TAI as UTC, read for every packet"),
-        _ => Some("packet socket, CLOCK_REALTIME"),
     }
 }

@@ -87,7 +87,9 @@ failed_from!(
     std::io::Error,
     wirecap::CaptureError,
     wirecap::device::DeviceError,
+    wirecap::savefile::ReadError,
     wirecap::savefile::WriteError,
+    wirecap_lab::runner::RunnerError,
     wirecap_testbed::SendError,
     serde_json::Error
 );

@@ -1,14 +1,13 @@
 //! `wirecap generate`: sends synthetic frames on an interface.
 
+mod model;
 mod xdp;
 
 use std::fmt;
-use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use clap::{ArgGroup, Args, ValueEnum};
+use clap::Args;
 use serde_json::json;
-use wirecap::device::{Device, XdpFeatures};
 use wirecap::{OpenError, grouped};
 use wirecap_testbed::{
     AfXdpSender, Counters, Generator, Interface, Load, Namespace, Rate, Run, SendError, SetupError, Sizes,
@@ -16,7 +15,7 @@ use wirecap_testbed::{
 };
 
 use crate::failure::Failure;
-use crate::progress::Progress;
+use crate::sending::{Via, Watch, counted, find, mac, per_second, takes_xdp_frames};
 use crate::signals::Interruption;
 use crate::size;
 use xdp::XdpRun;
@@ -27,19 +26,22 @@ use xdp::XdpRun;
 /// carries its queue and number in its payload. Unless --to-mac says otherwise they are addressed to the
 /// interface's own hardware address: whatever is at the other end of the cable sees them, and a switch
 /// sends them no further.
+///
+/// Without --model frames follow each other evenly, or as fast as possible, in flows that take turns. With
+/// it, times, flows and lengths are those of a traffic model, the same for the same seed, and flows come to
+/// the receiver's queues as a NIC's RSS would spread them.
 #[derive(Debug, Args)]
-#[command(group(ArgGroup::new("end").required(true).multiple(true).args(["count", "duration"])))]
 pub(crate) struct Arguments {
     /// Interface to send on
-    #[arg(short, long, value_name = "DEV")]
-    interface: String,
+    #[arg(short, long, value_name = "DEV", required_unless_present = "write")]
+    interface: Option<String>,
 
-    /// Queues to send on, with a thread each: 0, 0,2,3; on a veth a frame arrives at the same queue
-    #[arg(long = "queue", value_name = "N", value_delimiter = ',', default_value = "0")]
-    queues: Vec<u32>,
+    /// Queues to send on, with a thread each: 0, 0,2,3; on a veth a frame arrives at the same queue [default: 0]
+    #[arg(long = "queue", value_name = "N", value_delimiter = ',', conflicts_with = "model")]
+    queue: Vec<u32>,
 
-    /// How frames are sent
-    #[arg(long, value_enum, default_value_t = Via::Auto)]
+    /// How frames are sent; those of a model by xdp
+    #[arg(long, value_enum, default_value_t = Via::Auto, conflicts_with = "model")]
     via: Via,
 
     /// End after this many frames, on all queues together
@@ -50,48 +52,30 @@ pub(crate) struct Arguments {
     #[arg(long, value_name = "TIME", value_parser = size::duration)]
     duration: Option<Duration>,
 
-    /// Length in bytes without checksum: 60, 60-1514 for lengths from all over the range, or imix
-    #[arg(long, value_name = "BYTES", value_parser = sizes, default_value = "60")]
-    size: Sizes,
+    /// Length in bytes without checksum: 60, 60-1514 for lengths from all over the range, or imix [default:
+    /// 60, or that of the model]
+    #[arg(long, value_name = "BYTES", value_parser = sizes)]
+    size: Option<Sizes>,
 
-    /// Frames per second on all queues together: 500, 10k, 1.5M [default: as fast as possible]
+    /// Frames per second on all queues together: 500, 10k, 1.5M [default: as fast as possible, or 100k with
+    /// a model]
     #[arg(long, value_name = "RATE", value_parser = size::rate)]
     rate: Option<u64>,
 
-    /// Flows on each queue, by source port and address
-    #[arg(long, value_name = "N", default_value_t = 1,
-          value_parser = clap::value_parser!(u32).range(1..=1 << 24))]
-    flows: u32,
+    /// Flows on each queue, or of the model [default: 1, or 256 with a model]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1 << 24))]
+    flows: Option<u32>,
 
     /// Destination hardware address [default: the interface's own]
     #[arg(long, value_name = "MAC", value_parser = mac)]
     to_mac: Option<[u8; 6]>,
 
+    #[command(flatten)]
+    model: model::Options,
+
     /// Print what was sent as one JSON object on standard output
     #[arg(long)]
     json: bool,
-}
-
-/// Who makes the frames and hands them to the interface.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-enum Via {
-    /// kernel if it reaches the queues and the interface takes its frames, else xdp
-    Auto,
-    /// Inside the kernel, by test runs of an XDP program: the fastest; on a veth, CPU n sends to queue n
-    /// modulo the number of queues, and the peer must have an XDP program or GRO
-    Kernel,
-    /// By AF_XDP sockets, on any queue
-    Xdp,
-}
-
-impl fmt::Display for Via {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Auto => "auto",
-            Self::Kernel => "kernel",
-            Self::Xdp => "xdp",
-        })
-    }
 }
 
 /// One queue's share of what is sent.
@@ -120,18 +104,30 @@ trait Running {
     fn outcome(self) -> Result<Vec<SentOnQueue>, SendError>;
 }
 
-/// Longest time between two looks at the clock.
-const GLANCE: Duration = Duration::from_millis(20);
-/// How long an interface's counters may take to show what was sent.
-const COUNTERS_DELAY: Duration = Duration::from_millis(500);
-
 pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
-    let device = find(&arguments.interface)?;
+    if arguments.duration.is_some_and(|duration| duration.is_zero()) {
+        return Err(Failure::Usage("--duration must be longer than 0".to_owned()));
+    }
+    if !model::ends_by_itself(arguments) && arguments.count.is_none() && arguments.duration.is_none() {
+        return Err(Failure::Usage("say when to end: --count FRAMES or --duration TIME".to_owned()));
+    }
+    if arguments.model.model.is_none() && arguments.model.spread.is_given() {
+        let message =
+            "--queues and --key spread the flows of a --model; without one, name the queues: --queue 0,1";
+        return Err(Failure::Usage(message.to_owned()));
+    }
+    if let Some(file) = &arguments.model.write {
+        return model::write(arguments, file);
+    }
+    let device = find(arguments.interface.as_deref().expect("clap requires it"))?;
     let interface = Interface::find(&Namespace::current()?, &device.name)?;
+    if arguments.model.model.is_some() {
+        return model::send(arguments, &device, &interface);
+    }
     let shares = shares(arguments, &interface)?;
     let traffic = Traffic {
-        sizes: arguments.size.clone(),
-        flows: arguments.flows,
+        sizes: arguments.size.clone().unwrap_or(Sizes::fixed(FRAME_BYTES_MIN)),
+        flows: arguments.flows.unwrap_or(1),
         source_mac: interface.mac,
         destination_mac: arguments.to_mac.unwrap_or(interface.mac),
         ..Traffic::to(&interface)
@@ -149,7 +145,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
         via,
         frames: sent.iter().map(|queue| queue.frames).sum(),
         duration: sent.iter().map(|queue| queue.duration).max().unwrap_or_default(),
-        counted: counted(&mut counters, sent.iter().map(|queue| queue.frames).sum())?,
+        counted: counted(&mut counters, sent.iter().map(|queue| queue.frames).sum())?.frames,
         sent,
     };
     eprintln!("{report}");
@@ -159,29 +155,9 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Looks the interface up, and refuses one on which nothing is to be sent.
-fn find(name: &str) -> Result<Device, Failure> {
-    let device = Device::find(name).map_err(OpenError::from)?;
-    if !device.is_ethernet() {
-        let link_type = device.link_type;
-        let message = format!("{name} is not an Ethernet interface (its type is {link_type}); name another");
-        return Err(Failure::Failed(message.into()));
-    }
-    if !device.up {
-        return Err(OpenError::InterfaceDown { interface: device.name }.into());
-    }
-    Ok(device)
-}
-
-/// Whether the interface says that it takes frames made inside the kernel: a veth only does while its
-/// peer has an XDP program or GRO, and loses them without a trace otherwise. Older kernels do not tell.
-fn takes_xdp_frames(device: &Device) -> bool {
-    device.xdp.is_none_or(|support| support.features.contains(XdpFeatures::NDO_XMIT))
-}
-
 /// Divides frames and rate among the queues.
 fn shares(arguments: &Arguments, interface: &Interface) -> Result<Vec<Share>, Failure> {
-    let queues = &arguments.queues;
+    let queues: &[u32] = if arguments.queue.is_empty() { &[0] } else { &arguments.queue };
     let queue_count = queues.len() as u64;
     for (index, queue) in queues.iter().enumerate() {
         if queues[..index].contains(queue) {
@@ -195,9 +171,6 @@ fn shares(arguments: &Arguments, interface: &Interface) -> Result<Vec<Share>, Fa
     if arguments.rate.is_some_and(|rate| rate < queue_count) {
         let message = format!("--rate must be at least one frame per second and queue: {queue_count}");
         return Err(Failure::Usage(message));
-    }
-    if arguments.duration.is_some_and(|duration| duration.is_zero()) {
-        return Err(Failure::Usage("--duration must be longer than 0".to_owned()));
     }
     let part = |whole: u64, index: u64| whole / queue_count + u64::from(index < whole % queue_count);
     let share = |(index, queue): (u64, &u32)| Share {
@@ -223,35 +196,19 @@ fn send(
         if via == Via::Kernel || shares.iter().all(|share| generator.reaches(share.queue)) {
             let loads: Vec<Load> =
                 shares.iter().map(|share| Load::new(share.queue, share.frames).at(share.rate)).collect();
-            return Ok((Via::Kernel, watch.to_the_end(generator.start(&loads)?)?));
+            return Ok((Via::Kernel, to_the_end(&watch, generator.start(&loads)?)?));
         }
     }
     let senders = shares.iter().map(|share| AfXdpSender::on(interface, share.queue));
     let run = XdpRun::start(senders.collect::<Result<_, SetupError>>()?, traffic, shares);
-    Ok((Via::Xdp, watch.to_the_end(run)?))
+    Ok((Via::Xdp, to_the_end(&watch, run)?))
 }
 
-/// When to end.
-struct Watch<'a> {
-    duration: Option<Duration>,
-    interruption: &'a Interruption,
-}
-
-impl Watch<'_> {
-    /// Shows how sending gets on, and ends it by time or signal if it does not end by itself.
-    fn to_the_end(&self, run: impl Running) -> Result<Vec<SentOnQueue>, SendError> {
-        let (started, mut progress) = (Instant::now(), Progress::new());
-        while !run.is_finished() {
-            let left = self.duration.map(|duration| duration.saturating_sub(started.elapsed()));
-            if left.is_some_and(|left| left.is_zero()) || self.interruption.came() {
-                break;
-            }
-            thread::sleep(left.unwrap_or(GLANCE).min(GLANCE));
-            progress.tick_sent(run.frames());
-        }
-        run.stop();
-        run.outcome()
-    }
+/// Waits until it has finished, or the watch ends it.
+fn to_the_end(watch: &Watch<'_>, run: impl Running) -> Result<Vec<SentOnQueue>, SendError> {
+    watch.wait(|| run.is_finished(), || run.frames());
+    run.stop();
+    run.outcome()
 }
 
 impl Running for Run<'_> {
@@ -274,18 +231,6 @@ impl Running for Run<'_> {
             duration: sent.duration,
         };
         Ok(self.wait()?.iter().map(on_queue).collect())
-    }
-}
-
-/// How many frames the interface says it has sent or lost, once that is as many as were handed to it.
-fn counted(counters: &mut Counters, frames: u64) -> Result<u64, SetupError> {
-    let deadline = Instant::now() + COUNTERS_DELAY;
-    loop {
-        let counted = counters.since_start()?.handed_over();
-        if counted >= frames || Instant::now() >= deadline {
-            return Ok(counted);
-        }
-        thread::sleep(GLANCE);
     }
 }
 
@@ -351,10 +296,6 @@ impl fmt::Display for Report<'_> {
     }
 }
 
-fn per_second(frames: u64, duration: Duration) -> f64 {
-    if duration.is_zero() { 0.0 } else { frames as f64 / duration.as_secs_f64() }
-}
-
 const FRAME_BYTES_MIN: u16 = 60;
 /// Different lengths that a range is represented by.
 const LENGTHS_MAX: u32 = 64;
@@ -383,15 +324,6 @@ fn spread(shortest: u32, longest: u32) -> Sizes {
     Sizes::mix(&(0..=steps).map(|step| (length(step), 1)).collect::<Vec<_>>())
 }
 
-/// `02:00:00:00:00:01`
-fn mac(text: &str) -> Result<[u8; 6], String> {
-    let is_byte = |text: &str| text.len() == 2 && text.bytes().all(|digit| digit.is_ascii_hexdigit());
-    let byte = |text: &str| u8::from_str_radix(text, 16).ok().filter(|_| is_byte(text));
-    let bytes: Option<Vec<u8>> = text.split(':').map(byte).collect();
-    let bytes = bytes.and_then(|bytes| bytes.try_into().ok());
-    bytes.ok_or_else(|| "write six bytes in hexadecimal, such as 02:00:00:00:00:01".to_owned())
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -410,21 +342,6 @@ mod tests {
     fn sizes_that_cannot_be_are_refused() {
         for bad in ["", "59", "0-60", "100-100", "200-100", "60-", "-60", "70000", "imix2", "60 "] {
             assert!(sizes(bad).is_err(), "{bad:?} was taken");
-        }
-    }
-
-    #[test]
-    fn hardware_addresses_have_six_bytes() {
-        assert_eq!(mac("02:00:5e:00:00:Ff"), Ok([2, 0, 0x5e, 0, 0, 0xff]));
-        for bad in [
-            "",
-            "02:00:00:00:00",
-            "02:00:00:00:00:00:00",
-            "2:0:0:0:0:0",
-            "02-00-00-00-00-00",
-            "+2:00:00:00:00:00",
-        ] {
-            assert!(mac(bad).is_err(), "{bad:?} was taken");
         }
     }
 }

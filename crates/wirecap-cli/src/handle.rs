@@ -1,19 +1,17 @@
 //! `wirecap handle`: applies the filter x times to every packet, one worker per ring (the paper's
-//! pkt_handler and multi_pkt_handler). With x = 300 it stands for an application that is too slow; with
-//! `--cost` it waits instead of computing, so that two cores can play many slow ones.
+//! pkt_handler and multi_pkt_handler). With x = 300 it stands for an application that is too slow.
 
 use std::thread;
 use std::time::{Duration, Instant};
 
 use clap::Args;
-use wirecap::filter::{Context, Filter, Interpreter};
-use wirecap::savefile::LinkType;
-use wirecap::{Capture, CaptureError, Chunk, Worker, grouped};
+use wirecap::{Capture, CaptureError, Worker, grouped};
 
 use crate::failure::Failure;
 use crate::options::CaptureOptions;
 use crate::progress::Progress;
 use crate::size;
+use crate::weight::{Weight, WeightOptions};
 
 /// Process every packet x times by the filter, as an application of chosen weight
 #[derive(Debug, Args)]
@@ -21,20 +19,15 @@ pub(crate) struct Arguments {
     #[command(flatten)]
     options: CaptureOptions,
 
-    /// How often the filter is applied to each packet
-    #[arg(short = 'x', long, value_name = "TIMES", default_value_t = 0)]
-    times: u32,
-
-    /// Wait so many nanoseconds for each packet, once per chunk, instead of computing
-    #[arg(long, value_name = "NANOSECONDS", default_value_t = 0)]
-    cost: u64,
+    #[command(flatten)]
+    weight: WeightOptions,
 
     /// How many workers share the rings; of queues that are fewer, rings are made by flow [default: one per ring]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
     workers: Option<u16>,
 
     /// The filter that is applied; packets that it rejects are counted, not dropped
-    #[arg(value_name = "FILTER", default_values_t = ["131.225.2".to_owned(), "and".to_owned(), "udp".to_owned()])]
+    #[arg(value_name = "FILTER", default_values_t = ["net".to_owned(), "131.225.2".to_owned(), "and".to_owned(), "udp".to_owned()])]
     filter: Vec<String>,
 }
 
@@ -50,15 +43,13 @@ struct Handled {
 
 pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
     let expression = arguments.filter.join(" ");
-    let filter = Filter::compile(&expression, LinkType::ETHERNET, arguments.options.interfaces.snap_len)
-        .map_err(|error| Failure::Failed(error.into()))?;
-    let interpreter = Interpreter::new(&filter).map_err(|error| Failure::Failed(error.into()))?;
+    let weight = Weight::new(arguments.weight, &expression, arguments.options.interfaces.snap_len)?;
     let capture = arguments.options.open(|builder| match arguments.workers {
         Some(count) => builder.workers(count.into()),
         None => builder,
     })?;
     let outcomes = thread::scope(|scope| {
-        let handle = |worker| scope.spawn(|| handle(worker, arguments, &interpreter, &capture));
+        let handle = |worker| scope.spawn(|| handle(worker, &weight, &capture));
         let workers: Vec<_> = capture.workers().into_iter().map(handle).collect();
         watch(&capture, &arguments.options, || workers.iter().all(thread::ScopedJoinHandle::is_finished));
         let join = |worker: thread::ScopedJoinHandle<'_, _>| worker.join().expect("handling does not panic");
@@ -89,40 +80,17 @@ fn watch(capture: &Capture, options: &CaptureOptions, done: impl Fn() -> bool) {
     }
 }
 
-fn handle(
-    mut worker: Worker,
-    arguments: &Arguments,
-    interpreter: &Interpreter,
-    capture: &Capture,
-) -> Result<Handled, CaptureError> {
+fn handle(mut worker: Worker, weight: &Weight, capture: &Capture) -> Result<Handled, CaptureError> {
     let mut handled = Handled::default();
     while !worker.is_finished() {
         let chunk = worker.next_chunk_timeout(PATIENCE).inspect_err(|_| capture.stop())?;
         let Some(chunk) = chunk else { continue };
         let begin = Instant::now();
-        handled.matched += process(&chunk, arguments.times, interpreter);
-        if arguments.cost > 0 {
-            thread::sleep(Duration::from_nanos(arguments.cost * chunk.len() as u64));
-        }
+        handled.matched += weight.process(&chunk);
         handled.packets += chunk.len() as u64;
         handled.busy += begin.elapsed();
     }
     Ok(handled)
-}
-
-/// Applies the filter to every packet, `times` times, and counts those that match.
-fn process(chunk: &Chunk, times: u32, interpreter: &Interpreter) -> u64 {
-    let context = Context::default();
-    let mut matched = 0;
-    for packet in chunk {
-        let mut verdict = 0;
-        for _ in 0..times {
-            // The optimiser must not see that the verdict is the same each time.
-            verdict = interpreter.matches(std::hint::black_box(packet.data()), packet.wire_len(), &context);
-        }
-        matched += u64::from(verdict > 0);
-    }
-    matched
 }
 
 impl Handled {

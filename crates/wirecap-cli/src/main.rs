@@ -1,4 +1,4 @@
-//! The `wirecap` command: records, counts and generates packets.
+//! The `wirecap` command: records, counts, forwards and generates packets.
 
 mod capture;
 mod count;
@@ -6,17 +6,23 @@ mod demo;
 mod devices;
 mod failure;
 mod filter;
+mod forward;
 mod generate;
 mod handle;
 mod interfaces;
+mod lab;
 mod man;
 mod merge;
 mod options;
 mod profile;
 mod progress;
+mod recording;
+mod replay;
 mod screen;
+mod sending;
 mod signals;
 mod size;
+mod weight;
 
 use std::process::ExitCode;
 
@@ -36,9 +42,12 @@ enum Command {
     Count(count::Arguments),
     Profile(profile::Arguments),
     Handle(handle::Arguments),
+    Forward(forward::Arguments),
     Devices(devices::Arguments),
     Generate(generate::Arguments),
+    Replay(replay::Arguments),
     Demo(demo::Arguments),
+    Lab(lab::Arguments),
     #[command(hide = true)]
     ManPages(man::Arguments),
 }
@@ -49,9 +58,12 @@ fn main() -> ExitCode {
         Command::Count(arguments) => count::run(&arguments),
         Command::Profile(arguments) => profile::run(&arguments),
         Command::Handle(arguments) => handle::run(&arguments),
+        Command::Forward(arguments) => forward::run(&arguments),
         Command::Devices(arguments) => devices::run(&arguments),
         Command::Generate(arguments) => generate::run(&arguments),
+        Command::Replay(arguments) => replay::run(&arguments),
         Command::Demo(arguments) => demo::run(&arguments),
+        Command::Lab(arguments) => lab::run(&arguments),
         Command::ManPages(arguments) => man::run(&arguments, Cli::command()),
     };
     match outcome {

@@ -23,13 +23,8 @@ pub(crate) struct CaptureOptions {
     #[arg(short, long, value_name = "FILE", conflicts_with = "interfaces")]
     read: Option<PathBuf>,
 
-    /// How packets are captured: auto takes xdp where the host misses nothing by it, else packet
-    #[arg(long, value_enum, default_value_t = EngineName::Auto)]
-    engine: EngineName,
-
-    /// With --engine xdp: capture also where the host uses the interface; it gets none of the packets captured
-    #[arg(long)]
-    take: bool,
+    #[command(flatten)]
+    engine: EngineOptions,
 
     /// With --engine xdp: drop what the filter does not want, instead of leaving it to the host
     #[arg(long)]
@@ -38,6 +33,38 @@ pub(crate) struct CaptureOptions {
     /// Which packets: received, sent or both [default: both with --engine packet, unless queues are named]
     #[arg(short = 'Q', long, value_enum)]
     direction: Option<DirectionName>,
+
+    /// The rings share their cells: each has a quarter of R x M for itself, and more in a burst
+    ///
+    /// A ring keeps a quarter of R x M packets at any pace, whatever the others are doing, and takes what else
+    /// it needs from what is shared, while no more than a quarter comes from one look of the keeper to
+    /// the next, as with --warm. --engine xdp only, and with a queue for each ring.
+    #[arg(long)]
+    elastic: bool,
+
+    /// End after this many packets
+    #[arg(short, long, value_name = "PACKETS", value_parser = clap::value_parser!(u64).range(1..))]
+    pub(crate) count: Option<u64>,
+
+    /// End after this time: 10s, 500ms, 5m
+    #[arg(long, value_name = "TIME", value_parser = size::duration)]
+    pub(crate) duration: Option<Duration>,
+
+    /// Print the final ledger as one JSON object on standard output
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+/// Options of all commands that open interfaces: by which engine, with which pools, by which workers.
+#[derive(Debug, Clone, Args)]
+pub(crate) struct EngineOptions {
+    /// How packets are captured: auto takes xdp where the host misses nothing by it, else packet
+    #[arg(long, value_enum, default_value_t = EngineName::Auto)]
+    engine: EngineName,
+
+    /// With --engine xdp: capture also where the host uses the interface; it gets none of the packets captured
+    #[arg(long)]
+    take: bool,
 
     /// M: cells per chunk, the most packets handed over at once
     #[arg(short = 'M', long = "chunk", value_name = "CELLS", default_value_t = wirecap::DEFAULT_CHUNK_CELLS)]
@@ -72,14 +99,6 @@ pub(crate) struct CaptureOptions {
     #[arg(long, value_name = "K|off", value_parser = parse_warm, default_value = "off")]
     warm: Warm,
 
-    /// The rings share their cells: each has a quarter of R x M for itself, and more in a burst
-    ///
-    /// A ring keeps a quarter of R x M packets at any pace, whatever the others are doing, and takes what else
-    /// it needs from what is shared, while no more than a quarter comes from one look of the keeper to
-    /// the next, as with --warm. --engine xdp only, and with a queue for each ring.
-    #[arg(long)]
-    elastic: bool,
-
     /// Where workers run: auto (near the CPU that receives their queue), off, or a list of CPUs: 0,2-3
     #[arg(long, value_name = "auto|off|CPUS", value_parser = parse_pin, default_value = "off")]
     pin: Pin,
@@ -87,18 +106,6 @@ pub(crate) struct CaptureOptions {
     /// Do not put the interface into promiscuous mode
     #[arg(short = 'p', long)]
     no_promiscuous_mode: bool,
-
-    /// End after this many packets
-    #[arg(short, long, value_name = "PACKETS", value_parser = clap::value_parser!(u64).range(1..))]
-    pub(crate) count: Option<u64>,
-
-    /// End after this time: 10s, 500ms, 5m
-    #[arg(long, value_name = "TIME", value_parser = size::duration)]
-    pub(crate) duration: Option<Duration>,
-
-    /// Print the final ledger as one JSON object on standard output
-    #[arg(long)]
-    pub(crate) json: bool,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -150,21 +157,52 @@ impl CaptureOptions {
             }
             (None, None) => unreachable!("clap requires a file or an interface"),
         };
-        let builder = source
-            .engine(self.engine.into())
-            .take(self.take)
-            .drop_rejected(self.drop_rejected)
-            .chunk(self.chunk)
-            .promiscuous(!self.no_promiscuous_mode)
-            .snap_len(self.interfaces.snap_len)
-            .stuck_after(self.stuck_after)
-            .pin(self.pin.clone());
+        let builder =
+            self.engine.on(source).drop_rejected(self.drop_rejected).snap_len(self.interfaces.snap_len);
         let builder = match self.direction {
             Some(direction) => builder.direction(direction.into()),
             None => builder,
         };
+        if self.elastic { builder.elastic() } else { builder }
+    }
+
+    /// Opens the capture, with whatever `adjust` adds, ready to be stopped by Ctrl-C, and says on
+    /// standard error what was opened.
+    pub(crate) fn open(
+        &self,
+        adjust: impl FnOnce(CaptureBuilder) -> CaptureBuilder,
+    ) -> Result<Capture, Failure> {
+        let capture = adjust(self.builder()).open()?;
+        stop_on_signals(capture.stopper())?;
+        self.engine.describe(&capture, "capturing");
+        if let Some(file) = &self.read {
+            eprintln!("reading {}", file.display());
+        }
+        warn(&capture.ledger().warnings);
+        Ok(capture)
+    }
+
+    /// Prints the final ledger: for people on standard error, for programs on standard output.
+    pub(crate) fn report(&self, ledger: &Ledger) -> Result<(), Failure> {
+        show(ledger);
+        if self.json {
+            println!("{}", serde_json::to_string(ledger)?);
+        }
+        Ok(())
+    }
+}
+
+impl EngineOptions {
+    /// With these options.
+    pub(crate) fn on(&self, builder: CaptureBuilder) -> CaptureBuilder {
+        let builder = builder
+            .engine(self.engine.into())
+            .take(self.take)
+            .chunk(self.chunk)
+            .promiscuous(!self.no_promiscuous_mode)
+            .stuck_after(self.stuck_after)
+            .pin(self.pin.clone());
         let builder = self.warm.0.into_iter().fold(builder, CaptureBuilder::warm);
-        let builder = if self.elastic { builder.elastic() } else { builder };
         let builder = match self.threshold {
             Some(percent) => builder.advanced(percent / 100.0),
             None => builder.basic(),
@@ -176,40 +214,28 @@ impl CaptureOptions {
         }
     }
 
-    /// Opens the capture, with whatever `adjust` adds, ready to be stopped by Ctrl-C, and says on
-    /// standard error what was opened.
-    pub(crate) fn open(
-        &self,
-        adjust: impl FnOnce(CaptureBuilder) -> CaptureBuilder,
-    ) -> Result<Capture, Failure> {
-        let capture = adjust(self.builder()).open()?;
-        stop_on_signals(capture.stopper())?;
-        capture.interfaces().iter().for_each(|interface| eprintln!("{}", opened(&capture, interface)));
-        if let Some(file) = &self.read {
-            eprintln!("reading {}", file.display());
-        }
+    /// Says on standard error what was opened, and for what: `capturing`.
+    pub(crate) fn describe(&self, capture: &Capture, purpose: &str) {
+        capture
+            .interfaces()
+            .iter()
+            .for_each(|interface| eprintln!("{}", opened(capture, interface, purpose)));
         if self.pin != Pin::Off {
             capture.placements().iter().enumerate().for_each(|(worker, placement)| {
                 eprintln!("  worker {worker} {placement}");
             });
         }
-        warn(&capture.ledger().warnings);
-        Ok(capture)
     }
+}
 
-    /// Prints the final ledger: for people on standard error, for programs on standard output.
-    pub(crate) fn report(&self, ledger: &Ledger) -> Result<(), Failure> {
-        eprintln!("{ledger}");
-        // What is taken from the host, and what user space filters, was said at the beginning.
-        let is_news = |warning: &&Warning| {
-            !matches!(warning, Warning::TakenFromHost { .. } | Warning::FilteredInUserSpace { .. })
-        };
-        warn(ledger.warnings.iter().filter(is_news));
-        if self.json {
-            println!("{}", serde_json::to_string(ledger)?);
-        }
-        Ok(())
-    }
+/// Shows people the final ledger, with what they were not told at the beginning.
+pub(crate) fn show(ledger: &Ledger) {
+    eprintln!("{ledger}");
+    // What is taken from the host, and what user space filters, was said when the capture was opened.
+    let is_news = |warning: &&Warning| {
+        !matches!(warning, Warning::TakenFromHost { .. } | Warning::FilteredInUserSpace { .. })
+    };
+    warn(ledger.warnings.iter().filter(is_news));
 }
 
 /// `off`, or a number.
@@ -244,13 +270,13 @@ fn cpu_list(text: &str) -> Option<Vec<u32>> {
     (!cpus.is_empty()).then_some(cpus)
 }
 
-fn warn<'a>(warnings: impl IntoIterator<Item = &'a Warning>) {
+pub(crate) fn warn<'a>(warnings: impl IntoIterator<Item = &'a Warning>) {
     warnings.into_iter().for_each(|warning| eprintln!("warning: {warning}"));
 }
 
 /// `capturing eth0: 4 rings of 131,072 packets, xdp engine (native copy), B-(256,512), 1.0 GiB of cells`,
 /// and below it a line for each rung of the ladder that was missed.
-fn opened(capture: &Capture, interface: &Interface) -> String {
+fn opened(capture: &Capture, interface: &Interface, purpose: &str) -> String {
     let noun = if interface.rings == 1 { "ring" } else { "rings" };
     let geometry = capture.geometry();
     let memory = size::human_bytes(interface.pool_bytes);
@@ -258,7 +284,7 @@ fn opened(capture: &Capture, interface: &Interface) -> String {
         wirecap::DEFAULT_SNAP_LEN => String::new(),
         bytes => format!(", {bytes} bytes kept of each packet"),
     };
-    let begin = format!("capturing {}: {} {noun}", interface.device.name, interface.rings);
+    let begin = format!("{purpose} {}: {} {noun}", interface.device.name, interface.rings);
     let why = interface.why.as_ref().map(|why| format!(": {why}")).unwrap_or_default();
     match &interface.reception {
         Reception::Xdp { rung, missed_rungs, huge_pages, posted, .. } => {

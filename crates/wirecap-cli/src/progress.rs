@@ -11,30 +11,32 @@ const INTERVAL: Duration = Duration::from_secs(1);
 
 /// A line on standard error that replaces itself once a second, if that is a terminal.
 #[derive(Debug)]
-struct LiveLine {
+pub(crate) struct LiveLine {
     visible: bool,
     shown: bool,
     last: Instant,
 }
 
 impl LiveLine {
-    fn new() -> Self {
+    pub(crate) fn new() -> Self {
         Self { visible: io::stderr().is_terminal(), shown: false, last: Instant::now() }
     }
 
     /// How long ago the line was shown, if it is time to show it again.
-    fn is_due(&self) -> Option<Duration> {
+    pub(crate) fn is_due(&self) -> Option<Duration> {
         let age = self.last.elapsed();
         (self.visible && age >= INTERVAL).then_some(age)
     }
 
-    fn show(&mut self, text: &str) {
+    /// Replaces the line.
+    pub(crate) fn show(&mut self, text: &str) {
         eprint!("\r\x1b[K{text}");
         let _ = io::stderr().flush();
         (self.shown, self.last) = (true, Instant::now());
     }
 
-    fn clear(&mut self) {
+    /// Removes the line.
+    pub(crate) fn clear(&mut self) {
         if std::mem::take(&mut self.shown) {
             eprint!("\r\x1b[K");
         }

@@ -40,6 +40,11 @@ impl<W: Write> Screen<W> {
         self.stream.flush()
     }
 
+    /// Takes away what was last drawn, for good. A terminal that went away is no matter.
+    pub(crate) fn clear(&mut self) {
+        let _ = self.erase();
+    }
+
     /// Takes away what was last drawn.
     fn erase(&mut self) -> io::Result<()> {
         match std::mem::take(&mut self.drawn_lines) {

@@ -554,7 +554,7 @@ fn hardware_timestamps_are_refused_with_what_the_driver_offers() {
     let bed = Bed::new(1);
     let directory = TempDir::new().unwrap();
     let file = savefile(&directory, "never");
-    for (engine, reason) in [("xdp", "its driver (veth)"), ("packet", "the engine packet")] {
+    for (engine, reason) in [("xdp", "its driver (veth) has no clock"), ("packet", "the engine packet")] {
         let options = ["--timestamp", "hardware", "--engine", engine];
         let arguments = capture("a1", &file, &options);
         let finished = bed.run(Command::new(WIRECAP).args(&arguments));

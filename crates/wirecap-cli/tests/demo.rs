@@ -2,14 +2,11 @@
 
 mod common;
 
-use std::collections::BTreeSet;
-use std::fs;
-use std::path::Path;
 use std::thread;
 use std::time::Duration;
 
-use common::{Running, start, wait_until, wirecap, wirecap_unprivileged};
-use wirecap::bpf::Link;
+use common::belongings::Belongings;
+use common::{start, wirecap, wirecap_unprivileged};
 use wirecap_testbed::{Namespace, loss_lock, privileged};
 
 #[test]
@@ -81,67 +78,4 @@ fn without_privileges_it_says_what_is_missing() {
     }
     let demo = wirecap_unprivileged(&Namespace::new().unwrap(), &["demo"]);
     demo.refused(1, &["cannot make a network namespace", "run as root", "CAP_SYS_ADMIN"]);
-}
-
-/// Kernel objects that a process holds.
-#[derive(Debug)]
-struct Belongings {
-    /// As in `net:[4026532000]`.
-    namespaces: BTreeSet<String>,
-    links: BTreeSet<u32>,
-}
-
-impl Belongings {
-    /// What the demo holds as soon as it captures.
-    fn of(demo: &Running) -> Self {
-        let mut belongings = Self::now(demo);
-        wait_until("the demo captures", || {
-            belongings = Self::now(demo);
-            !belongings.links.is_empty()
-        });
-        assert!(belongings.namespaces.len() >= 2, "{belongings:?}");
-        belongings
-    }
-
-    fn now(demo: &Running) -> Self {
-        let process = Path::new("/proc").join(demo.pid().to_string());
-        let link =
-            |info: String| info.lines().find_map(|line| line.strip_prefix("link_id:")?.trim().parse().ok());
-        Self {
-            namespaces: namespaces_of(&process),
-            links: entries(&process.join("fdinfo")).flat_map(fs::read_to_string).filter_map(link).collect(),
-        }
-    }
-
-    /// Waits until nobody holds them. The kernel removes a namespace, and the interfaces in it, with its
-    /// last holder.
-    fn are_gone(&self) {
-        let is_gone = |link| Link::by_id(link).is_err_and(|error| error.errno() == Some(libc::ENOENT));
-        wait_until("the demo's links and their programs are gone", || {
-            self.links.iter().copied().all(is_gone)
-        });
-        wait_until("the demo's namespaces are gone", || {
-            let is_process = |path: &std::path::PathBuf| path.join("ns").exists();
-            entries(Path::new("/proc"))
-                .filter(is_process)
-                .all(|process| self.namespaces.is_disjoint(&namespaces_of(&process)))
-        });
-    }
-}
-
-/// The network namespaces, beside the test's, that a process is in or holds a descriptor of.
-fn namespaces_of(process: &Path) -> BTreeSet<String> {
-    let own = fs::read_link("/proc/self/ns/net").unwrap();
-    entries(&process.join("fd"))
-        .chain([process.join("ns/net")])
-        .chain(entries(&process.join("task")).map(|task| task.join("ns/net")))
-        .flat_map(fs::read_link)
-        .filter(|target| *target != own)
-        .filter_map(|target| target.to_str().filter(|text| text.starts_with("net:[")).map(str::to_owned))
-        .collect()
-}
-
-/// What is in the directory, if it is still there.
-fn entries(directory: &Path) -> impl Iterator<Item = std::path::PathBuf> {
-    fs::read_dir(directory).into_iter().flatten().flatten().map(|entry| entry.path())
 }

@@ -5,34 +5,15 @@ mod common;
 use std::collections::BTreeMap;
 use std::thread;
 
-use common::{Bed, Finished, start, wait_until, wirecap, wirecap_unprivileged};
-use wirecap::{Capture, Ledger};
+use common::{Bed, Finished, arriving, start, wait_until, wirecap, wirecap_unprivileged};
+use wirecap_lab::recording::queue_of;
+use wirecap_lab::traffic::{HashKey, Rss};
 use wirecap_testbed::{Counters, Namespace, Sizes, Stamp, Traffic, drop_program, loss_lock, privileged};
 
 /// Runs `generate` on `a0` with these arguments, separated by blanks.
 fn generate(bed: &Bed, arguments: &str) -> Finished {
     let arguments: Vec<&str> = ["generate", "-i", "a0"].into_iter().chain(arguments.split(' ')).collect();
     wirecap(&bed.near, &arguments)
-}
-
-/// Captures what arrives while `work` is done, and gives each packet with its ring.
-fn arriving(bed: &Bed, work: impl FnOnce() + Send) -> (Vec<(u32, Vec<u8>)>, Ledger) {
-    let capture =
-        bed.far.run_in(|| Capture::on("a1").chunk(64).pool(256).workers(1).open()).unwrap().unwrap();
-    let mut worker = capture.workers().pop().unwrap();
-    let packets = thread::scope(|scope| {
-        let taking = scope.spawn(move || {
-            let mut packets = Vec::new();
-            while let Some(chunk) = worker.next_chunk().unwrap() {
-                packets.extend(chunk.iter().map(|packet| (chunk.ring().queue, packet.data().to_vec())));
-            }
-            packets
-        });
-        work();
-        bed.far.run_in(|| capture.stop()).unwrap();
-        taking.join().unwrap()
-    });
-    (packets, bed.far.run_in(|| capture.close()).unwrap())
 }
 
 #[test]
@@ -121,6 +102,87 @@ fn queues_share_the_frames_and_each_arrives_at_its_own() {
 }
 
 #[test]
+fn a_models_frames_arrive_at_the_queues_that_their_hash_says_and_none_is_missing() {
+    if !privileged() {
+        return;
+    }
+    let _lock = loss_lock().unwrap();
+    let bed = Bed::new(4);
+    for (model, key, hash_key) in [
+        ("heavy", "symmetric", HashKey::Symmetric),
+        ("bursts", "standard", HashKey::Standard),
+        ("hot", "symmetric", HashKey::Symmetric),
+        ("even", "standard", HashKey::Standard),
+    ] {
+        let options = format!("--model {model} --key {key} --queues 4 -c 3000 --rate 20k --seed 7 --json");
+        let mut json = serde_json::Value::Null;
+        let (packets, ledger) = arriving(&bed, || json = generate(&bed, &options).json());
+        assert!(ledger.is_lossless() && packets.len() == 3000, "{model}: {ledger}");
+        assert_eq!((&json["frames"], &json["counted_by_interface"]), (&3000.into(), &3000.into()), "{json}");
+        let rss = Rss::new(hash_key, 4);
+        let mut arrived = vec![0; 4];
+        for (queue, packet) in packets {
+            assert_eq!(queue_of(&rss, &packet), queue);
+            let sequence = arrived[queue as usize];
+            assert_eq!(Stamp::of(&packet), Some(Stamp { queue: queue as u16, sequence }));
+            arrived[queue as usize] += 1;
+        }
+        let told: Vec<u64> = json["queues"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .map(|queue| queue["frames"].as_u64().unwrap())
+            .collect();
+        assert_eq!(told, arrived, "{model}");
+    }
+}
+
+#[test]
+fn the_standard_trace_comes_to_six_queues() {
+    if !privileged() {
+        return;
+    }
+    let _lock = loss_lock().unwrap();
+    let bed = Bed::new(6);
+    let mut json = serde_json::Value::Null;
+    let (packets, ledger) =
+        arriving(&bed, || json = generate(&bed, "--model standard --duration 50ms --json").json());
+    assert!(ledger.is_lossless(), "{ledger}");
+    let mut arrived = vec![0; 6];
+    packets.iter().for_each(|(queue, _)| arrived[*queue as usize] += 1);
+    for (queue, arrived) in arrived.into_iter().enumerate() {
+        assert_eq!(json["queues"][queue]["frames"], arrived, "{json}");
+    }
+    assert_eq!(json["counted_by_interface"], packets.len(), "{json}");
+}
+
+#[test]
+fn a_models_savefile_is_the_same_for_the_same_seed() {
+    let directory = tempfile::tempdir().unwrap();
+    let write = |name: &str, options: &str| {
+        let path = directory.path().join(name);
+        let namespace = Namespace::current().unwrap();
+        let arguments =
+            ["generate", "-w", path.to_str().unwrap(), "--json"].into_iter().chain(options.split(' '));
+        let json = wirecap(&namespace, &arguments.collect::<Vec<_>>()).json();
+        (std::fs::read(path).unwrap(), json)
+    };
+    let (standard, json) = write("first", "--model standard --seed 1 --duration 200ms");
+    assert_eq!(standard, write("second", "--model standard --seed 1 --duration 200ms").0);
+    assert_ne!(standard, write("third", "--model standard --seed 2 --duration 200ms").0);
+    let mut reader = wirecap::savefile::Reader::new(std::io::Cursor::new(standard)).unwrap();
+    let mut packets = vec![0; json["queues"].as_array().unwrap().len()];
+    while let Some(record) = reader.next_record().unwrap() {
+        assert!(record.timestamp.unwrap().unix_nanos() < 200_000_000);
+        packets[record.queue.unwrap() as usize] += 1;
+    }
+    assert_eq!(packets.len(), 6);
+    for (queue, packets) in packets.into_iter().enumerate() {
+        assert_eq!(json["queues"][queue]["frames"], packets, "{json}");
+    }
+}
+
+#[test]
 fn a_queue_that_no_cpu_reaches_is_served_by_af_xdp() {
     if !privileged() {
         return;
@@ -190,13 +252,14 @@ fn what_cannot_be_sent_is_refused_and_nothing_is_sent() {
     }
     let bed = Bed::new(2);
     let mut counters = Counters::of(bed.sender()).unwrap();
-    let cases: [(&str, i32, &[&str]); 13] = [
+    let cases: [(&str, i32, &[&str]); 21] = [
+        ("-c 1 --queues 2", 2, &["--model", "--queue 0,1"]),
         ("", 2, &["--count", "--duration"]),
         ("-c 0", 2, &["--count", "0 is not in"]),
         ("-c 1 --rate 0", 2, &["--rate", "between 1 and"]),
         ("-c 1 --rate 1 --queue 0,1", 2, &["--rate", "2"]),
         ("--duration 0s", 2, &["--duration"]),
-        ("--duration -1s", 2, &["--duration"]),
+        ("--duration -1s", 2, &["-1"]),
         ("-c 1 --size 59", 2, &["59 is too short"]),
         ("-c 1 --size 1515", 2, &["1515", "between 60 and 1514"]),
         ("-c 1 --size 1515 --via xdp", 2, &["1515", "between 60 and 1514"]),
@@ -204,13 +267,20 @@ fn what_cannot_be_sent_is_refused_and_nothing_is_sent() {
         ("-c 1 --queue 1,1", 2, &["queue 1 is named twice"]),
         ("-c 1 --queue 2", 1, &["a0@2 does not exist", "0 to 1"]),
         ("-c 1 --to-mac 02:00", 2, &["--to-mac", "six bytes"]),
+        ("--model even", 2, &["--count", "--duration"]),
+        ("--model standard --rate 10k", 2, &["--rate", "of its own"]),
+        ("--model even -c 1 --queue 1", 2, &["--queue", "cannot be used with"]),
+        ("--model even -c 1 --queues 3", 1, &["a0@2 does not exist"]),
+        ("--model even -c 1 --size 1515", 2, &["1515", "between 60 and 1514"]),
+        ("--model even -c 1 -w /nosuch/file", 2, &["--write", "cannot be used with"]),
+        ("-c 1 --seed 7", 2, &["--model"]),
     ];
     for (arguments, status, words) in cases {
         let arguments = ["generate", "-i", "a0"].into_iter().chain(arguments.split_whitespace());
         wirecap(&bed.near, &arguments.collect::<Vec<_>>()).refused(status, words);
     }
-    for via in ["kernel", "xdp"] {
-        let arguments = ["generate", "-i", "a0", "-c", "1", "--via", via];
+    for way in [["--via", "kernel"], ["--via", "xdp"], ["--model", "even"]] {
+        let arguments = [&["generate", "-i", "a0", "-c", "1"], &way[..]].concat();
         wirecap_unprivileged(&bed.near, &arguments).refused(1, &["run as root", "CAP_"]);
     }
     assert_eq!(counters.since_start().unwrap().handed_over(), 0);

@@ -4,11 +4,13 @@
 use std::thread;
 use std::time::Duration;
 
+use wirecap_lab::live::Outcome;
+use wirecap_lab::live::bed::{Bed, Run, calmest, send};
+use wirecap_lab::live::figures::Figures;
+use wirecap_lab::live::process::{CommandLine, Finished};
 use wirecap_testbed::{Generator, loss_lock};
 
 use crate::Effort;
-use crate::bed::{Bed, CommandLine, Finished, Outcome, Run, calmest, send};
-use crate::figures::Figures;
 
 /// Cells that each has: R x M of the default geometry.
 const CELLS: u32 = 131_072;
@@ -32,10 +34,7 @@ fn contenders() -> Outcome<Vec<Contender>> {
     Ok(vec![
         Contender { name: "bare, sleep 100 us", command: bare("100")? },
         Contender { name: "bare, spin", command: bare("spin")? },
-        Contender {
-            name: "wirecap count",
-            command: CommandLine::wirecap().with("count -i a1 -R 512 --json"),
-        },
+        Contender { name: "wirecap count", command: crate::wirecap().with("count -i a1 -R 512 --json") },
         Contender {
             name: "library, touching headers",
             command: CommandLine::this()?.with("touch -i a1 -R 512"),
@@ -94,7 +93,7 @@ pub(crate) fn instructions(effort: Effort) -> Outcome<()> {
 fn modes() -> [Contender; 2] {
     let count = |name, mode: &str| Contender {
         name,
-        command: CommandLine::wirecap().with("count -i a1 -R 512 --workers 2 --json").with(mode),
+        command: crate::wirecap().with("count -i a1 -R 512 --workers 2 --json").with(mode),
     };
     [count("basic mode", "--basic"), count("advanced mode, T = 60 %", "-T 60")]
 }

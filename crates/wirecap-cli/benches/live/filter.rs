@@ -11,11 +11,13 @@ use rustix::net::netdevice;
 use rustix::net::{AddressFamily, SocketType, socket};
 use wirecap::bpf::asm::{Assembler, Reg};
 use wirecap::bpf::{Link, LoadOptions, Program, ProgramKind, XDP_DROP, XDP_PASS, XdpMode};
+use wirecap_lab::live::Outcome;
+use wirecap_lab::live::bed::{Bed, Run, calmest, send};
+use wirecap_lab::live::figures::Figures;
+use wirecap_lab::live::process::CommandLine;
 use wirecap_testbed::{Generator, loss_lock};
 
 use crate::Effort;
-use crate::bed::{Bed, CommandLine, Outcome, Run, calmest, send};
-use crate::figures::Figures;
 
 /// A program that does nothing, attached until it is interrupted.
 #[derive(Debug, Args)]
@@ -65,7 +67,7 @@ struct Contender {
 }
 
 fn contenders() -> Outcome<Vec<Contender>> {
-    let count = |more: &str| CommandLine::wirecap().with("count -i a1 -R 64 --engine xdp --json").with(more);
+    let count = |more: &str| crate::wirecap().with("count -i a1 -R 64 --engine xdp --json").with(more);
     let new = |name, command, baseline| Contender { name, command, baseline };
     Ok(vec![
         new("bare XDP_PASS", CommandLine::this()?.with("hold -i a1"), 0),

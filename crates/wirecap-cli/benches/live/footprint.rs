@@ -4,11 +4,13 @@ use std::fs;
 use std::thread;
 use std::time::Duration;
 
+use wirecap_lab::live::Outcome;
+use wirecap_lab::live::bed::{Bed, send};
+use wirecap_lab::live::figures::Figures;
+use wirecap_lab::live::process::CommandLine;
 use wirecap_testbed::Load;
 
 use crate::Effort;
-use crate::bed::{Bed, CommandLine, Outcome, send};
-use crate::figures::Figures;
 
 /// R x M of the captures.
 const CELLS: u64 = 131_072;
@@ -22,7 +24,7 @@ pub(crate) fn run(effort: Effort) -> Outcome<()> {
 }
 
 fn command(arguments: &str) -> CommandLine {
-    CommandLine::wirecap().with(arguments).with("-i a1 -M 256 -R 512 --json")
+    crate::wirecap().with(arguments).with("-i a1 -M 256 -R 512 --json")
 }
 
 /// Memory after three times as many packets as the pool holds came at full rate.

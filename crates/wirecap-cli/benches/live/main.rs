@@ -4,18 +4,18 @@
 //! Without `--bench`, as `cargo test` starts it, or with `--quick`, every part runs tiny: only to see
 //! that it still works. Needs root.
 
-mod bare;
-mod bed;
 mod count;
-mod figures;
 mod filter;
 mod footprint;
+mod forward;
+mod replay;
 mod rivals;
 mod touch;
 
 use clap::{Parser, Subcommand};
 
-use bed::Outcome;
+use wirecap_lab::live::process::CommandLine;
+use wirecap_lab::live::{Outcome, programs};
 
 #[derive(Debug, Parser)]
 struct Cli {
@@ -51,10 +51,14 @@ enum Part {
     Packet,
     /// What a packet costs that a filter rejects
     Filter,
+    /// wirecap forward beside others that forward
+    Forward(forward::Arguments),
+    /// wirecap replay beside tcpreplay: rate and timing
+    Replay,
     /// A program that does nothing
     Hold(filter::Arguments),
     /// The bare AF_XDP receive loop
-    Bare(bare::Arguments),
+    Bare(programs::bare::Arguments),
     /// The bare loop's work done with the library
     Touch(touch::Arguments),
 }
@@ -80,11 +84,16 @@ impl Effort {
     }
 }
 
+/// The wirecap command.
+fn wirecap() -> CommandLine {
+    CommandLine::new(env!("CARGO_BIN_EXE_wirecap"))
+}
+
 fn main() -> Outcome<()> {
     let cli = Cli::parse();
     let effort = Effort { quick: cli.quick || !cli.bench, rounds: cli.rounds };
     match cli.part {
-        Some(Part::Bare(arguments)) => return bare::run(&arguments),
+        Some(Part::Bare(arguments)) => return programs::bare::run(&arguments),
         Some(Part::Touch(arguments)) => return touch::run(&arguments),
         Some(Part::Hold(arguments)) => return filter::hold(&arguments),
         _ => {}
@@ -103,6 +112,8 @@ fn main() -> Outcome<()> {
         Some(Part::Footprint) => footprint::run(effort),
         Some(Part::Packet) => rivals::packet(effort),
         Some(Part::Filter) => filter::run(effort),
+        Some(Part::Forward(arguments)) => forward::run(effort, &arguments),
+        Some(Part::Replay) => replay::run(effort),
         _ => {
             filter::run(effort)?;
             count::instructions(effort)?;
@@ -111,7 +122,9 @@ fn main() -> Outcome<()> {
             count::rates_of_modes(effort)?;
             count::warm(effort)?;
             rivals::run(effort)?;
-            rivals::packet(effort)
+            rivals::packet(effort)?;
+            forward::run(effort, &forward::Arguments::default())?;
+            replay::run(effort)
         }
     }
 }

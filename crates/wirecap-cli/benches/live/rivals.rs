@@ -5,17 +5,15 @@
 //! an XDP program that passes everything, without which frames of the generator are lost to AF_PACKET.
 //! A packet counts when it is in the file.
 
-use std::fs;
-use std::path::PathBuf;
 use std::time::Duration;
-
-use wirecap::bpf::Link;
-use wirecap::savefile;
-use wirecap_testbed::{Generator, loss_lock, pass_program};
+use wirecap_lab::live::Outcome;
+use wirecap_lab::live::bed::{Bed, Run, calmest};
+use wirecap_lab::live::contender::{Books, Contender, FILE};
+use wirecap_lab::live::figures::Figures;
+use wirecap_lab::live::process::CommandLine;
+use wirecap_lab::live::trial::{self, KernelSender};
 
 use crate::Effort;
-use crate::bed::{Bed, CommandLine, Outcome, Run, calmest, send};
-use crate::figures::Figures;
 
 /// Reads the clock for each packet, as the rivals do.
 const BY_PACKET: &str = "--timestamp packet";
@@ -41,45 +39,30 @@ struct Extent {
 const FULL: Extent = Extent { frames: 6_000_000, seconds: 2.0, from: 0.4e6, steps: 6 };
 const QUICK: Extent = Extent { frames: 2_000, seconds: 0.1, from: 1e4, steps: 2 };
 
-struct Contender {
-    name: &'static str,
-    command: CommandLine,
-    /// What it says when it captures.
-    ready: &'static str,
-    file: PathBuf,
-    is_ours: bool,
-    /// On AF_PACKET, which needs a program that passes.
-    passing: bool,
-}
-
-impl Contender {
-    /// `arguments` end in the option that the file's name is the value of.
-    fn new(name: &'static str, program: &str, arguments: &str, ready: &'static str, passing: bool) -> Self {
-        let file = PathBuf::from("/dev/shm").join(format!("wirecap-bench-{}", std::process::id()));
-        let is_ours = program == "wirecap";
-        let command = if is_ours { CommandLine::wirecap() } else { CommandLine::new(program) };
-        let command = command.with(arguments).with(&file.display().to_string());
-        Self { name, command, ready, file, is_ours, passing }
-    }
+/// `arguments` end in the option that the file's name is the value of.
+fn contender(name: &str, program: &str, arguments: &str, ready: &'static str, passing: bool) -> Contender {
+    let is_ours = program == "wirecap";
+    let command = if is_ours { crate::wirecap() } else { CommandLine::new(program) };
+    let command = command.with(arguments).with(FILE);
+    Contender { is_ours, passing, calm: CALM, ..Contender::new(name, command, ready, Books::File(|_| None)) }
 }
 
 fn tcpdump() -> Contender {
     let kib = BUFFER_MIB * 1024;
     let arguments = format!("-i a1 -n -B {kib} --time-stamp-precision=nano -Z root -w");
-    Contender::new("tcpdump", "tcpdump", &arguments, "listening", true)
+    contender("tcpdump", "tcpdump", &arguments, "listening", true)
 }
 
 /// The engine `packet` and who has the same from the kernel.
 fn on_packet_sockets() -> Vec<Contender> {
     let ours = |name, format| {
         let arguments = format!("capture -i a1 --engine packet --buffer {BUFFER_MIB}M --format {format} -w");
-        Contender::new(name, "wirecap", &arguments, "capturing", true)
+        contender(name, "wirecap", &arguments, "capturing", true)
     };
     vec![ours("packet engine, pcapng", "pcapng"), ours("packet engine, pcap", "pcap"), tcpdump()]
 }
 
 fn everybody() -> Vec<Contender> {
-    let contender = Contender::new;
     let mib = BUFFER_MIB;
     let wirecap = |name, options: &str| {
         let arguments = format!("capture -i a1 --buffer {mib}M {options} -w");
@@ -131,7 +114,6 @@ fn compare(effort: Effort, contenders: Vec<Contender>) -> Outcome<()> {
         extent.seconds
     );
     let bed = Bed::new()?;
-    let mut generator = bed.generator(60)?;
     let contenders = installed(contenders);
     let mut limits: Vec<Figures> = contenders.iter().map(|_| Figures::default()).collect();
     for _ in 0..effort.rounds(3) {
@@ -140,7 +122,7 @@ fn compare(effort: Effort, contenders: Vec<Contender>) -> Outcome<()> {
         for _ in 0..extent.steps {
             for (contender, search) in contenders.iter().zip(&mut searches) {
                 let Some(point) = search.point() else { continue };
-                let (run, lost) = try_rate(&bed, &mut generator, contender, point)?;
+                let (run, lost) = try_rate(&bed, contender, point)?;
                 search.note(point, &run, lost);
             }
         }
@@ -218,13 +200,8 @@ impl<'a> Search<'a> {
 }
 
 /// Whether a contender writes all packets at this rate.
-fn try_rate(
-    bed: &Bed,
-    generator: &mut Generator,
-    contender: &Contender,
-    point: Point,
-) -> Outcome<(Run, u64)> {
-    let (run, recorded) = calmest(|| record(bed, generator, contender, point))?;
+fn try_rate(bed: &Bed, contender: &Contender, point: Point) -> Outcome<(Run, u64)> {
+    let (run, recorded) = calmest(|| record(bed, contender, point))?;
     let lost = run.frames.checked_sub(recorded).ok_or("more packets in the file than were sent")?;
     if std::env::var_os("WIRECAP_BENCH_VERBOSE").is_some() {
         println!(
@@ -238,25 +215,17 @@ fn try_rate(
 }
 
 /// A run and the packets in the file.
-fn record(bed: &Bed, generator: &mut Generator, contender: &Contender, point: Point) -> Outcome<(Run, u64)> {
-    let _alone = loss_lock()?;
-    let passing: Option<Link> = contender.passing.then(|| pass_program(&bed.pair.receiver)).transpose()?;
-    let receiver = bed.receive(&contender.command, contender.ready)?;
-    let loads = bed.loads(point.frames, point.per_second.map(|rate| rate as u64))?;
-    let run = send(generator, &receiver, &loads)?;
-    receiver.settle(CALM)?;
-    receiver.stop()?;
-    drop(passing);
-    let recorded = packets_in(&contender.file)?;
-    fs::remove_file(&contender.file)?;
-    Ok((run, recorded))
-}
-
-fn packets_in(file: &PathBuf) -> Outcome<u64> {
-    let mut reader = savefile::Reader::open(file)?;
-    let mut packets = 0;
-    while let Some(_packet) = reader.next_record()? {
-        packets += 1;
-    }
-    Ok(packets)
+fn record(bed: &Bed, contender: &Contender, point: Point) -> Outcome<(Run, u64)> {
+    let per_second = point.per_second.map(|rate| rate as u64);
+    let mut sender = KernelSender { generator: bed.generator(60)?, frames: point.frames, per_second };
+    let trial = trial::run(bed, contender, &mut sender, &mut |_| Ok(()))?;
+    let (frames, seconds, waited) = (trial.sent, trial.seconds, trial.waited);
+    let run = Run {
+        frames,
+        seconds,
+        busy: trial.receiver_seconds / seconds,
+        waited,
+        sender_seconds: trial.sender_seconds,
+    };
+    Ok((run, trial.delivered))
 }

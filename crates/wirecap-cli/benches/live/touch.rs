@@ -8,7 +8,7 @@ use std::time::Duration;
 use clap::Args;
 use wirecap::{Capture, CaptureBuilder, Chunk, Packet};
 
-use crate::bed::Outcome;
+use wirecap_lab::live::Outcome;
 
 #[derive(Debug, Args)]
 pub(crate) struct Arguments {

@@ -1,10 +1,13 @@
 //! Runs the built command inside namespaces of the test bed.
 #![allow(dead_code, reason = "each test file uses a part of it")]
 
+pub(crate) mod belongings;
+
 use std::process::{Child, Command, Output, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use wirecap::{Capture, Ledger};
 use wirecap_testbed::{Interface, Namespace, VethPair};
 
 /// How long the command may take for anything on a busy machine.
@@ -27,6 +30,27 @@ impl Bed {
     pub(crate) fn sender(&self) -> &Interface {
         &self.pair.sender
     }
+}
+
+/// Captures what arrives at `a1` while `work` is done, and gives each packet with its queue. A queue keeps
+/// 16,384 packets whatever happens.
+pub(crate) fn arriving(bed: &Bed, work: impl FnOnce() + Send) -> (Vec<(u32, Vec<u8>)>, Ledger) {
+    let capture =
+        bed.far.run_in(|| Capture::on("a1").chunk(64).pool(256).workers(1).open()).unwrap().unwrap();
+    let mut worker = capture.workers().pop().unwrap();
+    let packets = thread::scope(|scope| {
+        let taking = scope.spawn(move || {
+            let mut packets = Vec::new();
+            while let Some(chunk) = worker.next_chunk().unwrap() {
+                packets.extend(chunk.iter().map(|packet| (chunk.ring().queue, packet.data().to_vec())));
+            }
+            packets
+        });
+        work();
+        bed.far.run_in(|| capture.stop()).unwrap();
+        taking.join().unwrap()
+    });
+    (packets, bed.far.run_in(|| capture.close()).unwrap())
 }
 
 /// What a run of the command left.

@@ -1,0 +1,208 @@
+//! wirecap forward beside whatever else takes frames from one interface to another: between the same two cables,
+//! with the same traffic in one direction, as fast as the sender goes.
+//!
+//! The kernel's half of receiving runs on the sender's CPU, a program that forwards on the other one. What it costs
+//! is the time of both, less what the sender needs for frames that are dropped on arrival.
+
+mod contenders;
+
+use std::thread;
+use std::time::Duration;
+
+use clap::Args;
+use wirecap_testbed::{
+    Counters, Generator, Inline, Load, RxQueueCounts, SetupError, Sizes, Traffic, drop_program, loss_lock,
+};
+
+use wirecap_lab::live::Outcome;
+use wirecap_lab::live::bed::{self, Run, calmest};
+use wirecap_lab::live::figures::Figures;
+use wirecap_lab::live::process::{Receiver, allowed_cpus};
+
+use crate::Effort;
+
+use contenders::{Contender, contenders};
+
+/// What to measure of it all.
+#[derive(Debug, Clone, Default, Args)]
+pub(crate) struct Arguments {
+    /// Only those whose name has this in it; the others are measured by the first of them
+    #[arg(long, value_name = "TEXT", default_value = "")]
+    who: String,
+    /// Only the traffic whose name has this in it
+    #[arg(long, value_name = "TEXT", default_value = "")]
+    what: String,
+}
+
+/// What is sent: a name, the lengths, and how many frames a run has.
+fn traffics() -> [(&'static str, Sizes, u64); 4] {
+    [
+        ("60 bytes", Sizes::fixed(60), 4_000_000),
+        ("512 bytes", Sizes::fixed(512), 3_000_000),
+        ("1500 bytes", Sizes::fixed(1500), 2_000_000),
+        ("IMIX", Sizes::imix(), 3_000_000),
+    ]
+}
+
+/// What one run measured.
+#[derive(Debug, Clone, Copy)]
+struct Measured {
+    /// Packets per second that came through while the sender sent.
+    rate: f64,
+    /// Processor time per packet that came through, in nanoseconds, on both CPUs.
+    cost_ns: f64,
+}
+
+/// What the runs of one contender measured.
+#[derive(Debug, Default)]
+struct Results {
+    rate: Figures,
+    cost_ns: Figures,
+    /// The first one's rate, wirecap's, by this one's, run by run.
+    ratio: Figures,
+}
+
+pub(crate) fn run(effort: Effort, arguments: &Arguments) -> Outcome<()> {
+    println!("\nforwarding from one cable to another, as fast as frames are sent, on two CPUs");
+    let is_meant = |contender: &Contender| contender.name.contains(&arguments.who) && is_there(contender);
+    let contenders: Vec<Contender> = contenders().into_iter().filter(is_meant).collect();
+    let traffics = traffics();
+    let traffics = effort.choose(&traffics[..], &traffics[3..]);
+    for (name, sizes, frames) in traffics.iter().filter(|(name, ..)| name.contains(&arguments.what)) {
+        let frames = effort.choose(*frames, 20_000);
+        let mut results: Vec<Results> = contenders.iter().map(|_| Results::default()).collect();
+        for _ in 0..effort.rounds(9) {
+            round(&contenders, sizes, frames, &mut results, effort)?;
+        }
+        println!("  {name}, {frames} frames a run");
+        for (contender, results) in contenders.iter().zip(&results) {
+            let Results { rate, cost_ns, ratio } = results;
+            println!(
+                "    {:<30} {rate:>18} M packets/s {cost_ns:>20.0} ns of CPU a packet, first / this {ratio:>16}",
+                contender.name
+            );
+        }
+    }
+    Ok(())
+}
+
+fn is_there(contender: &Contender) -> bool {
+    let missing = contender.missing();
+    if let Some(missing) = &missing {
+        println!("  SKIP: {}: {missing}", contender.name);
+    }
+    missing.is_none()
+}
+
+/// All contenders in turn, each beside the first of them, which is wirecap.
+fn round(
+    contenders: &[Contender],
+    sizes: &Sizes,
+    frames: u64,
+    results: &mut [Results],
+    effort: Effort,
+) -> Outcome<()> {
+    let frame_ns = cost_of_sending(sizes, frames)?;
+    let mut ours = f64::NAN;
+    for (index, (contender, results)) in contenders.iter().zip(results).enumerate() {
+        let measured = measure(contender, sizes, frames, frame_ns, effort)?;
+        if index == 0 {
+            ours = measured.rate;
+        }
+        results.rate.push(measured.rate / 1e6);
+        results.cost_ns.push(measured.cost_ns);
+        results.ratio.push(ours / measured.rate);
+    }
+    Ok(())
+}
+
+/// What the sender needs for a frame that is dropped on arrival, in nanoseconds.
+fn cost_of_sending(sizes: &Sizes, frames: u64) -> Outcome<f64> {
+    let _alone = loss_lock()?;
+    let bed = Inline::new(1, 1500)?;
+    let _dropping = drop_program(&bed.left.port)?;
+    let (run, _) = calmest(|| Ok((send(&mut generator(&bed, sizes)?, frames, None)?, ())))?;
+    Ok(1e9 / run.per_second())
+}
+
+fn measure(
+    contender: &Contender,
+    sizes: &Sizes,
+    frames: u64,
+    frame_ns: f64,
+    effort: Effort,
+) -> Outcome<Measured> {
+    let once = || {
+        let _alone = loss_lock()?;
+        forward(contender, sizes, frames)
+    };
+    let (run, forwarded) = if effort.quick { once() } else { calmest(once) }?;
+    if forwarded == 0 {
+        return Err(format!("{} forwarded nothing", contender.name).into());
+    }
+    let sender_seconds = run.seconds - run.frames as f64 * frame_ns / 1e9;
+    let cost_ns = (sender_seconds + run.busy * run.seconds) * 1e9 / forwarded as f64;
+    Ok(Measured { rate: forwarded as f64 / run.seconds, cost_ns })
+}
+
+/// A run, and how many frames came through while it lasted.
+fn forward(contender: &Contender, sizes: &Sizes, frames: u64) -> Outcome<(Run, u64)> {
+    let bed = Inline::new(1, 1500)?;
+    let _counting = drop_program(&bed.right.interface)?;
+    let mut arrivals = Arrivals::at(&bed)?;
+    let mut generator = generator(&bed, sizes)?;
+    let forwarding = contender.start(&bed)?;
+    // Whatever is allocated or learnt with the first frames.
+    generator.send(&[Load::new(0, 100).per_second(1000)])?;
+    arrivals.settle()?;
+    let before = arrivals.count()?;
+    let run = send(&mut generator, frames, forwarding.process())?;
+    let forwarded = arrivals.count()? - before;
+    arrivals.settle()?;
+    let arrived = arrivals.count()?;
+    // A bridge also says a word of its own.
+    if arrived > frames + 110 {
+        return Err(format!("{}: {arrived} frames came of {frames} and 100", contender.name).into());
+    }
+    forwarding.finish(frames + 100, arrived)?;
+    Ok((run, forwarded))
+}
+
+fn generator(bed: &Inline, sizes: &Sizes) -> Outcome<Generator> {
+    let traffic = Traffic { sizes: sizes.clone(), ..Traffic::to(&bed.right.interface) };
+    Ok(Generator::new(&bed.left.interface, &traffic)?)
+}
+
+/// Sends from the first CPU, as fast as it goes.
+fn send(generator: &mut Generator, frames: u64, process: Option<&Receiver>) -> Outcome<Run> {
+    let cpu = *allowed_cpus()?.first().ok_or("no CPU")? as u32;
+    let load = Load::new(0, frames).on_cpu(cpu);
+    bed::send(generator, process, &[load])
+}
+
+/// The judge: what the program that drops everything at the far end has counted.
+struct Arrivals(Counters);
+
+impl Arrivals {
+    fn at(bed: &Inline) -> Result<Self, SetupError> {
+        Counters::of(&bed.right.interface).map(Self)
+    }
+
+    fn count(&mut self) -> Result<u64, SetupError> {
+        let count = |queue: &RxQueueCounts| queue.xdp_drops;
+        Ok(self.0.since_start()?.rx_queues.iter().map(count).sum())
+    }
+
+    /// Waits until nothing comes any more.
+    fn settle(&mut self) -> Result<(), SetupError> {
+        let mut last = self.count()?;
+        loop {
+            thread::sleep(Duration::from_millis(100));
+            let count = self.count()?;
+            if count == last {
+                return Ok(());
+            }
+            last = count;
+        }
+    }
+}

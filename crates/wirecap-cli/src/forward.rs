@@ -1,0 +1,246 @@
+//! `wirecap forward`: a bump in the wire between two interfaces. Packets go out from the cells that they came into.
+
+mod checksums;
+mod latency;
+mod mirror;
+mod passing;
+mod report;
+mod rewrite;
+mod watch;
+mod way;
+
+use std::fs;
+use std::path::PathBuf;
+use std::thread;
+use std::time::Duration;
+
+use clap::Args;
+use wirecap::{Capture, CaptureError, DEFAULT_SNAP_LEN, Interface, Reception, Timestamps, grouped};
+
+use crate::failure::Failure;
+use crate::options::{self, EngineOptions};
+use crate::signals::stop_on_signals;
+use crate::size;
+use crate::weight::{Weight, WeightOptions};
+use latency::Latency;
+use mirror::Mirror;
+use report::Report;
+use rewrite::{Changes, Rewrite};
+use watch::{Egress, watch};
+use way::{Treatment, Way};
+
+/// Forward packets from one interface to another and back, without copying them
+///
+/// Whatever comes in by A goes out by B, and the other way round, as on a cable: a host at either end notices
+/// nothing. What the filter does not let pass is dropped. With the engine xdp the packets of both interfaces are taken away from this
+/// host. With the engine packet it sees copies, and must not forward them as well (no bridge between the two,
+/// net.ipv4.ip_forward = 0).
+///
+/// Hosts on this machine (in namespaces, containers and virtual machines) must compute their checksums themselves: ethtool
+/// -K INTERFACE tx off on each. Packets of one that does not are noticed and named.
+#[derive(Debug, Args)]
+pub(crate) struct Arguments {
+    /// One interface, or receive queues of it: eth1, eth1@0-3
+    #[arg(value_name = "A")]
+    a: String,
+
+    /// The other one
+    #[arg(value_name = "B")]
+    b: String,
+
+    /// Forward from A to B only; this host keeps what comes in by B
+    #[arg(long)]
+    one_way: bool,
+
+    /// What passes: packets that match this expression, see pcap-filter(7) [default: everything]
+    #[arg(short, long, value_name = "FILTER")]
+    filter: Option<String>,
+
+    /// What does not pass, whatever --filter says
+    #[arg(long, value_name = "FILTER")]
+    drop: Option<String>,
+
+    /// Record what passes to a pcapng file, as it came in; if the file cannot be written to any more, packets pass
+    /// unrecorded
+    #[arg(long, value_name = "FILE")]
+    mirror: Option<PathBuf>,
+
+    /// Change packets on their way: dst=MAC, src=MAC, vlan=push:ID, vlan=pop, vlan=set:ID, divided by commas
+    ///
+    /// A VLAN's number may be followed by a priority: vlan=push:100:5. Changes are made in the order in which they stand.
+    /// In front of them may stand the interface by which the packets come in: eth1:dst=02:00:00:00:00:09. May be
+    /// repeated. A packet without a tag has none that can be taken away or set, and passes as it is.
+    #[arg(long, value_name = "[DEV:]CHANGE,...")]
+    rewrite: Vec<Rewrite>,
+
+    /// Advanced mode: packets of each ring go out in the order in which they came in (the default)
+    #[arg(long)]
+    ordered: bool,
+
+    /// Advanced mode: packets go out as soon as a worker is done with them, as in the paper
+    #[arg(long, conflicts_with = "ordered")]
+    unordered: bool,
+
+    /// Show at the end how long packets were inside the box, from the clock's reading on arrival until they were
+    /// handed to the other interface
+    #[arg(long)]
+    latency: bool,
+
+    #[command(flatten)]
+    engine: EngineOptions,
+
+    /// How many workers share the rings of both interfaces [default: one per ring, but no more than there are CPUs]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
+    workers: Option<u16>,
+
+    #[command(flatten)]
+    weight: WeightOptions,
+
+    /// End after this many packets were sent, in both directions together
+    #[arg(short, long, value_name = "PACKETS", value_parser = clap::value_parser!(u64).range(1..))]
+    count: Option<u64>,
+
+    /// End after this time: 10s, 500ms, 5m
+    #[arg(long, value_name = "TIME", value_parser = size::duration)]
+    duration: Option<Duration>,
+
+    /// Print the final ledger as one JSON object on standard output
+    #[arg(long)]
+    json: bool,
+}
+
+/// What the paper's programs apply x times.
+const PAPERS_FILTER: &str = "net 131.225.2 and udp";
+
+pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
+    let names = arguments.names()?;
+    let ways = arguments.ways(&names)?;
+    let weight = match arguments.weight {
+        options if options.is_nothing() => None,
+        options => {
+            let expression = arguments.filter.as_deref().unwrap_or(PAPERS_FILTER);
+            Some(Weight::new(options, expression, DEFAULT_SNAP_LEN)?)
+        }
+    };
+    let capture = arguments.open(&names)?;
+    let egresses = ways.iter().map(|way| Egress::find(&way.to)).collect::<Result<_, _>>()?;
+    let mirror = arguments.mirror.as_deref();
+    let mirror = mirror.map(|path| Mirror::create(path, &capture, arguments.timestamps())).transpose()?;
+    stop_on_signals(capture.stopper())?;
+    arguments.engine.describe(&capture, "forwarding");
+    options::warn(&capture.ledger().warnings);
+    warn_of_second_forwarder(&capture);
+    let treatment = Treatment { mirror, weight, latency: arguments.latency };
+    let (latencies, outcome) = thread::scope(|scope| {
+        let work = |worker| scope.spawn(|| way::forward(worker, &capture, &ways, &treatment));
+        let workers: Vec<_> = capture.workers().into_iter().map(work).collect();
+        let done = || workers.iter().all(thread::ScopedJoinHandle::is_finished);
+        let watched = watch(arguments, &capture, &ways, treatment.mirror.as_ref(), egresses, done);
+        let join =
+            |worker: thread::ScopedJoinHandle<'_, _>| worker.join().expect("forwarding does not panic");
+        let (latencies, failed) = gather(workers.into_iter().map(join), ways.len());
+        // An interface that was removed is also a worker's error, and said more clearly here.
+        (latencies, watched.and(failed.map_or(Ok(()), |error| Err(error.into()))))
+    });
+    let rings: Vec<usize> = capture.interfaces().iter().map(|interface| interface.rings).collect();
+    let ledger = capture.close();
+    let mirrored = treatment.mirror.map(|mirror| mirror.finish(&ledger, &rings));
+    let report = Report { ways: &ways, ledger: &ledger, latencies: arguments.latency.then_some(latencies) };
+    if let (Some(path), Some(Ok(packets))) = (&arguments.mirror, &mirrored) {
+        eprintln!("recorded {} packets to {}", grouped(*packets), path.display());
+    }
+    report.show();
+    if arguments.json {
+        println!("{}", report.json()?);
+    }
+    outcome?;
+    mirrored.transpose()?;
+    Ok(())
+}
+
+/// With the engine `packet` the host has its packets, too, and may send them the same way.
+fn warn_of_second_forwarder(capture: &Capture) {
+    let is_shared = |interface: &&Interface| matches!(interface.reception, Reception::Packet { .. });
+    let mut shared = capture.interfaces().iter().filter(is_shared).peekable();
+    let routes = |family: &str| {
+        let switch = format!("/proc/sys/net/{family}");
+        fs::read_to_string(switch).is_ok_and(|value| value.trim() != "0")
+    };
+    if shared.peek().is_some() && (routes("ipv4/ip_forward") || routes("ipv6/conf/all/forwarding")) {
+        eprintln!(
+            "warning: this host routes packets as well: those that are for it to route go out twice; sysctl -w \
+             net.ipv4.ip_forward=0 net.ipv6.conf.all.forwarding=0"
+        );
+    }
+    for interface in shared {
+        let device = &interface.device;
+        if let Some(bridge) = device.uppers.iter().find(|upper| upper.kind.as_deref() == Some("bridge")) {
+            eprintln!(
+                "warning: {} is a port of {}, which forwards its packets as well",
+                device.name, bridge.name
+            );
+        }
+    }
+}
+
+/// The times of all workers put together, by way, and the first error.
+fn gather(
+    outcomes: impl Iterator<Item = Result<Vec<Latency>, CaptureError>>,
+    ways: usize,
+) -> (Vec<Latency>, Option<CaptureError>) {
+    let mut all = vec![Latency::new(); ways];
+    let mut failed = None;
+    for outcome in outcomes {
+        match outcome {
+            Ok(latencies) => all.iter_mut().zip(&latencies).for_each(|(all, latency)| all.add(latency)),
+            Err(error) => failed = failed.or(Some(error)),
+        }
+    }
+    (all, failed)
+}
+
+impl Arguments {
+    /// The names of both interfaces, without queues.
+    fn names(&self) -> Result<[&str; 2], Failure> {
+        let [a, b] = [&self.a, &self.b].map(|source| source.split('@').next().unwrap_or_default());
+        if a == b {
+            return Err(Failure::Usage(format!("{a} cannot be forwarded to itself; name two interfaces")));
+        }
+        Ok([a, b])
+    }
+
+    /// From where to where, in the order of the capture's interfaces.
+    fn ways(&self, &[a, b]: &[&str; 2]) -> Result<Vec<Way>, Failure> {
+        let from: &[&str] = if self.one_way { &[a] } else { &[a, b] };
+        let changes = Changes::of(&self.rewrite, from)?;
+        let way = |(&from, changes)| Way::new(from, if from == a { b } else { a }, changes);
+        Ok(from.iter().zip(changes).map(way).collect())
+    }
+
+    fn open(&self, &[_, b]: &[&str; 2]) -> Result<Capture, Failure> {
+        let builder = match self.one_way {
+            true => Capture::on(&self.a).transmit_on(b),
+            false => Capture::on(&self.a).and(&*self.b).forwarding(),
+        };
+        let builder = self.engine.on(builder).drop_rejected(true).timestamps(self.timestamps());
+        let builder = match passing::passing(self.filter.as_deref(), self.drop.as_deref())? {
+            Some(request) => builder.filter(request),
+            None => builder,
+        };
+        let builder = if self.unordered { builder.unordered() } else { builder };
+        let cpus = thread::available_parallelism().map_or(1, usize::from);
+        let builder = match self.workers {
+            Some(count) => builder.workers(count.into()),
+            None => builder.at_most_workers(cpus),
+        };
+        Ok(builder.open()?)
+    }
+
+    fn timestamps(&self) -> Timestamps {
+        match self {
+            Self { latency: true, .. } => Timestamps::Packet,
+            Self { mirror: Some(_), .. } => Timestamps::Batch,
+            _ => Timestamps::None,
+        }
+    }
+}

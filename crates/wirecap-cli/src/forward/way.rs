@@ -1,0 +1,155 @@
+//! What each worker does: takes chunks, and sends their packets on where they are to go.
+
+use std::hint::black_box;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use wirecap::{Capture, CaptureError, Chunk, Port, Timestamp, Worker};
+
+use super::checksums::ChecksumWatch;
+use super::latency::Latency;
+use super::mirror::Mirror;
+use super::rewrite::Changes;
+use crate::weight::Weight;
+
+/// How long to wait for packets while nothing has to be done otherwise.
+const PATIENCE: Duration = Duration::from_millis(200);
+/// The same while packets may wait on their way out.
+const OUTBOUND_PATIENCE: Duration = Duration::from_millis(2);
+
+/// From one interface to another: what all workers share.
+#[derive(Debug)]
+pub(crate) struct Way {
+    pub(crate) from: String,
+    pub(crate) to: String,
+    pub(crate) changes: Changes,
+    /// Packets that had no room for the changes and were dropped.
+    pub(crate) no_room: AtomicU64,
+    /// It was said that checksums are left to hardware.
+    warned: AtomicBool,
+}
+
+impl Way {
+    pub(crate) fn new(from: &str, to: &str, changes: Changes) -> Self {
+        Self {
+            from: from.to_owned(),
+            to: to.to_owned(),
+            changes,
+            no_room: AtomicU64::new(0),
+            warned: AtomicBool::new(false),
+        }
+    }
+
+    pub(crate) fn no_room(&self) -> u64 {
+        self.no_room.load(Ordering::Relaxed)
+    }
+
+    fn warn_of_checksums(&self) {
+        if self.warned.swap(true, Ordering::Relaxed) {
+            return;
+        }
+        eprintln!(
+            "warning: packets come from {} with checksums that were left to hardware and never computed: whoever \
+             receives them drops them; on the host that sends them: ethtool -K INTERFACE tx off",
+            self.from
+        );
+    }
+}
+
+/// What is done to packets on all ways.
+#[derive(Debug)]
+pub(crate) struct Treatment {
+    pub(crate) mirror: Option<Mirror>,
+    pub(crate) weight: Option<Weight>,
+    pub(crate) latency: bool,
+}
+
+/// One worker's share of a way.
+#[derive(Debug)]
+struct Lane<'a> {
+    way: &'a Way,
+    port: Port,
+    checksums: ChecksumWatch,
+    latency: Latency,
+}
+
+/// One worker at work on all ways; `ways` are in the order of the capture's interfaces. Gives the times that packets
+/// took on each.
+pub(crate) fn forward(
+    mut worker: Worker,
+    capture: &Capture,
+    ways: &[Way],
+    treatment: &Treatment,
+) -> Result<Vec<Latency>, CaptureError> {
+    let port = |way: &Way| capture.port(&way.to).expect("the capture was opened with this port");
+    let lane =
+        |way| Lane { way, port: port(way), checksums: ChecksumWatch::default(), latency: Latency::new() };
+    let mut lanes: Vec<Lane<'_>> = ways.iter().map(lane).collect();
+    let mut arrivals = Vec::new();
+    let mut patience = PATIENCE;
+    while !worker.is_finished() {
+        match worker.next_chunk_timeout(patience).inspect_err(|_| capture.stop())? {
+            Some(chunk) => {
+                lanes[chunk.interface_index()].pass_on(chunk, treatment, &mut arrivals);
+                patience = OUTBOUND_PATIENCE;
+            }
+            None => {
+                // The device may have room by now for what it had none for.
+                lanes.iter_mut().for_each(|lane| lane.port.flush());
+                let outbound = lanes.iter().any(|lane| lane.port.account().waiting > 0);
+                patience = if outbound { OUTBOUND_PATIENCE } else { PATIENCE };
+            }
+        }
+    }
+    Ok(lanes.into_iter().map(|lane| lane.latency).collect())
+}
+
+impl Lane<'_> {
+    fn pass_on(&mut self, mut chunk: Chunk, treatment: &Treatment, arrivals: &mut Vec<u64>) {
+        if let Some(mirror) = &treatment.mirror {
+            mirror.record(&chunk);
+        }
+        if let Some(weight) = &treatment.weight {
+            weight.process(&chunk);
+        }
+        if chunk.get(0).is_some_and(|first| self.checksums.is_certain_with(first.data())) {
+            self.way.warn_of_checksums();
+        }
+        if treatment.latency {
+            arrivals.clear();
+            arrivals.extend(chunk.iter().flat_map(|packet| packet.timestamp()).map(Timestamp::unix_nanos));
+        }
+        warm(&chunk);
+        let mut no_room = 0;
+        for mut packet in chunk.drain() {
+            match self.way.changes.make(&mut packet) {
+                Ok(()) => self.port.send(packet),
+                Err(_) => no_room += 1,
+            }
+        }
+        self.port.flush();
+        if no_room > 0 {
+            self.way.no_room.fetch_add(no_room, Ordering::Relaxed);
+        }
+        if treatment.latency {
+            let now = unix_nanos();
+            arrivals.iter().for_each(|arrival| self.latency.note(now.saturating_sub(*arrival)));
+        }
+    }
+}
+
+fn unix_nanos() -> u64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_nanos() as u64
+}
+
+/// Bytes of a line of the processor's cache.
+const LINE_BYTES: usize = 64;
+
+/// Reads a byte of every line of the packets. The core that received them has them in its cache, and this one waits
+/// for each; but these reads wait side by side, while the kernel, which copies one packet after the other,
+/// would wait for each packet anew.
+fn warm(chunk: &Chunk) {
+    let lines = |fragment: &[u8]| fragment.iter().step_by(LINE_BYTES).fold(0, |all, byte| all ^ byte);
+    let fragments = chunk.iter().flat_map(|packet| packet.fragments());
+    black_box(fragments.fold(0, |all, fragment| all ^ lines(fragment)));
+}

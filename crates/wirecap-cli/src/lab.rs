@@ -1,0 +1,39 @@
+//! `wirecap lab`: the experiments.
+
+mod cost;
+mod page;
+mod watching;
+
+use clap::Subcommand;
+use wirecap_lab::live::programs::Program;
+
+use crate::failure::Failure;
+
+/// Runs the papers' experiments again, and others, and reports what they find
+#[derive(Debug, clap::Args)]
+pub(crate) struct Arguments {
+    #[command(subcommand)]
+    experiment: Experiment,
+}
+
+#[derive(Debug, Subcommand)]
+enum Experiment {
+    Cost(cost::Arguments),
+    Paper(page::PaperArguments),
+    Report(page::ReportArguments),
+    /// Runs one of the receivers that wirecap is compared with
+    #[command(hide = true)]
+    Program {
+        #[command(subcommand)]
+        program: Program,
+    },
+}
+
+pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
+    match &arguments.experiment {
+        Experiment::Cost(arguments) => cost::run(arguments),
+        Experiment::Paper(arguments) => page::run_paper(arguments),
+        Experiment::Report(arguments) => page::run_report(arguments),
+        Experiment::Program { program } => program.run().map_err(Failure::Failed),
+    }
+}

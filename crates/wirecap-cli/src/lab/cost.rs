@@ -1,0 +1,151 @@
+//! `wirecap lab cost`: what a captured packet costs, component by component.
+
+mod table;
+
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, IsTerminal, Write};
+use std::num::NonZeroUsize;
+use std::ops::ControlFlow;
+use std::path::{Path, PathBuf};
+
+use clap::Args;
+use wirecap_lab::cost::{CostError, Effort, Progress, Report, measure};
+
+use crate::failure::Failure;
+use crate::signals::Interruption;
+
+/// Measure what a captured packet costs: each component in nanoseconds and cycles
+///
+/// Driver, copy, dispatch, timestamps, filters by kind and by what runs them, hand-over, recycle, offloading and
+/// savefiles, as the WinPcap paper did for its time. Components are switched on one at a time, in turns within
+/// each round; what one costs is the difference to the run without it in the same round, and may be negative where
+/// it is less than the noise. It all happens on a test bed of its own: two network namespaces joined by a veth
+/// pair. Nothing else on this machine is touched, and whatever way it ends, the kernel removes the bed. It wants two
+/// CPUs that have nothing else to do, and root. The exit status is 1 if the books of a run do not balance.
+#[derive(Debug, Args)]
+pub(crate) struct Arguments {
+    /// Repeat so many times [default: 11, which take a minute or two]
+    #[arg(long, value_name = "N")]
+    rounds: Option<NonZeroUsize>,
+
+    /// Run tiny: shows that it works in some seconds, but not what anything costs
+    #[arg(long)]
+    quick: bool,
+
+    /// Print the results as one JSON object instead of the table
+    #[arg(long)]
+    json: bool,
+
+    /// Write what each round measured as CSV
+    #[arg(long, value_name = "FILE")]
+    csv: Option<PathBuf>,
+
+    /// Draw the engines' costs as stacked bars beside the WinPcap paper's, as SVG
+    #[arg(long, value_name = "FILE")]
+    picture: Option<PathBuf>,
+}
+
+pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
+    let interruption = Interruption::watch()?;
+    let effort = if arguments.quick { Effort::quick() } else { Effort::full() };
+    let rounds = arguments.rounds.map_or(effort.rounds, NonZeroUsize::get);
+    let effort = Effort { rounds, ..effort };
+    // Before it has cost any time: a wrong path is found at once.
+    let csv = arguments.csv.as_deref().map(Output::at).transpose()?;
+    let picture = arguments.picture.as_deref().map(Output::at).transpose()?;
+    let report = measured(&effort, &interruption).map_err(failure)?;
+    if let Some(csv) = csv {
+        csv.write(report.csv().as_bytes())?;
+    }
+    if let Some(picture) = picture {
+        picture.write(report.picture().as_bytes())?;
+    }
+    let mut out = io::stdout().lock();
+    if arguments.json {
+        writeln!(out, "{}", serde_json::to_string(&report)?)?;
+    } else {
+        table::write(&report, &mut out)?;
+    }
+    Ok(())
+}
+
+/// A file that is known to be writable, and stays as it is until it is written.
+#[derive(Debug)]
+struct Output<'a> {
+    path: &'a Path,
+    file: File,
+    /// It was not there before.
+    is_new: bool,
+    is_written: bool,
+}
+
+impl<'a> Output<'a> {
+    fn at(path: &'a Path) -> Result<Self, Failure> {
+        let is_new = !path.exists();
+        let file = OpenOptions::new().write(true).create(true).truncate(false).open(path);
+        let file = file.map_err(|error| cannot_write(path, &error))?;
+        Ok(Self { path, file, is_new, is_written: false })
+    }
+
+    fn write(mut self, content: &[u8]) -> Result<(), Failure> {
+        self.is_written = true;
+        // Pipes and devices have no length.
+        let _ = self.file.set_len(0);
+        self.file.write_all(content).map_err(|error| cannot_write(self.path, &error))
+    }
+}
+
+impl Drop for Output<'_> {
+    fn drop(&mut self) {
+        if self.is_new && !self.is_written {
+            let _ = fs::remove_file(self.path);
+        }
+    }
+}
+
+fn cannot_write(path: &Path, error: &io::Error) -> Failure {
+    Failure::Failed(format!("cannot write to {}: {error}", path.display()).into())
+}
+
+fn failure(error: CostError) -> Failure {
+    match error {
+        CostError::Open(error) => error.into(),
+        CostError::Bed(error) => error.into(),
+        error => Failure::Failed(error.into()),
+    }
+}
+
+fn measured(effort: &Effort, interruption: &Interruption) -> Result<Report, CostError> {
+    let mut line = Line { visible: io::stderr().is_terminal(), round: 0 };
+    measure(effort, &mut |progress| {
+        line.show(&progress, effort.rounds);
+        if interruption.came() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+    })
+}
+
+/// Tells on standard error how far it is: a line that replaces itself on a terminal, elsewhere one per round.
+struct Line {
+    visible: bool,
+    round: usize,
+}
+
+impl Line {
+    fn show(&mut self, progress: &Progress, rounds: usize) {
+        let percent = progress.done * 100 / progress.steps.max(1);
+        let Progress { round, what, .. } = progress;
+        if self.visible {
+            eprint!("\r\x1b[Kround {round} of {rounds}, {percent} %: {what}");
+        } else if self.round < *round {
+            eprintln!("wirecap lab cost: round {round} of {rounds}");
+        }
+        self.round = *round;
+    }
+}
+
+impl Drop for Line {
+    fn drop(&mut self) {
+        if self.visible && self.round > 0 {
+            eprint!("\r\x1b[K");
+        }
+    }
+}

@@ -1,0 +1,182 @@
+//! `wirecap lab paper` and `wirecap lab report`: lists of experiments that end in a page.
+
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+
+use clap::Args;
+use wirecap_lab::experiment::{Effort, Experiment, Part, Verdict};
+use wirecap_lab::live::process::CommandLine;
+use wirecap_lab::machine::Machine;
+use wirecap_lab::report::Report;
+use wirecap_lab::runner::{Entry, Runner, write_whole};
+
+use crate::failure::Failure;
+use crate::lab::watching::Watching;
+
+/// Simulate the papers' tables and figures with the papers' parameters, and compare
+///
+/// The engine's own pools, rings and buddy groups run under a virtual clock, beside models of PF_RING, DNA and netmap.
+/// Needs no privileges and no network. The same seed gives the same page and the same data, byte for byte.
+///
+/// Writes DIR/paper.html, DIR/data/*/*.csv and, so that a run that was interrupted goes on, DIR/results/*.json.
+#[derive(Debug, Args)]
+pub(crate) struct PaperArguments {
+    #[command(flatten)]
+    common: Common,
+
+    /// Leave out the longest bursts
+    #[arg(long)]
+    quick: bool,
+}
+
+/// Run all experiments and write one page about them
+///
+/// Writes DIR/report.html, which needs no other file, DIR/data/*/*.csv and, so that a run that was interrupted goes on,
+/// DIR/results/*.json. A result is used again only by the same program with the same effort and seed.
+#[derive(Debug, Args)]
+pub(crate) struct ReportArguments {
+    #[command(flatten)]
+    common: Common,
+
+    /// Take minutes: fewer points, fewer repetitions (the default)
+    #[arg(long, conflicts_with = "full")]
+    quick: bool,
+
+    /// Take about an hour
+    #[arg(long)]
+    full: bool,
+}
+
+#[derive(Debug, Args)]
+struct Common {
+    /// Directory for the page, its data and what is finished so far
+    #[arg(short, long, value_name = "DIR", default_value = "wirecap-lab")]
+    output: PathBuf,
+
+    /// Where all chance comes from
+    #[arg(long, value_name = "NUMBER", default_value_t = 1)]
+    seed: u64,
+
+    /// Run only these experiments, by the names that --list shows, separated by commas
+    #[arg(long, value_name = "NAME", value_delimiter = ',')]
+    only: Vec<String>,
+
+    /// Run also what is finished already
+    #[arg(long)]
+    again: bool,
+
+    /// Show the experiments' names and do nothing
+    #[arg(long)]
+    list: bool,
+}
+
+pub(crate) fn run_paper(arguments: &PaperArguments) -> Result<(), Failure> {
+    let effort = if arguments.quick { Effort::Quick } else { Effort::Full };
+    let PaperArguments { common, .. } = arguments;
+    let Some(entries) = common.run(wirecap_lab::paper::experiments(), effort)? else { return Ok(()) };
+    let quick = if arguments.quick { " --quick" } else { "" };
+    let about = format!(
+        "wirecap {}: tables and figures of WireCAP (Wu and DeMar, IMC 2014) and of Fusco and Deri (IMC 2010), \
+         simulated with the papers' parameters and put beside what the papers print. The same seed gives the \
+         same page, byte for byte.",
+        env!("CARGO_PKG_VERSION")
+    );
+    let report = Report {
+        title: "The papers' experiments, simulated",
+        about: &about,
+        command: &format!("wirecap lab paper{quick} --seed {}{}", common.seed, common.chosen()),
+        machine: None,
+        entries: &entries,
+    };
+    common.publish("paper.html", &report)
+}
+
+pub(crate) fn run_report(arguments: &ReportArguments) -> Result<(), Failure> {
+    let effort = if arguments.full { Effort::Full } else { Effort::Quick };
+    let common = &arguments.common;
+    let this = CommandLine::this().map_err(Failure::Failed)?;
+    let Some(entries) = common.run(wirecap_lab::experiments(this), effort)? else { return Ok(()) };
+    let machine = Machine::this();
+    let report = Report {
+        title: "The wirecap lab",
+        about: "Every table and figure of the papers behind wirecap again, on models with the papers' \
+                parameters, and what was measured on this machine.",
+        command: &format!("wirecap lab report --{effort} --seed {}{}", common.seed, common.chosen()),
+        machine: Some(&machine),
+        entries: &entries,
+    };
+    common.publish("report.html", &report)
+}
+
+impl Common {
+    /// Runs those of `experiments` that were chosen; nothing if their names were asked for.
+    fn run(
+        &self,
+        mut experiments: Vec<Box<dyn Experiment>>,
+        effort: Effort,
+    ) -> Result<Option<Vec<Entry>>, Failure> {
+        if self.list {
+            let mut out = io::stdout().lock();
+            for experiment in &experiments {
+                writeln!(out, "{:<16} {}", experiment.id(), experiment.title())?;
+            }
+            return Ok(None);
+        }
+        let is_known = |name: &&String| experiments.iter().any(|experiment| experiment.id() == name.as_str());
+        if let Some(unknown) = self.only.iter().find(|name| !is_known(name)) {
+            return Err(Failure::Usage(format!(
+                "there is no experiment {unknown} (--only); --list shows those that there are"
+            )));
+        }
+        experiments.retain(|experiment| {
+            self.only.is_empty() || self.only.iter().any(|name| name == experiment.id())
+        });
+        let runner = Runner { directory: self.output.clone(), effort, seed: self.seed, again: self.again };
+        Ok(Some(runner.run(&experiments, &Watching::begin()?)?))
+    }
+
+    /// The part of the command line that says which experiments were chosen.
+    fn chosen(&self) -> String {
+        if self.only.is_empty() { String::new() } else { format!(" --only {}", self.only.join(",")) }
+    }
+
+    fn publish(&self, name: &str, report: &Report<'_>) -> Result<(), Failure> {
+        let path = self.output.join(name);
+        write_whole(&path, report.html().as_bytes())?;
+        summarise(report.entries, &path)?;
+        Ok(())
+    }
+}
+
+/// What was expected and found, on the terminal.
+fn summarise(entries: &[Entry], page: &Path) -> io::Result<()> {
+    let mut out = io::stdout().lock();
+    for entry in entries {
+        let findings = match &entry.outcome {
+            Ok(findings) => findings,
+            Err(reason) => {
+                writeln!(out, "{}\n  not done: {reason}", entry.title)?;
+                continue;
+            }
+        };
+        if !findings.claims.is_empty() {
+            writeln!(out, "{}", entry.title)?;
+        }
+        for claim in &findings.claims {
+            let mark = match claim.verdict {
+                Verdict::Holds => "holds  ",
+                Verdict::Differs => "DIFFERS",
+                Verdict::NotDerivable => "open   ",
+            };
+            let (expected, found) =
+                if entry.part == Part::Simulated { ("paper", "simulated") } else { ("expected", "measured") };
+            writeln!(
+                out,
+                "  {mark} {}: {expected} {}, {found} {}",
+                claim.quantity, claim.expected, claim.found
+            )?;
+        }
+    }
+    writeln!(out, "open: does not follow from the parameters that are printed with it")?;
+    writeln!(out, "wrote {}", page.display())
+}

@@ -1,0 +1,93 @@
+//! A capture in a savefile: its packets, and what stands beside them: who recorded it, from which interfaces, and their counts at the end.
+
+use std::fs;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use wirecap::savefile::{self, Record, Section, Sink, WriteError, Writer};
+use wirecap::{Account, Chunk, Interface, Ledger, Packet, Reception, Timestamp, Timestamps};
+
+/// This program on this host.
+pub(crate) fn section() -> Section {
+    Section {
+        application: Some(concat!("wirecap ", env!("CARGO_PKG_VERSION")).to_owned()),
+        os: operating_system(),
+        hardware: None,
+        comment: None,
+    }
+}
+
+/// An interface of a capture that was opened with these times.
+pub(crate) fn interface(interface: &Interface, timestamps: Timestamps) -> savefile::Interface {
+    savefile::Interface {
+        name: Some(interface.device.name.clone()),
+        hardware: interface.device.driver.clone(),
+        os: operating_system(),
+        link_type: interface.device.savefile_link_type(),
+        snap_len: interface.snap_len,
+        time_source: time_source(&interface.reception, timestamps).map(str::to_owned),
+        filter: interface.filter.as_ref().map(ToString::to_string),
+        ..savefile::Interface::default()
+    }
+}
+
+/// Writes each interface's counts since `started`. `interfaces` has how many rings each has.
+pub(crate) fn write_statistics<S: Sink>(
+    writer: &mut Writer<S>,
+    started: Timestamp,
+    ledger: &Ledger,
+    interfaces: &[usize],
+) -> Result<(), WriteError> {
+    let mut rings = ledger.rings.iter();
+    for (interface, &ring_count) in interfaces.iter().enumerate() {
+        let own: Vec<_> = rings.by_ref().take(ring_count).map(|ring| &ring.account).collect();
+        let sum = |count: fn(&Account) -> u64| own.iter().copied().map(count).sum();
+        writer.statistics(&savefile::Statistics {
+            interface: interface as u32,
+            start: Some(started),
+            end: Some(now()),
+            received: own.iter().map(|account| account.seen).sum(),
+            dropped_by_interface: ledger.device_drops[interface],
+            accepted_by_filter: Some(sum(|account| account.offered)),
+            dropped_by_os: Some(sum(|account| account.dropped.total())),
+            delivered: Some(sum(|account| account.delivered)),
+        })?;
+    }
+    Ok(())
+}
+
+pub(crate) fn now() -> Timestamp {
+    let since_epoch = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    Timestamp::from_unix_nanos(since_epoch.as_nanos() as u64)
+}
+
+fn operating_system() -> Option<String> {
+    let release = fs::read_to_string("/proc/sys/kernel/osrelease").ok()?;
+    Some(format!("Linux {}", release.trim()))
+}
+
+/// Whose clock the packets' times are by; none if they have no times.
+fn time_source(reception: &Reception, timestamps: Timestamps) -> Option<&'static str> {
+    match reception {
+        _ if timestamps == Timestamps::None => None,
+        Reception::Xdp { timestamps: Timestamps::Batch, .. } => {
+            Some("XDP program, CLOCK_TAI as UTC, read for the first packet of a batch and for every eighth")
+        }
+        Reception::Xdp { timestamps: Timestamps::Hardware, .. } => {
+            Some("XDP program, the device's clock as it stands, for every packet")
+        }
+        Reception::Xdp { .. } => Some("XDP program, CLOCK_TAI as UTC, read for every packet"),
+        _ => Some("packet socket, CLOCK_REALTIME"),
+    }
+}
+
+/// A captured packet as savefiles have it.
+pub(crate) fn record<'a>(chunk: &Chunk, packet: Packet<'a>) -> Record<'a> {
+    Record {
+        interface: chunk.interface_index() as u32,
+        timestamp: packet.timestamp(),
+        queue: packet.queue(),
+        direction: None,
+        wire_len: packet.wire_len(),
+        data: packet.data(),
+    }
+}

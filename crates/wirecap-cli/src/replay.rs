@@ -1,0 +1,321 @@
+//! `wirecap replay`: sends the packets of a savefile.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use clap::{ArgGroup, Args, ValueEnum};
+use serde_json::json;
+use wirecap::device::Device;
+use wirecap::grouped;
+use wirecap::savefile::Reader;
+use wirecap_lab::play::{KernelOutlet, Outlet, Pace, Schedule, XdpOutlet};
+use wirecap_lab::recording::{Cut, Reading, Recording, Settings};
+use wirecap_testbed::{Counters, Interface, Namespace, SetupError};
+
+use crate::failure::Failure;
+use crate::sending::{
+    PlayReport, SpreadOptions, Via, Watch, check_queues, counted, find, mac, takes_xdp_frames,
+};
+use crate::signals::Interruption;
+use crate::size;
+
+/// Send the packets of a savefile on an interface: it really transmits them
+///
+/// As recorded, unless another pace is given. Packets are sent as they are, bytes and addresses: whatever
+/// is at the other end of the cable sees them, and so may others. Lengths and bit rates are those of
+/// frames without checksum, preamble and gap.
+#[derive(Debug, Args)]
+#[command(group(ArgGroup::new("pace").args(["speed", "rate", "top"])))]
+pub(crate) struct Arguments {
+    /// The savefile: pcapng or pcap, also compressed by gzip or Zstandard
+    file: PathBuf,
+
+    /// Interface to send on
+    #[arg(short, long, value_name = "DEV")]
+    interface: String,
+
+    /// So many times as fast as recorded: 2, 0.5
+    #[arg(short = 'x', long, alias = "multiplier", value_name = "TIMES", value_parser = speed)]
+    speed: Option<f64>,
+
+    /// At a constant rate, in frames or bits per second: 500, 50k, 1.5Mpps; 100Mbps, 1Gbps
+    #[arg(long, value_name = "RATE", value_parser = rate)]
+    rate: Option<Pace>,
+
+    /// As fast as possible; a file of up to 1 GiB is read into memory first
+    #[arg(short, long, alias = "topspeed")]
+    top: bool,
+
+    /// Keep no recorded pause longer than this
+    #[arg(long, value_name = "TIME", value_parser = size::duration)]
+    pause_max: Option<Duration>,
+
+    /// Send the file so often; 0: until stopped
+    #[arg(short = 'l', long = "loop", value_name = "N", default_value_t = 1)]
+    rounds: u64,
+
+    /// Give every round but the first other IP addresses, so that a short recording becomes many flows
+    ///
+    /// Flows stay apart and both directions of a connection together. Checksums are mended. Multicast,
+    /// broadcast and local addresses stay as they are, as do those in ARP and inside payloads.
+    #[arg(long, alias = "unique-ip")]
+    rewrite: bool,
+
+    #[command(flatten)]
+    spread: SpreadOptions,
+
+    /// How frames are sent; auto is kernel with --top, unless --queues is given, and else xdp
+    #[arg(long, value_enum, default_value_t = Via::Auto)]
+    via: Via,
+
+    /// Destination hardware address of all frames [default: those recorded]
+    #[arg(long, value_name = "MAC", value_parser = mac)]
+    to_mac: Option<[u8; 6]>,
+
+    /// What to do with packets of which the file has only the beginning: fill them up with zeros to
+    /// their true length, send them short, or leave them out
+    #[arg(long, value_enum, default_value_t = CutName::Pad)]
+    cut: CutName,
+
+    /// End after this many frames
+    #[arg(short, long, value_name = "FRAMES", value_parser = clap::value_parser!(u64).range(1..))]
+    count: Option<u64>,
+
+    /// End after this time: 10s, 500ms, 5m
+    #[arg(long, value_name = "TIME", value_parser = size::duration)]
+    duration: Option<Duration>,
+
+    /// Print what was sent as one JSON object on standard output
+    #[arg(long)]
+    json: bool,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum CutName {
+    Pad,
+    Keep,
+    Skip,
+}
+
+impl From<CutName> for Cut {
+    fn from(name: CutName) -> Self {
+        match name {
+            CutName::Pad => Self::Pad,
+            CutName::Keep => Self::Keep,
+            CutName::Skip => Self::Skip,
+        }
+    }
+}
+
+impl Arguments {
+    fn pace(&self) -> Pace {
+        match (self.rate, self.speed) {
+            _ if self.top => Pace::Top,
+            (Some(rate), _) => rate,
+            (None, speed) => Pace::Recorded(speed.unwrap_or(1.0)),
+        }
+    }
+
+    fn settings(&self, interface: &Interface, via: Via) -> Settings {
+        let frame_bytes_max = match via {
+            Via::Kernel => interface.frame_bytes_max().min(KernelOutlet::FRAME_BYTES_MAX),
+            _ => interface.frame_bytes_max(),
+        };
+        let pause_max_ns = self.pause_max.map_or(u64::MAX, |pause| pause.as_nanos() as u64);
+        Settings {
+            rounds: (self.rounds > 0).then_some(self.rounds),
+            frames_max: self.count.unwrap_or(u64::MAX),
+            schedule: Schedule::new(self.pace(), pause_max_ns),
+            rewrite: self.rewrite,
+            spread: self.spread.queues.map(|queues| self.spread.over(queues)),
+            destination_mac: self.to_mac,
+            own_mac: interface.mac,
+            frame_bytes_max,
+            cut: self.cut.into(),
+            preload_bytes_max: if self.pace() == Pace::Top { PRELOAD_BYTES_MAX } else { 0 },
+        }
+    }
+}
+
+/// At top speed a file's packets are read into memory first, unless they are more.
+const PRELOAD_BYTES_MAX: usize = 1 << 30;
+
+pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
+    if arguments.spread.is_given() && arguments.spread.queues.is_none() {
+        return Err(Failure::Usage("--key is that of a spread; say over how many --queues".to_owned()));
+    }
+    if arguments.via == Via::Kernel && arguments.spread.queues.is_some_and(|queues| queues > 1) {
+        let message = "--via kernel sends on one queue; leave out --queues or use --via xdp";
+        return Err(Failure::Usage(message.to_owned()));
+    }
+    let device = find(&arguments.interface)?;
+    check_queues(&device, arguments.spread.queues.unwrap_or(1))?;
+    let interface = Interface::find(&Namespace::current()?, &device.name)?;
+    // A file that is none is said to be so before anything is opened to send it.
+    drop(Reader::open(&arguments.file)?);
+    let (via, mut outlet) = open_outlet(arguments, &device, &interface)?;
+    let recording = Recording::open(&arguments.file, arguments.settings(&interface, via))?;
+    if let Some(reason) = device.carries_host_traffic() {
+        eprintln!("warning: {} carries traffic of this host ({reason})", interface.name);
+    }
+    let mut counters = Counters::of(&interface)?;
+    let interruption = Interruption::watch()?;
+    let watch = Watch { duration: arguments.duration, interruption: &interruption };
+    let timed = arguments.pace() != Pace::Top;
+    let (played, recording) = watch.play(recording, &mut outlet, timed);
+    let report = Report {
+        sending: PlayReport {
+            interface: &interface.name,
+            of: Some(arguments.file.display().to_string()),
+            via,
+            counted: counted(&mut counters, played.frames())?,
+            played: &played,
+        },
+        reading: recording.reading(),
+    };
+    eprintln!("{report}");
+    if arguments.json {
+        println!("{}", report.json());
+    }
+    let nothing_sent = report.nothing_sent(&arguments.file);
+    match (recording.into_error(), played.error) {
+        (Some(error), _) => Err(error.into()),
+        (None, Some(error)) => Err(error.into()),
+        (None, None) => nothing_sent,
+    }
+}
+
+/// The way out that was asked for, or the best there is.
+fn open_outlet(
+    arguments: &Arguments,
+    device: &Device,
+    interface: &Interface,
+) -> Result<(Via, Box<dyn Outlet>), Failure> {
+    let kernel = || -> Result<(Via, Box<dyn Outlet>), SetupError> {
+        Ok((Via::Kernel, Box::new(KernelOutlet::on(interface)?)))
+    };
+    let suits_kernel = arguments.pace() == Pace::Top
+        && arguments.spread.queues.is_none()
+        && interface.frame_bytes_max() <= KernelOutlet::FRAME_BYTES_MAX
+        && takes_xdp_frames(device);
+    match arguments.via {
+        Via::Kernel => return Ok(kernel()?),
+        Via::Auto if suits_kernel => {
+            // It takes more privileges.
+            if let Ok(outlet) = kernel() {
+                return Ok(outlet);
+            }
+        }
+        Via::Auto | Via::Xdp => {}
+    }
+    let queues = arguments.spread.queues.unwrap_or(1);
+    Ok((Via::Xdp, Box::new(XdpOutlet::on(interface, queues)?)))
+}
+
+/// What became of it.
+struct Report<'a> {
+    sending: PlayReport<'a>,
+    reading: Reading,
+}
+
+impl Report<'_> {
+    /// Packets that were made ready when sending ended.
+    fn ended(&self) -> u64 {
+        self.reading.frames - self.sending.played.frames()
+    }
+
+    /// Packets not sent, by reason.
+    fn not_sent(&self) -> [(&'static str, u64, &'static str); 5] {
+        let skipped = self.reading.skipped;
+        [
+            ("too_long", skipped.too_long, "longer than the interface's frames"),
+            ("too_short", skipped.too_short, "shorter than an Ethernet header"),
+            ("link_type", skipped.link_type, "neither Ethernet nor bare IP"),
+            ("cut", skipped.cut, "cut in the file"),
+            ("ended", self.ended(), "read ahead when sending ended"),
+        ]
+    }
+
+    /// An error if there were packets, and not one of them could be sent.
+    fn nothing_sent(&self, file: &std::path::Path) -> Result<(), Failure> {
+        let skipped = self.reading.skipped.total();
+        if self.reading.frames > 0 || skipped == 0 {
+            return Ok(());
+        }
+        let message = format!("none of the {} packets of {} can be sent", grouped(skipped), file.display());
+        Err(Failure::Failed(message.into()))
+    }
+
+    fn json(&self) -> serde_json::Value {
+        let mut json = self.sending.json();
+        let not_sent: serde_json::Map<_, _> =
+            self.not_sent().into_iter().map(|(key, packets, _)| (key.to_owned(), packets.into())).collect();
+        json["file"] = json!(self.sending.of);
+        json["packets"] = json!(self.reading.packets);
+        json["padded"] = json!(self.reading.padded);
+        json["rounds"] = json!(self.reading.rounds);
+        json["not_sent"] = not_sent.into();
+        json
+    }
+}
+
+impl std::fmt::Display for Report<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        for (_, packets, reason) in self.not_sent() {
+            if packets > 0 {
+                writeln!(f, "not sent: {} packets, {reason}", grouped(packets))?;
+            }
+        }
+        if self.reading.padded > 0 {
+            let padded = grouped(self.reading.padded);
+            writeln!(f, "{padded} packets were cut in the file and filled up with zeros")?;
+        }
+        self.sending.fmt(f)
+    }
+}
+
+/// How many times as fast as recorded.
+fn speed(text: &str) -> Result<f64, String> {
+    let speed: f64 = text.parse().map_err(|_| "it is not a number".to_owned())?;
+    let possible = (1e-6..=1e6).contains(&speed);
+    if possible { Ok(speed) } else { Err("it must lie between 0.000001 and 1000000".to_owned()) }
+}
+
+/// `50k` and `50kpps` are frames, `100Mbps` and `100Mbit/s` bits.
+fn rate(text: &str) -> Result<Pace, String> {
+    let bits = ["bps", "bit/s", "bit"].iter().find_map(|unit| text.strip_suffix(unit));
+    match bits {
+        Some(number) => size::rate(number).map(Pace::BitsPerSecond),
+        None => size::rate(text.strip_suffix("pps").unwrap_or(text)).map(Pace::FramesPerSecond),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rates_are_of_frames_or_bits() {
+        for (text, pace) in [
+            ("500", Pace::FramesPerSecond(500)),
+            ("50kpps", Pace::FramesPerSecond(50_000)),
+            ("1.5M", Pace::FramesPerSecond(1_500_000)),
+            ("100Mbps", Pace::BitsPerSecond(100_000_000)),
+            ("1Gbit/s", Pace::BitsPerSecond(1_000_000_000)),
+            ("9600bit", Pace::BitsPerSecond(9_600)),
+        ] {
+            assert_eq!(rate(text), Ok(pace));
+        }
+        for bad in ["", "pps", "kbps", "0", "-1", "1Xbps"] {
+            assert!(rate(bad).is_err(), "{bad:?} was taken");
+        }
+    }
+
+    #[test]
+    fn speeds_are_positive() {
+        assert_eq!(speed("0.5"), Ok(0.5));
+        for bad in ["", "0", "-1", "nan", "inf", "1e9", "2x"] {
+            assert!(speed(bad).is_err(), "{bad:?} was taken");
+        }
+    }
+}

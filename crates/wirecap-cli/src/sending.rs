@@ -1,0 +1,268 @@
+//! What all commands that send have in common.
+
+use std::fmt;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use clap::{Args, ValueEnum};
+use serde_json::{Value, json};
+use wirecap::device::{Device, XdpFeatures};
+use wirecap::{OpenError, RingName, grouped};
+use wirecap_lab::play::{Control, Outlet, Played, Source, play};
+use wirecap_lab::traffic::{HashKey, Rss};
+use wirecap_testbed::{Counters, SetupError};
+
+use crate::failure::Failure;
+use crate::progress::Progress;
+use crate::signals::Interruption;
+use crate::size;
+
+/// Who makes the frames and hands them to the interface.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Via {
+    /// kernel if it reaches the queues and the interface takes its frames, else xdp
+    Auto,
+    /// Inside the kernel, by test runs of an XDP program: the fastest; on a veth, CPU n sends to queue n
+    /// modulo the number of queues, and the peer must have an XDP program or GRO
+    Kernel,
+    /// By AF_XDP sockets, on any queue
+    Xdp,
+}
+
+impl fmt::Display for Via {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Auto => "auto",
+            Self::Kernel => "kernel",
+            Self::Xdp => "xdp",
+        })
+    }
+}
+
+/// How flows are spread over the receiver's queues.
+#[derive(Debug, Clone, Copy, Args)]
+pub(crate) struct SpreadOptions {
+    /// Spread flows over this many queues, as a NIC's RSS would: on a veth a frame arrives at the queue it is sent on
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    pub(crate) queues: Option<u32>,
+
+    /// Key of the hash that spreads: the one drivers come with (the default), or one by which both directions
+    /// of a connection come to the same queue
+    #[arg(long, value_enum)]
+    key: Option<KeyName>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum KeyName {
+    Standard,
+    Symmetric,
+}
+
+impl SpreadOptions {
+    /// Over so many queues, if nothing else is said.
+    pub(crate) fn over(&self, default_queues: u32) -> Rss {
+        let key = match self.key {
+            None | Some(KeyName::Standard) => HashKey::Standard,
+            Some(KeyName::Symmetric) => HashKey::Symmetric,
+        };
+        Rss::new(key, self.queues.unwrap_or(default_queues))
+    }
+
+    /// Whether any of them was given.
+    pub(crate) fn is_given(&self) -> bool {
+        self.queues.is_some() || self.key.is_some()
+    }
+}
+
+/// Longest time between two looks at the clock.
+const GLANCE: Duration = Duration::from_millis(20);
+/// How long an interface's counters may take to show what was sent.
+const COUNTERS_DELAY: Duration = Duration::from_millis(500);
+
+/// Looks the interface up, and refuses one on which nothing is to be sent.
+pub(crate) fn find(name: &str) -> Result<Device, Failure> {
+    let device = Device::find(name).map_err(OpenError::from)?;
+    if !device.is_ethernet() {
+        let link_type = device.link_type;
+        let message = format!("{name} is not an Ethernet interface (its type is {link_type}); name another");
+        return Err(Failure::Failed(message.into()));
+    }
+    if !device.up {
+        return Err(OpenError::InterfaceDown { interface: device.name }.into());
+    }
+    Ok(device)
+}
+
+/// Whether the interface says that it takes frames made inside the kernel: a veth only does while its
+/// peer has an XDP program or GRO, and loses them without a trace otherwise. Older kernels do not tell.
+pub(crate) fn takes_xdp_frames(device: &Device) -> bool {
+    device.xdp.is_none_or(|support| support.features.contains(XdpFeatures::NDO_XMIT))
+}
+
+/// Refuses more queues than there are to send on.
+pub(crate) fn check_queues(device: &Device, queues: u32) -> Result<(), Failure> {
+    if queues > device.tx_queues {
+        let ring = RingName::of_queue(&device.name, queues - 1);
+        return Err(OpenError::NoSuchQueue { ring, queues: device.tx_queues }.into());
+    }
+    Ok(())
+}
+
+/// When to end.
+pub(crate) struct Watch<'a> {
+    pub(crate) duration: Option<Duration>,
+    pub(crate) interruption: &'a Interruption,
+}
+
+impl Watch<'_> {
+    /// Shows how sending gets on until it has finished, or time or a signal end it.
+    pub(crate) fn wait(&self, is_finished: impl Fn() -> bool, frames: impl Fn() -> u64) {
+        let (started, mut progress) = (Instant::now(), Progress::new());
+        while !is_finished() {
+            let left = self.duration.map(|duration| duration.saturating_sub(started.elapsed()));
+            if left.is_some_and(|left| left.is_zero()) || self.interruption.came() {
+                break;
+            }
+            thread::sleep(left.unwrap_or(GLANCE).min(GLANCE));
+            progress.tick_sent(frames());
+        }
+    }
+
+    /// Plays a source to its end, or to that of this watch.
+    pub(crate) fn play<S: Source>(&self, source: S, outlet: &mut impl Outlet, timed: bool) -> (Played, S) {
+        let control = Control::default();
+        thread::scope(|scope| {
+            let playing = scope.spawn(|| play(source, outlet, timed, &control));
+            self.wait(|| playing.is_finished(), || control.frames());
+            control.stop();
+            playing.join().expect("a playing thread")
+        })
+    }
+}
+
+/// What an interface says of the frames handed to it.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Counted {
+    /// Sent or lost.
+    pub(crate) frames: u64,
+    /// Lost at the interface: on a veth, those that the other end had no room for.
+    pub(crate) lost: u64,
+}
+
+/// What the interface has counted, once that is as many as were handed to it.
+pub(crate) fn counted(counters: &mut Counters, frames: u64) -> Result<Counted, SetupError> {
+    let deadline = Instant::now() + COUNTERS_DELAY;
+    loop {
+        let grown = counters.since_start()?;
+        if grown.handed_over() >= frames || Instant::now() >= deadline {
+            return Ok(Counted { frames: grown.handed_over(), lost: grown.tx_dropped });
+        }
+        thread::sleep(GLANCE);
+    }
+}
+
+pub(crate) fn per_second(amount: u64, duration: Duration) -> f64 {
+    if duration.is_zero() { 0.0 } else { amount as f64 / duration.as_secs_f64() }
+}
+
+/// `02:00:00:00:00:01`
+pub(crate) fn mac(text: &str) -> Result<[u8; 6], String> {
+    let is_byte = |text: &str| text.len() == 2 && text.bytes().all(|digit| digit.is_ascii_hexdigit());
+    let byte = |text: &str| u8::from_str_radix(text, 16).ok().filter(|_| is_byte(text));
+    let bytes: Option<Vec<u8>> = text.split(':').map(byte).collect();
+    let bytes = bytes.and_then(|bytes| bytes.try_into().ok());
+    bytes.ok_or_else(|| "write six bytes in hexadecimal, such as 02:00:00:00:00:01".to_owned())
+}
+
+/// What became of frames that were played.
+pub(crate) struct PlayReport<'a> {
+    pub(crate) interface: &'a str,
+    /// What was played, if it has a name.
+    pub(crate) of: Option<String>,
+    pub(crate) via: Via,
+    pub(crate) played: &'a Played,
+    pub(crate) counted: Counted,
+}
+
+impl PlayReport<'_> {
+    pub(crate) fn json(&self) -> Value {
+        let played = self.played;
+        let queue = |(queue, frames): (usize, &u64)| json!({ "queue": queue, "frames": frames });
+        let microseconds = |duration: Duration| duration.as_nanos() as f64 / 1e3;
+        let lateness = played.lateness.map(|lateness| {
+            json!({
+                "median": microseconds(lateness.median),
+                "percentile_99": microseconds(lateness.percentile_99),
+                "max": microseconds(lateness.max),
+            })
+        });
+        json!({
+            "interface": self.interface,
+            "via": self.via.to_string(),
+            "frames": played.frames(),
+            "bytes": played.bytes,
+            "duration_s": played.duration.as_secs_f64(),
+            "frames_per_s": per_second(played.frames(), played.duration),
+            "bits_per_s": per_second(played.bytes * 8, played.duration),
+            "counted_by_interface": self.counted.frames,
+            "lost_by_interface": self.counted.lost,
+            "lateness_us": lateness,
+            "queues": played.queues.iter().enumerate().map(queue).collect::<Vec<_>>(),
+        })
+    }
+}
+
+impl fmt::Display for PlayReport<'_> {
+    /// A line per queue if there are several, then what should be known, then the sum.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (played, interface) = (self.played, self.interface);
+        if played.queues.len() > 1 {
+            for (queue, frames) in played.queues.iter().enumerate() {
+                writeln!(f, "queue {queue}: {} frames", grouped(*frames))?;
+            }
+        }
+        if self.counted.lost > 0 {
+            let lost = grouped(self.counted.lost);
+            writeln!(f, "{interface} lost {lost} of them: on a veth, the other end had no room for them")?;
+        }
+        let unknown = played.frames().saturating_sub(self.counted.frames);
+        if unknown > 0 {
+            writeln!(f, "{interface}'s own counters do not know of {} of them", grouped(unknown))?;
+        }
+        if let Some(late) = played.lateness {
+            let (median, most, max) = (late.median, late.percentile_99, late.max);
+            writeln!(
+                f,
+                "behind time: {median:.1?} in the median, 99 of 100 no more than {most:.1?}, none more than {max:.1?}"
+            )?;
+        }
+        write!(f, "sent {} frames", grouped(played.frames()))?;
+        if let Some(of) = &self.of {
+            write!(f, " of {of}")?;
+        }
+        let rate = size::human_rate(per_second(played.frames(), played.duration));
+        let bit_rate = size::human_rate(per_second(played.bytes * 8, played.duration));
+        let seconds = played.duration.as_secs_f64();
+        write!(f, " on {interface} in {seconds:.2} s, {rate}frames/s, {bit_rate}bit/s, via {}", self.via)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn hardware_addresses_have_six_bytes() {
+        assert_eq!(mac("02:00:5e:00:00:Ff"), Ok([2, 0, 0x5e, 0, 0, 0xff]));
+        for bad in [
+            "",
+            "02:00:00:00:00",
+            "02:00:00:00:00:00:00",
+            "2:0:0:0:0:0",
+            "02-00-00-00-00-00",
+            "+2:00:00:00:00:00",
+        ] {
+            assert!(mac(bad).is_err(), "{bad:?} was taken");
+        }
+    }
+}

@@ -1,0 +1,67 @@
+//! Packets processed as by an application of chosen weight, as the paper's programs do it: a filter is applied x
+//! times to each. With `--cost` nothing is computed but waited, so that two cores can play many slow ones.
+
+use std::thread;
+use std::time::Duration;
+
+use clap::Args;
+use wirecap::Chunk;
+use wirecap::filter::{Context, Filter, Interpreter};
+use wirecap::savefile::LinkType;
+
+use crate::failure::Failure;
+
+/// How heavy the application is.
+#[derive(Debug, Clone, Copy, Args)]
+pub(crate) struct WeightOptions {
+    /// How often the filter is applied to each packet
+    #[arg(short = 'x', long, value_name = "TIMES", default_value_t = 0)]
+    times: u32,
+
+    /// Wait so many nanoseconds for each packet, once per chunk, instead of computing
+    #[arg(long, value_name = "NANOSECONDS", default_value_t = 0)]
+    cost: u64,
+}
+
+impl WeightOptions {
+    /// Whether there is anything to be done with packets.
+    pub(crate) fn is_nothing(self) -> bool {
+        self.times == 0 && self.cost == 0
+    }
+}
+
+/// An application of chosen weight.
+#[derive(Debug)]
+pub(crate) struct Weight {
+    options: WeightOptions,
+    interpreter: Interpreter,
+}
+
+impl Weight {
+    /// One that applies this filter.
+    pub(crate) fn new(options: WeightOptions, expression: &str, snap_len: u32) -> Result<Self, Failure> {
+        let filter = Filter::compile(expression, LinkType::ETHERNET, snap_len)
+            .map_err(|error| Failure::Failed(error.into()))?;
+        let interpreter = Interpreter::new(&filter).map_err(|error| Failure::Failed(error.into()))?;
+        Ok(Self { options, interpreter })
+    }
+
+    /// Processes the packets, and counts those that match.
+    pub(crate) fn process(&self, chunk: &Chunk) -> u64 {
+        let context = Context::default();
+        let mut matched = 0;
+        for packet in chunk {
+            let mut verdict = 0;
+            for _ in 0..self.options.times {
+                // The optimiser must not see that the verdict is the same each time.
+                let data = std::hint::black_box(packet.data());
+                verdict = self.interpreter.matches(data, packet.wire_len(), &context);
+            }
+            matched += u64::from(verdict > 0);
+        }
+        if self.options.cost > 0 {
+            thread::sleep(Duration::from_nanos(self.options.cost * chunk.len() as u64));
+        }
+        matched
+    }
+}

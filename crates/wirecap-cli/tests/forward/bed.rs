@@ -1,0 +1,343 @@
+//! Two hosts, the box between them, the command that runs in it, and the counts that are held against its ledger.
+
+use std::env;
+use std::io::{BufRead, BufReader, Read};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::{Arc, Mutex};
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
+
+use rustix::process::{Pid, Signal, kill_process};
+use serde_json::Value;
+use tempfile::TempDir;
+use wirecap::savefile::Reader;
+use wirecap_testbed::{Counters, Host, Inline, PacketSender};
+
+pub(crate) const WIRECAP: &str = env!("CARGO_BIN_EXE_wirecap");
+
+/// How long anything may take on a busy machine.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
+
+/// How long transfers are to last, if the environment says.
+pub(crate) fn transfer_seconds() -> Option<u64> {
+    env::var("WIRECAP_TRANSFER_SECONDS").ok()?.parse().ok()
+}
+
+/// The engines that forward.
+pub(crate) const ENGINES: [&str; 2] = ["xdp", "packet"];
+
+pub(crate) struct Bed {
+    pub(crate) inline: Inline,
+    left: Counters,
+    right: Counters,
+    /// The box's ends of the cables.
+    ports: [Counters; 2],
+}
+
+impl Bed {
+    /// Two silent hosts.
+    pub(crate) fn new(queue_count: u32, mtu_bytes: u32) -> Self {
+        let inline = Inline::new(queue_count, mtu_bytes).unwrap();
+        let [left, right] = [&inline.left, &inline.right].map(|host| Counters::of(&host.interface).unwrap());
+        let ports = [&inline.left, &inline.right].map(|host| Counters::of(&host.port).unwrap());
+        Self { inline, left, right, ports }
+    }
+
+    /// Gives both hosts addresses; they compute their checksums. From now on they also speak unasked, so that it is
+    /// better to forward by then.
+    pub(crate) fn wake_hosts(&self) {
+        self.inline.set_checksum_offload(false).unwrap();
+        self.inline.add_addresses().unwrap();
+    }
+
+    /// Starts the command, with options divided by blanks (for a blank within one: `_`), and waits until it
+    /// forwards.
+    pub(crate) fn forward(&self, options: &str) -> Forwarder {
+        let forwarder = self.start(options);
+        forwarder.wait_for("forwarding");
+        forwarder
+    }
+
+    /// Starts the command.
+    pub(crate) fn start(&self, options: &str) -> Forwarder {
+        let mut command = Command::new(WIRECAP);
+        command
+            .args(["forward", "left", "right", "--json"])
+            .args(options.split_whitespace().map(|word| word.replace('_', " ")));
+        command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        Forwarder::of(self.inline.middle.run_in(|| command.spawn()).unwrap().unwrap())
+    }
+
+    /// Sends from the left host.
+    pub(crate) fn send(&self, frames: &[Vec<u8>]) {
+        let mut sender = PacketSender::on(&self.inline.left.interface).unwrap();
+        frames.iter().for_each(|frame| sender.send(frame).unwrap());
+    }
+
+    /// Waits until the right host has received so many packets in all.
+    #[track_caller]
+    pub(crate) fn wait_for_arrivals(&mut self, packets: u64) {
+        let right = &mut self.right;
+        wait_until("they all arrive", || right.since_start().unwrap().rx_packets >= packets);
+    }
+
+    /// Packets that the right host received.
+    pub(crate) fn arrived(&mut self) -> u64 {
+        self.right.since_start().unwrap().rx_packets
+    }
+
+    /// Silences the hosts, waits until what is under way has arrived, ends the command, and holds its ledger against
+    /// what the hosts' interfaces counted.
+    #[track_caller]
+    pub(crate) fn finish(&mut self, forwarder: Forwarder) -> Value {
+        // Whoever has addresses never ceases to speak.
+        thread::sleep(Duration::from_millis(300));
+        for host in [&self.inline.left, &self.inline.right] {
+            host.interface.set_up(false).unwrap();
+        }
+        thread::sleep(Duration::from_millis(300));
+        let finished = forwarder.interrupt();
+        let ledger = finished.ledger();
+        self.check_books(&ledger);
+        ledger
+    }
+
+    /// What each host sent came in by its port; what the other port sent the other host received; and what came in
+    /// was sent or is in the ledger with the reason why not.
+    #[track_caller]
+    pub(crate) fn check_books(&mut self, ledger: &Value) {
+        let (left, right) = (self.left.since_start().unwrap(), self.right.since_start().unwrap());
+        let is_one_way = number(ledger, "/ways/1/from").is_none();
+        // A full veth ring refuses a frame. Of one that was sent as an XDP frame nobody but the ledger says so;
+        // one from a host's own stack is refused to that host, which counts it as its own `tx_dropped`.
+        let refused_by_cable = left.xdp_xmit_errors() + right.xdp_xmit_errors();
+        if ledger["engine"] == "xdp" {
+            assert_eq!(at(ledger, "/dropped/device"), refused_by_cable, "{left:?}, {right:?}, {ledger:#}");
+        }
+        let [at_left, at_right] = self.ports.each_mut().map(|port| port.since_start().unwrap());
+        for (from, to, sent, arrived, port_counters) in [
+            ("left", "right", left.tx_packets, right.rx_packets, at_left),
+            ("right", "left", right.tx_packets, left.rx_packets, at_right),
+        ] {
+            if is_one_way && from == "right" {
+                continue;
+            }
+            let port = port(ledger, to);
+            let rings = ledger["rings"].as_array().unwrap().iter();
+            let of_port = |ring: &&Value| ring["name"].as_str().unwrap().starts_with(&format!("{from}@"));
+            let (mut delivered, mut lost) = (0, 0);
+            for ring in rings.filter(of_port) {
+                delivered += at(ring, "/delivered");
+                lost += at(ring, "/dropped/no_cell")
+                    + at(ring, "/dropped/ring_full")
+                    + at(ring, "/dropped/other");
+                lost += number(ring, "/filtered").unwrap_or(0);
+            }
+            let way = ledger["ways"].as_array().unwrap().iter().find(|way| way["from"] == from).unwrap();
+            let unsent: u64 =
+                port["dropped"].as_object().unwrap().values().map(|count| count.as_u64().unwrap()).sum();
+            assert_eq!(at(port, "/waiting"), 0, "{ledger:#}");
+            assert_eq!(at(port, "/taken"), at(port, "/sent") + unsent, "{ledger:#}");
+            assert_eq!(delivered, at(port, "/taken") + at(way, "/no_room"), "{ledger:#}");
+            assert_eq!(arrived, at(port, "/sent"), "{from} to {to}: {ledger:#}");
+            // What the port's queues lost has the rings' losses in it, and frames for which the driver found no memory.
+            let of_queues: u64 = port_counters.rx_queues.iter().map(|queue| queue.drops).sum();
+            let received = delivered + lost;
+            if filtered_is_known(ledger) {
+                assert!(
+                    received <= sent && sent <= received + of_queues.saturating_sub(lost),
+                    "{from}: {sent} sent, {port_counters:?}, {ledger:#}"
+                );
+            }
+        }
+    }
+}
+
+fn filtered_is_known(ledger: &Value) -> bool {
+    !ledger["filtered"].is_null()
+}
+
+/// One port's page of the ledger.
+#[track_caller]
+pub(crate) fn port<'a>(ledger: &'a Value, name: &str) -> &'a Value {
+    let mut ports = ledger["ports"].as_array().unwrap_or_else(|| panic!("no ports: {ledger:#}")).iter();
+    ports.find(|port| port["name"] == name).unwrap_or_else(|| panic!("no {name}: {ledger:#}"))
+}
+
+/// A number that must be there.
+#[track_caller]
+pub(crate) fn at(json: &Value, pointer: &str) -> u64 {
+    number(json, pointer).unwrap_or_else(|| panic!("no {pointer}: {json:#}"))
+}
+
+fn number(json: &Value, pointer: &str) -> Option<u64> {
+    json.pointer(pointer).and_then(|value| value.as_u64().or(value.is_string().then_some(0)))
+}
+
+/// The command at work; killed if the test ends before it.
+pub(crate) struct Forwarder {
+    child: Child,
+    stdout: Option<JoinHandle<String>>,
+    said: Arc<Mutex<String>>,
+    stderr: Option<JoinHandle<()>>,
+}
+
+impl Forwarder {
+    fn of(mut child: Child) -> Self {
+        let (mut stdout, stderr) = (child.stdout.take().unwrap(), child.stderr.take().unwrap());
+        let said = Arc::new(Mutex::new(String::new()));
+        let noted = Arc::clone(&said);
+        let stderr = thread::spawn(move || {
+            for line in BufReader::new(stderr).lines().map_while(Result::ok) {
+                *noted.lock().unwrap() += &(line + "\n");
+            }
+        });
+        let stdout = thread::spawn(move || {
+            let mut text = String::new();
+            stdout.read_to_string(&mut text).unwrap();
+            text
+        });
+        Self { child, stdout: Some(stdout), said, stderr: Some(stderr) }
+    }
+
+    pub(crate) fn said(&self) -> String {
+        self.said.lock().unwrap().clone()
+    }
+
+    /// Waits until it has said these words on standard error.
+    #[track_caller]
+    pub(crate) fn wait_for(&self, words: &str) {
+        let deadline = Instant::now() + PATIENCE;
+        while !self.said().contains(words) {
+            let ended =
+                self.stderr.as_ref().is_some_and(JoinHandle::is_finished) && !self.said().contains(words);
+            assert!(!ended && Instant::now() < deadline, "it did not say {words:?} but {}", self.said());
+            thread::sleep(Duration::from_millis(5));
+        }
+    }
+
+    /// Ends it as Ctrl-C does.
+    pub(crate) fn interrupt(self) -> Finished {
+        kill_process(Pid::from_raw(self.child.id() as i32).unwrap(), Signal::INT).unwrap();
+        self.finish()
+    }
+
+    /// Waits for its end.
+    #[track_caller]
+    pub(crate) fn finish(mut self) -> Finished {
+        let mut status = None;
+        wait_until("it ends", || {
+            status = self.child.try_wait().unwrap();
+            status.is_some()
+        });
+        let stdout = self.stdout.take().unwrap().join().unwrap();
+        self.stderr.take().unwrap().join().unwrap();
+        Finished { status: status.unwrap(), stdout, stderr: self.said() }
+    }
+}
+
+impl Drop for Forwarder {
+    fn drop(&mut self) {
+        // Fails where it has ended.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// What a run of the command left.
+#[derive(Debug)]
+pub(crate) struct Finished {
+    pub(crate) status: ExitStatus,
+    pub(crate) stdout: String,
+    pub(crate) stderr: String,
+}
+
+impl Finished {
+    /// What it printed with `--json`, if it ended well.
+    #[track_caller]
+    pub(crate) fn ledger(&self) -> Value {
+        assert!(self.status.success(), "{self:#?}");
+        serde_json::from_str(&self.stdout).unwrap_or_else(|error| panic!("{error}: {self:#?}"))
+    }
+
+    /// Checks that it failed with this status and said these words.
+    #[track_caller]
+    pub(crate) fn refused(&self, status: i32, words: &[&str]) {
+        assert_eq!(self.status.code(), Some(status), "{self:#?}");
+        for word in words {
+            assert!(self.stderr.contains(word), "{word:?} is not in {self:#?}");
+        }
+    }
+}
+
+/// tcpdump at a host: the judge of what arrives, VLAN tags in place.
+pub(crate) struct Recording {
+    directory: TempDir,
+    child: Child,
+    arrivals: Counters,
+}
+
+impl Recording {
+    pub(crate) fn at(host: &Host) -> Self {
+        let directory = TempDir::new().unwrap();
+        let file = directory.path().join("arrivals.pcap");
+        let mut command = Command::new("tcpdump");
+        command
+            .args([
+                "-i",
+                "eth0",
+                "-Q",
+                "in",
+                "--immediate-mode",
+                "-Z",
+                "root",
+                "-U",
+                "-s",
+                "9100",
+                "-B",
+                "65536",
+                "-w",
+            ])
+            .arg(file);
+        command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped());
+        let mut child = host.interface.namespace.run_in(|| command.spawn()).unwrap().unwrap();
+        let mut first = String::new();
+        BufReader::new(child.stderr.as_mut().unwrap()).read_line(&mut first).unwrap();
+        assert!(first.contains("listening"), "{first}");
+        Self { directory, child, arrivals: Counters::of(&host.interface).unwrap() }
+    }
+
+    /// Waits until `count` packets have arrived, and gives all that have.
+    #[track_caller]
+    pub(crate) fn finish(mut self, count: u64) -> Vec<Vec<u8>> {
+        let arrivals = &mut self.arrivals;
+        wait_until("they all arrive", || arrivals.since_start().unwrap().rx_packets >= count);
+        // What should not come has time to do so, and tcpdump to get it.
+        thread::sleep(Duration::from_millis(300));
+        kill_process(Pid::from_raw(self.child.id() as i32).unwrap(), Signal::INT).unwrap();
+        self.child.wait().unwrap();
+        let mut reader = Reader::open(self.directory.path().join("arrivals.pcap")).unwrap();
+        let mut packets = Vec::new();
+        while let Some(record) = reader.next_record().unwrap() {
+            packets.push(record.data.to_vec());
+        }
+        packets
+    }
+}
+
+impl Drop for Recording {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// Waits until this is so.
+#[track_caller]
+pub(crate) fn wait_until(what: &str, mut is_so: impl FnMut() -> bool) {
+    let deadline = Instant::now() + PATIENCE;
+    while !is_so() {
+        assert!(Instant::now() < deadline, "it never came to pass that {what}");
+        thread::sleep(Duration::from_millis(5));
+    }
+}
