@@ -143,9 +143,14 @@ unsafe extern "C-unwind" fn pcap_get_required_select_timeout(pcap: *mut Pcap) ->
 #[unsafe(no_mangle)]
 unsafe extern "C-unwind" fn pcap_setnonblock(pcap: *mut Pcap, on: c_int, errors: *mut c_char) -> c_int {
     match kind(pcap) {
-        Kind::Live(_, live) => {
-            live.set_nonblocking(on != 0);
-            0
+        Kind::Live(handle, live) => {
+            // The real library needs a descriptor to block, and fails where there is none.
+            // SAFETY: the handle is open, and the caller gives a buffer.
+            let status = unsafe { real::setnonblock(handle.real(), on, errors) };
+            if status == 0 {
+                live.set_nonblocking(on != 0);
+            }
+            status
         }
         // SAFETY: the handle is open, and the caller gives a buffer.
         Kind::Real(real) => unsafe { real::setnonblock(real, on, errors) },

@@ -1,6 +1,7 @@
 //! A live capture of the engine's behind a handle.
 #![allow(unsafe_code)]
 
+mod batch;
 mod reading;
 
 use std::cell::UnsafeCell;
@@ -23,8 +24,9 @@ use crate::request::{Name, Request};
 use crate::settings::Settings;
 use crate::socket;
 use crate::wanted::Wanted;
+pub(crate) use batch::{Batch, Delivered};
+pub(crate) use reading::Found;
 use reading::Reader;
-pub(crate) use reading::{Batch, Found};
 
 /// A program that wants all of every packet.
 const EVERYTHING: ClassicInsn = ClassicInsn { code: 0x06, jt: 0, jf: 0, k: u32::MAX };
@@ -45,8 +47,13 @@ pub(crate) struct Live {
     nanos: bool,
     /// A read waits until it has a packet that is wanted.
     endless: bool,
+    /// The filter runs here in the kernel's place, who would not have woken the reader for packets that it refuses.
+    sifts: AtomicBool,
     promiscuous: bool,
     broken: AtomicBool,
+    /// Counts what may make packets void that were looked at: a read is broken off or begins, the filter or the
+    /// direction changes.
+    disturbances: AtomicU32,
     nonblocking: AtomicBool,
     /// The interface went down.
     down: AtomicBool,
@@ -148,8 +155,10 @@ impl Live {
             snap_len,
             nanos: request.wants_nanos(),
             endless: request.timeout_millis == 0,
+            sifts: AtomicBool::new(false),
             promiscuous,
             broken: AtomicBool::new(false),
+            disturbances: AtomicU32::new(0),
             nonblocking: AtomicBool::new(false),
             down: AtomicBool::new(false),
             direction: AtomicI32::new(D_INOUT),
@@ -185,17 +194,26 @@ impl Live {
     pub(crate) fn set_direction(&self, direction: c_int) {
         self.direction.store(direction, Ordering::Relaxed);
         self.filter.generation.fetch_add(1, Ordering::Release);
+        self.disturb();
+    }
+
+    /// Has whoever reads look whether what it has in hand is still good. A signal handler may call it.
+    pub(crate) fn disturb(&self) {
+        self.disturbances.fetch_add(1, Ordering::SeqCst);
     }
 
     /// Whether a read goes on until it has a packet that is wanted.
     #[inline]
     pub(crate) fn is_endless(&self) -> bool {
-        self.endless && !self.is_nonblocking()
+        // Who waits on the descriptor by itself is woken for unwanted packets too, and must get control back.
+        let waits = self.endless || self.sifts.load(Ordering::Relaxed) && !self.pollable.is_wanted();
+        waits && !self.is_nonblocking()
     }
 
     /// Ends the read that runs, or the next one. A signal handler may call it.
     pub(crate) fn break_off(&self) {
         self.broken.store(true, Ordering::SeqCst);
+        self.disturb();
         match &self.pollable {
             Pollable::Socket(single) => single.ring(),
             Pollable::Several(_) => self.waker.wake(),
@@ -247,11 +265,15 @@ impl Live {
                 // Only who gets all of the capture's packets, and in their order, can tell which came later.
                 Ok(()) if self.membership.is_none() => self.filter.sift(wanted(), self.capture.arrived(ring)),
                 Ok(()) => {}
+                Err(error) if error.kind() == io::ErrorKind::Unsupported => {
+                    self.sifts.store(true, Ordering::Relaxed);
+                }
                 // The old program must not keep back what the new one wants.
                 Err(_) => drop(self.capture.run_in_kernel(ring, &[EVERYTHING])),
             }
         }
         *current = insns;
+        self.disturb();
         Ok(())
     }
 

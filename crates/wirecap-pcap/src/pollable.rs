@@ -69,6 +69,11 @@ impl Pollable {
         }
     }
 
+    /// Whether the program has the descriptor of what is not a socket.
+    pub(crate) fn is_wanted(&self) -> bool {
+        matches!(self, Self::Several(several) if several.wanted.load(Ordering::Relaxed))
+    }
+
     /// Whether there are packets in hand that the program has not read.
     #[inline]
     pub(crate) fn tell(&self, in_hand: bool) {

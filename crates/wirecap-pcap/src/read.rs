@@ -10,13 +10,13 @@ use std::ptr;
 
 use crate::abi::{Callback, ERROR, ERROR_BREAK, PacketHeader, Pcap};
 use crate::handle::Handle;
-use crate::live::{Batch, Found, Live};
+use crate::live::{Batch, Delivered, Found, Live};
 use crate::real;
 use crate::table::{Given, look_up};
 use crate::turn::Seat;
 
 /// Packets that are looked at at a time, before the callback gets the first of them.
-const BATCH: usize = 32;
+const BATCH: usize = 64;
 /// What the second of two threads is told.
 const BUSY: &str = "the handle is being read by another thread";
 
@@ -33,6 +33,8 @@ impl Reading {
             handle.fail(BUSY);
             return None;
         };
+        // To a read from whose callback this one comes.
+        live.disturb();
         Some(Self { handle, live, seat })
     }
 
@@ -104,18 +106,23 @@ impl Reading {
                 self.live.hand_out(packet);
                 callback(user, &raw const packet.header, packet.data);
             }
-            if self.handle.turn.is_closed() {
-                return Err(ERROR_BREAK);
-            }
-            // SAFETY: we have the turn.
-            let goes_on = unsafe { self.live.goes_on(batch, packet) };
-            if !goes_on || self.live.is_broken_off() {
+            if self.live.is_disturbed(batch) && !self.goes_on(batch, packet)? {
                 return Ok(count);
             }
         }
         // SAFETY: as above.
         unsafe { self.live.finish(batch) };
         Ok(batch.packets().len() as c_int)
+    }
+
+    /// Whether what is left of `batch` behind `packet` is still to be handed out, or what to return.
+    #[cold]
+    fn goes_on(&self, batch: &Batch<BATCH>, packet: &Delivered) -> Result<bool, c_int> {
+        if self.handle.turn.is_closed() {
+            return Err(ERROR_BREAK);
+        }
+        // SAFETY: we have the turn.
+        Ok(unsafe { self.live.goes_on(batch, packet) } && !self.live.is_broken_off())
     }
 
     /// The next packet; as `pcap_next_ex`.

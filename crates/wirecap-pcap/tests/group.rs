@@ -6,7 +6,7 @@ use std::io::{BufRead, BufReader};
 use std::process::Stdio;
 
 use common::{Bed, Library, compile, finish, said};
-use wirecap_testbed::{PacketSender, Stamp, Traffic, privileged};
+use wirecap_testbed::{PacketSender, Sizes, Stamp, Traffic, privileged};
 
 /// What the threads of a program saw of `sent` frames of one flow, every tenth of them TCP by its header.
 fn threads(devices: &[&str], settings: &[(&str, &str)], sent: u64) -> String {
@@ -64,6 +64,71 @@ fn threads_of_a_program_share_the_load_of_one_flow() {
         assert_eq!(shares.iter().sum::<u64>(), 9000, "{text}");
         assert!(shares.iter().all(|share| *share > 0), "{text}");
     }
+}
+
+/// Frames of one flow, which hits one queue or thread only: more than libpcap's buffer takes of frames so long.
+const SKEWED: u64 = 2500;
+const SKEWED_BYTES: u16 = 1500;
+/// How often the handlers apply their filter to a packet: they are slower than any sender.
+const REPETITIONS: &str = "30000";
+
+/// What heavy handlers on `devices` make of it.
+fn handlers(library: Library, devices: &[&str], settings: &[(&str, &str)]) -> Books {
+    let bed = Bed::new();
+    let folder = tempfile::tempdir().unwrap();
+    let program = compile("handlers.c", folder.path(), &[]);
+    let mut command = bed.command(program, library);
+    command.args([REPETITIONS, "udp and ip"]).args(devices).envs(settings.iter().copied());
+    let mut child = bed.spawn(command.stdout(Stdio::piped()).stderr(Stdio::piped()));
+    let mut output = BufReader::with_capacity(1, child.stdout.take().unwrap());
+    let mut line = String::new();
+    output.read_line(&mut line).unwrap();
+    child.stdout = Some(output.into_inner());
+    assert_eq!(line, "ready\n", "{}", said(&finish(child)));
+    let traffic = Traffic { sizes: Sizes::fixed(SKEWED_BYTES), ..Traffic::to(&bed.pair.receiver) };
+    let mut sender = PacketSender::on(&bed.pair.sender).unwrap();
+    for sequence in 0..SKEWED {
+        sender.send(&traffic.frame(Stamp { queue: 0, sequence })).unwrap();
+    }
+    let text = said(&finish(child));
+    let totals: Vec<u64> =
+        text.lines().last().unwrap().split(' ').filter_map(|word| word.parse().ok()).collect();
+    let [got, received, dropped, matches] = totals[..] else { panic!("{text}") };
+    assert_eq!(matches, got, "{text}");
+    Books { got, received, dropped, shares: shares(&text) }
+}
+
+#[derive(Debug)]
+struct Books {
+    got: u64,
+    received: u64,
+    dropped: u64,
+    shares: Vec<u64>,
+}
+
+/// The paper's claim. Threads on plain libpcap share an interface by filters, each its own packets; on the drop-in they
+/// are named for its rings.
+#[test]
+fn heavy_handlers_under_skewed_load_lose_packets_on_libpcap_and_none_in_a_group() {
+    if !privileged() {
+        return;
+    }
+    let parts = ["a1=udp[1] & 3 = 0 or udp[1] & 3 = 3", "a1=udp[1] & 3 = 1", "a1=udp[1] & 3 = 2"];
+    let plain = handlers(Library::System, &parts, &[]);
+    assert_eq!((plain.got + plain.dropped, plain.received), (SKEWED, SKEWED), "{plain:?}");
+    assert!(plain.dropped > 0, "libpcap's 2 MiB held {SKEWED} frames of {SKEWED_BYTES} bytes: {plain:?}");
+    assert_eq!(plain.shares.iter().filter(|share| **share > 0).count(), 1, "the load is skewed: {plain:?}");
+    // 8 MiB a ring: whatever the handlers do, there is room for all.
+    let settings = [
+        ("WIRECAP_GROUP", "a1"),
+        ("WIRECAP_WORKERS", "3"),
+        ("WIRECAP_M", "64"),
+        ("WIRECAP_R", "64"),
+        ("WIRECAP_T", "5"),
+    ];
+    let group = handlers(Library::DropIn, &["a1@0", "a1@1", "a1@2"], &settings);
+    assert_eq!((group.got, group.received, group.dropped), (SKEWED, SKEWED, 0), "{group:?}");
+    assert!(group.shares.iter().all(|share| *share > 0), "nobody helped: {group:?}");
 }
 
 #[test]

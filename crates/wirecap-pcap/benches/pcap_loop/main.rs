@@ -1,10 +1,12 @@
 //! One program on `pcap_loop`, compiled once, on the system's libpcap and on the drop-in by turns: the highest rate
-//! of 60-byte frames at which it misses none, and the processor time that a packet costs it.
+//! of 60-byte frames at which it misses none, and the processor time and the instructions that a packet costs it.
 //!
-//! `cargo bench -p wirecap-pcap --bench pcap_loop`, on a machine that does nothing else. As a test it runs tiny.
+//! `cargo bench -p wirecap-pcap --bench pcap_loop`, on a machine that does nothing else; with `-- instructions` only these,
+//! for which any machine is good, with `-- handlers` only handlers in threads. As a test it runs tiny.
 
 #[path = "../../tests/common/mod.rs"]
 mod common;
+mod handlers;
 
 use std::error::Error;
 use std::io::{BufRead, BufReader};
@@ -40,10 +42,21 @@ struct Extent {
     /// At which the cost is measured, in packets per second.
     steady: f64,
     rounds: usize,
+    /// Packets of the two runs whose difference tells the instructions.
+    counted: [u64; 2],
 }
 
-const FULL: Extent = Extent { seconds: 2.0, from: 0.3e6, steps: 14, halvings: 3, steady: 0.2e6, rounds: 3 };
-const QUICK: Extent = Extent { seconds: 0.05, from: 1e4, steps: 1, halvings: 0, steady: 1e4, rounds: 1 };
+const FULL: Extent = Extent {
+    seconds: 2.0,
+    from: 0.3e6,
+    steps: 14,
+    halvings: 3,
+    steady: 0.2e6,
+    rounds: 3,
+    counted: [200_000, 600_000],
+};
+const QUICK: Extent =
+    Extent { seconds: 0.05, from: 1e4, steps: 1, halvings: 0, steady: 1e4, rounds: 1, counted: [1000, 2000] };
 
 /// A library, and the engine under it.
 struct Contender {
@@ -66,6 +79,8 @@ struct Run {
     dropped: u64,
     per_second: f64,
     cpu_seconds: f64,
+    /// Under callgrind.
+    instructions: Option<u64>,
 }
 
 struct Bench {
@@ -85,7 +100,17 @@ fn main() -> Outcome<()> {
     let affinity = sched_getaffinity(None)?;
     let cpus = (0..CpuSet::MAX_CPU).filter(|cpu| affinity.is_set(*cpu)).collect();
     let bench = Bench { program, extent: if is_bench { FULL } else { QUICK }, cpus };
-    bench.compare()
+    let only = |part| std::env::args().any(|argument| argument == part);
+    if !only("instructions") && !only("handlers") {
+        bench.compare()?;
+    }
+    if !only("handlers") {
+        bench.count_instructions()?;
+    }
+    if only("instructions") {
+        return Ok(());
+    }
+    handlers::compare(folder.path(), bench.extent, bench.cpus[0] as u32)
 }
 
 impl Bench {
@@ -95,7 +120,7 @@ impl Bench {
         let mut costs = [const { Vec::new() }; CONTENDERS.len()];
         for _ in 0..self.extent.rounds {
             for (index, contender) in CONTENDERS.iter().enumerate() {
-                let run = self.run(contender, self.extent.steady)?;
+                let run = self.run(contender, self.extent.steady, None)?;
                 costs[index].push(run.cpu_seconds / run.got as f64 * 1e9);
                 rates[index].push(self.lossless_rate(contender)?);
             }
@@ -115,11 +140,30 @@ impl Bench {
         Ok(())
     }
 
+    /// User-space instructions per packet, without start and end of the program.
+    fn count_instructions(&self) -> Outcome<()> {
+        if Command::new("valgrind").arg("--version").output().is_err() {
+            println!("SKIP: valgrind is not installed");
+            return Ok(());
+        }
+        let mut first = None;
+        for contender in &CONTENDERS {
+            let [few, many] =
+                self.extent.counted.map(|packets| self.run(contender, self.extent.steady, Some(packets)));
+            let (few, many) = (few?, many?);
+            let count = |run: &Run| run.instructions.ok_or("callgrind collected nothing");
+            let slope = (count(&many)? as f64 - count(&few)? as f64) / (many.got - few.got) as f64;
+            let ratio = slope / *first.get_or_insert(slope);
+            println!("{:18}{slope:>16.1} instructions per packet{ratio:>9.2}", contender.name);
+        }
+        Ok(())
+    }
+
     /// The highest rate at which nothing is lost, in packets per second.
     fn lossless_rate(&self, contender: &Contender) -> Outcome<f64> {
         let (mut good, mut bad) = (0.0, self.extent.from);
         for _ in 0..self.extent.steps {
-            let run = self.run(contender, bad)?;
+            let run = self.run(contender, bad, None)?;
             if run.got < run.sent {
                 break;
             }
@@ -132,20 +176,24 @@ impl Bench {
         }
         for _ in 0..self.extent.halvings {
             let middle = (good + bad) / 2.0;
-            let run = self.run(contender, middle)?;
+            let run = self.run(contender, middle, None)?;
             if run.got < run.sent { bad = middle } else { good = run.per_second }
         }
         Ok(good)
     }
 
-    /// Sends for a while at a rate to the program on a library. Every packet is accounted for.
-    fn run(&self, contender: &Contender, rate: f64) -> Outcome<Run> {
+    /// Sends for a while at a rate, or so many packets to be `counted` by callgrind, to the program on a library.
+    /// Every packet is accounted for.
+    fn run(&self, contender: &Contender, rate: f64, counted: Option<u64>) -> Outcome<Run> {
         let (there, here) = (Namespace::new()?, Namespace::new()?);
         let pair = VethPair::new((&there, "a0"), (&here, "a1"), 1, 1500)?;
         let _passing: Option<Link> =
             (contender.engine != "xdp").then(|| pass_program(&pair.receiver)).transpose()?;
         let mut generator = Generator::new(&pair.sender, &Traffic::to(&pair.receiver))?;
-        let mut command = Command::new(&self.program);
+        let mut command = Command::new(if counted.is_some() { "valgrind".as_ref() } else { &*self.program });
+        if counted.is_some() {
+            command.args(["--tool=callgrind", "--callgrind-out-file=/dev/null"]).arg(&self.program);
+        }
         command.args(["a1", BUFFER_BYTES]).env_remove("LD_LIBRARY_PATH");
         if contender.library == Library::DropIn {
             command.env("LD_LIBRARY_PATH", drop_in()).env("WIRECAP_ENGINE", contender.engine);
@@ -165,14 +213,16 @@ impl Bench {
         if line != "ready\n" {
             return Err(said(&finish(child)).into());
         }
-        let frames = (rate * self.extent.seconds) as u64;
+        let frames = counted.unwrap_or((rate * self.extent.seconds) as u64);
         let load = Load::new(0, frames).on_cpu(self.cpus[0] as u32).per_second(rate as u64);
         let sent = generator.send(&[load])?;
-        std::thread::sleep(CALM);
+        // Under callgrind a program takes its time.
+        std::thread::sleep(CALM * if counted.is_some() { 10 } else { 1 });
         let pid = Pid::from_raw(child.id() as i32).ok_or("no such process")?;
         kill_process(pid, Signal::INT)?;
-        let said = said(&finish(child));
-        let numbers: Vec<f64> = said.split_whitespace().filter_map(|word| word.parse().ok()).collect();
+        let output = finish(child);
+        let (said, numbers) = (said(&output), String::from_utf8_lossy(&output.stdout));
+        let numbers: Vec<f64> = numbers.split_whitespace().filter_map(|word| word.parse().ok()).collect();
         let &[got, received, dropped, cpu_seconds, _] = &numbers[..] else { return Err(said.into()) };
         let sent_frames: u64 = sent.iter().map(|sent| sent.frames).sum();
         assert_eq!(got + dropped, sent_frames as f64, "packets that nobody accounts for: {said}");
@@ -184,6 +234,7 @@ impl Bench {
             dropped: dropped as u64,
             per_second: sent_frames as f64 / seconds,
             cpu_seconds,
+            instructions: said.lines().find_map(|line| line.split("Collected :").nth(1)?.trim().parse().ok()),
         };
         let Run { got, per_second, dropped, .. } = run;
         println!("  {:18}{per_second:>12.0} per second: {got} packets, {dropped} dropped", contender.name);

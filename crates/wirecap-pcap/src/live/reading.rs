@@ -10,6 +10,7 @@ use std::time::Duration;
 use wirecap::filter::PacketType;
 use wirecap::{CaptureError, Chunk, Packet, Worker};
 
+use super::batch::{Batch, Delivered};
 use super::{Live, Sieve, locked};
 use crate::abi::{D_INOUT, D_OUT, PacketHeader};
 use crate::failure::{cancel, caught, chain, guarded};
@@ -42,49 +43,12 @@ pub(super) struct Reader {
     copy: Vec<u8>,
 }
 
-/// Packets for the program, up to N, looked at together. What a callback does may make those void that it has not got.
-#[derive(Debug)]
-pub(crate) struct Batch<const N: usize> {
-    packets: [Delivered; N],
-    len: usize,
-    /// Where looking goes on.
-    end: usize,
-    /// Packets refused behind the last one.
-    refused: u32,
-    /// The chunk that they are from, and the filter and direction that they were looked at with.
-    chunks: u64,
-    generation: u32,
-}
-
-impl<const N: usize> Batch<N> {
-    pub(crate) const fn new() -> Self {
-        Self { packets: [Delivered::NONE; N], len: 0, end: 0, refused: 0, chunks: 0, generation: 0 }
-    }
-
-    #[inline]
-    pub(crate) fn packets(&self) -> &[Delivered] {
-        &self.packets[..self.len]
-    }
-}
-
-/// A packet for the program. Its bytes stay until the next read of the handle.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Delivered {
-    pub(crate) header: PacketHeader,
-    pub(crate) data: *const u8,
-    /// The packet behind it in its chunk.
-    after: u32,
-    /// Packets refused in front of it.
-    refused: u32,
-}
-
-impl Delivered {
-    const NONE: Self = Self {
-        header: PacketHeader { seconds: 0, fraction: 0, captured_bytes: 0, wire_bytes: 0 },
-        data: std::ptr::null(),
-        after: 0,
-        refused: 0,
-    };
+/// Which packets are wanted, where not all of them are.
+struct Choice<'a> {
+    direction: c_int,
+    /// The filter decides on so many of the chunk's packets.
+    until: u64,
+    wanted: Option<&'a Sieve>,
 }
 
 /// What became of looking for a packet.
@@ -107,6 +71,7 @@ impl Live {
     unsafe fn look<const N: usize>(&self, batch: &mut Batch<N>, limit: usize) -> bool {
         // SAFETY: the turn; no other reference is alive.
         let reader = unsafe { &mut *self.reader.get() };
+        batch.disturbances = self.disturbances.load(Ordering::Acquire);
         let generation = self.filter.generation.load(Ordering::Acquire);
         if reader.generation != generation {
             reader.generation = generation;
@@ -115,23 +80,55 @@ impl Live {
         let Some(chunk) = &reader.chunk else { return false };
         let direction = self.direction.load(Ordering::Relaxed);
         let until = reader.wanted.as_ref().map_or(0, |sieve| sieve.until.saturating_sub(reader.before_chunk));
-        (batch.len, batch.refused, batch.generation, batch.chunks) = (0, 0, generation, reader.chunks);
-        let mut next = reader.next;
-        let mut packets = chunk.iter();
-        if next > 0 {
-            packets.nth(next - 1);
-        }
+        batch.clear();
+        (batch.generation, batch.chunks) = (generation, reader.chunks);
         let limit = limit.min(N);
-        while batch.len < limit
-            && let Some(packet) = packets.next()
+        if direction == D_INOUT && reader.next as u64 >= until {
+            self.look_at_all(chunk, reader.next, batch, limit);
+        } else {
+            let choice = Choice { direction, until, wanted: reader.wanted.as_deref() };
+            self.look_for_wanted(chunk, reader.next, &choice, &mut reader.room, batch, limit);
+        }
+        if batch.is_empty() {
+            self.refuse(batch.refused);
+            reader.chunk = None;
+        }
+        true
+    }
+
+    /// Puts the next packets of `chunk` into `batch`, `limit` at most, all of which are wanted.
+    #[inline]
+    fn look_at_all<const N: usize>(&self, chunk: &Chunk, next: usize, batch: &mut Batch<N>, limit: usize) {
+        let (snap_len, nanos) = (self.snap_len, self.nanos);
+        batch.end = chunk.len().min(next + limit);
+        let mut after = next as u32;
+        chunk.for_each_head(next..batch.end, |head| {
+            after += 1;
+            batch.push(Delivered::new(&head, snap_len, nanos, after, 0));
+        });
+    }
+
+    /// Puts those packets of `chunk` from `next` on that are wanted into `batch`.
+    #[cold]
+    fn look_for_wanted<const N: usize>(
+        &self,
+        chunk: &Chunk,
+        mut next: usize,
+        choice: &Choice<'_>,
+        room: &mut Vec<u8>,
+        batch: &mut Batch<N>,
+        limit: usize,
+    ) {
+        while batch.len() < limit
+            && let Some(packet) = chunk.get(next)
         {
             next += 1;
-            if direction != D_INOUT && !is_direction(&packet, direction) {
+            if choice.direction != D_INOUT && !is_direction(&packet, choice.direction) {
                 continue;
             }
-            let kept = match &reader.wanted {
-                Some(sieve) if next as u64 <= until => {
-                    sieve.wanted.kept(&packet, self.device.index, &mut reader.room)
+            let kept = match choice.wanted {
+                Some(sieve) if next as u64 <= choice.until => {
+                    sieve.wanted.kept(&packet, self.device.index, room)
                 }
                 _ => u32::MAX,
             };
@@ -139,17 +136,12 @@ impl Live {
                 batch.refused += 1;
                 continue;
             }
-            let place = &mut batch.packets[batch.len];
-            self.deliver(&packet, kept, place);
-            (place.after, place.refused) = (next as u32, std::mem::take(&mut batch.refused));
-            batch.len += 1;
+            let (longest, refused) = (kept.min(self.snap_len), std::mem::take(&mut batch.refused));
+            chunk.for_each_head(next - 1..next, |head| {
+                batch.push(Delivered::new(&head, longest, self.nanos, next as u32, refused));
+            });
         }
         batch.end = next;
-        if batch.len == 0 {
-            self.refuse(batch.refused);
-            reader.chunk = None;
-        }
-        true
     }
 
     fn refuse(&self, packets: u32) {
@@ -170,13 +162,19 @@ impl Live {
         unsafe { (*self.reader.get()).next = packet.after as usize };
     }
 
+    /// Whether anything may have happened since `batch` was looked at that makes it void.
+    #[inline]
+    pub(crate) fn is_disturbed<const N: usize>(&self, batch: &Batch<N>) -> bool {
+        self.disturbances.load(Ordering::Acquire) != batch.disturbances
+    }
+
     /// Whether what is left of `batch` behind `packet` is still to be handed out: nobody has read meanwhile, and
     /// filter and direction are the same.
     ///
     /// # Safety
     ///
     /// The caller must have the handle's turn.
-    #[inline]
+    #[cold]
     pub(crate) unsafe fn goes_on<const N: usize>(&self, batch: &Batch<N>, packet: &Delivered) -> bool {
         // SAFETY: the turn; no other reference is alive.
         let reader = unsafe { &*self.reader.get() };
@@ -196,20 +194,6 @@ impl Live {
         unsafe { (*self.reader.get()).next = batch.end };
     }
 
-    #[inline]
-    fn deliver(&self, packet: &Packet<'_>, kept: u32, place: &mut Delivered) {
-        let data = packet.data();
-        let time = packet.timestamp().unwrap_or_default();
-        let nanos = time.subsec_nanos();
-        place.header = PacketHeader {
-            seconds: time.unix_seconds() as _,
-            fraction: if self.nanos { nanos } else { nanos / 1000 }.into(),
-            captured_bytes: (data.len() as u32).min(kept).min(self.snap_len),
-            wire_bytes: packet.wire_len(),
-        };
-        place.data = data.as_ptr();
-    }
-
     /// The next wanted packets, `limit` at most, without waiting.
     ///
     /// # Safety
@@ -222,12 +206,12 @@ impl Live {
             }
             // SAFETY: the caller's promise.
             match caught(|| unsafe { self.look(batch, limit) }) {
-                Ok(true) if batch.len > 0 => return Found::Packets,
+                Ok(true) if !batch.is_empty() => return Found::Packets,
                 Ok(_) => {}
                 Err(panic) => return Found::Failed(panic),
             }
             // SAFETY: the caller's promise.
-            match unsafe { self.take_chunk(Worker::try_next_chunk) } {
+            match unsafe { self.take_chunk_there() } {
                 Ok(true) => {}
                 Ok(false) => return Found::Nothing,
                 Err(text) => return Found::Failed(text),
@@ -252,12 +236,15 @@ impl Live {
                 return Err(Found::Broken);
             }
             let nonblocking = self.is_nonblocking();
+            let waits = !nonblocking && matches!(self.pollable, Pollable::Several(_));
             // SAFETY: the caller's promise.
             let taken = unsafe {
-                self.take_chunk(|worker| match &self.pollable {
-                    Pollable::Several(_) if !nonblocking => worker.next_chunk_timeout(AT_A_TIME),
-                    _ => worker.try_next_chunk(),
-                })
+                match waits {
+                    true => {
+                        self.take_chunk(|reader| guarded(|| reader.worker().next_chunk_timeout(AT_A_TIME)))
+                    }
+                    false => self.take_chunk_there(),
+                }
             };
             match taken {
                 Ok(true) => return Ok(()),
@@ -299,24 +286,42 @@ impl Live {
         Err(Found::Nothing)
     }
 
-    /// Gets a chunk from the worker; whether there was one.
+    /// Gets a chunk from the worker without waiting; whether there was one.
+    ///
+    /// # Safety
+    ///
+    /// As for [`look`](Self::look).
+    unsafe fn take_chunk_there(&self) -> Result<bool, String> {
+        // SAFETY: the caller's promise.
+        unsafe {
+            match self.pollable {
+                // Chunks of a packet socket's ring are got without any call at which a thread could be cancelled.
+                Pollable::Socket(_) => self.take_chunk(|reader| caught(|| reader.worker().try_next_chunk())),
+                Pollable::Several(_) => {
+                    self.take_chunk(|reader| guarded(|| reader.worker().try_next_chunk()))
+                }
+            }
+        }
+    }
+
+    /// Gets a chunk by `get`; whether there was one.
     ///
     /// # Safety
     ///
     /// As for [`look`](Self::look).
     unsafe fn take_chunk(
         &self,
-        get: impl FnOnce(&mut Worker) -> Result<Option<Chunk>, CaptureError>,
+        get: impl FnOnce(&mut Reader) -> Result<Result<Option<Chunk>, CaptureError>, String>,
     ) -> Result<bool, String> {
         // SAFETY: the turn; no other reference is alive.
         let reader = unsafe { &mut *self.reader.get() };
-        let chunk = guarded(|| get(reader.worker.as_mut().expect("an open handle has its worker")))?
-            .map_err(|error| match error {
-                CaptureError::InterfaceGone { .. } => DISAPPEARED.to_owned(),
-                error => chain(&error),
-            })?;
+        let chunk = get(reader)?.map_err(|error| match error {
+            CaptureError::InterfaceGone { .. } => DISAPPEARED.to_owned(),
+            error => chain(&error),
+        })?;
         let Some(chunk) = chunk else { return Ok(false) };
-        self.taken.fetch_add(chunk.len() as u64, Ordering::Relaxed);
+        // Only who has the turn writes it.
+        self.taken.store(self.taken.load(Ordering::Relaxed) + chunk.len() as u64, Ordering::Relaxed);
         self.down.store(false, Ordering::Relaxed);
         reader.before_chunk = reader.before_next_chunk;
         reader.before_next_chunk += chunk.len() as u64;
@@ -377,6 +382,10 @@ impl Reader {
             header: PacketHeader::default(),
             copy: Vec::new(),
         }
+    }
+
+    fn worker(&mut self) -> &mut Worker {
+        self.worker.as_mut().expect("an open handle has its worker")
     }
 
     fn is_exhausted(&self) -> bool {

@@ -1,20 +1,34 @@
 //! Two hosts on a cable: `here`, where clients run, and `there`.
 
 use std::fs;
+use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use tempfile::TempDir;
-use wirecap_testbed::{Namespace, VethPair};
+use wirecap::Timestamp;
+use wirecap::savefile::Reader;
+use wirecap_testbed::{Namespace, PacketSender, VethPair};
 
 use crate::common::{self, Library, finish, said};
 use crate::conversation;
 use crate::table::{Client, End};
 
+/// How the drop-in captures.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Engine {
+    Packet,
+    /// Which takes what it captures away from the host.
+    Xdp,
+}
+
 /// Addresses of the host where clients run and of the other one.
 pub(crate) const HERE: &str = "10.9.0.2";
 pub(crate) const THERE: &str = "10.9.0.1";
+
+/// Pauses between recorded packets are not longer.
+const LONGEST_GAP: Duration = Duration::from_millis(50);
 
 /// Where clients are built that come as source.
 const BUILD: &str = env!("CARGO_TARGET_TMPDIR");
@@ -28,17 +42,51 @@ pub(crate) fn prepare(script: &str) -> Result<(), String> {
     if output.status.success() { Ok(()) } else { Err(said(&output)) }
 }
 
+/// What of a client's needs, `COMMAND:PACKAGE`, is not installed.
+pub(crate) fn lacking(client: &Client) -> Vec<&'static str> {
+    let path = format!("{}:/usr/sbin:/sbin", std::env::var("PATH").unwrap_or_default());
+    let is_there = |need: &str| {
+        let command = need.split(':').next().unwrap_or_default();
+        let is_program =
+            |file: &Path| file.metadata().is_ok_and(|about| about.permissions().mode() & 0o111 != 0);
+        let in_path = || path.split(':').any(|folder| is_program(&Path::new(folder).join(command)));
+        if command.starts_with('/') { Path::new(command).exists() } else { in_path() }
+    };
+    client.needs.split_whitespace().filter(|need| !is_there(need)).collect()
+}
+
 /// Two hosts on a cable.
 pub(crate) struct ClientBed {
     here: Namespace,
     there: Namespace,
-    interface_index: u32,
+    pair: VethPair,
 }
 
 /// A client that runs.
 pub(crate) struct Running {
     child: Child,
+    watcher: Watcher,
     folder: TempDir,
+}
+
+/// Ends a session of processes when it is dropped, and when the test is killed: it waits for the end of a pipe from it.
+struct Watcher(Child);
+
+impl Watcher {
+    /// Watches over the session of `leader`.
+    fn over(leader: &Child) -> Self {
+        let script = "read -r word; kill -KILL -- -$0";
+        let mut command = Command::new("setsid");
+        command.args(["sh", "-c", script, &leader.id().to_string()]).env_remove("LD_LIBRARY_PATH");
+        Self(command.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap())
+    }
+}
+
+impl Drop for Watcher {
+    fn drop(&mut self) {
+        drop(self.0.stdin.take());
+        let _ = self.0.wait();
+    }
 }
 
 /// A client that has ended: what it said, and the folder that it may have written to.
@@ -49,26 +97,30 @@ pub(crate) struct Ended {
 
 impl ClientBed {
     pub(crate) fn new() -> Self {
-        let (here, there) = (Namespace::new().unwrap(), Namespace::new().unwrap());
-        let pair = VethPair::new((&there, "a0"), (&here, "a1"), 1, 1500).unwrap();
-        let bed = Self { here, there, interface_index: pair.receiver.index };
-        for (namespace, commands) in [
-            (
-                &bed.here,
-                ["link set lo up", "link set a1 address 02:00:00:00:00:02", "address add 10.9.0.2/24 dev a1"],
-            ),
-            (
-                &bed.there,
-                ["link set lo up", "link set a0 address 02:00:00:00:00:01", "address add 10.9.0.1/24 dev a0"],
-            ),
-        ] {
-            commands.iter().for_each(|arguments| ip(namespace, arguments));
-        }
+        let bed = Self::with_addresses("10.9.0.2/24", "10.9.0.1/24");
         // Who looks for a way out finds one.
         ip(&bed.here, "route add default via 10.9.0.1");
         ip(&bed.there, "route add default via 10.9.0.2");
-        // What the sender leaves to hardware is not there; with it, segments are merged at random.
-        for (namespace, interface) in [(&bed.here, "a1"), (&bed.there, "a0")] {
+        bed
+    }
+
+    /// One whose hosts have no part in what [`HERE`] and [`THERE`] say to each other.
+    pub(crate) fn aside() -> Self {
+        Self::with_addresses("10.99.0.2/24", "10.99.0.1/24")
+    }
+
+    fn with_addresses(here_address: &str, there_address: &str) -> Self {
+        let (here, there) = (Namespace::new().unwrap(), Namespace::new().unwrap());
+        let pair = VethPair::new((&there, "a0"), (&here, "a1"), 1, 1500).unwrap();
+        let bed = Self { here, there, pair };
+        for (namespace, interface, mac, address) in [
+            (&bed.here, "a1", "02:00:00:00:00:02", here_address),
+            (&bed.there, "a0", "02:00:00:00:00:01", there_address),
+        ] {
+            ip(namespace, "link set lo up");
+            ip(namespace, &format!("link set {interface} address {mac}"));
+            ip(namespace, &format!("address add {address} dev {interface}"));
+            // What the sender leaves to hardware is not there; with it, segments are merged at random.
             let settings = ["-K", interface, "tx", "off", "tso", "off", "gso", "off", "gro", "off"];
             run(namespace, Command::new("ethtool").args(settings));
         }
@@ -76,24 +128,36 @@ impl ClientBed {
     }
 
     /// Starts a client's script in a folder of its own.
-    pub(crate) fn start(&self, client: &Client, library: Library) -> Running {
-        self.start_script(client.script, library, Path::new(""))
+    pub(crate) fn start(&self, client: &Client, library: Library, engine: Engine) -> Running {
+        self.start_script(client.script, library, engine, Path::new(""))
     }
 
     /// Starts a script that reads a savefile.
     pub(crate) fn read(&self, script: &str, file: &Path) -> Running {
-        self.start_script(script, Library::System, file)
+        self.start_script(script, Library::System, Engine::Packet, file)
     }
 
     /// Has tcpdump record what passes.
-    pub(crate) fn record(&self, file: &Path) -> Child {
-        let mut command = Command::new("tcpdump");
-        command.args(["-i", "a1", "-U", "-Z", "root", "-w"]).arg(file).env_remove("LD_LIBRARY_PATH");
-        command.stderr(Stdio::null());
-        self.here.run_in(|| command.spawn()).unwrap().unwrap()
+    pub(crate) fn record(&self, file: &Path) -> Running {
+        let script = "exec tcpdump -i a1 -U -Z root -w \"$FILE\" 2>&1";
+        self.start_script(script, Library::System, Engine::Packet, file)
     }
 
-    fn start_script(&self, script: &str, library: Library, file: &Path) -> Running {
+    /// Has the other host send what was recorded, whoever said it.
+    pub(crate) fn replay(&self, file: &Path) {
+        let mut sender = PacketSender::on(&self.pair.sender).unwrap();
+        let mut reader = Reader::open(file).unwrap();
+        let mut last = None;
+        while let Some(record) = reader.next_record().unwrap() {
+            let now = record.timestamp.map(Timestamp::unix_nanos);
+            let gap = now.zip(last).map_or(0, |(now, last): (u64, u64)| now.saturating_sub(last));
+            std::thread::sleep(Duration::from_nanos(gap).min(LONGEST_GAP));
+            sender.send(record.data).unwrap();
+            last = now;
+        }
+    }
+
+    fn start_script(&self, script: &str, library: Library, engine: Engine, file: &Path) -> Running {
         let folder = tempfile::tempdir().unwrap();
         // A session of its own: nothing that it starts is left behind, and none of it meddles with ours.
         let mut command = Command::new("setsid");
@@ -102,10 +166,35 @@ impl ClientBed {
         command.env("DIR", folder.path()).env("BUILD", BUILD).current_dir(folder.path());
         if library == Library::DropIn {
             command.env("LD_LIBRARY_PATH", common::drop_in());
+            if engine == Engine::Xdp {
+                command.envs([("WIRECAP_ENGINE", "xdp"), ("WIRECAP_TAKE", "1"), ("WIRECAP_R", "64")]);
+            }
         }
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
         let child = self.here.run_in(|| command.spawn()).unwrap().unwrap();
-        Running { child, folder }
+        let watcher = Watcher::over(&child);
+        Running { child, watcher, folder }
+    }
+
+    /// Waits until so many handles of the drop-in's are there that receive without sockets of the kind that is counted
+    /// otherwise.
+    pub(crate) fn wait_for_taking_handles(&self, count: usize) -> Result<(), String> {
+        let deadline = Instant::now() + Duration::from_secs(15);
+        // The program on the interface comes last.
+        while self.handles().1 < count || !self.takes() {
+            if Instant::now() > deadline {
+                return Err(format!("the client has not opened {count} handles, but {}", self.handles().1));
+            }
+            std::thread::sleep(Duration::from_millis(2));
+        }
+        Ok(())
+    }
+
+    /// Whether a program takes packets at the interface.
+    fn takes(&self) -> bool {
+        let mut command = Command::new("ip");
+        command.args(["link", "show", "dev", "a1"]).env_remove("LD_LIBRARY_PATH");
+        said(&self.here.run_in(|| command.output()).unwrap().unwrap()).contains("xdp")
     }
 
     /// Waits until so many sockets receive from the cable, and one of the drop-in's stands beside, if it `is_ours`.
@@ -125,7 +214,7 @@ impl ClientBed {
     /// How many packet sockets receive from the cable, and how many of the drop-in's stand beside.
     fn handles(&self) -> (usize, usize) {
         let table = self.here.run_in(|| fs::read_to_string("/proc/thread-self/net/packet")).unwrap().unwrap();
-        let index = self.interface_index.to_string();
+        let index = self.pair.receiver.index.to_string();
         let of_protocol = |wanted: &str| {
             // The columns: sk, RefCnt, Type, Proto, Iface, ...
             let matches = |line: &&str| {
@@ -155,7 +244,6 @@ impl ClientBed {
 impl Running {
     /// Waits for the client's end, or brings it about.
     pub(crate) fn end(self, client: &Client) -> Ended {
-        let group = format!("-{}", self.child.id());
         let signal = match client.end {
             End::Itself => None,
             End::Interrupt => Some("-INT"),
@@ -166,16 +254,10 @@ impl Running {
             let _ = Command::new("kill").args([signal, &self.child.id().to_string()]).status();
         }
         let said = said(&finish(self.child));
-        // What a script left behind.
-        let _ = Command::new("kill").args(["-KILL", "--", &group]).stderr(Stdio::null()).status();
+        // And what a script left behind.
+        drop(self.watcher);
         Ended { said, folder: self.folder }
     }
-}
-
-/// Ends a program by Ctrl-C.
-pub(crate) fn stop(mut child: Child) {
-    let _ = Command::new("kill").args(["-INT", &child.id().to_string()]).status();
-    child.wait().unwrap();
 }
 
 fn ip(namespace: &Namespace, arguments: &str) {

@@ -20,7 +20,7 @@ pub(crate) fn numbers(text: &str) -> String {
 
 /// Times of the day and dates are as good as others; other numbers are not.
 pub(crate) fn times(text: &str) -> String {
-    by_line(text, |line| Some(line.split(' ').map(time_of_day).collect::<Vec<_>>().join(" ")))
+    by_line(text, |line| Some(line.split([' ', '\t']).map(time_of_day).collect::<Vec<_>>().join(" ")))
 }
 
 /// As [`times`], in the order of the alphabet: for clients that list what they found as it comes.
@@ -57,9 +57,7 @@ fn time_of_day(word: &str) -> String {
         let parts: Vec<&str> = word.trim_matches(|c: char| "[](),;".contains(c)).split(mark).collect();
         let is_number =
             |part: &&str| !part.is_empty() && part.chars().all(|c| c.is_ascii_digit() || ".T:".contains(c));
-        parts.len() >= 3
-            && parts.iter().all(|part| is_number(&part))
-            && parts.iter().all(|part| part.len() < 16)
+        parts.len() >= 3 && parts.iter().all(is_number) && parts.iter().all(|part| part.len() < 16)
     };
     if [':', '-', '/'].into_iter().any(is_time) { numbers(word) } else { word.to_owned() }
 }

@@ -1,6 +1,24 @@
 //! The clients.
 
+use crate::bed::Engine;
 use crate::normal::{as_is, lines_with, lines_without, numbers, sorted, sorted_times, times};
+
+/// What both of pcapy's packages are asked to do.
+macro_rules! pcapy {
+    () => {
+        "
+import pcapy
+p = pcapy.open_live('a1', 200, True, 100)
+p.setfilter('udp port 5000')
+n = 0
+while n < 10:
+    header, data = p.next()
+    if header:
+        n += 1
+        print(header.getlen(), header.getcaplen(), data.hex(), flush=True)
+print(p.stats())"
+    };
+}
 
 /// How a client comes to packets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -38,6 +56,11 @@ pub(crate) struct Client {
     pub(crate) handles: usize,
     /// Whether it captures by libpcap.
     pub(crate) captures: bool,
+    /// Its last line is pcap_stats's, which counts packets as received that no filter has seen yet, where that is
+    /// not the kernel's: with the engine `xdp`.
+    pub(crate) ends_with_statistics: bool,
+    /// Why it cannot have the engine `xdp`.
+    pub(crate) without_xdp: Option<&'static str>,
     pub(crate) end: End,
     /// Says what the client wrote, if that is not what it says.
     pub(crate) report: Option<&'static str>,
@@ -45,6 +68,16 @@ pub(crate) struct Client {
     pub(crate) normal: fn(&str) -> String,
     /// What it must have found.
     pub(crate) expects: &'static [&'static str],
+}
+
+impl Client {
+    /// What the drop-in captures by: for who only listens, whatever it can.
+    pub(crate) fn engines(&self) -> impl Iterator<Item = Engine> {
+        let only_listens = self.way != Way::Asks && self.captures && self.without_xdp.is_none();
+        [Engine::Packet, Engine::Xdp]
+            .into_iter()
+            .filter(move |engine| *engine == Engine::Packet || only_listens)
+    }
 }
 
 /// What most of them have in common.
@@ -56,11 +89,18 @@ const LISTENER: Client = Client {
     script: "",
     handles: 1,
     captures: true,
+    ends_with_statistics: false,
+    without_xdp: None,
     end: End::Interrupt,
     report: None,
     normal: as_is,
     expects: &[],
 };
+/// dumpcap keeps CAP_NET_ADMIN and CAP_NET_RAW only, before it opens anything.
+const GIVES_RIGHTS_UP: Option<&str> = Some("it gives up the rights to load programs and to lock memory");
+
+/// tcpdump, when it only records.
+pub(crate) const RECORDER: Client = LISTENER;
 const ASKER: Client = Client { way: Way::Asks, end: End::Itself, ..LISTENER };
 
 pub(crate) const CLIENTS: &[Client] = &[
@@ -80,6 +120,7 @@ pub(crate) const CLIENTS: &[Client] = &[
     },
     Client {
         name: "tshark",
+        without_xdp: GIVES_RIGHTS_UP,
         needs: "tshark:tshark",
         script: "exec tshark -i $IF -n -l -T fields -e frame.len -e ip.src -e _ws.col.Info 2>/dev/null",
         expects: &["GET /index.html", "wirecap.example"],
@@ -87,6 +128,7 @@ pub(crate) const CLIENTS: &[Client] = &[
     },
     Client {
         name: "dumpcap",
+        without_xdp: GIVES_RIGHTS_UP,
         needs: "dumpcap:wireshark-common",
         script: "exec dumpcap -q -i $IF -w $DIR/x.pcapng",
         report: Some("tcpdump -r $DIR/x.pcapng -n -t -v 2>/dev/null; capinfos -c -d $DIR/x.pcapng | tail -2"),
@@ -95,6 +137,7 @@ pub(crate) const CLIENTS: &[Client] = &[
     },
     Client {
         name: "dumpcap-statistics",
+        without_xdp: GIVES_RIGHTS_UP,
         needs: "dumpcap:wireshark-common",
         script: "exec dumpcap -S -M -i $IF",
         normal: |text| numbers(&lines_with(text, &["a1"])).lines().take(1).collect(),
@@ -130,7 +173,8 @@ pub(crate) const CLIENTS: &[Client] = &[
         needs: "argus:argus-server",
         script: "exec argus -i $IF -w $DIR/argus",
         report: Some("ra -n -r $DIR/argus -s proto saddr sport dir daddr dport spkts dpkts sbytes dbytes"),
-        normal: sorted,
+        // Records of argus about itself count how often it was awake.
+        normal: |text| sorted(&lines_without(text, &["   man "])),
         expects: &["10.9.0.1", "tcp", "udp"],
         ..LISTENER
     },
@@ -226,6 +270,7 @@ sniff(iface='a1', filter='udp or tcp', prn=lambda p: print(p.summary(), flush=Tr
     },
     Client {
         name: "urlsnarf",
+        without_xdp: Some("it opens the device twice, and a receive queue serves one capture"),
         needs: "urlsnarf:dsniff",
         // It names no timeout, for which libpcap waits until a block is full.
         way: Way::ListensAlone("stdbuf -oL urlsnarf -n -p $FILE"),
@@ -252,6 +297,7 @@ sniff(iface='a1', filter='udp or tcp', prn=lambda p: print(p.summary(), flush=Tr
     },
     Client {
         name: "knockd",
+        without_xdp: Some("it wants packets to an address of the host's"),
         needs: "knockd:knockd",
         script: "printf '[options]\\n[door]\\nsequence = 80,21,9000\\nseq_timeout = 30\\ntcpflags = syn\\ncommand = echo opened\\n' \
                  > $DIR/k.conf; exec knockd -i $IF -c $DIR/k.conf -v",
@@ -262,8 +308,9 @@ sniff(iface='a1', filter='udp or tcp', prn=lambda p: print(p.summary(), flush=Tr
     Client {
         name: "pads",
         needs: "pads:pads",
-        way: Way::ListensAlone("pads -r $FILE -w $DIR/assets.csv"),
-        script: "exec pads -i $IF -w $DIR/assets.csv",
+        // It reads memory that it has not written, and lives as long as zeros are there.
+        way: Way::ListensAlone("MALLOC_PERTURB_=255 pads -r $FILE -w $DIR/assets.csv"),
+        script: "MALLOC_PERTURB_=255 exec pads -i $IF -w $DIR/assets.csv",
         report: Some("cut -d, -f1-5 $DIR/assets.csv"),
         expects: &["10.9.0.2,80"],
         ..LISTENER
@@ -305,24 +352,36 @@ sniff(iface='a1', filter='udp or tcp', prn=lambda p: print(p.summary(), flush=Tr
     },
     Client {
         name: "pcapy",
+        ends_with_statistics: true,
         needs: "/usr/lib/python3/dist-packages/pcapy.cpython-311-x86_64-linux-gnu.so:python3-pcapy",
-        script: "exec /usr/bin/python3 -c \"
-import pcapy
-p = pcapy.open_live('a1', 200, True, 100)
-p.setfilter('udp port 5000')
-n = 0
-while n < 10:
-    header, data = p.next()
-    if header:
-        n += 1
-        print(header.getlen(), header.getcaplen(), data.hex(), flush=True)
-print(p.stats())\"",
+        script: concat!("exec /usr/bin/python3 -c \"", pcapy!(), "\""),
+        end: End::Itself,
+        expects: &["776f7264206e756d6265722034", "(10, 0, 0)"],
+        ..LISTENER
+    },
+    Client {
+        name: "pcapy-ng",
+        ends_with_statistics: true,
+        needs: "python3:python3 pip3:python3-pip",
+        prepare: Some(
+            "[ -e $BUILD/pcapy-ng/pcapy.py ] || [ -n \"$(ls $BUILD/pcapy-ng 2>/dev/null)\" ] || \
+             python3 -m pip install -q --no-deps --target $BUILD/pcapy-ng pcapy-ng==2.1.0; \
+             python3 -c 'import sys; print(sys.executable)' > $BUILD/pcapy-ng.python",
+        ),
+        // Its wheel brings a libpcap of its own, under another name.
+        script: concat!(
+            "[ -z \"$LD_LIBRARY_PATH\" ] || export LD_PRELOAD=$LD_LIBRARY_PATH/libpcap.so.1
+                 PYTHONPATH=$BUILD/pcapy-ng exec $(env -u LD_PRELOAD cat $BUILD/pcapy-ng.python) -c \"",
+            pcapy!(),
+            "\""
+        ),
         end: End::Itself,
         expects: &["776f7264206e756d6265722034", "(10, 0, 0)"],
         ..LISTENER
     },
     Client {
         name: "perl-net-pcap",
+        ends_with_statistics: true,
         needs: "/usr/lib/x86_64-linux-gnu/perl5/5.36/Net/Pcap.pm:libnet-pcap-perl",
         script: "exec perl -e 'use Net::Pcap; $| = 1; my $e; my $p = Net::Pcap::open_live(\"a1\", 200, 1, 100, \\$e) or die $e; \
                  my $f; Net::Pcap::compile($p, \\$f, \"udp port 5000\", 1, 0); Net::Pcap::setfilter($p, $f); \
@@ -344,6 +403,7 @@ print(p.stats())\"",
     },
     Client {
         name: "gopacket",
+        ends_with_statistics: true,
         needs: "go:golang-go /usr/share/gocode/src/github.com/google/gopacket:golang-github-google-gopacket-dev",
         prepare: Some(
             "cd $SOURCE/gopacket; GO111MODULE=off GOPATH=/usr/share/gocode GOCACHE=$BUILD/go go build -o $BUILD/gopacket main.go",
@@ -355,6 +415,7 @@ print(p.stats())\"",
     },
     Client {
         name: "rust-pcap",
+        ends_with_statistics: true,
         needs: "cargo:rust",
         prepare: Some(
             "cp -r $SOURCE/rust-pcap $BUILD/; cd $BUILD/rust-pcap; cargo build -q --target-dir $BUILD/target",
@@ -368,7 +429,7 @@ print(p.stats())\"",
         name: "nmap-syn",
         needs: "nmap:nmap",
         script: "exec nmap -n -sS -p 1-40 --reason $THERE",
-        normal: |text| lines_with(text, &["Host is up", "closed", "MAC Address"]).replace(|c: char| c == '(', " ")
+        normal: |text| lines_with(text, &["Host is up", "closed", "MAC Address"]).replace('(', " ")
             .lines().map(|line| line.split(" latency").next().unwrap_or_default().split(" 0.").next().unwrap_or_default().to_owned() + "\n").collect(),
         expects: &["40 closed tcp ports"],
         ..ASKER
@@ -415,7 +476,7 @@ print([r.summary() for s, r in a])\"",
         name: "tcptraceroute",
         needs: "tcptraceroute:tcptraceroute",
         script: "exec tcptraceroute -n -i $IF -q 1 -m 3 $THERE 7",
-        normal: |text| lines_with(text, &["10.9.0.1"]).lines().map(|line| line.split(" 0.").next().unwrap_or_default().to_owned() + "\n").collect(),
+        normal: |text| lines_with(text, &["10.9.0.1"]).lines().filter_map(|line| line.split_inclusive(']').next()).map(|line| line.to_owned() + "\n").collect(),
         expects: &["10.9.0.1 [closed]"],
         ..ASKER
     },

@@ -1,0 +1,93 @@
+//! Packets that were looked at, on their way to the program.
+#![allow(unsafe_code)]
+
+use std::mem::MaybeUninit;
+use std::ptr;
+
+use wirecap::Head;
+
+use crate::abi::PacketHeader;
+
+/// Packets for the program, up to N, looked at together. What a callback does may make those void that it has not got.
+#[derive(Debug)]
+pub(crate) struct Batch<const N: usize> {
+    /// The first `len` of them are there.
+    packets: [MaybeUninit<Delivered>; N],
+    len: usize,
+    /// Where looking goes on.
+    pub(super) end: usize,
+    /// Packets refused behind the last one.
+    pub(super) refused: u32,
+    /// The chunk that they are from, and the filter and direction that they were looked at with.
+    pub(super) chunks: u64,
+    pub(super) generation: u32,
+    /// The handle's disturbances before they were looked at.
+    pub(super) disturbances: u32,
+}
+
+impl<const N: usize> Batch<N> {
+    pub(crate) const fn new() -> Self {
+        Self {
+            packets: [const { MaybeUninit::uninit() }; N],
+            len: 0,
+            end: 0,
+            refused: 0,
+            chunks: 0,
+            generation: 0,
+            disturbances: 0,
+        }
+    }
+
+    #[inline]
+    pub(crate) fn packets(&self) -> &[Delivered] {
+        let packets = &self.packets[..self.len];
+        // SAFETY: whoever made `len` what it is had put so many there, and the two types have one layout.
+        unsafe { &*(ptr::from_ref(packets) as *const [Delivered]) }
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.len
+    }
+
+    pub(super) fn clear(&mut self) {
+        (self.len, self.refused) = (0, 0);
+    }
+
+    /// Adds a packet, if there is room.
+    #[inline]
+    pub(super) fn push(&mut self, packet: Delivered) {
+        if let Some(place) = self.packets.get_mut(self.len) {
+            place.write(packet);
+            self.len += 1;
+        }
+    }
+}
+
+/// A packet for the program. Its bytes stay until the next read of the handle.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Delivered {
+    pub(crate) header: PacketHeader,
+    pub(crate) data: *const u8,
+    /// The packet behind it in its chunk.
+    pub(super) after: u32,
+    /// Packets refused in front of it.
+    pub(super) refused: u32,
+}
+
+impl Delivered {
+    /// The packet of this head, of which `longest` bytes at most are wanted, with its time in `nanos` or microseconds.
+    #[inline]
+    pub(super) fn new(head: &Head<'_>, longest: u32, nanos: bool, after: u32, refused: u32) -> Self {
+        let header = PacketHeader {
+            seconds: head.seconds as _,
+            fraction: if nanos { head.nanos } else { head.nanos / 1000 }.into(),
+            captured_bytes: (head.data.len() as u32).min(longest),
+            wire_bytes: head.wire_len,
+        };
+        Self { header, data: head.data.as_ptr(), after, refused }
+    }
+}

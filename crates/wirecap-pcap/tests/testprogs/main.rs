@@ -1,0 +1,395 @@
+//! libpcap's own test programs, unmodified, do on the drop-in what they do on the system's libpcap. `make clients`
+//! runs them: their source is fetched.
+
+#[path = "../common/mod.rs"]
+mod common;
+
+mod source;
+
+use std::io::{BufRead, BufReader, Write};
+use std::ops::Range;
+use std::path::Path;
+use std::process::{Child, ChildStdout, Command, Stdio};
+use std::sync::{Arc, Mutex};
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
+
+use common::{Bed, Library, PATIENCE, finish, said};
+use tempfile::TempDir;
+use wirecap::savefile::Reader;
+use wirecap_testbed::{PacketSender, Sizes, Stamp, Traffic, privileged};
+
+/// How many frames are sent, of which every tenth is TCP by its header.
+const SENT: u64 = 500;
+const UDP: u64 = SENT - SENT / 10;
+/// How long after the last packet that is expected others may come that are not.
+const LINGERING: Duration = Duration::from_millis(100);
+
+/// A program that was built, and where it runs.
+struct TestProgram {
+    folder: TempDir,
+    name: &'static str,
+    bed: Bed,
+}
+
+impl TestProgram {
+    /// `None` where tests of this kind cannot run, which was said then.
+    fn new(name: &'static str) -> Option<Self> {
+        if !privileged() {
+            return None;
+        }
+        let source = match source::fetched() {
+            Ok(source) => source,
+            Err(lacking) => {
+                let may_skip = std::env::var_os("WIRECAP_NO_SKIP").is_none_or(|value| value != "1");
+                assert!(may_skip, "WIRECAP_NO_SKIP=1, but: {lacking}");
+                let _closed = std::io::stderr().write_all(format!("SKIP: {lacking}\n").as_bytes());
+                return None;
+            }
+        };
+        let folder = tempfile::tempdir().unwrap();
+        source::build(source, name, folder.path());
+        let bed = Bed::new();
+        bed.ip("link set lo up");
+        bed.ip("address add 10.9.0.1/24 dev a1");
+        Some(Self { folder, name, bed })
+    }
+
+    /// Its lines come as it says them, and it cannot open many files.
+    fn command(&self, library: Library, arguments: &[&str]) -> Command {
+        let mut command = self.bed.command("sh", library);
+        command.args(["-c", "ulimit -n 256; exec stdbuf -oL \"$0\" \"$@\""]);
+        command.arg(self.folder.path().join(self.name)).args(arguments);
+        command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        command
+    }
+
+    /// What it says without traffic, and how it ends, on one library after the other.
+    fn says_the_same(&self, arguments: &[&str]) -> String {
+        let [theirs, ours] = [Library::System, Library::DropIn].map(|library| {
+            let output = self.bed.run(&mut self.command(library, arguments));
+            format!("{}{:?}", said(&output), output.status)
+        });
+        assert_eq!(ours, theirs, "{} {arguments:?}", self.name);
+        theirs
+    }
+
+    fn listen(&self, library: Library, arguments: &[&str]) -> Listener {
+        let mut child = self.bed.spawn(&mut self.command(library, arguments));
+        let lines = Arc::new(Mutex::new(String::new()));
+        let reader = collect(child.stdout.take().unwrap(), Arc::clone(&lines));
+        Listener { child, lines, reader }
+    }
+
+    /// Two of it listen to the same frames, one on each library; `arguments` get a file for each, if they want one.
+    fn listen_both(&self, arguments: &[&str]) -> [Listener; 2] {
+        [Library::System, Library::DropIn].map(|library| {
+            let file = self.file(library);
+            let arguments: Vec<&str> = arguments
+                .iter()
+                .map(|argument| if *argument == "FILE" { &*file } else { argument })
+                .collect();
+            self.listen(library, &arguments)
+        })
+    }
+
+    fn file(&self, library: Library) -> String {
+        self.folder.path().join(format!("{library:?}")).to_str().unwrap().to_owned()
+    }
+
+    fn send(&self, frames: Range<u64>) {
+        let traffic = Traffic { sizes: Sizes::imix(), ..Traffic::to(&self.bed.pair.receiver) };
+        let mut sender = PacketSender::on(&self.bed.pair.sender).unwrap();
+        for sequence in frames {
+            let mut frame = traffic.frame(Stamp { queue: 0, sequence });
+            if sequence % 10 == 0 {
+                frame[23] = 6;
+            }
+            sender.send(&frame).unwrap();
+        }
+    }
+
+    /// Two of it listen until both have seen `expected` packets, then are interrupted; gives what they said
+    /// beside how many packets came when, which no library promises.
+    fn sees_the_same(&self, arguments: &[&str], expected: u64) -> String {
+        let listeners = self.listen_both(arguments);
+        listeners
+            .iter()
+            .for_each(|listener| listener.wait_for("Listening", |text| text.contains("Listening on")));
+        // In immediate mode libpcap's buffer has room for some thirty packets of any length.
+        let at_a_time = if arguments.contains(&"-m") { 20 } else { SENT };
+        for first in (0..SENT).step_by(at_a_time as usize) {
+            let end = first + at_a_time;
+            self.send(first..end);
+            let so_far = expected * end / SENT;
+            listeners
+                .iter()
+                .for_each(|listener| listener.wait_for("packets", |text| packets(text) >= so_far));
+        }
+        thread::sleep(LINGERING);
+        let [theirs, ours] = listeners.map(|listener| {
+            listener.interrupt();
+            let text = listener.end();
+            assert_eq!(packets(&text), expected, "{} {arguments:?}: {text}", self.name);
+            without_counts(&text)
+        });
+        assert_eq!(ours, theirs, "{} {arguments:?}", self.name);
+        theirs
+    }
+}
+
+/// A program that listens.
+struct Listener {
+    child: Child,
+    lines: Arc<Mutex<String>>,
+    reader: JoinHandle<()>,
+}
+
+impl Listener {
+    fn wait_for(&self, what: &str, is_there: impl Fn(&str) -> bool) {
+        let deadline = Instant::now() + PATIENCE;
+        while !is_there(&self.lines.lock().unwrap()) {
+            let text = self.lines.lock().unwrap().clone();
+            assert!(Instant::now() < deadline && !self.reader.is_finished(), "no {what}: {text}");
+            thread::sleep(Duration::from_millis(5));
+        }
+    }
+
+    fn interrupt(&self) {
+        let status = Command::new("kill").args(["-INT", &self.child.id().to_string()]).status();
+        assert!(status.unwrap().success());
+    }
+
+    /// What it said, and how it ended.
+    fn end(self) -> String {
+        let output = finish(self.child);
+        self.reader.join().unwrap();
+        let lines = self.lines.lock().unwrap().clone();
+        format!("{lines}{}{:?}", said(&output), output.status)
+    }
+}
+
+fn collect(output: ChildStdout, lines: Arc<Mutex<String>>) -> JoinHandle<()> {
+    thread::spawn(move || {
+        for line in BufReader::new(output).lines() {
+            let mut lines = lines.lock().unwrap();
+            lines.push_str(&line.unwrap());
+            lines.push('\n');
+        }
+    })
+}
+
+/// `N packets seen, N packets counted ...`: what each of these calls gave, which are to be the same.
+fn calls(text: &str) -> impl Iterator<Item = u64> {
+    let count = |line: &str| {
+        let (seen, rest) = line.split_once(" packets seen, ")?;
+        let (counted, _) = rest.split_once(" packets counted")?;
+        assert_eq!(seen, counted, "{line}");
+        seen.parse().ok()
+    };
+    text.lines().filter_map(count)
+}
+
+fn packets(text: &str) -> u64 {
+    calls(text).sum()
+}
+
+/// Every line once, without numbers in those that tell how many packets there were.
+fn without_counts(text: &str) -> String {
+    let mut lines = Vec::new();
+    for line in text.lines() {
+        let is_count = line.contains(" packets seen, ") || line.contains(" ps_recv, ");
+        let line = line.replace(|c: char| is_count && c.is_ascii_digit(), "");
+        if !lines.contains(&line) {
+            lines.push(line);
+        }
+    }
+    lines.join("\n")
+}
+
+#[test]
+fn capturetest() {
+    let Some(program) = TestProgram::new("capturetest") else { return };
+    // Caught, broken out of, with packets at once or every second, blocking or not.
+    let broken = ["-s", "-b", "-i", "a1", "udp"];
+    assert!(program.sees_the_same(&broken, UDP).contains("Broken out of loop"));
+    program.sees_the_same(&["-s", "-b", "-r", "-m", "-i", "a1"], SENT);
+    // libpcap heeds a break in this mode when there are packets only, the drop-in at once: it is not asked for here.
+    program.sees_the_same(&["-n", "-t", "10", "-i", "a1", "udp"], UDP);
+    program.sees_the_same(&["-m", "-i", "a1"], SENT);
+    for refused in [&["-i", "nonesuch"][..], &["-i", "a1", "no such filter"], &["-t", "x"], &["-x"]] {
+        program.says_the_same(refused);
+    }
+}
+
+#[test]
+fn capturetest_counts_what_libpcap_counts() {
+    let Some(program) = TestProgram::new("capturetest") else { return };
+    let listeners = program.listen_both(&["-s", "-b", "-i", "a1", "udp"]);
+    listeners
+        .iter()
+        .for_each(|listener| listener.wait_for("Listening", |text| text.contains("Listening on")));
+    program.send(0..SENT);
+    for listener in listeners {
+        listener.wait_for("packets", |text| packets(text) >= UDP);
+        listener.interrupt();
+        let text = listener.end();
+        let last = text.lines().rfind(|line| line.contains("ps_recv")).unwrap();
+        assert_eq!(last, format!("{UDP} ps_recv, 0 ps_drop, 0 ps_ifdrop"), "{text}");
+    }
+}
+
+#[test]
+fn selpolltest() {
+    let Some(program) = TestProgram::new("selpolltest") else { return };
+    for mechanism in
+        [&["-s"][..], &["-p"], &["-s", "-n"], &["-p", "-n"], &["-s", "-t", "-q"], &["-p", "-t", "-q"], &[]]
+    {
+        program.sees_the_same(&[mechanism, &["-i", "a1", "udp"]].concat(), UDP);
+    }
+    program.says_the_same(&["-s", "-p"]);
+    program.says_the_same(&["-t"]);
+}
+
+#[test]
+fn nonblocktest() {
+    let Some(program) = TestProgram::new("nonblocktest") else { return };
+    let listeners = program.listen_both(&["-i", "a1"]);
+    // It says nothing before it loops until the first packet; what it says in the end is that a descriptor is lacking.
+    let deadline = Instant::now() + PATIENCE;
+    while listeners.iter().any(|listener| !listener.reader.is_finished()) {
+        assert!(Instant::now() < deadline, "it waits for packets that came");
+        program.send(0..SENT);
+        thread::sleep(Duration::from_millis(200));
+    }
+    let [theirs, ours] = listeners.map(Listener::end);
+    assert_eq!(ours, theirs);
+    assert!(theirs.contains("failed as expected"), "{theirs}");
+}
+
+#[test]
+fn threadsignaltest() {
+    let Some(program) = TestProgram::new("threadsignaltest") else { return };
+    for arguments in [&["-i", "a1"][..], &["-n", "-i", "a1"]] {
+        let [theirs, ours] = program.listen_both(arguments).map(|listener| sorted(&listener.end()));
+        assert_eq!(ours, theirs);
+        assert!(theirs.contains("Loop got broken"), "{theirs}");
+    }
+}
+
+/// Two threads speak, and whether the signal reaches the one that was woken already is a matter of chance.
+fn sorted(text: &str) -> String {
+    let mut lines: Vec<&str> = text.lines().filter(|line| *line != "Got SIGUSR1").collect();
+    lines.sort_unstable();
+    lines.join("\n")
+}
+
+#[test]
+fn writecaptest() {
+    let Some(program) = TestProgram::new("writecaptest") else { return };
+    for (arguments, expected) in [(&["-i", "a1"][..], SENT), (&["-s", "40", "-i", "a1", "udp"], UDP)] {
+        let listeners = program.listen_both(&[&["-w", "FILE"], arguments].concat());
+        let files = [Library::System, Library::DropIn].map(|library| program.file(library));
+        // It says nothing until it has opened its file, which is after its filter.
+        for (listener, file) in listeners.iter().zip(&files) {
+            listener.wait_for("file", |_| Path::new(file).exists());
+        }
+        program.send(0..SENT);
+        thread::sleep(Duration::from_millis(2500));
+        let [theirs, ours] = listeners.map(|listener| {
+            listener.interrupt();
+            listener.end()
+        });
+        let mask = |text: &str, library| text.replace(&program.file(library), "FILE");
+        assert_eq!(mask(&ours, Library::DropIn), mask(&theirs, Library::System));
+        let [theirs, ours] = files.map(|file| {
+            let packets = recorded(Path::new(&file));
+            std::fs::remove_file(file).unwrap();
+            packets
+        });
+        assert_eq!(theirs.len() as u64, expected);
+        assert!(ours == theirs, "other packets were recorded");
+    }
+    for arguments in
+        [&["-D"][..], &["-L", "-i", "a1"], &["-L", "-i", "any"], &["-i", "a1"], &["-y", "x", "-i", "a1"]]
+    {
+        program.says_the_same(arguments);
+    }
+}
+
+/// The packets of a savefile: bytes and length on the wire.
+fn recorded(file: &Path) -> Vec<(Vec<u8>, u32)> {
+    let mut reader = Reader::open(file).unwrap();
+    let mut packets = Vec::new();
+    while let Some(record) = reader.next_record().unwrap() {
+        packets.push((record.data.to_vec(), record.wire_len));
+    }
+    packets
+}
+
+#[test]
+fn opentest() {
+    let Some(program) = TestProgram::new("opentest") else { return };
+    assert!(program.says_the_same(&["-i", "a1"]).contains("opened successfully"));
+    for arguments in [
+        &["-i", "a1", "-a", "-p", "-s", "100", "-B", "4096"][..],
+        &["-i", "a1", "-I"],
+        &["-i", "a1", "-B", "0"],
+        &["-i", "a1", "-s", "-1"],
+        &["-i", "lo", "-a"],
+        &["-i", "any"],
+        &["-i", "any", "-p", "-a"],
+        &["-i", "nonesuch"],
+        &["-i", "nonesuch", "-a"],
+        &["-i", ""],
+        &[],
+    ] {
+        program.says_the_same(arguments);
+    }
+}
+
+#[test]
+fn programs_that_need_no_traffic() {
+    for (name, runs) in [
+        ("can_set_rfmon_test", &[&["a1"][..], &["lo"], &["any"], &["nonesuch"], &[]][..]),
+        ("findalldevstest", &[&[]]),
+        ("reactivatetest", &[&[]]),
+        ("valgrindtest", &[&["-i", "a1"], &["-a", "-i", "a1"], &["-I", "-i", "a1"], &["-i", "nonesuch"]]),
+    ] {
+        let Some(program) = TestProgram::new(name) else { return };
+        runs.iter().for_each(|arguments| drop(program.says_the_same(arguments)));
+    }
+}
+
+#[test]
+fn filtertest() {
+    let Some(program) = TestProgram::new("filtertest") else { return };
+    for expression in [
+        "",
+        "ip",
+        "not ip6 and not arp",
+        "tcp port 80 and (((ip[2:2] - ((ip[0]&0xf)<<2)) - ((tcp[12]&0xf0)>>2)) != 0)",
+        "host 10.9.0.1 or net 131.225.2.0/24",
+        "vlan 7 and udp",
+        "vlan and vlan and ip6 host fe80::1",
+        "mpls 1024 and host 1.2.3.4",
+        "pppoes and tcp[tcpflags] & (tcp-syn|tcp-fin) != 0",
+        "ether host 02:00:00:00:00:01 and greater 100",
+        "ip broadcast",
+        "portrange 1000-2000 and sctp",
+        "no such filter",
+        "port 99999",
+        "wlan type mgt",
+        "ip and",
+    ] {
+        for link_type in ["EN10MB", "RAW", "LINUX_SLL", "IEEE802_11", "PPI", "1"] {
+            program.says_the_same(&[link_type, expression]);
+        }
+        program.says_the_same(&["-O", "-d", "-s", "96", "EN10MB", expression]);
+        program.says_the_same(&["-m", "255.255.255.0", "EN10MB", expression]);
+    }
+    for arguments in [&["-x"][..], &["nonesuch", "ip"], &["-s", "x", "EN10MB"], &["-g", "EN10MB", "ip"], &[]]
+    {
+        program.says_the_same(arguments);
+    }
+}

@@ -1,0 +1,77 @@
+//! libpcap's test programs, of the version that this system has: fetched once, unmodified, and not kept in the tree.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::OnceLock;
+
+use crate::common::said;
+
+/// Fetches the source that Debian built this system's libpcap of, whose archive apt verifies, by lists of its own:
+/// the system's may not name sources, and stay as they are.
+const FETCH: &str = "
+version=$(dpkg-query -W -f '${Version}' libpcap0.8)
+done=$BUILD/libpcap-$version
+if [ ! -d \"$done\" ]; then
+  work=$(mktemp -d \"$BUILD/fetch.XXXXXX\")
+  trap 'rm -rf \"$work\"' EXIT
+  mkdir -p \"$work/lists/partial\" \"$work/cache/archives/partial\" \"$work/libpcap\"
+  for list in /etc/apt/sources.list.d/*.sources; do
+    [ -e \"$list\" ] && sed 's/^Types:.*/Types: deb-src/' \"$list\" && echo
+  done > \"$work/all.sources\"
+  for list in /etc/apt/sources.list /etc/apt/sources.list.d/*.list; do
+    [ -e \"$list\" ] && sed -n 's/^deb /deb-src /p' \"$list\"
+  done > \"$work/all.list\"
+  cd \"$work\"
+  for form in sources list; do
+    [ -s \"all.$form\" ] || continue
+    apt=\"apt-get -qq -o Acquire::Retries=1 -o Acquire::http::Timeout=20 -o APT::Sandbox::User=root
+      -o Dir::Etc::SourceList=$work/all.$form -o Dir::Etc::SourceParts=/dev/null
+      -o Dir::State::Lists=$work/lists -o Dir::Cache=$work/cache\"
+    $apt update && $apt source --download-only libpcap=$version && break
+  done
+  tar -xzf libpcap_*.orig.tar.gz -C libpcap --strip-components=1
+  mv -T libpcap \"$done\" 2>/dev/null || [ -d \"$done\" ]
+fi
+echo \"$done\"
+";
+
+/// What programs are built of beside the system's headers: what the package of these does not have.
+const OWN_HEADERS: [&str; 1] = ["varattrs.h"];
+
+/// The folder with the source, or why there is none.
+pub(crate) fn fetched() -> Result<&'static Path, String> {
+    static FOLDER: OnceLock<Result<PathBuf, String>> = OnceLock::new();
+    let fetch = || {
+        let mut command = Command::new("sh");
+        command.args(["-euc", FETCH]).env("BUILD", env!("CARGO_TARGET_TMPDIR")).env_remove("LD_LIBRARY_PATH");
+        let output = command.output().map_err(|error| error.to_string())?;
+        match output.status.success() {
+            true => Ok(PathBuf::from(String::from_utf8_lossy(&output.stdout).trim())),
+            false => Err(format!("the source of libpcap cannot be fetched: {}", said(&output).trim())),
+        }
+    };
+    FOLDER.get_or_init(fetch).as_deref().map_err(Clone::clone)
+}
+
+/// Builds a test program into `folder`, as it is, against the system's headers.
+pub(crate) fn build(source: &Path, name: &str, folder: &Path) -> PathBuf {
+    let headers = folder.join("include");
+    fs::create_dir_all(&headers).unwrap();
+    for header in OWN_HEADERS {
+        fs::copy(source.join(header), headers.join(header)).unwrap();
+    }
+    let program = folder.join(name);
+    let output = Command::new("gcc")
+        .args(["-O1", "-w", "-DHAVE_UNISTD_H", "-I"])
+        .arg(&headers)
+        .arg("-o")
+        .arg(&program)
+        .arg(source.join("testprogs").join(name).with_extension("c"))
+        .arg(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/testprogs/sleep.c"))
+        .args(["-lpcap", "-lpthread"])
+        .output()
+        .expect("gcc is installed");
+    assert!(output.status.success(), "{name}: {}", said(&output));
+    program
+}
