@@ -3,7 +3,7 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -eu -o pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help build demo picture test clients check bench install pcap install-pcap install-pcap-system uninstall-pcap deps-build deps-demo deps-test deps-bench test-sim test-model test-miri
+.PHONY: help build demo picture test clients check bench lab install pcap install-pcap install-pcap-system uninstall-pcap c install-c uninstall-c stage-c deps-build deps-demo deps-test deps-bench deps-lab deps-dpdk test-sim test-model test-miri
 
 # What talks to the kernel runs as root; what compiles does not.
 SUDO := $(shell [ "$$(id -u)" = 0 ] || echo sudo -E)
@@ -28,21 +28,24 @@ test: deps-test ## All tests, on real veth pairs where a kernel is needed
 	cargo test --workspace --locked
 	$(MAKE) --no-print-directory test-sim test-model test-miri
 
-test-sim: deps-build # 100,000 random schedules of the simulator; a debug build runs fewer
+test-sim: deps-build # 100,000 random schedules of the simulator, and the papers' whole trace; a debug build runs less
 	cargo test --locked -p wirecap --lib --release -- sim::
+	cargo test --locked -p wirecap-lab --lib --release -- paper::
+	cargo test --locked -p wirecap-cli --test paper --release
 
-# Installs the clients, each of which the table in tests/clients names with its package.
-clients: deps-test ## Some forty programs that use libpcap, as they are, on the drop-in and on libpcap
+# Installs the clients, each of which the table in tests/clients names with its package; a client that cannot be
+# installed is reported by the tests.
+clients: deps-test ## Some forty programs that use libpcap and its own test programs, as they are, on the drop-in and on libpcap
 	.ci/need ping:iputils-ping stdbuf:coreutils gcc:gcc \
-	  $$(cargo test -q --locked -p wirecap-pcap --test clients -- --needs | sort -u)
-	cargo test --locked -p wirecap-pcap --test clients
+	  $$(cargo test -q --locked -p wirecap-pcap --test clients -- --needs | tr ' ' '\n' | sort -u) || true
+	cargo test --locked -p wirecap-pcap --test clients --test testprogs
 
 test-model: deps-build # Every interleaving of the rings' and queues' atomics (loom)
 	RUSTFLAGS="--cfg loom" LOOM_MAX_PREEMPTIONS=3 \
 	  cargo test --locked -p wirecap --lib --release --target-dir target/loom -- model
 
 # What has unsafe code and needs no kernel, and what drives it.
-MIRI_MODULES := sim:: sieve:: kernel_ring:: recycle:: ledger:: group:: sys::memory::
+MIRI_MODULES := sim:: forward:: sieve:: kernel_ring:: recycle:: ledger:: group:: sys::memory::
 
 # Miri needs a nightly toolchain; where there is none the step says so.
 test-miri: deps-build
@@ -62,6 +65,9 @@ check: deps-build ## Format, lints and documentation, warnings denied
 
 bench: build deps-bench ## Measures wirecap beside its rivals, as ratios
 	cargo bench --workspace --locked
+
+lab: build deps-lab ## Runs the lab on this machine, beside the tools that people use otherwise: minutes
+	$(SUDO) $(WIRECAP) lab report --quick
 
 install: build ## Installs the wirecap command and its man pages under PREFIX
 	$(SUDO) install -Dm755 $(WIRECAP) $(DESTDIR)$(PREFIX)/bin/wirecap
@@ -96,6 +102,28 @@ uninstall-pcap: ## Undoes both
 	$(SUDO) rm -f $(DESTDIR)$(PREFIX)/share/man/man1/wirecap-pcap.1
 	[ -n "$(DESTDIR)" ] || $(SUDO) ldconfig
 
+c: deps-build ## The library of wirecap.h, in target/release
+	cargo build --release --locked -p wirecap-c
+
+C_LIBRARY ?= target/release/libwirecap_c.so
+C_FILES := lib/libwirecap.so.1 lib/libwirecap.so lib/pkgconfig/wirecap.pc include/wirecap.h share/man/man3/wirecap.3
+install-c: c ## Installs wirecap.h, its library and its manual page under PREFIX
+	$(MAKE) --no-print-directory stage-c
+	[ -n "$(DESTDIR)" ] || $(SUDO) ldconfig
+
+# What lies where; the tests do it to a folder of theirs.
+stage-c:
+	$(SUDO) install -Dm644 $(C_LIBRARY) $(DESTDIR)$(PREFIX)/lib/libwirecap.so.1
+	$(SUDO) ln -sf libwirecap.so.1 $(DESTDIR)$(PREFIX)/lib/libwirecap.so
+	$(SUDO) install -Dm644 crates/wirecap-c/include/wirecap.h $(DESTDIR)$(PREFIX)/include/wirecap.h
+	$(SUDO) install -Dm644 crates/wirecap-c/wirecap.3 $(DESTDIR)$(PREFIX)/share/man/man3/wirecap.3
+	$(SUDO) install -d $(DESTDIR)$(PREFIX)/lib/pkgconfig
+	sed 's|@PREFIX@|$(PREFIX)|' crates/wirecap-c/wirecap.pc | $(SUDO) tee $(DESTDIR)$(PREFIX)/lib/pkgconfig/wirecap.pc >/dev/null
+
+uninstall-c: ## Undoes that
+	$(SUDO) rm -f $(addprefix $(DESTDIR)$(PREFIX)/,$(C_FILES))
+	[ -n "$(DESTDIR)" ] || $(SUDO) ldconfig
+
 TERMSNAP := target/tools/bin/termsnap
 $(TERMSNAP):
 	cargo install --locked --root target/tools termsnap@0.4.0
@@ -109,6 +137,18 @@ deps-build:
 deps-demo:
 	@.ci/need ip:iproute2
 deps-test: deps-build deps-demo
-	@.ci/need tcpdump:tcpdump tshark:tshark capinfos:wireshark-common ethtool:ethtool pcap-config:libpcap-dev nm:binutils valgrind:valgrind
-deps-bench: deps-test
-	@.ci/need netsniff-ng:netsniff-ng valgrind:valgrind
+	@.ci/need tcpdump:tcpdump tshark:tshark capinfos:wireshark-common ethtool:ethtool pcap-config:libpcap-dev nm:binutils valgrind:valgrind g++:g++ pkg-config:pkgconf ping:iputils-ping iperf3:iperf3
+# Each by itself: one that cannot be installed is named in the report as absent.
+deps-lab: deps-demo deps-dpdk
+	@for rival in tcpdump:tcpdump dumpcap:wireshark-common netsniff-ng:netsniff-ng stdbuf:coreutils; do \
+	  .ci/need $$rival || echo "going on without $${rival#*:}"; \
+	done
+deps-bench: deps-test deps-dpdk
+	@.ci/need netsniff-ng:netsniff-ng valgrind:valgrind tcpreplay:tcpreplay
+# The drivers' packages bear their version in their names. What is not to be had, the bench reports as absent.
+deps-dpdk:
+	@-.ci/need dpdk-testpmd:dpdk-dev
+	@-for driver in packet xdp; do \
+	  ls /usr/lib/*/dpdk/pmds-*/librte_net_af_$$driver.so* >/dev/null 2>&1 || \
+	  .ci/need "/none:$$(apt-cache search --names-only "^librte-net-af-$$driver[0-9]*$$" | cut -d' ' -f1 | tail -n 1)"; \
+	done
