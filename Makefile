@@ -97,7 +97,7 @@ install-pcap-system: install-pcap ## Installs the drop-in before the system's li
 	echo '$(PCAP_FOLDER)' | $(SUDO) tee $(DESTDIR)$(PCAP_PATH) >/dev/null
 	[ -n "$(DESTDIR)" ] || $(SUDO) ldconfig
 
-uninstall-pcap: ## Undoes both
+uninstall-pcap: ## Undoes install-pcap and install-pcap-system
 	$(SUDO) rm -rf $(DESTDIR)$(PCAP_PATH) $(DESTDIR)$(PCAP_FOLDER) $(DESTDIR)$(PREFIX)/bin/wirecap-pcap
 	$(SUDO) rm -f $(DESTDIR)$(PREFIX)/share/man/man1/wirecap-pcap.1
 	[ -n "$(DESTDIR)" ] || $(SUDO) ldconfig
@@ -120,7 +120,7 @@ stage-c:
 	$(SUDO) install -d $(DESTDIR)$(PREFIX)/lib/pkgconfig
 	sed 's|@PREFIX@|$(PREFIX)|' crates/wirecap-c/wirecap.pc | $(SUDO) tee $(DESTDIR)$(PREFIX)/lib/pkgconfig/wirecap.pc >/dev/null
 
-uninstall-c: ## Undoes that
+uninstall-c: ## Undoes install-c
 	$(SUDO) rm -f $(addprefix $(DESTDIR)$(PREFIX)/,$(C_FILES))
 	[ -n "$(DESTDIR)" ] || $(SUDO) ldconfig
 

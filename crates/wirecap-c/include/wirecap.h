@@ -210,12 +210,16 @@ int wirecap_group_set_drop_rejected(wirecap_group *group, int on);
  */
 int wirecap_group_set_snap_len(wirecap_group *group, uint32_t bytes);
 
-/* Whose times of arrival are looked up. */
+/*
+ * Whose times of arrival are looked up. HARDWARE takes them from the device's clock as it stands, which may be another
+ * than UTC; wirecap_open says UNSUPPORTED where the driver does not show it to XDP programs or does not stamp every
+ * packet. Such a capture has its interface for itself.
+ */
 enum wirecap_timestamps {
     WIRECAP_TIMESTAMPS_NONE = 0,       /* nobody's, which costs nothing; the default */
     WIRECAP_TIMESTAMPS_BATCH = 1,      /* every eighth packet's of a batch, for all up to the next */
     WIRECAP_TIMESTAMPS_PACKET = 2,     /* every packet's */
-    WIRECAP_TIMESTAMPS_HARDWARE = 3    /* by the device's clock; no driver's is read yet, so it is an error */
+    WIRECAP_TIMESTAMPS_HARDWARE = 3    /* every packet's, by the clock of the device; engine xdp */
 };
 
 /* Whether packets have times, which struct wirecap_packet shows. */
@@ -398,7 +402,7 @@ struct wirecap_packet {
     const uint8_t *data;      /* from the link-layer header on; readable until the chunk is recycled */
     uint32_t caplen;          /* how many bytes are there: all, or the snap length */
     uint32_t wire_len;        /* how many there were on the wire */
-    uint64_t timestamp_ns;    /* when it came, since 1970 in UTC; WIRECAP_NOT_REPORTED if that was not asked for */
+    uint64_t timestamp_ns;    /* when it came, since 1970 in UTC or by the device's clock; or WIRECAP_NOT_REPORTED */
     uint32_t queue;           /* the receive queue that it came from, or WIRECAP_NO_QUEUE */
     uint32_t reserved;        /* 0 */
 };
@@ -460,7 +464,7 @@ struct wirecap_frame {
     uint8_t *data;            /* its bytes, which may be changed; of a jumbo frame those of the first piece */
     uint32_t data_len;        /* how many bytes are there */
     uint32_t len;             /* how many the packet has: the same, but for jumbo frames */
-    uint64_t timestamp_ns;    /* when it came; WIRECAP_NOT_REPORTED if that was not asked for */
+    uint64_t timestamp_ns;    /* when it came; or WIRECAP_NOT_REPORTED */
     void *packet;             /* the library's */
 };
 
