@@ -33,10 +33,7 @@ pub(crate) struct Arguments {
     #[arg(long, value_enum, default_value_t = FileFormat::Pcapng)]
     format: FileFormat,
 
-    /// Whose arrival time is read from the clock: every packet's, or, with the engine xdp, that of the first
-    /// of a batch and every eighth, which those behind it share: up to a few microseconds early, and cheaper;
-    /// hardware: by the device's clock as it stands, where its driver shows it to XDP programs and stamps every
-    /// packet ("hwstamp_ctl -i DEV -r 1"); none: packets have no times. With the last two, packets of several rings are
+    /// Which packets' times of arrival are read from a clock. Without the system's times packets of several rings are
     /// written as they come
     #[arg(long, value_enum, default_value_t = TimestampName::Batch)]
     timestamp: TimestampName,
@@ -47,9 +44,15 @@ pub(crate) struct Arguments {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 enum TimestampName {
+    /// Every packet's
     Packet,
+    /// With the engine xdp that of the first packet of a batch and of every eighth, which those behind it share: up to a
+    /// few microseconds early, and cheaper; else as packet
     Batch,
+    /// Every packet's, by the device's clock as it stands, where its driver shows it to XDP programs and stamps every
+    /// packet (hwstamp_ctl -i DEV -r 1)
     Hardware,
+    /// No packet's: they have no times
     None,
 }
 

@@ -20,8 +20,8 @@ pub(crate) struct Arguments {
     #[command(flatten)]
     options: CaptureOptions,
 
-    /// How many workers share the rings; of queues that are fewer, rings are made by flow [default: one per
-    /// receive queue, but no more than there are CPUs]
+    /// How many workers share the rings; where there are fewer receive queues, flows are dealt out to several rings
+    /// each [default: one per receive queue, but no more than there are CPUs]
     #[arg(long, value_name = "N")]
     workers: Option<usize>,
 

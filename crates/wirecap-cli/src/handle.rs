@@ -22,7 +22,8 @@ pub(crate) struct Arguments {
     #[command(flatten)]
     weight: WeightOptions,
 
-    /// How many workers share the rings; of queues that are fewer, rings are made by flow [default: one per ring]
+    /// How many workers share the rings; where there are fewer receive queues, flows are dealt out to several rings
+    /// each [default: one per ring]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
     workers: Option<u16>,
 

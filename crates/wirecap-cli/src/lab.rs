@@ -9,7 +9,7 @@ use wirecap_lab::live::programs::Program;
 
 use crate::failure::Failure;
 
-/// Runs the papers' experiments again, and others, and reports what they find
+/// Run the papers' experiments again, and others, and report what they find
 #[derive(Debug, clap::Args)]
 pub(crate) struct Arguments {
     #[command(subcommand)]
@@ -21,7 +21,7 @@ enum Experiment {
     Cost(cost::Arguments),
     Paper(page::PaperArguments),
     Report(page::ReportArguments),
-    /// Runs one of the receivers that wirecap is compared with
+    /// Run one of the receivers that wirecap is compared with
     #[command(hide = true)]
     Program {
         #[command(subcommand)]

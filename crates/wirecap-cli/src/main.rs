@@ -1,4 +1,4 @@
-//! The `wirecap` command: records, counts, forwards and generates packets.
+//! The `wirecap` command: records, counts, forwards and sends packets, and the lab.
 
 mod capture;
 mod count;
@@ -31,6 +31,7 @@ use clap::{CommandFactory, Parser, Subcommand};
 /// Captures packets from multi-queue network interfaces without losing any, and proves it.
 #[derive(Debug, Parser)]
 #[command(name = "wirecap", version, arg_required_else_help = true)]
+#[command(after_help = "Exit status: 0 done, 1 failed, 2 wrong usage.")]
 struct Cli {
     #[command(subcommand)]
     command: Command,

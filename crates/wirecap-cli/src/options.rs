@@ -30,7 +30,7 @@ pub(crate) struct CaptureOptions {
     #[arg(long)]
     drop_rejected: bool,
 
-    /// Which packets: received, sent or both [default: both with --engine packet, unless queues are named]
+    /// Which packets: received, sent or both [default: both with --engine packet, unless queues are named; else received]
     #[arg(short = 'Q', long, value_enum)]
     direction: Option<DirectionName>,
 
