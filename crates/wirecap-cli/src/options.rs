@@ -231,10 +231,9 @@ impl EngineOptions {
 /// Shows people the final ledger, with what they were not told at the beginning.
 pub(crate) fn show(ledger: &Ledger) {
     eprintln!("{ledger}");
-    // What is taken from the host, and what user space filters, was said when the capture was opened.
-    let is_news = |warning: &&Warning| {
-        !matches!(warning, Warning::TakenFromHost { .. } | Warning::FilteredInUserSpace { .. })
-    };
+    // The others were said when the capture was opened.
+    let is_news =
+        |warning: &&Warning| matches!(warning, Warning::SuperPackets { .. } | Warning::QueueUnknown { .. });
     warn(ledger.warnings.iter().filter(is_news));
 }
 

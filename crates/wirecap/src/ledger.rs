@@ -242,10 +242,9 @@ impl Ledger {
     pub fn verdict(&self) -> String {
         let dropped = &self.total.dropped;
         if self.is_lossless() {
-            return match dropped.device {
-                Some(_) => "lossless: yes".to_owned(),
-                None => "lossless: yes (the driver does not report what the device itself drops)".to_owned(),
-            };
+            let is_silent = dropped.device.is_none() && self.engine != "file";
+            let silence = " (the driver does not report what the device itself drops)";
+            return format!("lossless: yes{}", if is_silent { silence } else { "" });
         }
         let reasons = [
             (dropped.no_cell, "no free cell"),

@@ -17,6 +17,12 @@ pub enum Warning {
         /// What the host uses it for.
         reason: Reason,
     },
+    /// The device takes VLAN tags out of received frames before the engine `xdp` sees them: packets are
+    /// captured and filtered without their tags.
+    TagsTakenOut {
+        /// The interface's name.
+        interface: String,
+    },
     /// Packets longer than what the interface carries: this host merged them (GRO, LRO) or had not cut
     /// them yet (TSO, GSO) when they were captured.
     SuperPackets {
@@ -50,6 +56,11 @@ impl fmt::Display for Warning {
                 f,
                 "the host gets none of the packets captured from {interface} while the capture runs, and \
                  {reason}"
+            ),
+            Self::TagsTakenOut { interface } => write!(
+                f,
+                "{interface} takes VLAN tags out of the packets that it receives, and they are captured and \
+                 filtered without; to have them as they are on the wire: ethtool -K {interface} rxvlan off"
             ),
             Self::SuperPackets { interface, packets } => {
                 let packets = grouped(*packets);

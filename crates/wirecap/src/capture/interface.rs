@@ -35,10 +35,13 @@ impl Interface {
     pub(super) fn warnings(&self, super_packets: u64, unplaced: u64) -> Vec<Warning> {
         let interface = self.device.name.clone();
         let mut warnings = Vec::new();
-        if self.reception.engine() == Engine::Xdp
-            && let Some(reason) = self.device.carries_host_traffic()
-        {
-            warnings.push(Warning::TakenFromHost { interface: interface.clone(), reason });
+        if self.reception.engine() == Engine::Xdp {
+            if let Some(reason) = self.device.carries_host_traffic() {
+                warnings.push(Warning::TakenFromHost { interface: interface.clone(), reason });
+            }
+            if takes_out_tags(&self.device) {
+                warnings.push(Warning::TagsTakenOut { interface: interface.clone() });
+            }
         }
         if super_packets > 0 {
             warnings.push(Warning::SuperPackets { interface: interface.clone(), packets: super_packets });
@@ -48,6 +51,12 @@ impl Interface {
         }
         warnings
     }
+}
+
+/// Whether VLAN tags are taken out of received frames before XDP sees them. A veth has nothing that could do it,
+/// whatever it says.
+fn takes_out_tags(device: &Device) -> bool {
+    device.kind.as_deref() != Some("veth") && device.offloads.is_some_and(|offloads| offloads.rx_vlan)
 }
 
 /// How the packets of an interface are received.
@@ -99,5 +108,26 @@ impl Reception {
             Self::Xdp { .. } => Duration::from_millis(2),
             Self::Packet { retire_after, .. } => *retire_after + packet::RETIREMENT_SLACK,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::device::Offloads;
+
+    #[test]
+    fn hardware_takes_tags_out_and_a_veth_does_not() {
+        let mut device = Device::find("lo").unwrap();
+        let mut taken_out = |kind: Option<&str>, rx_vlan| {
+            device.kind = kind.map(str::to_owned);
+            device.offloads = Some(Offloads { rx_vlan, ..Offloads::default() });
+            takes_out_tags(&device)
+        };
+        assert!(taken_out(None, true));
+        assert!(!taken_out(None, false));
+        assert!(!taken_out(Some("veth"), true));
+        device.offloads = None;
+        assert!(!takes_out_tags(&device));
     }
 }
