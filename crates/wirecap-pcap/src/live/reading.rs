@@ -17,8 +17,9 @@ use crate::failure::{cancel, caught, chain, guarded};
 use crate::pollable::Pollable;
 use crate::socket::{self, Health};
 
-/// How long a read waits at a time, before it looks whether its thread was cancelled. It goes on until there are
-/// packets or somebody breaks it off, since libpcap's timeout is one for packets that have come.
+/// How long a read waits at a time, before it looks whether its thread was cancelled or an interface that was down is
+/// gone. It goes on until there are packets or somebody breaks it off, since libpcap's timeout is one for packets that
+/// have come.
 const AT_A_TIME: Duration = Duration::from_millis(250);
 /// What libpcap says, and clients compare, when the interface was removed.
 const DISAPPEARED: &str = "The interface disappeared";
@@ -272,7 +273,8 @@ impl Live {
         if self.is_down() {
             look()?;
         }
-        if single.wait(AT_A_TIME) { look() } else { Ok(()) }
+        let longest = self.is_down().then_some(AT_A_TIME);
+        if single.wait(longest) { look() } else { Ok(()) }
     }
 
     /// Says what is wrong with the interface when there are no packets.
