@@ -8,6 +8,7 @@ use std::cell::UnsafeCell;
 use std::ffi::c_int;
 use std::fmt;
 use std::io;
+use std::ops::Range;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -23,19 +24,19 @@ use crate::pollable::Pollable;
 use crate::request::{Name, Request};
 use crate::settings::Settings;
 use crate::socket;
-use crate::wanted::Wanted;
+use crate::wanted::{RETURN, RETURN_A, Wanted};
 pub(crate) use batch::{Batch, Delivered};
 pub(crate) use reading::Found;
 use reading::Reader;
 
 /// A program that wants all of every packet.
-const EVERYTHING: ClassicInsn = ClassicInsn { code: 0x06, jt: 0, jf: 0, k: u32::MAX };
+const EVERYTHING: ClassicInsn = ClassicInsn { code: RETURN, jt: 0, jf: 0, k: u32::MAX };
 
 /// A capture, as its handle has it.
 pub(crate) struct Live {
     capture: Arc<Capture>,
-    /// The handle's own ring in the capture.
-    ring: usize,
+    /// The handle's own rings in the capture.
+    rings: Range<usize>,
     device: Device,
     /// Guarded by the handle's turn.
     reader: UnsafeCell<Reader>,
@@ -47,8 +48,8 @@ pub(crate) struct Live {
     nanos: bool,
     /// A read waits until it has a packet that is wanted.
     endless: bool,
-    /// The filter runs here in the kernel's place, who would not have woken the reader for packets that it refuses.
-    sifts: AtomicBool,
+    /// The kernel cuts packets at what its filter says.
+    cuts: bool,
     promiscuous: bool,
     broken: AtomicBool,
     /// Counts what may make packets void that were looked at: a read is broken off or begins, the filter or the
@@ -79,14 +80,16 @@ pub(crate) struct FilterSlot {
     /// Changes with `sieve`.
     generation: AtomicU32,
     program: Mutex<Vec<ClassicInsn>>,
+    /// It runs here in the kernel's place, who would not have woken the reader for packets that it refuses.
+    sifts: AtomicBool,
 }
 
 /// A filter, and on which packets it runs here.
 #[derive(Debug)]
 struct Sieve {
     wanted: Wanted,
-    /// The kernel has seen to those that came later: that many are to be looked at, from the first on.
-    until: u64,
+    /// The kernel has seen to those that came later: so many of each ring's are to be looked at, from the first on.
+    until: Option<Box<[u64]>>,
 }
 
 /// Packets that the interface dropped, by its own count.
@@ -130,7 +133,7 @@ impl Live {
     fn new(request: &Request, device: Device, snap_len: u32, from: Origin) -> Result<Self, LiveError> {
         let Origin { capture, worker, filter, membership } = from;
         let system = |doing| move |error| LiveError::System(doing, error);
-        let ring = worker.index();
+        let (ring, waker) = (worker.index(), worker.waker());
         let own = capture.packet_socket(ring).map_err(system("have one more descriptor"))?;
         let pollable = match &own {
             Some(socket) if capture.rings().len() == 1 => {
@@ -141,21 +144,24 @@ impl Live {
             _ => Pollable::several(&worker)
                 .map_err(|errno| LiveError::System("make an epoll instance", errno.into()))?,
         };
+        let cuts = own.is_some();
         let sender = own.map_or_else(|| socket::sender(device.index), Ok);
         let sender = sender.map_err(system("open a packet socket"))?;
         let promiscuous = request.promiscuous.is_some_and(|on| on != 0);
         let interface_drops = InterfaceDrops { last: count_interface_drops(&device.name), since_open: 0 };
+        // In a group each worker has one ring; else the only one has all.
+        let rings = if membership.is_some() { ring..ring + 1 } else { 0..capture.rings().len() };
         Ok(Self {
-            ring,
+            reader: UnsafeCell::new(Reader::new(worker, capture.rings().len())),
+            rings,
             pollable,
             sender,
-            waker: worker.waker(),
-            reader: UnsafeCell::new(Reader::new(worker)),
+            waker,
             capture,
             snap_len,
             nanos: request.wants_nanos(),
             endless: request.timeout_millis == 0,
-            sifts: AtomicBool::new(false),
+            cuts,
             promiscuous,
             broken: AtomicBool::new(false),
             disturbances: AtomicU32::new(0),
@@ -206,7 +212,7 @@ impl Live {
     #[inline]
     pub(crate) fn is_endless(&self) -> bool {
         // Who waits on the descriptor by itself is woken for unwanted packets too, and must get control back.
-        let waits = self.endless || self.sifts.load(Ordering::Relaxed) && !self.pollable.is_wanted();
+        let waits = self.endless || self.filter.sifts.load(Ordering::Relaxed) && !self.pollable.is_wanted();
         waits && !self.is_nonblocking()
     }
 
@@ -259,30 +265,41 @@ impl Live {
         if !current.is_empty() && self.membership.as_ref().is_some_and(|group| !group.is_alone()) {
             return Err("wirecap: the other handles of the group have another filter".to_owned());
         }
-        self.filter.sift(wanted(), u64::MAX);
-        for ring in 0..self.capture.rings().len() {
-            match self.capture.run_in_kernel(ring, &insns) {
-                // Only who gets all of the capture's packets, and in their order, can tell which came later.
-                Ok(()) if self.membership.is_none() => self.filter.sift(wanted(), self.capture.arrived(ring)),
-                Ok(()) => {}
-                Err(error) if error.kind() == io::ErrorKind::Unsupported => {
-                    self.sifts.store(true, Ordering::Relaxed);
-                }
-                // The old program must not keep back what the new one wants.
-                Err(_) => drop(self.capture.run_in_kernel(ring, &[EVERYTHING])),
-            }
-        }
+        let is_in_kernel =
+            self.run_in_kernel(&insns).map_err(|error| format!("wirecap: {}", chain(&error)))?;
+        let rings = 0..self.capture.rings().len();
+        // Only who gets all of the capture's packets, and those of a ring in their order, can tell which came later.
+        let tells = is_in_kernel && self.membership.is_none();
+        let until = tells.then(|| rings.map(|ring| self.capture.arrived(ring)).collect());
+        self.filter.sift(Sieve { wanted: wanted(), until });
+        self.filter.sifts.store(!is_in_kernel && !self.cuts, Ordering::Relaxed);
         *current = insns;
         self.disturb();
         Ok(())
     }
 
+    /// Has the kernel run this program on what comes from now on, or let everything through. Whether it runs it.
+    ///
+    /// # Errors
+    ///
+    /// When it keeps back what the program before did not want.
+    fn run_in_kernel(&self, insns: &[ClassicInsn]) -> io::Result<bool> {
+        let cut_elsewhere = |insn: &ClassicInsn| insn.code == RETURN_A || cuts(insn, self.snap_len);
+        if (self.cuts || !insns.iter().any(cut_elsewhere)) && self.capture.run_in_kernel(insns).is_ok() {
+            return Ok(true);
+        }
+        self.capture.run_in_kernel(&[EVERYTHING]).map(|()| false)
+    }
+
     /// Packets that passed the filter, dropped ones and those that wait included, and the dropped ones.
     pub(crate) fn counts(&self) -> (u64, u64) {
-        let dropped = self.capture.account(self.ring).dropped.total();
         let passed = self.taken.load(Ordering::Relaxed) - self.refused.load(Ordering::Relaxed);
-        let waiting = self.capture.arrived(self.ring) - self.capture.account(self.ring).delivered;
-        (passed + waiting + dropped, dropped)
+        self.rings.clone().fold((passed, 0), |(passed, dropped), ring| {
+            let arrived = self.capture.arrived(ring);
+            let account = self.capture.account(ring);
+            let drops = account.dropped.total();
+            (passed + arrived.saturating_sub(account.delivered) + drops, dropped + drops)
+        })
     }
 
     /// What the interface itself dropped while it was captured whole, as libpcap counts it.
@@ -299,10 +316,16 @@ impl Live {
 }
 
 impl FilterSlot {
-    /// From now on `wanted` looks at the first `until` packets.
-    fn sift(&self, wanted: Wanted, until: u64) {
-        *locked(&self.sieve) = Some(Arc::new(Sieve { wanted, until }));
+    fn sift(&self, sieve: Sieve) {
+        *locked(&self.sieve) = Some(Arc::new(sieve));
         self.generation.fetch_add(1, Ordering::Release);
+    }
+}
+
+impl Sieve {
+    /// How many of a ring's packets are to be looked at, from the first on.
+    fn until(&self, ring: usize) -> u64 {
+        self.until.as_ref().map_or(u64::MAX, |until| until[ring])
     }
 }
 
@@ -361,6 +384,11 @@ fn is_lack_of_memory(error: &OpenError) -> bool {
         OpenError::PacketSocket { source, .. } => source.raw_os_error() == Some(libc::ENOMEM),
         _ => false,
     }
+}
+
+/// Whether it ends a program that wants a part of what the handle keeps of a packet.
+fn cuts(insn: &ClassicInsn, snap_len: u32) -> bool {
+    insn.code == RETURN && insn.k > 0 && insn.k < snap_len
 }
 
 /// What the driver says it had no room for.

@@ -4,9 +4,11 @@ use std::os::fd::{AsFd, AsRawFd, OwnedFd, RawFd};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, epoll, eventfd, poll};
+use rustix::event::{EventfdFlags, epoll, eventfd};
 use rustix::io::Errno;
 use wirecap::Worker;
+
+use crate::socket;
 
 /// What a program may wait on.
 #[derive(Debug)]
@@ -84,22 +86,15 @@ impl Pollable {
 }
 
 impl Single {
-    /// Waits until a block is there, somebody rings or the time is up. Whether something is wrong with the socket.
-    pub(crate) fn wait(&self, longest: Duration) -> bool {
-        let mut polled = [
-            PollFd::from_borrowed_fd(self.socket.as_fd(), PollFlags::IN),
-            PollFd::from_borrowed_fd(self.bell.as_fd(), PollFlags::IN),
-        ];
-        let timeout =
-            Timespec { tv_sec: longest.as_secs() as i64, tv_nsec: i64::from(longest.subsec_nanos()) };
+    /// Waits until a block is there, somebody rings or the time is up, if it is limited. Whether something is wrong with
+    /// the socket. The thread may be cancelled meanwhile.
+    pub(crate) fn wait(&self, longest: Option<Duration>) -> bool {
         // Interrupted or not, the caller looks for itself.
-        if poll(&mut polled, Some(&timeout)).is_err() {
-            return false;
-        }
-        if !polled[1].revents().is_empty() {
+        let [socket, bell] = socket::wait([self.socket.as_fd(), self.bell.as_fd()], longest);
+        if bell != 0 {
             let _ = rustix::io::read(&self.bell, &mut [0u8; 8]);
         }
-        polled[0].revents().contains(PollFlags::ERR)
+        socket & libc::POLLERR != 0
     }
 
     /// Ends the wait that there is, or the next one. A signal handler may call it.

@@ -1,9 +1,10 @@
 //! The few system calls on packet sockets that neither the engine nor a crate has.
 #![allow(unsafe_code)]
 
-use std::ffi::c_int;
+use std::ffi::{c_int, c_short};
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
+use std::time::Duration;
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::net::{AddressFamily, SocketFlags, SocketType, netdevice, socket_with, sockopt};
@@ -37,6 +38,24 @@ fn bind(descriptor: c_int, ifindex: u32, protocol: u16) -> io::Result<()> {
     // SAFETY: the pointer and the length describe `address`, which the kernel only reads.
     let outcome = unsafe { libc::bind(descriptor, (&raw const address).cast(), bytes) };
     if outcome == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+}
+
+/// Waits until one of them is readable, as long as it takes unless it is said how long; gives what happened to each,
+/// nothing also if the wait was interrupted.
+///
+/// The thread may be cancelled here, and nobody on the way to the program may catch the unwinding that comes of it.
+pub(crate) fn wait(descriptors: [BorrowedFd<'_>; 2], longest: Option<Duration>) -> [c_short; 2] {
+    unsafe extern "C-unwind" {
+        fn poll(polled: *mut libc::pollfd, count: libc::nfds_t, longest_millis: c_int) -> c_int;
+    }
+    let polled = |fd: BorrowedFd<'_>| libc::pollfd { fd: fd.as_raw_fd(), events: libc::POLLIN, revents: 0 };
+    let mut polled = descriptors.map(polled);
+    let longest_millis = longest.map_or(-1, |longest| longest.as_millis() as c_int);
+    // SAFETY: there are as many as is said.
+    match unsafe { poll(polled.as_mut_ptr(), polled.len() as libc::nfds_t, longest_millis) } {
+        1.. => polled.map(|polled| polled.revents),
+        _ => [0; 2],
+    }
 }
 
 /// What there is to know about a socket without waiting.

@@ -12,7 +12,9 @@ use crate::real;
 const TAG_BYTES: usize = 4;
 const ADDRESS_BYTES: usize = 12;
 /// `ret #k`.
-const RETURN: u16 = 0x06;
+pub(crate) const RETURN: u16 = 0x06;
+/// `ret a`.
+pub(crate) const RETURN_A: u16 = 0x16;
 
 /// Which packets a program wants, and how much of each.
 #[derive(Debug)]

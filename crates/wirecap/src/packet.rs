@@ -27,10 +27,12 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
+use libc::sock_filter;
+
 use crate::chunk::{RingIdentity, RingName};
 use crate::device::Device;
 use crate::error::{FilterChangeError, OpenError};
-use crate::filter::Filter;
+use crate::filter::{ClassicInsn, Filter};
 use crate::packet::blocks::{Blocks, Labels};
 use crate::packet::filtering::Filtering;
 use crate::packet::ring::{PacketRing, Traits};
@@ -62,6 +64,8 @@ pub(crate) const DEFAULT_RETIRE_AFTER: Duration = Duration::from_millis(20);
 pub(crate) const RETIREMENT_SLACK: Duration = Duration::from_millis(50);
 /// Bytes of a packet that the kernel keeps at least: enough to put a VLAN tag in.
 const SNAP_BYTES_MIN: u32 = 64;
+/// Instructions of a socket's filter at most (`BPF_MAXINSNS`).
+const SOCKET_INSNS_MAX: usize = 4096;
 /// How many sockets a group may have unless it asks for more.
 const GROUP_SOCKETS_MAX: usize = 256;
 
@@ -359,6 +363,15 @@ impl Attachment {
         self.filtering =
             Filtering::replace(&self.filtering, filter, &self.rings, &self.device, self.snap_len)?;
         Ok(())
+    }
+
+    /// From now on the sockets run `program`, whatever `set_filter` said.
+    pub(crate) fn run_in_kernel(&self, program: &[ClassicInsn]) -> io::Result<()> {
+        if program.len() > SOCKET_INSNS_MAX {
+            return Err(io::ErrorKind::InvalidInput.into());
+        }
+        let program: Vec<_> = program.iter().map(|&insn| sock_filter::from(insn)).collect();
+        self.rings.iter().try_for_each(|ring| ring.listen(&program, true))
     }
 
     /// Why user space decides on every packet, if it does.

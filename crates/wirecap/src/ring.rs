@@ -44,13 +44,10 @@ pub(crate) trait Ring: Send + Sync + fmt::Debug {
     fn is_exhausted(&self) -> bool {
         false
     }
-    /// Packets that arrived and were not dropped, captured yet or not; may take a while to count.
+    /// Packets that arrived and were not dropped, captured yet or not; may take a while to count. Those of several
+    /// cells may count as more of them.
     fn arrived(&self) -> u64 {
         self.account().delivered + u64::from(self.backlog())
-    }
-    /// Runs a program on its packets in the kernel, as it is, from now on, if that is how they come.
-    fn run_in_kernel(&self, _program: &[libc::sock_filter]) -> io::Result<()> {
-        Err(io::ErrorKind::Unsupported.into())
     }
     /// The packet socket that receives its packets, if that is how they come.
     fn packet_socket(&self) -> Option<io::Result<OwnedFd>> {
@@ -408,6 +405,13 @@ impl Ring for UmemRing {
         {
             watch(descriptor);
         }
+    }
+
+    fn arrived(&self) -> u64 {
+        // Under the lock, so that nothing is on its way from the one to the other. A packet that is not all there
+        // has arrived, too.
+        let side = lock(&self.rx);
+        side.delivered + u64::from(self.filled.filled())
     }
 
     fn is_gone(&self) -> bool {

@@ -1,8 +1,9 @@
 //! One program on `pcap_loop`, compiled once, on the system's libpcap and on the drop-in by turns: the highest rate
 //! of 60-byte frames at which it misses none, and the processor time and the instructions that a packet costs it.
 //!
-//! `cargo bench -p wirecap-pcap --bench pcap_loop`, on a machine that does nothing else; with `-- instructions` only these,
-//! for which any machine is good, with `-- handlers` only handlers in threads. As a test it runs tiny.
+//! `cargo bench -p wirecap-pcap --bench pcap_loop`, on a machine that does nothing else; with `-- rates` or `-- cost` only rates
+//! or processor time, with `-- instructions` only these, for which any machine is good, with `-- handlers` only handlers in
+//! threads. As a test it runs tiny.
 
 #[path = "../../tests/common/mod.rs"]
 mod common;
@@ -39,9 +40,11 @@ struct Extent {
     /// Steps up, and then halvings of the last one.
     steps: usize,
     halvings: usize,
-    /// At which the cost is measured, in packets per second.
-    steady: f64,
+    /// At which the cost is measured, in packets per second, and the instructions at the first.
+    steady: [f64; 2],
     rounds: usize,
+    /// Of the cost.
+    cost_rounds: usize,
     /// Packets of the two runs whose difference tells the instructions.
     counted: [u64; 2],
 }
@@ -51,12 +54,21 @@ const FULL: Extent = Extent {
     from: 0.3e6,
     steps: 14,
     halvings: 3,
-    steady: 0.2e6,
+    steady: [0.2e6, 1.5e6],
     rounds: 3,
+    cost_rounds: 9,
     counted: [200_000, 600_000],
 };
-const QUICK: Extent =
-    Extent { seconds: 0.05, from: 1e4, steps: 1, halvings: 0, steady: 1e4, rounds: 1, counted: [1000, 2000] };
+const QUICK: Extent = Extent {
+    seconds: 0.05,
+    from: 1e4,
+    steps: 1,
+    halvings: 0,
+    steady: [1e4; 2],
+    rounds: 1,
+    cost_rounds: 1,
+    counted: [1000, 2000],
+};
 
 /// A library, and the engine under it.
 struct Contender {
@@ -101,41 +113,57 @@ fn main() -> Outcome<()> {
     let cpus = (0..CpuSet::MAX_CPU).filter(|cpu| affinity.is_set(*cpu)).collect();
     let bench = Bench { program, extent: if is_bench { FULL } else { QUICK }, cpus };
     let only = |part| std::env::args().any(|argument| argument == part);
-    if !only("instructions") && !only("handlers") {
-        bench.compare()?;
+    let parts = ["rates", "cost", "instructions", "handlers"];
+    let all = !parts.into_iter().any(only);
+    if all || only("rates") {
+        bench.compare_rates()?;
     }
-    if !only("handlers") {
+    if all || only("cost") {
+        bench.compare_costs()?;
+    }
+    if all || only("instructions") {
         bench.count_instructions()?;
     }
-    if only("instructions") {
+    if !all && !only("handlers") {
         return Ok(());
     }
     handlers::compare(folder.path(), bench.extent, bench.cpus[0] as u32)
 }
 
 impl Bench {
-    /// All of them by turns, some times.
-    fn compare(&self) -> Outcome<()> {
+    /// The lossless rates of all of them, by turns, some times.
+    fn compare_rates(&self) -> Outcome<()> {
         let mut rates = [const { Vec::new() }; CONTENDERS.len()];
-        let mut costs = [const { Vec::new() }; CONTENDERS.len()];
         for _ in 0..self.extent.rounds {
-            for (index, contender) in CONTENDERS.iter().enumerate() {
-                let run = self.run(contender, self.extent.steady, None)?;
-                costs[index].push(run.cpu_seconds / run.got as f64 * 1e9);
-                rates[index].push(self.lossless_rate(contender)?);
+            for (rates, contender) in rates.iter_mut().zip(&CONTENDERS) {
+                rates.push(self.lossless_rate(contender)?);
             }
         }
-        let (rate, cost) = (rates.map(median), costs.map(median));
-        println!("{:18}{:>16}{:>9}{:>16}{:>9}", "", "lossless/s", "ratio", "CPU ns/packet", "ratio");
-        for (index, contender) in CONTENDERS.iter().enumerate() {
-            println!(
-                "{:18}{:>16.0}{:>9.2}{:>16.0}{:>9.2}",
-                contender.name,
-                rate[index],
-                rate[index] / rate[0],
-                cost[index],
-                cost[index] / cost[0],
-            );
+        let rates = rates.map(median);
+        println!("{:18}{:>16}{:>9}", "", "lossless/s", "ratio");
+        for (contender, rate) in CONTENDERS.iter().zip(rates) {
+            println!("{:18}{rate:>16.0}{:>9.2}", contender.name, rate / rates[0]);
+        }
+        Ok(())
+    }
+
+    /// What a packet costs all of them, by turns, some times.
+    fn compare_costs(&self) -> Outcome<()> {
+        for steady in self.extent.steady {
+            let mut costs = [const { Vec::new() }; CONTENDERS.len()];
+            for _ in 0..self.extent.cost_rounds {
+                for (costs, contender) in costs.iter_mut().zip(&CONTENDERS) {
+                    let run = self.run(contender, steady, None)?;
+                    costs.push(run.cpu_seconds / run.got as f64 * 1e9);
+                }
+            }
+            let middle = costs.clone().map(median);
+            println!("at {steady:.0}/s {:>24}{:>9}  all", "CPU ns/packet", "ratio");
+            for ((contender, middle_one), mut all) in CONTENDERS.iter().zip(middle).zip(costs) {
+                all.sort_by(f64::total_cmp);
+                let ratio = middle_one / middle[0];
+                println!("{:18}{middle_one:>16.1}{ratio:>9.2}  {all:.1?}", contender.name);
+            }
         }
         Ok(())
     }
@@ -149,7 +177,7 @@ impl Bench {
         let mut first = None;
         for contender in &CONTENDERS {
             let [few, many] =
-                self.extent.counted.map(|packets| self.run(contender, self.extent.steady, Some(packets)));
+                self.extent.counted.map(|packets| self.run(contender, self.extent.steady[0], Some(packets)));
             let (few, many) = (few?, many?);
             let count = |run: &Run| run.instructions.ok_or("callgrind collected nothing");
             let slope = (count(&many)? as f64 - count(&few)? as f64) / (many.got - few.got) as f64;

@@ -17,8 +17,9 @@ use crate::failure::{cancel, caught, chain, guarded};
 use crate::pollable::Pollable;
 use crate::socket::{self, Health};
 
-/// How long a read waits at a time, before it looks whether its thread was cancelled. It goes on until there are
-/// packets or somebody breaks it off, since libpcap's timeout is one for packets that have come.
+/// How long a read waits at a time, before it looks whether its thread was cancelled or an interface that was down is
+/// gone. It goes on until there are packets or somebody breaks it off, since libpcap's timeout is one for packets that
+/// have come.
 const AT_A_TIME: Duration = Duration::from_millis(250);
 /// What libpcap says, and clients compare, when the interface was removed.
 const DISAPPEARED: &str = "The interface disappeared";
@@ -32,10 +33,11 @@ pub(super) struct Reader {
     next: usize,
     wanted: Option<Arc<Sieve>>,
     generation: u32,
-    /// How many chunks there were, and how many packets in those before this one, and before the next.
+    /// How many chunks there were.
     chunks: u64,
+    /// How many packets of each ring there were, and of the chunk's before it.
+    got: Box<[u64]>,
     before_chunk: u64,
-    before_next_chunk: u64,
     /// For packets as filters see them.
     room: Vec<u8>,
     /// What `pcap_next_ex` gave out last.
@@ -79,14 +81,16 @@ impl Live {
         }
         let Some(chunk) = &reader.chunk else { return false };
         let direction = self.direction.load(Ordering::Relaxed);
-        let until = reader.wanted.as_ref().map_or(0, |sieve| sieve.until.saturating_sub(reader.before_chunk));
+        let sieve = reader.wanted.as_deref();
+        let until =
+            sieve.map_or(0, |sieve| sieve.until(chunk.ring_index()).saturating_sub(reader.before_chunk));
         batch.clear();
         (batch.generation, batch.chunks) = (generation, reader.chunks);
         let limit = limit.min(N);
         if direction == D_INOUT && reader.next as u64 >= until {
             self.look_at_all(chunk, reader.next, batch, limit);
         } else {
-            let choice = Choice { direction, until, wanted: reader.wanted.as_deref() };
+            let choice = Choice { direction, until, wanted: sieve };
             self.look_for_wanted(chunk, reader.next, &choice, &mut reader.room, batch, limit);
         }
         if batch.is_empty() {
@@ -269,7 +273,8 @@ impl Live {
         if self.is_down() {
             look()?;
         }
-        if single.wait(AT_A_TIME) { look() } else { Ok(()) }
+        let longest = self.is_down().then_some(AT_A_TIME);
+        if single.wait(longest) { look() } else { Ok(()) }
     }
 
     /// Says what is wrong with the interface when there are no packets.
@@ -323,8 +328,9 @@ impl Live {
         // Only who has the turn writes it.
         self.taken.store(self.taken.load(Ordering::Relaxed) + chunk.len() as u64, Ordering::Relaxed);
         self.down.store(false, Ordering::Relaxed);
-        reader.before_chunk = reader.before_next_chunk;
-        reader.before_next_chunk += chunk.len() as u64;
+        let got = &mut reader.got[chunk.ring_index()];
+        reader.before_chunk = *got;
+        *got += chunk.len() as u64;
         reader.chunks += 1;
         (reader.chunk, reader.next) = (Some(chunk), 0);
         Ok(true)
@@ -368,7 +374,8 @@ impl Live {
 }
 
 impl Reader {
-    pub(super) fn new(worker: Worker) -> Self {
+    /// A reader of a capture with so many rings.
+    pub(super) fn new(worker: Worker, rings: usize) -> Self {
         Self {
             worker: Some(worker),
             chunk: None,
@@ -376,8 +383,8 @@ impl Reader {
             wanted: None,
             generation: 0,
             chunks: 0,
+            got: vec![0; rings].into(),
             before_chunk: 0,
-            before_next_chunk: 0,
             room: Vec::new(),
             header: PacketHeader::default(),
             copy: Vec::new(),

@@ -131,6 +131,18 @@ impl Program {
         Ok(Self { name, fd })
     }
 
+    /// The same program again.
+    ///
+    /// # Errors
+    ///
+    /// [`BpfError`] if the process has no descriptor left.
+    pub fn try_clone(&self) -> Result<Self, BpfError> {
+        let fd = self.fd.try_clone();
+        let fd =
+            fd.map_err(|source| BpfError::new("have one more descriptor of program", &self.name, source))?;
+        Ok(Self { name: self.name.clone(), fd })
+    }
+
     /// What the kernel says of the program.
     ///
     /// # Errors

@@ -3,12 +3,10 @@
 use std::io;
 use std::os::fd::OwnedFd;
 
-use super::Capture;
-use crate::filter::ClassicInsn;
+use super::{Attached, Attachment, Capture};
+use crate::filter::{ClassicInsn, Filter};
 use crate::ledger::Account;
-
-/// Instructions of a socket's filter at most (`BPF_MAXINSNS`).
-const KERNEL_INSNS_MAX: usize = 4096;
+use crate::sync::lock;
 
 impl Capture {
     /// The account of one ring so far, which asks nobody but its socket.
@@ -21,21 +19,26 @@ impl Capture {
         self.shared.group.rings()[ring].arrived()
     }
 
-    /// With the engine `packet`: has the kernel run `program` on the packets of a ring from now on, as it is,
-    /// in place of what the capture's own filter put there. Its result is how many bytes of a packet come. What is
-    /// in the ring already stays, and what the program turns away is counted nowhere. The kernel's filters see
-    /// packets without the VLAN tag that it takes out.
+    /// Has the kernel run `program` on the packets of all rings from now on, in place of what the capture's own filter
+    /// put there. What is in the rings already stays.
+    ///
+    /// With the engine `packet` it runs as it is: its result is how many bytes of a packet come, it sees packets
+    /// without the VLAN tag that the kernel takes out, and what it turns away is counted nowhere. With the engine `xdp` it
+    /// says whether a packet comes, whole, or passes to the host, and it sees the packet as it was on the wire.
+    ///
+    /// A program that takes everything can be had back at any time after another one, also by a process that has
+    /// given up its rights meanwhile.
     ///
     /// # Errors
     ///
-    /// What the kernel says of the program, or that packets come in another way.
-    pub fn run_in_kernel(&self, ring: usize, program: &[ClassicInsn]) -> io::Result<()> {
-        if program.len() > KERNEL_INSNS_MAX {
-            return Err(io::ErrorKind::InvalidInput.into());
+    /// What the kernel says of the program, or that it cannot run on an interface of the capture; the interfaces
+    /// before that one have it then.
+    pub fn run_in_kernel(&self, program: &[ClassicInsn]) -> io::Result<()> {
+        let mut running = lock(&self.shared.running);
+        if running.interfaces.is_empty() {
+            return Err(io::ErrorKind::Unsupported.into());
         }
-        let insn = |&ClassicInsn { code, jt, jf, k }: &ClassicInsn| libc::sock_filter { code, jt, jf, k };
-        let program: Vec<_> = program.iter().map(insn).collect();
-        self.shared.group.rings()[ring].run_in_kernel(&program)
+        running.interfaces.iter_mut().try_for_each(|attached| attached.run_in_kernel(program))
     }
 
     /// The packet socket of a ring, again: what is sent by it the ring does not see, and other options than
@@ -46,5 +49,19 @@ impl Capture {
     /// When the process has no descriptor left.
     pub fn packet_socket(&self, ring: usize) -> io::Result<Option<OwnedFd>> {
         self.shared.group.rings()[ring].packet_socket().transpose()
+    }
+}
+
+impl Attached {
+    fn run_in_kernel(&mut self, program: &[ClassicInsn]) -> io::Result<()> {
+        match &mut self.attachment {
+            Some(Attachment::Packet(attachment)) => attachment.run_in_kernel(program),
+            Some(Attachment::Xdp(attachment)) => {
+                let link_type = self.target.device.savefile_link_type();
+                let filter = Filter::from_program(program.to_vec(), link_type).map_err(io::Error::other)?;
+                attachment.run_in_kernel(&filter)
+            }
+            None => Err(io::ErrorKind::NotConnected.into()),
+        }
     }
 }

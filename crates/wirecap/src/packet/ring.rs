@@ -5,7 +5,6 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use libc::sock_filter;
 use rustix::net::netdevice;
 
 use crate::chunk::{Chunk, RingIdentity};
@@ -257,10 +256,6 @@ impl Ring for PacketRing {
         let side = lock(&self.side);
         let open = side.open.as_ref().map_or(0, OpenBlock::left);
         side.delivered + u64::from(open) + self.blocks.waiting()
-    }
-
-    fn run_in_kernel(&self, program: &[sock_filter]) -> io::Result<()> {
-        self.listen(program, true)
     }
 
     fn packet_socket(&self) -> Option<io::Result<OwnedFd>> {

@@ -1,9 +1,10 @@
 //! What a capture puts on an interface: its program, and the map of its sockets.
 
 use std::cell::RefCell;
+use std::io;
 use std::sync::Arc;
 
-use crate::bpf::{BpfError, Map};
+use crate::bpf::{BpfError, Map, Program};
 use crate::device::{Device, Rung};
 use crate::error::{FilterChangeError, OpenError};
 use crate::filter::{Filter, Unsupported};
@@ -35,6 +36,11 @@ pub(crate) struct Attachment {
     rings: Vec<Arc<UmemRing>>,
     filters: Where,
     check: Check,
+    /// The program in place turns nothing away.
+    takes_everything: bool,
+    /// One that turns nothing away, once another one was in place: whoever lost the right to load programs may
+    /// still put this one back.
+    unfiltered: Option<Program>,
     _promiscuous: Option<Promiscuous>,
     _claims: Vec<Claim>,
 }
@@ -88,8 +94,10 @@ impl Attachment {
             timestamps,
             stamps,
             rings: Vec::new(),
+            takes_everything: takes_everything(filter, &filters),
             filters,
             check,
+            unfiltered: None,
             _promiscuous: promiscuous,
             _claims: claims,
         })
@@ -120,11 +128,40 @@ impl Attachment {
         }
         let exchanged = self.place.exchange(program).map_err(failed);
         if exchanged.is_ok() {
+            self.takes_everything = takes_everything(Some(filter), &filters);
             (self.filters, self.check) = (filters, check);
         }
         wait_for_running_programs();
         self.rings.iter().for_each(|ring| ring.settle(self.check.clone()));
         exchanged
+    }
+
+    /// From now on the program decides by `filter`, whatever `set_filter` said.
+    pub(crate) fn run_in_kernel(&mut self, filter: &Filter) -> io::Result<()> {
+        let everything = filter.matches_everything();
+        if everything && self.takes_everything {
+            return Ok(());
+        }
+        let _turn = Claim::turn(&self.blueprint.device).map_err(io::Error::other)?;
+        let load = |filter| self.blueprint.load(self.place.array(), filter).map_err(io::Error::other);
+        let unfiltered = match self.unfiltered.take() {
+            Some(program) => program,
+            None => load(None)?.0,
+        };
+        let unfiltered = self.unfiltered.insert(unfiltered);
+        let program = match everything {
+            true => unfiltered.try_clone().map_err(io::Error::other)?,
+            false => match load(Some(filter))? {
+                (program, Where::Program) => program,
+                (_, Where::UserSpace(reason)) => {
+                    return Err(io::Error::new(io::ErrorKind::Unsupported, reason));
+                }
+            },
+        };
+        self.place.exchange(program).map_err(io::Error::other)?;
+        self.takes_everything = everything;
+        wait_for_running_programs();
+        Ok(())
     }
 
     /// Why user space decides on every packet, if it does.
@@ -145,6 +182,11 @@ impl Attachment {
         drop(self);
         wait_for_running_programs();
     }
+}
+
+/// Whether a program turns nothing away that was loaded for `filter`, which runs there.
+fn takes_everything(filter: Option<&Filter>, filters: &Where) -> bool {
+    *filters != Where::Program || filter.is_none_or(Filter::matches_everything)
 }
 
 fn unsupported(device: &Device, source: Unsupported) -> FilterChangeError {
