@@ -111,7 +111,9 @@ impl Bed {
         // A full veth ring refuses a frame. Of one that was sent as an XDP frame nobody but the ledger says so;
         // one from a host's own stack is refused to that host, which counts it as its own `tx_dropped`.
         let refused_by_cable = left.xdp_xmit_errors() + right.xdp_xmit_errors();
-        if ledger["engine"] == "xdp" && let Some(device) = number(ledger, "/dropped/device") {
+        if ledger["engine"] == "xdp"
+            && let Some(device) = number(ledger, "/dropped/device")
+        {
             assert_eq!(device, refused_by_cable, "{left:?}, {right:?}, {ledger:#}");
         }
         let [at_left, at_right] = self.ports.each_mut().map(|port| port.since_start().unwrap());
