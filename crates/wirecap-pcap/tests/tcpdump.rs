@@ -4,10 +4,11 @@ mod common;
 
 use std::io::{BufRead, BufReader};
 use std::path::Path;
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, Stdio};
 use std::time::Duration;
 
-use common::{Bed, Library, finish, said};
+use common::{Bed, Library, finish, said, signal_to};
+use rustix::process::Signal;
 use wirecap::savefile::Reader;
 use wirecap_testbed::{PacketSender, Sizes, Stamp, Traffic, privileged};
 
@@ -28,8 +29,7 @@ fn start(bed: &Bed, library: Library, device: &str, file: &Path, arguments: &[&s
 }
 
 fn stop(child: Child) -> String {
-    let status = Command::new("kill").args(["-INT", &child.id().to_string()]).status();
-    assert!(status.unwrap().success());
+    signal_to(&child, Signal::INT);
     said(&finish(child))
 }
 

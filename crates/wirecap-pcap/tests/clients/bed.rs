@@ -2,16 +2,20 @@
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
+use std::panic::resume_unwind;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
+use std::thread;
 use std::time::{Duration, Instant};
 
+use rustix::process::Signal;
+use rustix::thread::{CpuSet, sched_getcpu, sched_setaffinity};
 use tempfile::TempDir;
 use wirecap::Timestamp;
 use wirecap::savefile::Reader;
 use wirecap_testbed::{Namespace, PacketSender, VethPair};
 
-use crate::common::{self, Library, finish, said};
+use crate::common::{self, Library, finish, said, signal_to};
 use crate::conversation;
 use crate::table::{Client, End};
 
@@ -33,18 +37,31 @@ const LONGEST_GAP: Duration = Duration::from_millis(50);
 /// Where clients are built that come as source.
 const BUILD: &str = env!("CARGO_TARGET_TMPDIR");
 
-/// Builds a client.
-pub(crate) fn prepare(script: &str) -> Result<(), String> {
+/// Builds a client, if it comes as source; says what it lacks. What it has to fetch it may fail to get once.
+pub(crate) fn make_ready(client: &Client) -> Result<(), String> {
+    let lacking = lacking(client);
+    if !lacking.is_empty() {
+        return Err(format!("{} is not installed", lacking.join(" ")));
+    }
+    client.prepare.map_or(Ok(()), |script| prepare(script).or_else(|_| prepare(script)))
+}
+
+fn prepare(script: &str) -> Result<(), String> {
     let mut command = Command::new("sh");
     command.arg("-euc").arg(script).env("BUILD", BUILD).env_remove("LD_LIBRARY_PATH");
     command.env("SOURCE", concat!(env!("CARGO_MANIFEST_DIR"), "/tests/clients"));
     let output = command.output().map_err(|error| error.to_string())?;
-    if output.status.success() { Ok(()) } else { Err(said(&output)) }
+    if output.status.success() { Ok(()) } else { Err(format!("it cannot be built: {}", said(&output))) }
+}
+
+/// Where commands are: also those that are root's.
+fn path() -> String {
+    format!("{}:/usr/sbin:/sbin", std::env::var("PATH").unwrap_or_default())
 }
 
 /// What of a client's needs, `COMMAND:PACKAGE`, is not installed.
-pub(crate) fn lacking(client: &Client) -> Vec<&'static str> {
-    let path = format!("{}:/usr/sbin:/sbin", std::env::var("PATH").unwrap_or_default());
+fn lacking(client: &Client) -> Vec<&'static str> {
+    let path = path();
     let is_there = |need: &str| {
         let command = need.split(':').next().unwrap_or_default();
         let is_program =
@@ -123,6 +140,9 @@ impl ClientBed {
             // What the sender leaves to hardware is not there; with it, segments are merged at random.
             let settings = ["-K", interface, "tx", "off", "tso", "off", "gso", "off", "gro", "off"];
             run(namespace, Command::new("ethtool").args(settings));
+            // Nor do hosts ask after each other again: who sees that is a matter of chance.
+            let probe_time = format!("/proc/sys/net/ipv4/neigh/{interface}/delay_first_probe_time");
+            namespace.run_in(|| fs::write(probe_time, "3600")).unwrap().unwrap();
         }
         bed
     }
@@ -145,13 +165,17 @@ impl ClientBed {
 
     /// Has the other host send what was recorded, whoever said it.
     pub(crate) fn replay(&self, file: &Path) {
+        on_one_processor(|| self.send_all(file));
+    }
+
+    fn send_all(&self, file: &Path) {
         let mut sender = PacketSender::on(&self.pair.sender).unwrap();
         let mut reader = Reader::open(file).unwrap();
         let mut last = None;
         while let Some(record) = reader.next_record().unwrap() {
             let now = record.timestamp.map(Timestamp::unix_nanos);
             let gap = now.zip(last).map_or(0, |(now, last): (u64, u64)| now.saturating_sub(last));
-            std::thread::sleep(Duration::from_nanos(gap).min(LONGEST_GAP));
+            thread::sleep(Duration::from_nanos(gap).min(LONGEST_GAP));
             sender.send(record.data).unwrap();
             last = now;
         }
@@ -163,7 +187,7 @@ impl ClientBed {
         let mut command = Command::new("setsid");
         command.args(["sh", "-c", script]).env_remove("LD_LIBRARY_PATH").env("FILE", file);
         command.envs([("IF", "a1"), ("HERE", HERE), ("THERE", THERE), ("LC_ALL", "C"), ("HOME", "/root")]);
-        command.env("DIR", folder.path()).env("BUILD", BUILD).current_dir(folder.path());
+        command.env("DIR", folder.path()).env("BUILD", BUILD).env("PATH", path()).current_dir(folder.path());
         if library == Library::DropIn {
             command.env("LD_LIBRARY_PATH", common::drop_in());
             if engine == Engine::Xdp {
@@ -185,7 +209,7 @@ impl ClientBed {
             if Instant::now() > deadline {
                 return Err(format!("the client has not opened {count} handles, but {}", self.handles().1));
             }
-            std::thread::sleep(Duration::from_millis(2));
+            thread::sleep(Duration::from_millis(2));
         }
         Ok(())
     }
@@ -205,7 +229,7 @@ impl ClientBed {
             if receiving >= count && (!is_ours || beside > 0) {
                 return Ok(());
             }
-            std::thread::sleep(Duration::from_millis(2));
+            thread::sleep(Duration::from_millis(2));
         }
         let (receiving, beside) = self.handles();
         Err(format!("the client has not opened {count} handles, but {receiving}, {beside} of the drop-in's"))
@@ -228,7 +252,7 @@ impl ClientBed {
 
     /// Has the hosts talk about everything that clients know.
     pub(crate) fn converse(&self) {
-        conversation::hold(&self.here, &self.there);
+        on_one_processor(|| conversation::hold(&self.here, &self.there));
     }
 
     /// What a client found: what it said, or what its report makes of what it wrote.
@@ -242,22 +266,47 @@ impl ClientBed {
 }
 
 impl Running {
+    /// The processes that it consists of.
+    pub(crate) fn processes(&self) -> Vec<u32> {
+        common::processes_of_session(self.child.id())
+    }
+
+    /// It, if it has begun as it should; or why not, and what it said.
+    pub(crate) fn begun(self, outcome: Result<(), String>) -> Result<Self, String> {
+        let Err(reason) = outcome else { return Ok(self) };
+        drop(self.watcher);
+        Err(format!("{reason}:\n{}", said(&finish(self.child))))
+    }
+
     /// Waits for the client's end, or brings it about.
     pub(crate) fn end(self, client: &Client) -> Ended {
         let signal = match client.end {
             End::Itself => None,
-            End::Interrupt => Some("-INT"),
-            End::Terminate => Some("-TERM"),
-            End::Kill => Some("-KILL"),
+            End::Interrupt => Some(Signal::INT),
+            End::Terminate => Some(Signal::TERM),
+            End::Kill => Some(Signal::KILL),
         };
         if let Some(signal) = signal {
-            let _ = Command::new("kill").args([signal, &self.child.id().to_string()]).status();
+            signal_to(&self.child, signal);
         }
         let said = said(&finish(self.child));
         // And what a script left behind.
         drop(self.watcher);
         Ended { said, folder: self.folder }
     }
+}
+
+/// Does work on one processor, which what it starts inherits: of packets that two processors send at once, two
+/// listeners may see another one first.
+fn on_one_processor(work: impl FnOnce() + Send) {
+    let pinned = || {
+        let mut processor = CpuSet::new();
+        processor.set(sched_getcpu());
+        sched_setaffinity(None, &processor).unwrap();
+        work();
+    };
+    let outcome = thread::scope(|scope| scope.spawn(pinned).join());
+    outcome.unwrap_or_else(|panic| resume_unwind(panic));
 }
 
 fn ip(namespace: &Namespace, arguments: &str) {

@@ -46,6 +46,21 @@ pub(crate) fn lines_without(text: &str, words: &[&str]) -> String {
     by_line(text, |line| (!words.iter().any(|word| line.contains(word))).then(|| line.to_owned()))
 }
 
+/// Two texts without the lines that both begin and end with.
+pub(crate) fn where_they_differ(one: &str, other: &str) -> (String, String) {
+    let (mut one, mut other): (Vec<&str>, Vec<&str>) = (one.lines().collect(), other.lines().collect());
+    // From the end, then from the beginning.
+    for _ in 0..2 {
+        while one.last().is_some_and(|line| other.last() == Some(line)) {
+            one.pop();
+            other.pop();
+        }
+        one.reverse();
+        other.reverse();
+    }
+    (one.join("\n"), other.join("\n"))
+}
+
 /// Goes through the lines.
 pub(crate) fn by_line(text: &str, each: impl Fn(&str) -> Option<String>) -> String {
     text.lines().filter_map(each).map(|line| line + "\n").collect()

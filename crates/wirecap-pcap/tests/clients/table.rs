@@ -20,6 +20,13 @@ print(p.stats())"
     };
 }
 
+/// Has all memory that a program gets begin as zeros: what it gave back it would have as it was from malloc's cache.
+macro_rules! zeros {
+    () => {
+        "export GLIBC_TUNABLES=glibc.malloc.perturb=255:glibc.malloc.tcache_count=0; "
+    };
+}
+
 /// How a client comes to packets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Way {
@@ -170,8 +177,9 @@ pub(crate) const CLIENTS: &[Client] = &[
     },
     Client {
         name: "argus",
-        needs: "argus:argus-server",
-        script: "exec argus -i $IF -w $DIR/argus",
+        needs: "argus:argus-server ra:argus-client",
+        // It reports what goes on every so often, which would cut flows where it happens to be.
+        script: "exec argus -i $IF -S 3600 -w $DIR/argus",
         report: Some("ra -n -r $DIR/argus -s proto saddr sport dir daddr dport spkts dpkts sbytes dbytes"),
         // Records of argus about itself count how often it was awake.
         normal: |text| sorted(&lines_without(text, &["   man "])),
@@ -195,14 +203,15 @@ pub(crate) const CLIENTS: &[Client] = &[
         end: End::Terminate,
         // It captures by itself, and uses libpcap for filters and savefiles.
         captures: false,
-        report: Some("nfdump -R $DIR -q -N -o 'fmt:%pr %sa %sp %da %dp %pkt %byt'"),
+        // Put together again: a file ends with each minute, wherever flows are.
+        report: Some("nfdump -R $DIR -a -q -N -o 'fmt:%pr %sa %sp %da %dp %pkt %byt'"),
         normal: sorted,
         expects: &["10.9.0.1"],
         ..LISTENER
     },
     Client {
         name: "scapy-sniff",
-        needs: "scapy:python3-scapy",
+        needs: "/var/lib/dpkg/info/python3-scapy.list:python3-scapy",
         script: "exec /usr/bin/python3 -c \"
 from scapy.all import *
 conf.use_pcap = True
@@ -291,7 +300,7 @@ sniff(iface='a1', filter='udp or tcp', prn=lambda p: print(p.summary(), flush=Tr
         name: "ipgrab",
         needs: "ipgrab:ipgrab",
         script: "exec ipgrab -i $IF -m -l",
-        normal: lines_of_headers,
+        normal: |text| times(&lines_without(text, &["Timestamp"])),
         expects: &["TCP"],
         ..LISTENER
     },
@@ -309,8 +318,8 @@ sniff(iface='a1', filter='udp or tcp', prn=lambda p: print(p.summary(), flush=Tr
         name: "pads",
         needs: "pads:pads",
         // It reads memory that it has not written, and lives as long as zeros are there.
-        way: Way::ListensAlone("MALLOC_PERTURB_=255 pads -r $FILE -w $DIR/assets.csv"),
-        script: "MALLOC_PERTURB_=255 exec pads -i $IF -w $DIR/assets.csv",
+        way: Way::ListensAlone(concat!(zeros!(), "exec pads -r $FILE -w $DIR/assets.csv")),
+        script: concat!(zeros!(), "exec pads -i $IF -w $DIR/assets.csv"),
         report: Some("cut -d, -f1-5 $DIR/assets.csv"),
         expects: &["10.9.0.2,80"],
         ..LISTENER
@@ -353,7 +362,7 @@ sniff(iface='a1', filter='udp or tcp', prn=lambda p: print(p.summary(), flush=Tr
     Client {
         name: "pcapy",
         ends_with_statistics: true,
-        needs: "/usr/lib/python3/dist-packages/pcapy.cpython-311-x86_64-linux-gnu.so:python3-pcapy",
+        needs: "/var/lib/dpkg/info/python3-pcapy.list:python3-pcapy",
         script: concat!("exec /usr/bin/python3 -c \"", pcapy!(), "\""),
         end: End::Itself,
         expects: &["776f7264206e756d6265722034", "(10, 0, 0)"],
@@ -362,16 +371,15 @@ sniff(iface='a1', filter='udp or tcp', prn=lambda p: print(p.summary(), flush=Tr
     Client {
         name: "pcapy-ng",
         ends_with_statistics: true,
-        needs: "python3:python3 pip3:python3-pip",
+        needs: "/var/lib/dpkg/info/python3-pip.list:python3-pip",
         prepare: Some(
-            "[ -e $BUILD/pcapy-ng/pcapy.py ] || [ -n \"$(ls $BUILD/pcapy-ng 2>/dev/null)\" ] || \
-             python3 -m pip install -q --no-deps --target $BUILD/pcapy-ng pcapy-ng==2.1.0; \
-             python3 -c 'import sys; print(sys.executable)' > $BUILD/pcapy-ng.python",
+            "PYTHONPATH=$BUILD/pcapy-ng /usr/bin/python3 -c 'import pcapy; assert \"pcapy-ng\" in pcapy.__file__' 2>/dev/null || \
+             /usr/bin/python3 -m pip install -q --no-deps --upgrade --target $BUILD/pcapy-ng pcapy-ng==2.1.0",
         ),
         // Its wheel brings a libpcap of its own, under another name.
         script: concat!(
             "[ -z \"$LD_LIBRARY_PATH\" ] || export LD_PRELOAD=$LD_LIBRARY_PATH/libpcap.so.1
-                 PYTHONPATH=$BUILD/pcapy-ng exec $(env -u LD_PRELOAD cat $BUILD/pcapy-ng.python) -c \"",
+                 PYTHONPATH=$BUILD/pcapy-ng exec /usr/bin/python3 -c \"",
             pcapy!(),
             "\""
         ),
@@ -382,8 +390,8 @@ sniff(iface='a1', filter='udp or tcp', prn=lambda p: print(p.summary(), flush=Tr
     Client {
         name: "perl-net-pcap",
         ends_with_statistics: true,
-        needs: "/usr/lib/x86_64-linux-gnu/perl5/5.36/Net/Pcap.pm:libnet-pcap-perl",
-        script: "exec perl -e 'use Net::Pcap; $| = 1; my $e; my $p = Net::Pcap::open_live(\"a1\", 200, 1, 100, \\$e) or die $e; \
+        needs: "/var/lib/dpkg/info/libnet-pcap-perl.list:libnet-pcap-perl",
+        script: "exec /usr/bin/perl -e 'use Net::Pcap; $| = 1; my $e; my $p = Net::Pcap::open_live(\"a1\", 200, 1, 100, \\$e) or die $e; \
                  my $f; Net::Pcap::compile($p, \\$f, \"udp port 5000\", 1, 0); Net::Pcap::setfilter($p, $f); \
                  my $n = 0; Net::Pcap::loop($p, -1, sub { my ($u, $h, $d) = @_; print \"$h->{len} \", unpack(\"H*\", $d), \"\\n\"; \
                  Net::Pcap::breakloop($p) if ++$n == 10; }, 0); my %s; Net::Pcap::stats($p, \\%s); \
@@ -394,8 +402,8 @@ sniff(iface='a1', filter='udp or tcp', prn=lambda p: print(p.summary(), flush=Tr
     },
     Client {
         name: "ruby-pcaprub",
-        needs: "/usr/share/doc/ruby-pcaprub:ruby-pcaprub",
-        script: "exec ruby -e 'require \"pcaprub\"; $stdout.sync = true; p = PCAPRUB::Pcap.open_live(\"a1\", 200, true, 100); \
+        needs: "/var/lib/dpkg/info/ruby-pcaprub.list:ruby-pcaprub",
+        script: "exec /usr/bin/ruby -e 'require \"pcaprub\"; $stdout.sync = true; p = PCAPRUB::Pcap.open_live(\"a1\", 200, true, 100); \
                  p.setfilter(\"udp port 5000\"); n = 0; p.each { |d| puts d.unpack1(\"H*\"); n += 1; break if n == 10 }'",
         end: End::Itself,
         expects: &["776f7264206e756d6265722034"],
@@ -406,7 +414,7 @@ sniff(iface='a1', filter='udp or tcp', prn=lambda p: print(p.summary(), flush=Tr
         ends_with_statistics: true,
         needs: "go:golang-go /usr/share/gocode/src/github.com/google/gopacket:golang-github-google-gopacket-dev",
         prepare: Some(
-            "cd $SOURCE/gopacket; GO111MODULE=off GOPATH=/usr/share/gocode GOCACHE=$BUILD/go go build -o $BUILD/gopacket main.go",
+            "cd $SOURCE/gopacket; GO111MODULE=off GOFLAGS= GOPATH=/usr/share/gocode GOCACHE=$BUILD/go go build -o $BUILD/gopacket main.go",
         ),
         script: "exec $BUILD/gopacket",
         end: End::Itself,
@@ -418,7 +426,7 @@ sniff(iface='a1', filter='udp or tcp', prn=lambda p: print(p.summary(), flush=Tr
         ends_with_statistics: true,
         needs: "cargo:rust",
         prepare: Some(
-            "cp -r $SOURCE/rust-pcap $BUILD/; cd $BUILD/rust-pcap; cargo build -q --target-dir $BUILD/target",
+            "cp -r $SOURCE/rust-pcap $BUILD/; cd $BUILD/rust-pcap; cargo build -q --locked --target-dir $BUILD/target",
         ),
         script: "exec $BUILD/target/debug/rust-pcap",
         end: End::Itself,
@@ -460,7 +468,7 @@ sniff(iface='a1', filter='udp or tcp', prn=lambda p: print(p.summary(), flush=Tr
     },
     Client {
         name: "scapy-ask",
-        needs: "scapy:python3-scapy",
+        needs: "/var/lib/dpkg/info/python3-scapy.list:python3-scapy",
         script: "exec /usr/bin/python3 -c \"
 from scapy.all import *
 conf.use_pcap = True
@@ -505,8 +513,3 @@ print([r.summary() for s, r in a])\"",
         ..ASKER
     },
 ];
-
-/// Headers without what counts up between two runs.
-fn lines_of_headers(text: &str) -> String {
-    lines_without(text, &["Timestamp"])
-}

@@ -4,12 +4,14 @@
 
 use std::env;
 use std::ffi::OsStr;
+use std::fs;
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
+use rustix::process::{Pid, Signal, kill_process};
 use tempfile::TempDir;
 use wirecap_testbed::{Namespace, VethPair};
 
@@ -89,7 +91,7 @@ impl Bed {
 
 /// Waits for a program that should end by itself, and ends it if it does not.
 pub(crate) fn finish(mut child: Child) -> Output {
-    let id = child.id();
+    let id = Pid::from_child(&child);
     let deadline = Instant::now() + PATIENCE;
     let outcome = std::thread::scope(|scope| {
         let output = scope.spawn(|| {
@@ -103,7 +105,8 @@ pub(crate) fn finish(mut child: Child) -> Output {
         }
         let is_late = !output.is_finished();
         if is_late {
-            let _ = Command::new("kill").args(["-9", &id.to_string()]).status();
+            // It was not waited for: the id is still its own.
+            let _ = kill_process(id, Signal::KILL);
         }
         (output.join().unwrap(), is_late)
     });
@@ -111,6 +114,44 @@ pub(crate) fn finish(mut child: Child) -> Output {
     let output = Output { status, stdout, stderr };
     assert!(!is_late, "it did not end:\n{}", said(&output));
     output
+}
+
+/// Sends a signal to a program that was not waited for yet.
+pub(crate) fn signal_to(child: &Child, signal: Signal) {
+    kill_process(Pid::from_child(child), signal).unwrap();
+}
+
+/// Waits until all threads of processes sleep: however busy the machine, they have had their turn for what has come.
+/// For those that never sleep it does not wait long.
+pub(crate) fn wait_for_sleep(processes: impl Fn() -> Vec<u32>) {
+    let deadline = Instant::now() + Duration::from_secs(4);
+    let mut looks = 0;
+    while looks < 5 && Instant::now() < deadline {
+        looks = if processes().into_iter().all(sleeps) { looks + 1 } else { 0 };
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
+fn sleeps(process: u32) -> bool {
+    // One that has ended has nothing more to do.
+    let threads = fs::read_dir(format!("/proc/{process}/task")).into_iter().flatten().flatten();
+    threads.map(|thread| words_of_stat(&thread.path())).all(|words| !matches!(&*words[0], "R" | "D"))
+}
+
+/// The processes whose session a process has begun.
+pub(crate) fn processes_of_session(leader: u32) -> Vec<u32> {
+    let all = fs::read_dir("/proc").unwrap().flatten();
+    let ids = all.filter_map(|entry| entry.file_name().to_str()?.parse().ok());
+    let is_member = |id: &u32| words_of_stat(Path::new(&format!("/proc/{id}")))[1] == leader.to_string();
+    ids.filter(is_member).collect()
+}
+
+/// State and session of a process or a thread, by its folder in /proc; empty if it has ended.
+fn words_of_stat(folder: &Path) -> [String; 2] {
+    let stat = fs::read_to_string(folder.join("stat")).unwrap_or_default();
+    // Its name, in parentheses, may hold anything. Behind it: state, parent, group, session.
+    let words: Vec<&str> = stat.rsplit(')').next().unwrap_or_default().split_whitespace().collect();
+    [0, 3].map(|index| words.get(index).copied().unwrap_or_default().to_owned())
 }
 
 fn read_all(pipe: Option<impl std::io::Read>) -> Vec<u8> {

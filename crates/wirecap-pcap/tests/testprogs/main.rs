@@ -14,7 +14,8 @@ use std::sync::{Arc, Mutex};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
-use common::{Bed, Library, PATIENCE, finish, said};
+use common::{Bed, Library, PATIENCE, finish, said, signal_to};
+use rustix::process::Signal;
 use tempfile::TempDir;
 use wirecap::savefile::Reader;
 use wirecap_testbed::{PacketSender, Sizes, Stamp, Traffic, privileged};
@@ -156,8 +157,7 @@ impl Listener {
     }
 
     fn interrupt(&self) {
-        let status = Command::new("kill").args(["-INT", &self.child.id().to_string()]).status();
-        assert!(status.unwrap().success());
+        signal_to(&self.child, Signal::INT);
     }
 
     /// What it said, and how it ended.
@@ -296,6 +296,7 @@ fn writecaptest() {
         }
         program.send(0..SENT);
         thread::sleep(Duration::from_millis(2500));
+        common::wait_for_sleep(|| listeners.iter().map(|listener| listener.child.id()).collect());
         let [theirs, ours] = listeners.map(|listener| {
             listener.interrupt();
             listener.end()

@@ -7,10 +7,10 @@ use std::sync::OnceLock;
 
 use crate::common::said;
 
-/// Fetches the source that Debian built this system's libpcap of, whose archive apt verifies, by lists of its own:
-/// the system's may not name sources, and stay as they are.
+/// Fetches the source that Debian built this system's libpcap of, or the one that it has now, whose archive apt
+/// verifies, by lists of its own: the system's may not name sources, and stay as they are.
 const FETCH: &str = "
-version=$(dpkg-query -W -f '${Version}' libpcap0.8)
+version=$(dpkg-query -W -f '${Version}' libpcap-dev)
 done=$BUILD/libpcap-$version
 if [ ! -d \"$done\" ]; then
   work=$(mktemp -d \"$BUILD/fetch.XXXXXX\")
@@ -25,10 +25,13 @@ if [ ! -d \"$done\" ]; then
   cd \"$work\"
   for form in sources list; do
     [ -s \"all.$form\" ] || continue
-    apt=\"apt-get -qq -o Acquire::Retries=1 -o Acquire::http::Timeout=20 -o APT::Sandbox::User=root
+    apt=\"apt-get -qq -o Acquire::Retries=3 -o Acquire::http::Timeout=20 -o APT::Sandbox::User=root
       -o Dir::Etc::SourceList=$work/all.$form -o Dir::Etc::SourceParts=/dev/null
       -o Dir::State::Lists=$work/lists -o Dir::Cache=$work/cache\"
-    $apt update && $apt source --download-only libpcap=$version && break
+    # Lists of others, which have no sources, do not matter.
+    $apt update || true
+    # An archive keeps the latest version only.
+    { $apt source --download-only libpcap=$version || $apt source --download-only libpcap; } && break
   done
   tar -xzf libpcap_*.orig.tar.gz -C libpcap --strip-components=1
   mv -T libpcap \"$done\" 2>/dev/null || [ -d \"$done\" ]
