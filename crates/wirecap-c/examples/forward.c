@@ -104,10 +104,10 @@ static void print_port(wirecap_ledger *ledger, uint32_t port) {
     struct wirecap_port_account account;
     check(wirecap_ledger_port(ledger, port, &account));
     printf("%s: taken %" PRIu64 " sent %" PRIu64 " ring full %" PRIu64 " refused %" PRIu64 " down %" PRIu64
-           " bad length %" PRIu64 " no cell %" PRIu64 " other %" PRIu64 " waiting %" PRIu64 "\n",
+           " bad length %" PRIu64 " no cell %" PRIu64 " other %" PRIu64 " waiting %" PRIu64 " late %" PRIu64 "\n",
            wirecap_ledger_port_name(ledger, port), account.taken, account.sent, account.dropped_ring_full,
            account.dropped_refused, account.dropped_down, account.dropped_bad_length, account.dropped_no_cell,
-           account.dropped_other, account.waiting);
+           account.dropped_other, account.waiting, account.late);
 }
 
 int main(int argc, char **argv) {

@@ -44,7 +44,7 @@ impl Bed {
 /// The frames that arrive, until as many are there or nothing more comes.
 fn arrived(receiver: &mut PacketReceiver, expected: u64, mut see: impl FnMut(&[u8])) -> u64 {
     let mut count = 0;
-    let patience = |count| Duration::from_millis(if count < expected { 3000 } else { 100 });
+    let patience = |count| Duration::from_millis(if count < expected { 20_000 } else { 100 });
     while let Some(frame) = receiver.receive(patience(count)).unwrap() {
         if Stamp::of(frame).is_some() {
             see(frame);
@@ -73,11 +73,11 @@ fn what_leaves_is_what_arrives_and_what_was_not_wanted_does_not() {
         let sizes = ["-e", engine, "-M", "64", "-R", "128", "-d", "53", "-m", "02:00:00:00:00:77"];
         let example = bed.start(&[&sizes, &*threshold, &["a1", "b0"]].concat());
         bed.send(4000);
-        let mut last = None;
+        let (mut last, mut is_in_order) = (None, true);
         let count = arrived(&mut receiver, 3600, |frame| {
             assert_eq!(frame[..6], [2, 0, 0, 0, 0, 0x77]);
             let sequence = Stamp::of(frame).map(|stamp| stamp.sequence);
-            assert!(sequence > last, "{sequence:?} after {last:?}");
+            is_in_order &= sequence > last;
             last = sequence;
         });
         let text = example.end();
@@ -89,6 +89,8 @@ fn what_leaves_is_what_arrives_and_what_was_not_wanted_does_not() {
         assert_eq!((taken, waiting), (3600, 0), "{engine}: {text}");
         assert_eq!((taken, sent), (sent + dropped, count), "{engine}: {text}");
         assert_eq!(number(&text, "a1", "taken"), 0, "{engine}: {text}");
+        // A thread that gets no processor time for so long is not waited for, and the ledger says so.
+        assert!(is_in_order || number(&text, "b0", "late") > 0, "{engine}: {text}");
     }
 }
 

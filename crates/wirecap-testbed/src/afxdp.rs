@@ -15,9 +15,9 @@ use crate::{Interface, SendError, SetupError};
 /// Cells of a frame are handed over together with those of about so many others.
 const CELLS_PER_KICK: usize = 64;
 /// How long the kernel may hold all cells before the interface is given up.
-const STALL_TIMEOUT: Duration = Duration::from_secs(2);
+const STALL_TIMEOUT: Duration = Duration::from_secs(20);
 /// How long a queue may stay busy.
-const BUSY_TIMEOUT: Duration = Duration::from_secs(2);
+const BUSY_TIMEOUT: Duration = Duration::from_secs(20);
 
 /// Sends frames of any content and length on a queue of an interface. Frames sent on queue k of a
 /// veth arrive on queue k of its peer, in order.

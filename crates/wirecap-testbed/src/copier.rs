@@ -273,7 +273,7 @@ mod tests {
                 sender.sent()
             });
             for (number, frame) in frames.iter().enumerate() {
-                let received = receiver.receive(Duration::from_secs(5)).expect("a receiver that works");
+                let received = receiver.receive(Duration::from_secs(60)).expect("a receiver that works");
                 assert_eq!(received, Some(&frame[..]), "frame {number}");
             }
             assert_eq!(sending.join().expect("a sender that ends"), 3_000);

@@ -77,7 +77,7 @@ impl fmt::Display for SetupError {
                 write!(f, "cannot {what} a network namespace; run as root or grant CAP_SYS_ADMIN")
             }
             Self::Tool { tool, .. } => {
-                let package = if tool == "ip" { "iproute2" } else { tool };
+                let package = if ["ip", "tc"].contains(&tool.as_str()) { "iproute2" } else { tool };
                 write!(f, "cannot run `{tool}`; install it (Debian: {package})")
             }
             Self::Command { command, message } => write!(f, "`{command}` failed: {}", message.trim_end()),

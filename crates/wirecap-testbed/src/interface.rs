@@ -11,8 +11,8 @@ use wirecap::bpf::{BpfError, Link, LoadOptions, Program, ProgramKind, XDP_DROP, 
 
 use crate::{Namespace, SetupError, sys};
 
-/// How long an interface may take from "up" to "running"; it takes milliseconds.
-const RUNNING_TIMEOUT: Duration = Duration::from_secs(2);
+/// How long an interface may take from "up" to "running"; it takes milliseconds, on a busy machine longer.
+const RUNNING_TIMEOUT: Duration = Duration::from_secs(20);
 
 /// A network interface and where it is.
 #[derive(Clone, Debug)]
@@ -99,8 +99,13 @@ impl Interface {
         self.mtu_bytes as usize + 14
     }
 
-    /// Waits until the interface, which is up as its peer is, carries frames.
-    fn wait_until_running(&self) -> Result<(), SetupError> {
+    /// Waits until the interface, which is up as its peer is, carries frames: when it was set up, what its host's stack
+    /// sends is lost for up to a second.
+    ///
+    /// # Errors
+    ///
+    /// [`SetupError`] if it is gone, or down.
+    pub fn wait_until_running(&self) -> Result<(), SetupError> {
         let socket = control_socket(&self.namespace)?;
         let deadline = Instant::now() + RUNNING_TIMEOUT;
         let failed = |source| SetupError::interface(&self.name, "wait for the carrier of", source);
@@ -199,7 +204,7 @@ fn ip(namespace: &Namespace, arguments: &[&str]) -> Result<(), SetupError> {
     run_tool(namespace, "ip", arguments)
 }
 
-fn run_tool(namespace: &Namespace, tool: &str, arguments: &[&str]) -> Result<(), SetupError> {
+pub(crate) fn run_tool(namespace: &Namespace, tool: &str, arguments: &[&str]) -> Result<(), SetupError> {
     let output = namespace
         .run_in(|| Command::new(tool).args(arguments).output())?
         .map_err(|source| SetupError::Tool { tool: tool.to_owned(), source })?;

@@ -2,12 +2,16 @@
 
 use std::io;
 use std::os::fd::OwnedFd;
-use std::time::Duration;
+use std::thread;
+use std::time::{Duration, Instant};
 
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, SendFlags, recv, send, sockopt};
 
 use crate::{Interface, SendError, SetupError, sys};
+
+/// How long an interface may have no room for a frame.
+const FULL_TIMEOUT: Duration = Duration::from_secs(20);
 
 /// Sends frames of any content on an interface. On a veth the flow's hash chooses the queue.
 #[derive(Debug)]
@@ -31,24 +35,28 @@ impl PacketSender {
         Ok(Self { interface: interface.name.clone(), socket, sent: 0 })
     }
 
-    /// Sends one frame, Ethernet header included.
+    /// Sends one frame, Ethernet header included. Waits while there is no room for it: the ring of a veth's other end
+    /// is full until the processor that empties it gets round to that. Each try counts as `tx_dropped`.
     ///
     /// # Errors
     ///
-    /// [`SendError::Socket`] if the frame is too long, the interface is down, or (ENOBUFS) its queue
-    /// is full.
+    /// [`SendError::Socket`] if the frame is too long, the interface is down, or (ENOBUFS) it has no room for long.
     pub fn send(&mut self, frame: &[u8]) -> Result<(), SendError> {
-        match send(&self.socket, frame, SendFlags::empty()) {
-            Ok(_) => {
-                self.sent += 1;
-                Ok(())
+        let mut deadline = None;
+        loop {
+            let errno = match send(&self.socket, frame, SendFlags::empty()) {
+                Ok(_) => break,
+                Err(errno) => errno,
+            };
+            let deadline = *deadline.get_or_insert_with(|| Instant::now() + FULL_TIMEOUT);
+            if errno != Errno::NOBUFS || Instant::now() > deadline {
+                let (interface, frame_bytes) = (self.interface.clone(), frame.len());
+                return Err(SendError::Socket { interface, frame_bytes, source: errno.into() });
             }
-            Err(errno) => Err(SendError::Socket {
-                interface: self.interface.clone(),
-                frame_bytes: frame.len(),
-                source: io::Error::from(errno),
-            }),
+            thread::sleep(Duration::from_millis(1));
         }
+        self.sent += 1;
+        Ok(())
     }
 
     /// Number of frames that the kernel has taken.

@@ -20,8 +20,11 @@ use wirecap_testbed::{
 /// Tells the child process where the witness is to be.
 const WITNESS_PATH: &str = "WIRECAP_TESTBED_WITNESS";
 
+/// How long anything may take on a busy machine: namespaces end one after the other.
+const PATIENCE: Duration = Duration::from_secs(60);
+
 fn witness_vanishes(namespace: &Namespace) -> bool {
-    let deadline = Instant::now() + Duration::from_secs(5);
+    let deadline = Instant::now() + PATIENCE;
     while Instant::now() < deadline {
         if Interface::find(namespace, "witness").is_err() {
             return true;
@@ -102,7 +105,7 @@ fn child_that_holds_a_test_bed() {
     let mut generator = Generator::new(&pair.sender, &Traffic::to(&pair.receiver)).expect("a generator");
     let _run = generator.start(&[Load::endless(0).per_second(10_000)]).expect("a run");
     println!("\nattached: {}", link.info().expect("its description").program_id);
-    thread::sleep(Duration::from_secs(30));
+    thread::sleep(3 * PATIENCE);
 }
 
 #[test]
@@ -134,7 +137,7 @@ fn hosts_with_addresses_talk_to_each_other() {
     };
     let (near, far) = (socket_at(&here, "10.0.0.1"), socket_at(&there, "10.0.0.2"));
     near.send_to(b"hello", ("10.0.0.2", 4242)).expect("sent");
-    far.set_read_timeout(Some(Duration::from_secs(5))).expect("a timeout");
+    far.set_read_timeout(Some(PATIENCE)).expect("a timeout");
     let mut buffer = [0; 16];
     let (bytes, from) = far.recv_from(&mut buffer).expect("received");
     assert_eq!((&buffer[..bytes], from), (&b"hello"[..], ([10, 0, 0, 1], 4242).into()));

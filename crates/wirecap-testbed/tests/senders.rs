@@ -14,7 +14,7 @@ fn pair(queue_count: u32, mtu_bytes: u32) -> VethPair {
 
 /// The next frame that arrives.
 fn next_frame(judge: &mut PacketReceiver) -> &[u8] {
-    judge.receive(Duration::from_secs(1)).expect("it is up").expect("a frame")
+    judge.receive(Duration::from_secs(60)).expect("it is up").expect("a frame")
 }
 
 /// A frame of a private Ethernet type, so that no stack answers it.

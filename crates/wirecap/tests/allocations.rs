@@ -9,6 +9,9 @@ use std::time::Duration;
 use wirecap::{Capture, CaptureBuilder, Engine, Port, Timestamps, Worker};
 use wirecap_testbed::{Generator, Load, Namespace, Traffic, VethPair, pass_program, privileged};
 
+/// How long packets may take to come on a busy machine.
+const PATIENCE: Duration = Duration::from_secs(60);
+
 /// The system's allocator, counting what each thread asks of it.
 struct Counting;
 
@@ -44,7 +47,7 @@ fn take(worker: &mut Worker, packets: u64) -> (u64, u64) {
     let before = ALLOCATIONS.get();
     let (mut taken, mut chunks, mut bytes) = (0, 0, 0);
     while taken < packets {
-        let chunk = worker.next_chunk_timeout(Duration::from_secs(10)).unwrap().expect("packets come");
+        let chunk = worker.next_chunk_timeout(PATIENCE).unwrap().expect("packets come");
         taken += chunk.len() as u64;
         chunks += 1;
         for packet in &chunk {
@@ -87,7 +90,7 @@ fn forward(worker: &mut Worker, port: &mut Port, packets: u64) -> u64 {
     let before = ALLOCATIONS.get();
     let mut taken = 0;
     while taken < packets {
-        let mut chunk = worker.next_chunk_timeout(Duration::from_secs(10)).unwrap().expect("packets come");
+        let mut chunk = worker.next_chunk_timeout(PATIENCE).unwrap().expect("packets come");
         taken += chunk.len() as u64;
         for mut packet in chunk.drain() {
             assert!(packet.timestamp().is_some());

@@ -2,11 +2,12 @@
 //! time to end.
 
 use std::io;
+use std::mem;
 use std::thread;
 use std::time::{Duration, Instant};
 
 use wirecap::device::{Device, Presence};
-use wirecap::{Capture, Ledger, grouped};
+use wirecap::{Capture, Ledger, PortAccount, grouped};
 
 use super::Arguments;
 use super::mirror::Mirror;
@@ -21,7 +22,7 @@ const GLANCE: Duration = Duration::from_millis(20);
 const EGRESS_INTERVAL: Duration = Duration::from_millis(200);
 /// Time between two updates of what is shown.
 const SHOW_INTERVAL: Duration = Duration::from_secs(1);
-/// An interface that takes no packet for so long while some wait has stalled.
+/// An interface that takes no packet for so long while there are some for it has stalled.
 const STALL: Duration = Duration::from_secs(1);
 
 /// Watches until all workers are done, and stops the capture when it is time.
@@ -69,15 +70,13 @@ pub(crate) fn sent(ledger: &Ledger) -> u64 {
 pub(crate) struct Egress {
     device: Device,
     presence: Presence,
-    /// Since when it has taken no packet while some waited, and how many it had taken.
-    still: Option<(Instant, u64)>,
-    stalled: bool,
+    stall: StallWatch,
 }
 
 impl Egress {
     pub(crate) fn find(name: &str) -> Result<Self, Failure> {
         let device = Device::find(name)?;
-        Ok(Self { device, presence: Presence::Up, still: None, stalled: false })
+        Ok(Self { device, presence: Presence::Up, stall: StallWatch::default() })
     }
 
     /// Says what has changed. One that is gone is a failure: another of the same name would be another one.
@@ -100,27 +99,68 @@ impl Egress {
             _ => {}
         }
         self.presence = presence;
-        self.look_for_stall(ledger);
+        if let Some(port) = ledger.ports.iter().find(|port| port.name == *name) {
+            match self.stall.look(&port.account, Instant::now()) {
+                Some(Stall::Begins { waiting, dropped }) => eprintln!(
+                    "warning: {name} has taken no packet for a while; {} wait, {} were dropped",
+                    grouped(waiting),
+                    grouped(dropped)
+                ),
+                Some(Stall::Ends) => eprintln!("{name} takes packets again"),
+                None => {}
+            }
+        }
         Ok(())
     }
+}
 
-    fn look_for_stall(&mut self, ledger: &Ledger) {
-        let name = &self.device.name;
-        let Some(port) = ledger.ports.iter().find(|port| port.name == *name) else { return };
-        let (sent, waiting) = (port.account.sent, port.account.waiting);
-        self.still = match self.still {
-            _ if waiting == 0 => None,
-            Some((since, before)) if before == sent => Some((since, before)),
-            _ => Some((Instant::now(), sent)),
-        };
-        let stalled = self.still.is_some_and(|(since, _)| since.elapsed() >= STALL);
-        if stalled && !self.stalled {
-            eprintln!("warning: {name} has taken no packet for a while; {} wait", grouped(waiting));
+/// Tells when a port is up and takes nothing all the same.
+#[derive(Debug, Default)]
+struct StallWatch {
+    /// Since when it has taken no packet of those that there were, and what had become of all by then.
+    still: Option<Still>,
+    /// Packets that it had no room for, at the last look.
+    no_room: u64,
+    stalled: bool,
+}
+
+#[derive(Debug, Clone, Copy)]
+struct Still {
+    since: Instant,
+    sent: u64,
+    no_room: u64,
+}
+
+#[derive(Debug, PartialEq, Eq)]
+enum Stall {
+    /// So many packets wait, and so many were dropped since the port took one.
+    Begins {
+        waiting: u64,
+        dropped: u64,
+    },
+    Ends,
+}
+
+impl StallWatch {
+    /// What has changed since the last look.
+    fn look(&mut self, account: &PortAccount, now: Instant) -> Option<Stall> {
+        let (sent, no_room) = (account.sent, account.dropped.ring_full + account.dropped.refused);
+        let before = mem::replace(&mut self.no_room, no_room);
+        let tried = account.waiting > 0 || no_room > before;
+        let goes_on = self.still.is_some_and(|still| still.sent == sent);
+        if !goes_on {
+            self.still = tried.then_some(Still { since: now, sent, no_room: before });
         }
-        if !stalled && self.stalled {
-            eprintln!("{name} takes packets again");
+        let was_stalled = self.stalled;
+        let is_late = self.still.is_some_and(|still| now - still.since >= STALL);
+        self.stalled = is_late && (tried || was_stalled);
+        match (was_stalled, self.still) {
+            (false, Some(still)) if self.stalled => {
+                Some(Stall::Begins { waiting: account.waiting, dropped: no_room - still.no_room })
+            }
+            (true, _) if !self.stalled => Some(Stall::Ends),
+            _ => None,
         }
-        self.stalled = stalled;
     }
 }
 
@@ -174,4 +214,45 @@ fn lost_before(capture: &Capture, ledger: &Ledger, interface: usize) -> u64 {
     let before: usize = capture.interfaces()[..interface].iter().map(|interface| interface.rings).sum();
     let own = ledger.rings.iter().skip(before).take(capture.interfaces()[interface].rings);
     own.map(|ring| ring.account.dropped.total()).sum::<u64>() + ledger.device_drops[interface].unwrap_or(0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn account(sent: u64, waiting: u64, refused: u64) -> PortAccount {
+        let mut account = PortAccount { sent, waiting, ..PortAccount::default() };
+        account.dropped.refused = refused;
+        account
+    }
+
+    /// What is said at looks one after the other, two in the time after which a port has stalled.
+    fn said(looks: &[PortAccount]) -> Vec<Option<Stall>> {
+        let (mut watch, start) = (StallWatch::default(), Instant::now());
+        let times = (0..).map(|look| start + look * STALL / 2);
+        looks.iter().zip(times).map(|(account, now)| watch.look(account, now)).collect()
+    }
+
+    #[test]
+    fn a_port_that_takes_none_of_what_waits_has_stalled_until_it_takes_some() {
+        let looks = [(5, 0), (5, 7), (5, 8), (5, 9), (5, 9), (6, 8), (14, 0)];
+        let begins = Stall::Begins { waiting: 9, dropped: 0 };
+        let expected = [None, None, None, Some(begins), None, Some(Stall::Ends), None];
+        assert_eq!(said(&looks.map(|(sent, waiting)| account(sent, waiting, 0))), expected);
+    }
+
+    #[test]
+    fn a_port_that_refuses_all_has_stalled_though_nothing_waits() {
+        let looks = [(5, 0), (5, 1), (5, 1), (5, 4), (5, 4), (5, 5), (6, 5)];
+        let begins = Stall::Begins { waiting: 0, dropped: 4 };
+        let expected = [None, None, None, Some(begins), None, None, Some(Stall::Ends)];
+        assert_eq!(said(&looks.map(|(sent, refused)| account(sent, 0, refused))), expected);
+    }
+
+    #[test]
+    fn a_port_has_not_stalled_while_it_takes_some_or_there_is_nothing_for_it() {
+        let looks = [(0, 9, 0), (1, 9, 5), (2, 9, 9), (2, 0, 9), (2, 0, 9), (2, 0, 9)];
+        let accounts = looks.map(|(sent, waiting, refused)| account(sent, waiting, refused));
+        assert!(said(&accounts).iter().all(Option::is_none));
+    }
 }

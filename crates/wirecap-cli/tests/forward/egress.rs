@@ -1,9 +1,9 @@
-//! An interface that packets leave by goes down, comes back, or is removed.
+//! An interface that packets leave by goes down, comes back, stalls, or is removed.
 
 use std::thread;
 use std::time::Duration;
 
-use wirecap_testbed::{Generator, Load, Traffic, privileged};
+use wirecap_testbed::{Generator, Jam, Load, Traffic, privileged};
 
 use crate::bed::{Bed, ENGINES, at, port};
 use crate::unchanged::frame;
@@ -31,8 +31,7 @@ fn what_should_leave_by_an_interface_that_is_down_is_counted_and_all_is_well_whe
         forwarder.wait_for("right is up again");
         let before = bed.arrived();
         assert!(before <= 1000, "{before}");
-        // The cable's carrier comes back a moment later.
-        thread::sleep(Duration::from_millis(300));
+        bed.inline.right.port.wait_until_running().unwrap();
         bed.send(&frames);
         bed.wait_for_arrivals(before + 500);
         let ledger = bed.finish(forwarder);
@@ -69,26 +68,78 @@ fn a_flapping_interface_costs_packets_that_are_all_accounted_for() {
 }
 
 #[test]
-fn while_one_direction_is_shut_the_other_one_goes_on() {
+fn a_host_whose_cable_leads_nowhere_is_forwarded_to_again_when_it_is_back() {
     if !privileged() {
         return;
     }
-    let mut bed = Bed::new(1, 1500);
-    let forwarder = bed.forward("--engine xdp -R 16");
-    // The right host's end is down: nothing can be sent to it, and its port is up without a carrier.
-    bed.inline.right.interface.set_up(false).unwrap();
-    bed.send(&frames(2000));
-    thread::sleep(Duration::from_millis(300));
-    bed.inline.right.interface.set_up(true).unwrap();
-    thread::sleep(Duration::from_millis(300));
-    let mut back = wirecap_testbed::PacketSender::on(&bed.inline.right.interface).unwrap();
-    frames(100).iter().for_each(|frame| back.send(frame).unwrap());
-    bed.send(&frames(100));
-    let before = bed.arrived();
-    bed.wait_for_arrivals(before.max(100));
-    let ledger = bed.finish(forwarder);
-    assert_eq!(at(port(&ledger, "left"), "/sent"), 100, "{ledger:#}");
-    assert_eq!(at(port(&ledger, "right"), "/taken"), 2100, "{ledger:#}");
+    for engine in ENGINES {
+        let mut bed = Bed::new(1, 1500);
+        let forwarder = bed.forward(&format!("--engine {engine} -R 16"));
+        // The port is up, and has no carrier.
+        bed.inline.right.interface.set_up(false).unwrap();
+        bed.send(&frames(2000));
+        bed.inline.right.interface.set_up(true).unwrap();
+        bed.inline.right.interface.wait_until_running().unwrap();
+        bed.send_back(&frames(100));
+        bed.send(&frames(100));
+        bed.wait_for_returns(100);
+        bed.wait_for_arrivals(100);
+        let ledger = bed.finish(forwarder);
+        assert_eq!(at(port(&ledger, "left"), "/sent"), 100, "{ledger:#}");
+        assert_eq!(at(port(&ledger, "right"), "/taken"), 2100, "{ledger:#}");
+    }
+}
+
+/// The right host takes frames and is not done with them.
+#[test]
+fn while_one_direction_is_stalled_the_other_one_goes_on_without_loss() {
+    if !privileged() {
+        return;
+    }
+    for engine in ENGINES {
+        let mut bed = Bed::new(1, 1500);
+        let forwarder = bed.forward(&format!("--engine {engine} --basic -M 64 -R 64"));
+        let jam = Jam::behind(&bed.inline.right.interface).unwrap();
+        // Of a kind that no stack answers.
+        let frames: Vec<Vec<u8>> = (0..1000).map(|index| frame(0, index, 1000)).collect();
+        let mut sent = 0;
+        while !forwarder.said().contains("right has taken no packet for a while") {
+            bed.send(&frames[..100]);
+            sent += 100;
+            thread::sleep(Duration::from_millis(20));
+            assert!(sent < 500_000, "the way was never blocked: {}", forwarder.said());
+        }
+        let arrived = bed.arrived();
+        for part in frames.chunks(100) {
+            (0..3).for_each(|_| bed.send(part));
+            bed.send_back(part);
+            sent += 300;
+        }
+        bed.wait_for_returns(1000);
+        // What the jam lets out is one frame in 80 seconds.
+        assert!(bed.arrived() < arrived + 10, "{} frames arrived in a jam", bed.arrived() - arrived);
+
+        jam.clear().unwrap();
+        // Until a frame has come through nobody can say that the way is free.
+        while !forwarder.said().contains("right takes packets again") {
+            bed.send(&frames[..1]);
+            sent += 1;
+            thread::sleep(Duration::from_millis(20));
+            assert!(sent < 500_000, "nothing goes on: {}", forwarder.said());
+        }
+        let waited = bed.arrived() - arrived;
+        assert!(engine == "packet" || waited >= 2000, "{waited} of the tx ring's frames were sent");
+        let arrived = bed.arrived();
+        bed.send(&frames);
+        bed.wait_for_arrivals(arrived + 1000);
+        let ledger = bed.finish(forwarder);
+        // The pool is deep enough for all that came from there.
+        let left = port(&ledger, "left");
+        assert_eq!((at(left, "/taken"), at(left, "/sent")), (1000, 1000), "{ledger:#}");
+        let right = port(&ledger, "right");
+        let dropped = |reason: &str| at(right, &format!("/dropped/{reason}"));
+        assert!(dropped("ring_full") > 0 && dropped("down") + dropped("other") == 0, "{ledger:#}");
+    }
 }
 
 #[test]

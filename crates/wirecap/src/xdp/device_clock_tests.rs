@@ -25,9 +25,9 @@ fn open_queue(device: &Device, queue: u32, timestamps: Timestamps) -> Result<Ope
     open(device, &Steering::new(vec![queue], 1), &settings(timestamps))
 }
 
-/// How many packets come within five seconds, if it is not `wanted` before. None of them has a time.
+/// How many packets come within a minute, if it is not `wanted` before. None of them has a time.
 fn count_without_times(ring: &dyn Ring, wanted: usize) -> usize {
-    let deadline = std::time::Instant::now() + std::time::Duration::from_secs(5);
+    let deadline = std::time::Instant::now() + std::time::Duration::from_secs(60);
     let mut packets = 0;
     while packets < wanted && std::time::Instant::now() < deadline {
         if let Some(chunk) = ring.capture().unwrap() {

@@ -14,6 +14,9 @@ use wirecap::device::{
 };
 use xdp::{Program, Verdict};
 
+/// How long the kernel may take for anything on a busy machine.
+const PATIENCE: Duration = Duration::from_secs(30);
+
 fn find(name: &str) -> Device {
     Device::find(name).unwrap()
 }
@@ -87,7 +90,7 @@ fn presence_follows_the_interface_and_not_its_name() {
 /// Waits until the veth's queues have taken what they are to take: the last frames of a sender are still
 /// in its ring when the sender is done.
 fn wait_for_received(expected: impl Fn(u64) -> bool) -> u64 {
-    let deadline = Instant::now() + Duration::from_secs(5);
+    let deadline = Instant::now() + PATIENCE;
     loop {
         let received = ethtool_sum("a1", is_received);
         if expected(received) || Instant::now() > deadline {
@@ -226,9 +229,9 @@ fn a_device_of_another_namespace_is_not_mistaken_for_ours() {
     });
 }
 
-/// Looks `a1` up until it is as wanted, or for five seconds: the kernel does some things in its own time.
+/// Looks `a1` up until it is as wanted, or for as long as that may take: the kernel does some things in its own time.
 fn find_when(wanted: impl Fn(&Device) -> bool) -> Device {
-    let deadline = Instant::now() + Duration::from_secs(5);
+    let deadline = Instant::now() + PATIENCE;
     loop {
         let device = find("a1");
         if wanted(&device) || Instant::now() > deadline {

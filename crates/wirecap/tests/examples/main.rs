@@ -20,6 +20,9 @@ use wirecap_testbed::{
     VethPair, pass_program, privileged,
 };
 
+/// How long anything may take on a busy machine.
+const PATIENCE: Duration = Duration::from_secs(60);
+
 /// Runs an example in its namespace while `work` is done, then stops it once what is under way is through.
 fn while_running(
     middle: &Namespace,
@@ -64,7 +67,7 @@ fn check_books(ledger: &Ledger, dropped: u64) {
 fn socket(host: &Host, port: u16) -> UdpSocket {
     let open = || UdpSocket::bind((host.ipv4, port)).unwrap();
     let socket = host.interface.namespace.run_in(open).unwrap();
-    socket.set_read_timeout(Some(Duration::from_secs(5))).unwrap();
+    socket.set_read_timeout(Some(PATIENCE)).unwrap();
     socket
 }
 
@@ -89,7 +92,7 @@ fn the_firewall_lets_nobody_in_who_was_not_asked() {
         }
         inside.set_read_timeout(Some(Duration::from_millis(300))).unwrap();
         assert_eq!(inside.recv_from(&mut text).unwrap_err().kind(), ErrorKind::WouldBlock);
-        inside.set_read_timeout(Some(Duration::from_secs(5))).unwrap();
+        inside.set_read_timeout(Some(PATIENCE)).unwrap();
         inside.send_to(b"question", (bed.right.ipv4, 2000)).unwrap();
         assert_eq!(outside.recv_from(&mut text).unwrap().0, 8);
         outside.send_to(b"answer", (bed.left.ipv4, 1000)).unwrap();

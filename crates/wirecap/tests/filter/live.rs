@@ -13,7 +13,7 @@ use crate::expressions::{expressions, winpcap_filters};
 use crate::packets::frame;
 use crate::programs::{Contents, program};
 
-const PATIENCE: Duration = Duration::from_secs(10);
+const PATIENCE: Duration = Duration::from_secs(60);
 
 /// Frames as they come over a cable, of no less than Ethernet's shortest length: before anybody sees them the
 /// kernel drops such as end within a tag.

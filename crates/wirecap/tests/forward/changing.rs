@@ -2,7 +2,6 @@
 
 use std::collections::VecDeque;
 use std::thread;
-use std::time::Duration;
 
 use wirecap::{Capture, DetachedPacket, Engine, NoRoom, Port, Timestamps};
 use wirecap_testbed::{Stamp, loss_lock, privileged};
@@ -242,7 +241,7 @@ fn packets_of_another_capture_are_copied() {
         pass_on(&mut chunk, &mut port);
     }
     for frame in &frames {
-        assert_eq!(receiver.receive(Duration::from_secs(5)).unwrap().unwrap(), frame);
+        assert_eq!(receiver.receive(PATIENCE).unwrap().unwrap(), frame);
     }
     assert_eq!(bed.arrived(&mut arrived), 4);
     drop((port, worker));

@@ -4,7 +4,7 @@ use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use wirecap::{Capture, CaptureError, Port, Worker};
-use wirecap_testbed::{Stamp, loss_lock, privileged};
+use wirecap_testbed::{AfXdpSender, Counters, Interface, Jam, Stamp, loss_lock, privileged};
 
 use crate::bed::{Bed, PATIENCE, balanced, both, ip, one_way, pass_on, until};
 
@@ -19,10 +19,16 @@ fn open(bed: &Bed) -> (Capture, Worker, Port) {
 
 /// Sends from A and forwards until all of it was handed to the port.
 fn through(bed: &Bed, frames: u64, worker: &mut Worker, port: &mut Port) {
+    let frame = |sequence| bed.traffic().frame(Stamp { queue: 0, sequence });
+    pass(&bed.a.sender, frame, frames, worker, port);
+}
+
+/// The same from this interface, and with these frames.
+fn pass(from: &Interface, frame: impl Fn(u64) -> Vec<u8>, frames: u64, worker: &mut Worker, port: &mut Port) {
     let before = port.account().taken;
-    let mut sender = bed.sender(0);
+    let mut sender = AfXdpSender::on(from, 0).unwrap();
     for sequence in 0..frames {
-        sender.send(&bed.traffic().frame(Stamp { queue: 0, sequence })).unwrap();
+        sender.send(&frame(sequence)).unwrap();
         // Never more than the pool holds.
         if sequence % 512 == 511 || sequence + 1 == frames {
             sender.flush().unwrap();
@@ -114,6 +120,65 @@ fn no_cell_leaks_in_a_million_refused_sends() {
     drop((new, worker, port));
     let ledger = bed.close(capture);
     assert_eq!((ledger.total.offered, ledger.total.dropped.total()), (20_000 + CELLS, 0), "{ledger}");
+}
+
+/// The device at B takes frames and is not done with them, while those from B to A pass. A million have no room on the
+/// tx ring.
+#[test]
+fn a_way_that_is_stalled_costs_its_own_packets_and_no_cells_while_the_other_one_goes_on() {
+    if !privileged() {
+        return;
+    }
+    let _lock = loss_lock().unwrap();
+    const NEW: u32 = 4096;
+    let bed = Bed::new(1);
+    let [mut at_a, mut at_b] = [&bed.a.sender, &bed.b.receiver].map(|end| Counters::of(end).unwrap());
+    let capture = bed.open(both().chunk(64).pool(64).new_packets(NEW));
+    let mut workers = capture.workers();
+    let (mut from_b, mut from_a) = (workers.pop().unwrap(), workers.pop().unwrap());
+    let (mut to_a, mut to_b) = (capture.port("a1").unwrap(), capture.port("b0").unwrap());
+    let jam = Jam::behind(&bed.b.receiver).unwrap();
+    // Of no protocol, and to nobody.
+    let frame = |_| [&[2, 0, 0, 0, 0, 9, 2, 0, 0, 0, 0, 8, 0x88, 0xb5][..], &[0; 46]].concat();
+    // More than the tx ring and the device can hold.
+    pass(&bed.a.sender, frame, 4000, &mut from_a, &mut to_b);
+    let stalled = to_b.account();
+    assert!(stalled.waiting > 1000 && stalled.dropped.ring_full > 100, "{stalled:#?}");
+    for _ in 0..1_000_000 {
+        let mut packet = to_b.build(60).expect("cells come back");
+        packet.data_mut().copy_from_slice(&frame(0));
+        to_b.send(packet);
+    }
+    to_b.flush();
+    pass(&bed.b.receiver, frame, 5000, &mut from_b, &mut to_a);
+    pass(&bed.a.sender, frame, 5000, &mut from_a, &mut to_b);
+    assert_eq!(bed.arrived(&mut at_a), 5000, "{:#?}", to_a.account());
+    let account = to_b.account();
+    assert!(account.taken == 1_009_000 && account.waiting > 1000, "{account:#?}");
+    assert_eq!(account.dropped.total(), account.dropped.ring_full, "{account:#?}");
+    assert!(account.dropped.ring_full > 1_004_000, "{account:#?}");
+
+    jam.clear().unwrap();
+    until("what waited is sent", || {
+        assert!(from_a.try_next_chunk().unwrap().is_none());
+        to_b.account().waiting == 0
+    });
+    // Whoever asks takes back the cells, too.
+    assert!(from_a.try_next_chunk().unwrap().is_none());
+    // All cells are there: a burst of the whole pool is kept, and passes.
+    let (cells, sent) = (64 * 64, to_b.account().sent);
+    bed.send(0, cells);
+    while to_b.account().taken < 1_009_000 + cells {
+        let chunk = from_a.next_chunk_timeout(PATIENCE).unwrap().expect("the whole burst was kept");
+        pass_on(&mut { chunk }, &mut to_b);
+    }
+    assert_eq!(to_b.account().sent, sent + cells, "{:#?}", to_b.account());
+    assert_eq!(bed.arrived(&mut at_b), sent + cells);
+    let new: Vec<_> = std::iter::from_fn(|| to_b.build(60)).collect();
+    assert_eq!(new.len(), NEW as usize, "cells for new packets are missing");
+    drop((new, from_a, from_b, to_a, to_b));
+    let ledger = bed.close(capture);
+    assert_eq!((ledger.total.offered, ledger.total.dropped.total()), (14_000 + cells, 0), "{ledger}");
 }
 
 #[test]

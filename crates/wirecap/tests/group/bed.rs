@@ -10,6 +10,8 @@ use wirecap_testbed::{AfXdpSender, Namespace, Pacer, Stamp, Traffic, VethPair};
 /// What a worker needs for one packet: it can do 10,000 a second.
 pub(crate) const COST: Duration = Duration::from_micros(100);
 pub(crate) const WORKER_RATE: f64 = 10_000.0;
+/// How long anything may take on a busy machine.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
 /// How long the load lasts.
 pub(crate) const SECONDS: f64 = 3.0;
 

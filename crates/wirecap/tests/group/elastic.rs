@@ -1,13 +1,11 @@
 //! Elastic pools, on the test bed.
 
-use std::time::Duration;
-
 use wirecap::{Capture, Ledger, OpenError, Worker};
 use wirecap_testbed::{
     AfXdpSender, Generator, Interface, Load, Namespace, Stamp, Traffic, VethPair, loss_lock, privileged,
 };
 
-use crate::bed::{Bed, send_evenly};
+use crate::bed::{Bed, PATIENCE, send_evenly};
 
 const RINGS: u16 = 4;
 /// R x M: what a ring would have by itself.
@@ -35,7 +33,7 @@ fn take_all(workers: &mut [Worker], expected: &[u64]) {
     for (worker, &expected) in workers.iter_mut().zip(expected) {
         let mut taken = 0;
         while taken < expected {
-            let chunk = worker.next_chunk_timeout(Duration::from_secs(10)).unwrap().expect("packets wait");
+            let chunk = worker.next_chunk_timeout(PATIENCE).unwrap().expect("packets wait");
             assert!(chunk.iter().all(|packet| Stamp::of(packet.data()).is_some()));
             taken += chunk.len() as u64;
         }

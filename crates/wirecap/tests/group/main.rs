@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use wirecap::{Capture, CaptureBuilder, Chunk, Reorder};
 use wirecap_testbed::{Generator, Load, Stamp, Traffic, loss_lock, privileged};
 
-use bed::{Bed, COST, SECONDS, WORKER_RATE};
+use bed::{Bed, COST, PATIENCE, SECONDS, WORKER_RATE};
 
 /// 4,096 packets per ring.
 fn rings() -> CaptureBuilder {
@@ -73,8 +73,13 @@ fn a_burst_below_the_threshold_stays_with_its_own_worker() {
     let (_, ledger) = bed.process(rings().advanced(0.6), see, |bed| {
         let mut generator = Generator::new(&bed.pair.sender, &Traffic::to(&bed.pair.receiver)).unwrap();
         let sent = generator.send(&[Load::new(0, 2000)]).unwrap()[0].frames;
-        // Until its own worker has done it all: at the end of a capture buddies help whatever T is.
-        thread::sleep(COST * 2000 + Duration::from_millis(300));
+        // Until its own worker has taken it all: at the end of a capture buddies help whatever T is.
+        let taken = || seen.lock().unwrap().iter().map(|(_, _, packets)| *packets as u64).sum::<u64>();
+        let deadline = Instant::now() + PATIENCE;
+        while taken() < sent {
+            assert!(Instant::now() < deadline, "{} of {sent} were taken", taken());
+            thread::sleep(Duration::from_millis(10));
+        }
         sent
     });
     assert!(ledger.is_lossless() && ledger.total.offloaded_chunks == 0, "{ledger}");
@@ -88,18 +93,19 @@ fn a_stuck_worker_s_ring_is_drained_to_the_threshold_at_once_and_wholly_later() 
         return;
     }
     let bed = Bed::new(2);
-    let capture = bed.open(rings().advanced(0.5).stuck_after(Duration::from_millis(500)));
+    // Long enough for the helper to get down to the threshold before.
+    let capture = bed.open(rings().advanced(0.5).stuck_after(Duration::from_secs(3)));
     let mut workers = capture.workers();
     let mut helper = workers.pop().unwrap();
     let mut stuck = workers.pop().unwrap();
     let mut generator = Generator::new(&bed.pair.sender, &Traffic::to(&bed.pair.receiver)).unwrap();
     // The ring's own worker takes one chunk and is not heard of again.
     generator.send(&[Load::new(0, 64)]).unwrap();
-    let held = stuck.next_chunk_timeout(Duration::from_secs(5)).unwrap().unwrap();
+    let held = stuck.next_chunk_timeout(PATIENCE).unwrap().unwrap();
     generator.send(&[Load::new(0, 3000)]).unwrap();
     let begin = Instant::now();
     let (mut taken, mut at_once) = (0, None);
-    while taken < 3064 - held.len() && begin.elapsed() < Duration::from_secs(20) {
+    while taken < 3064 - held.len() && begin.elapsed() < PATIENCE {
         match helper.next_chunk_timeout(Duration::from_millis(20)).unwrap() {
             Some(chunk) => {
                 assert!(chunk.is_offloaded() && chunk.ring_index() == 0);
@@ -138,8 +144,7 @@ fn the_rings_of_a_worker_that_panicked_or_returned_go_to_its_buddies() {
     generator.send(&[Load::new(0, 100)]).unwrap();
     let mut taken = 0;
     while taken < 100 {
-        let chunk =
-            survivor.next_chunk_timeout(Duration::from_secs(5)).unwrap().expect("nobody took the rings");
+        let chunk = survivor.next_chunk_timeout(PATIENCE).unwrap().expect("nobody took the rings");
         taken += chunk.len();
     }
     let ledger = bed.receiver.run_in(|| capture.close()).unwrap();
@@ -203,7 +208,8 @@ fn results_of_offloaded_chunks_are_put_back_into_the_order_of_every_flow() {
         return;
     }
     const FLOWS: u64 = 200_000;
-    const HELD_MAX: usize = 512;
+    // What a worker that gets no processor time for two seconds makes the other one's results wait for.
+    const HELD_MAX: usize = 4096;
     let _lock = loss_lock().unwrap();
     let bed = Bed::new(2);
     let capture = bed.open(Capture::on("a1").chunk(64).pool(512).advanced(0.01));

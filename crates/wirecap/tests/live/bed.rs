@@ -7,8 +7,8 @@ use wirecap::bpf::Link;
 use wirecap::{Capture, CaptureBuilder, Chunk, Engine, Ledger, OpenError, Packet, Worker};
 use wirecap_testbed::{Generator, Namespace, Traffic, VethPair, pass_program};
 
-/// What a worker that has got everything waits for at the most.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(10);
+/// How long anything may take on a busy machine.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
 
 /// Two namespaces and the cable between them; captures happen at `a1`.
 pub(crate) struct Bed {

@@ -6,7 +6,7 @@ use std::time::Duration;
 use wirecap::{Capture, Chunk, Engine, OpenError, Timestamps, Worker};
 use wirecap_testbed::{AfXdpSender, Counters, Generator, Load, Stamp, Traffic, loss_lock, privileged};
 
-use crate::bed::{Bed, PATIENCE, balanced, small, small_on, take};
+use crate::bed::{Bed, balanced, small, small_on, take};
 
 /// Reads to the end, and calls `each` for every chunk.
 fn read(mut worker: Worker, mut each: impl FnMut(&Chunk)) {
@@ -183,6 +183,6 @@ fn rings_are_only_made_for_workers_that_were_asked_for() {
     let interface = &several.interfaces()[0];
     assert!(one_bytes <= 48 << 20 && interface.pool_bytes <= 48 << 20);
     assert!(u64::from(several.geometry().cells()) * 3 * 2048 <= interface.pool_bytes);
-    assert!(several.workers()[0].next_chunk_timeout(PATIENCE / 100).unwrap().is_none());
+    assert!(several.workers()[0].next_chunk_timeout(Duration::from_millis(100)).unwrap().is_none());
     balanced(&bed.close(several), 0);
 }

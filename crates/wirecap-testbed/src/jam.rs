@@ -1,0 +1,54 @@
+//! A device that takes frames and is not done with them: the way out of it is blocked.
+
+use crate::interface::run_tool;
+use crate::{Interface, SetupError, VethPair};
+
+/// The names of what blocks the way.
+const BRIDGE: &str = "jam";
+const EXIT: &str = "jam0";
+const BEYOND: &str = "jam1";
+
+/// What lets a frame of 1,000 bytes out once in 80 seconds, and keeps the others: two go out at once.
+const SLOWEST: [&str; 7] = ["tbf", "rate", "100bit", "burst", "2kb", "limit", "64mb"];
+
+/// A jam behind an interface. Frames that arrive there, of a protocol that no firewall knows and not for its own Ethernet
+/// address, are bridged to another one whose queueing discipline lets none
+/// out, so that whoever sent them does not get the memory of their socket buffers back, and cannot send when it has none
+/// left. What arrives is counted as received all the same, and the other direction is free.
+#[derive(Debug)]
+#[must_use = "the jam stays until it is cleared"]
+pub struct Jam {
+    behind: Interface,
+    exit: Interface,
+}
+
+impl Jam {
+    /// Blocks the way behind an interface that is up.
+    ///
+    /// # Errors
+    ///
+    /// [`SetupError`] if the kernel has no bridges or no token bucket filter.
+    pub fn behind(interface: &Interface) -> Result<Self, SetupError> {
+        let namespace = &interface.namespace;
+        let pair = VethPair::new((namespace, EXIT), (namespace, BEYOND), 1, interface.mtu_bytes)?;
+        run_tool(namespace, "tc", &[&["qdisc", "add", "dev", EXIT, "root"], &SLOWEST[..]].concat())?;
+        // One that asks for multicast would speak on the interface.
+        interface.ip(&["link", "add", BRIDGE, "type", "bridge", "mcast_snooping", "0"])?;
+        interface.ip(&["link", "set", BRIDGE, "up"])?;
+        for port in [EXIT, &interface.name] {
+            interface.ip(&["link", "set", port, "master", BRIDGE])?;
+        }
+        Ok(Self { behind: interface.clone(), exit: pair.sender })
+    }
+
+    /// Clears it away, and the frames that are stuck in it.
+    ///
+    /// # Errors
+    ///
+    /// [`SetupError::Command`] if the interface is gone.
+    pub fn clear(self) -> Result<(), SetupError> {
+        self.behind.ip(&["link", "set", &self.behind.name, "nomaster"])?;
+        self.exit.delete()?;
+        self.behind.ip(&["link", "delete", BRIDGE])
+    }
+}
