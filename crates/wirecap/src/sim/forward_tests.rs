@@ -367,6 +367,23 @@ fn a_one_way_stall_costs_what_has_no_room_and_ends() {
     assert_eq!((capture.kernel(0).free_cells(), capture.new_cells()), (8, 4));
 }
 
+/// With chunks of one cell the list that a kept packet comes home in is as large as a chunk's.
+#[test]
+fn packets_that_are_kept_leave_no_lists_behind() {
+    let geometry = Geometry { chunk_cells: 1, chunks: 4, cell_bytes: 64 };
+    let capture = SimCapture::new(&SimSettings { geometry, forwards: true, ..SimSettings::default() });
+    let mut worker = capture.worker(0);
+    for _ in 0..100 {
+        receive(&capture, 1);
+        let Answer::Chunk { mut chunk, .. } = worker.ask(Duration::ZERO).unwrap() else { panic!("it came") };
+        let kept: Vec<_> = chunk.drain().map(OutPacket::detach).collect();
+        drop((chunk, kept));
+    }
+    assert_eq!(capture.kernel(0).free_cells(), 4);
+    let lists = capture.rings[0].refill().spare_lists();
+    assert!(lists <= 2 * geometry.chunks as usize, "{lists} lists");
+}
+
 /// The books of the test itself must be able to not balance.
 #[test]
 #[should_panic(expected = "comes home twice")]
