@@ -15,6 +15,7 @@ use std::thread;
 use std::time::Duration;
 
 use clap::Args;
+use wirecap::device::Device;
 use wirecap::{Capture, CaptureError, DEFAULT_SNAP_LEN, Interface, Reception, Timestamps, grouped};
 
 use crate::failure::Failure;
@@ -114,6 +115,7 @@ const PAPERS_FILTER: &str = "net 131.225.2 and udp";
 
 pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
     let names = arguments.names()?;
+    let names = names.each_ref().map(String::as_str);
     let ways = arguments.ways(&names)?;
     let weight = match arguments.weight {
         options if options.is_nothing() => None,
@@ -200,9 +202,13 @@ fn gather(
 }
 
 impl Arguments {
-    /// The names of both interfaces, without queues.
-    fn names(&self) -> Result<[&str; 2], Failure> {
-        let [a, b] = [&self.a, &self.b].map(|source| source.split('@').next().unwrap_or_default());
+    /// The proper names of both interfaces, without queues, as their ports have them. Whether they exist is looked up
+    /// when they are opened.
+    fn names(&self) -> Result<[String; 2], Failure> {
+        let [a, b] = [&self.a, &self.b].map(|source| {
+            let name = source.split('@').next().unwrap_or_default();
+            Device::find(name).map_or_else(|_| name.to_owned(), |device| device.name)
+        });
         if a == b {
             return Err(Failure::Usage(format!("{a} cannot be forwarded to itself; name two interfaces")));
         }

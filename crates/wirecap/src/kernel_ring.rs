@@ -352,17 +352,6 @@ impl<T: Copy> Producer<T> {
         Ok(())
     }
 
-    /// Moves the filled slots to `out` that the consumer has not taken and, being no more, never will.
-    ///
-    /// # Errors
-    ///
-    /// When the consumer's index is ahead of what was produced.
-    pub(crate) fn take_back(&mut self, out: &mut Vec<T>) -> Result<(), BrokenRing> {
-        self.not_taken(out)?;
-        self.tail = self.head;
-        Ok(())
-    }
-
     /// Fills slots with as many of `items` as there is room for, each put through `convert`; the
     /// consumer sees them after [`submit`](Self::submit). Returns how many went in.
     ///
@@ -452,17 +441,15 @@ mod tests {
     }
 
     #[test]
-    fn what_was_not_taken_can_be_looked_at_and_taken_back() {
+    fn what_was_not_taken_can_be_looked_at() {
         let (mut producer, mut consumer) = HeapRing::pair(4, u32::MAX - 1);
         producer.push_slice(&[1u64, 2, 3, 4], |n| *n).unwrap();
         producer.submit();
         assert_eq!(take(&mut consumer, 1), [1]);
         consumer.release();
-        let (mut seen, mut back) = (Vec::new(), Vec::new());
+        let mut seen = Vec::new();
         producer.not_taken(&mut seen).unwrap();
-        producer.take_back(&mut back).unwrap();
-        assert_eq!((seen, back), (vec![2, 3, 4], vec![2, 3, 4]));
-        assert_eq!(producer.filled(), Ok(0));
+        assert_eq!((seen, producer.filled()), (vec![2, 3, 4], Ok(3)));
     }
 
     #[test]

@@ -274,6 +274,12 @@ impl Refill {
         cells
     }
 
+    /// How many lists are there to be used again.
+    #[cfg(all(test, not(loom)))]
+    pub(crate) fn spare_lists(&self) -> usize {
+        lock(&self.fill).spares.len()
+    }
+
     /// How many cells are home and not posted.
     pub(crate) fn idle_cells(&self) -> usize {
         lock(&self.fill).idle.len()
@@ -296,7 +302,8 @@ impl FillSide {
     fn take_back(&mut self, refill: &Refill, mut list: Box<CellList>) {
         self.bring_home(refill, &list.cells);
         let chunk_cells = refill.pool.geometry().chunk_cells as usize;
-        if list.cells.capacity() >= chunk_cells {
+        // Other lists may be as large, of a packet that was kept by itself: there is room for those that went out.
+        if list.cells.capacity() >= chunk_cells && self.spares.len() < self.spares.capacity() {
             list.clear();
             self.lists_out = self.lists_out.saturating_sub(1);
             self.spares.push(list);

@@ -100,6 +100,8 @@ pub struct SimSettings {
     /// Whether what is captured may be sent: on one port with a tx queue for each ring. The rings then share one pool,
     /// in which each has its R x M cells and there are M more for new packets. Not to be had with `elastic`.
     pub forwards: bool,
+    /// Slots of the tx and completion rings, a power of two.
+    pub tx_slots: u32,
 }
 
 impl Default for SimSettings {
@@ -118,6 +120,8 @@ impl Default for SimSettings {
             warm: None,
             elastic: false,
             forwards: false,
+            // Few, so that they are full at times.
+            tx_slots: 8,
         }
     }
 }
@@ -419,9 +423,6 @@ struct Opened {
     sender: Option<(Arc<SimTransmitter>, Producer<Descriptor>)>,
 }
 
-/// Slots of the tx and completion rings: few, so that they are full at times.
-const TX_SLOTS: u32 = 8;
-
 /// The port of a capture that forwards, with a tx ring for each ring.
 fn open_port(
     opened: &mut [Opened],
@@ -465,8 +466,7 @@ fn open_ring(index: usize, cells: RingCells, settings: &SimSettings) -> Opened {
     let RingCells { pool, places, addresses, supply } = cells;
     let (kernel, rx, fill) = SimKernel::new(Arc::clone(&pool), places.clone(), settings);
     let kernel = Arc::new(kernel);
-    let sender =
-        settings.forwards.then(|| SimTransmitter::new(Arc::clone(&pool), places, TX_SLOTS, settings));
+    let sender = settings.forwards.then(|| SimTransmitter::new(Arc::clone(&pool), places, settings));
     let refill = Refill::new(pool, addresses, supply, fill, kernel.clone());
     let mut refill = refill.expect("a new ring is not broken");
     let sender = sender.map(|(transmitter, tx, completions)| {

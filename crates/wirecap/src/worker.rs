@@ -208,13 +208,15 @@ impl Worker {
     ///
     /// As [`next_chunk`](Self::next_chunk).
     pub fn next_chunk_timeout(&mut self, longest: Duration) -> Result<Option<Chunk>, CaptureError> {
-        let deadline = Instant::now() + longest;
+        // There is none where that is longer than any clock goes.
+        let deadline = Instant::now().checked_add(longest);
         self.rest(longest)?;
         loop {
             if let Some(chunk) = self.try_next_chunk()? {
                 return Ok(Some(chunk));
             }
-            let left = deadline.saturating_duration_since(Instant::now());
+            let left =
+                deadline.map_or(longest, |deadline| deadline.saturating_duration_since(Instant::now()));
             if self.finished || left.is_zero() || self.waker.was_called() {
                 return Ok(None);
             }

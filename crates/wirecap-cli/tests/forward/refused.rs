@@ -48,6 +48,20 @@ fn what_cannot_be_is_refused_with_a_reason() {
 }
 
 #[test]
+fn an_alternative_name_is_as_good_as_the_proper_one() {
+    if !privileged() {
+        return;
+    }
+    let bed = Bed::new(1, 1500);
+    let (code, said) = run(&bed.inline.middle, "ip", "link property add dev left altname entrance");
+    assert_eq!(code, Some(0), "{said}");
+    let (code, said) = run(&bed.inline.middle, WIRECAP, "forward entrance right --duration 100ms -R 4");
+    assert!(code == Some(0) && said.contains("left to right: 0 packets"), "{said}");
+    let (code, said) = run(&bed.inline.middle, WIRECAP, "forward entrance left");
+    assert!(code == Some(2) && said.contains("itself"), "{said}");
+}
+
+#[test]
 fn without_the_privilege_it_says_which_one() {
     if !privileged() {
         return;

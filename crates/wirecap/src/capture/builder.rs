@@ -287,6 +287,7 @@ impl CaptureBuilder {
         if self.timestamps == Timestamps::Hardware {
             targets.iter().try_for_each(Target::check_hardware_clock)?;
         }
+        let workers = self.worker_count(&targets)?;
         let transmit_on = self.transmit_devices(&targets)?;
         let filters = targets.iter().map(Target::compile_filter).collect::<Result<Vec<_>, _>>()?;
         let geometry = self.geometry(&targets)?;
@@ -335,31 +336,32 @@ impl CaptureBuilder {
         }
         let forwarding =
             self.forwards().then(|| ports.open(&self, &rings, commons.as_ref(), geometry)).unzip();
-        let workers = self.workers.or(self.most_workers).unwrap_or(rings.len()).clamp(1, rings.len());
-        let group = self.group(rings, workers, interfaces.len())?;
+        let group = self.group(rings, workers);
         let running = Running { interfaces: attached, file: None, end: None };
         Capture::start(group, interfaces, running, forwarding, geometry, &self.pin)
     }
 
-    /// The buddy group of all rings, or one for each interface.
-    fn group(
-        &self,
-        rings: Vec<Arc<dyn Ring>>,
-        workers: usize,
-        interfaces: usize,
-    ) -> Result<Group, OpenError> {
-        if !self.group_per_interface {
-            return Ok(Group::new(rings, workers, self.mode, self.stuck_after));
-        }
-        if workers < interfaces {
+    /// How many workers share the rings of these targets.
+    fn worker_count(&self, targets: &[Target]) -> Result<usize, OpenError> {
+        let (rings, interfaces) = (targets.iter().map(Target::rings).sum(), targets.len());
+        let workers = self.workers.or(self.most_workers).unwrap_or(rings).clamp(1, rings);
+        if self.group_per_interface && workers < interfaces {
             return Err(OpenError::BadParameter {
                 parameter: "the number of workers",
                 value: workers as u64,
                 allowed: format!("{interfaces} or more: one for each interface's group"),
             });
         }
+        Ok(workers)
+    }
+
+    /// The buddy group of all rings, or one for each interface.
+    fn group(&self, rings: Vec<Arc<dyn Ring>>, workers: usize) -> Group {
+        if !self.group_per_interface {
+            return Group::new(rings, workers, self.mode, self.stuck_after);
+        }
         let parts = rings.iter().map(|ring| ring.identity().interface_index).collect();
-        Ok(Group::in_parts(rings, parts, workers, self.mode, self.stuck_after))
+        Group::in_parts(rings, parts, workers, self.mode, self.stuck_after)
     }
 
     fn open_file(&self, path: &Path) -> Result<Capture, OpenError> {

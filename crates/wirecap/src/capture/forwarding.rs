@@ -161,8 +161,8 @@ impl CaptureBuilder {
 
     /// Bytes of memory for new packets.
     pub(super) fn new_packets_bytes(&self, geometry: Geometry) -> u64 {
-        let cells = self.forwarding.new_packets.next_multiple_of(geometry.chunk_cells);
-        if self.forwards() { u64::from(cells) * u64::from(geometry.cell_bytes) } else { 0 }
+        let cells = u64::from(self.forwarding.new_packets).next_multiple_of(geometry.chunk_cells.into());
+        if self.forwards() { cells * u64::from(geometry.cell_bytes) } else { 0 }
     }
 }
 

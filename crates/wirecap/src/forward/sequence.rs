@@ -120,11 +120,8 @@ impl Sequence {
     }
 
     fn give_up_overdue(&self, state: &mut State) {
-        while state.parked > 0 {
-            let overdue = state.since.is_some_and(|since| since.elapsed() >= self.longest_wait);
-            if !overdue && state.slots.len() <= self.window {
-                return;
-            }
+        let is_overdue = |since: Instant| since.elapsed() >= self.longest_wait;
+        while state.slots.len() > self.window || state.since.is_some_and(is_overdue) {
             state.give_up();
         }
     }
@@ -166,7 +163,8 @@ impl State {
     #[cold]
     fn give_up(&mut self) {
         let parked = self.parked;
-        while self.parked == parked && !self.slots.is_empty() {
+        self.step();
+        while self.parked == parked && parked > 0 {
             self.step();
         }
         self.advance();
@@ -309,6 +307,15 @@ mod tests {
         assert_eq!(bench.marks(), [20]);
         bench.order.finish(2);
         assert_eq!(bench.marks(), [30]);
+    }
+
+    #[test]
+    fn a_chunk_that_is_held_for_ever_costs_no_more_than_the_window() {
+        let bench = Bench::new(LONG, 3);
+        (1..1000).for_each(|sequence| bench.order.finish(sequence));
+        assert!(lock(&bench.order.state).slots.len() <= 3);
+        bench.send(1000, 100);
+        assert_eq!(bench.marks(), [100]);
     }
 
     #[test]

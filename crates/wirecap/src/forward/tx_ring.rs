@@ -19,6 +19,10 @@ use crate::sync::{AtomicBool, AtomicU64, Mutex, Ordering, lock, try_lock};
 const CELLS_PER_KICK: u32 = 64;
 /// Completions are taken so many at a time.
 const COMPLETIONS_AT_ONCE: usize = 64;
+/// Frames that a call sends at least, unless the device takes no more.
+const FRAMES_PER_CALL: u32 = 32;
+/// Calls after which the kernel does not get on if none has shown that it took anything, however much there is.
+const CALLS_IN_VAIN_MAX: u32 = 8;
 
 /// What the kernel said when it was called to send.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -76,6 +80,8 @@ struct TxSide {
     bytes: u64,
     late: u64,
     dropped: PortDrops,
+    /// Packets at the head of the ring that were refused, and that the kernel has not shown to have taken.
+    refused_unseen: u64,
     /// Cells that the kernel will never take off the ring, to be given back.
     reclaimed: Vec<Descriptor>,
 }
@@ -112,6 +118,7 @@ impl TxRing {
             bytes: 0,
             late: 0,
             dropped: PortDrops::default(),
+            refused_unseen: 0,
             reclaimed: Vec::new(),
         };
         Self {
@@ -136,11 +143,21 @@ impl TxRing {
         self.down.store(side.down, Ordering::Relaxed);
         drop(side);
         if !reclaimed.is_empty() {
-            self.in_flight.fetch_sub(reclaimed.len() as u64, Ordering::Relaxed);
-            reclaimed.iter().for_each(|cell| _ = self.homes.pool().complete(cell.address));
-            self.homes.give_back(&reclaimed);
+            self.take_back(&reclaimed);
         }
         result
+    }
+
+    /// Takes cells back that were on the ring of an interface that is no more.
+    #[cold]
+    fn take_back(&self, cells: &[Descriptor]) {
+        self.collect();
+        // The first of them may have been sent and completed, though the ring did not show it.
+        let in_flight = self.in_flight.load(Ordering::Relaxed) as usize;
+        let cells = &cells[cells.len().saturating_sub(in_flight)..];
+        self.in_flight.fetch_sub(cells.len() as u64, Ordering::Relaxed);
+        cells.iter().for_each(|cell| _ = self.homes.pool().complete(cell.address));
+        self.homes.give_back(cells);
     }
 
     /// Takes completed cells, which must be some that were sent, until there are none or somebody else is at it.
@@ -210,7 +227,7 @@ impl TxSide {
             Ok(free) => Ok(free),
             Err(BrokenRing { .. }) => {
                 // The kernel never moves its index back; one that did is trusted with no more cells.
-                self.open = None;
+                self.let_go(Obstacle::Closed);
                 Err(Obstacle::Closed)
             }
         }
@@ -235,15 +252,16 @@ impl TxSide {
     }
 
     /// Calls the kernel until the ring is empty or it goes on by itself; `false` if it does not get on.
+    ///
+    /// What it took off the ring it shows at the end of a call; before Linux 6.17 only when it has done with all that it
+    /// has seen there, and looks for more, which may be some calls later.
     fn kick(&mut self) -> bool {
+        let mut in_vain = 0;
         loop {
             let Some(open) = &mut self.open else { return false };
-            let left = match open.ring.filled() {
-                Ok(left) => left,
-                Err(BrokenRing { .. }) => {
-                    self.open = None;
-                    return false;
-                }
+            let Ok(left) = open.ring.filled() else {
+                self.let_go(Obstacle::Closed);
+                return false;
             };
             if !self.down && (left == 0 || !open.ring.needs_wakeup()) {
                 return true;
@@ -251,32 +269,42 @@ impl TxSide {
             let kicked = open.kernel.kick();
             let left_now = open.ring.filled().unwrap_or(left);
             self.down = kicked == Kicked::Down;
+            in_vain += 1;
+            if left_now < left {
+                (in_vain, self.refused_unseen) = (0, 0);
+            }
             match kicked {
-                Kicked::Refused => self.dropped.refused += 1,
+                // Each refusal takes a packet off the ring.
+                Kicked::Refused if in_vain > left => return false,
+                Kicked::Refused => {
+                    self.dropped.refused += 1;
+                    self.refused_unseen += u64::from(in_vain > 0);
+                }
                 Kicked::Done | Kicked::More if left_now == 0 => return true,
-                Kicked::Done | Kicked::More if left_now == left => return false,
+                Kicked::Done if in_vain > 0 => return false,
+                Kicked::More if in_vain > (left / FRAMES_PER_CALL).min(CALLS_IN_VAIN_MAX) => return false,
                 Kicked::Done | Kicked::More => {}
                 Kicked::Down => return false,
                 Kicked::Gone => {
-                    self.lose_interface();
+                    self.gone = true;
+                    self.reclaimed = self.let_go(Obstacle::Down);
                     return false;
                 }
             }
         }
     }
 
-    /// The kernel will not look at the ring again: what is left on it comes back.
+    /// Lets go of the ring. What the kernel has not taken counts as dropped; returns those cells.
     #[cold]
-    fn lose_interface(&mut self) {
-        self.gone = true;
-        if let Some(mut open) = self.open.take() {
-            let start = self.reclaimed.len();
-            // A ring whose indices cannot be has nothing that could be told apart.
-            let _ = open.ring.take_back(&mut self.reclaimed);
-            let (packets, bytes) = amount_of(&self.reclaimed[start..]);
-            (self.placed, self.bytes) = (self.placed - packets, self.bytes - bytes);
-            self.dropped.down += packets;
-        }
+    fn let_go(&mut self, obstacle: Obstacle) -> Vec<Descriptor> {
+        let (left, bad) = (self.left(), self.bad());
+        let (packets, bytes) = amount_of(&left);
+        self.placed = self.placed.saturating_sub(packets + bad);
+        self.bytes = self.bytes.saturating_sub(bytes);
+        self.dropped.other += bad;
+        self.refuse(obstacle, packets);
+        self.open = None;
+        left
     }
 
     fn refuse(&mut self, obstacle: Obstacle, packets: u64) {
@@ -287,13 +315,16 @@ impl TxSide {
         }
     }
 
-    /// Packets on the ring that the kernel has not taken, and their bytes.
-    fn waiting(&mut self) -> (u64, u64) {
-        let Some(open) = &mut self.open else { return (0, 0) };
+    /// Cells on the ring that the kernel has not taken.
+    fn left(&mut self) -> Vec<Descriptor> {
         let mut cells = Vec::new();
-        // A ring whose indices cannot be has nothing that could be counted.
-        let _ = open.ring.not_taken(&mut cells);
-        amount_of(&cells)
+        if let Some(open) = &mut self.open {
+            // A ring whose indices cannot be has nothing that could be told apart.
+            let _ = open.ring.not_taken(&mut cells);
+        }
+        let packets = cells.split_inclusive(|cell| !cell.is_continued());
+        let refused = packets.take(self.refused_unseen as usize).map(<[_]>::len).sum();
+        cells.split_off(refused)
     }
 
     /// Packets that the kernel took and found wrong.
@@ -340,7 +371,7 @@ impl Outlet for TxRing {
         if self.completions.filled() > 0 && self.take_completed().is_err() {
             // Nothing that comes from there can be trusted any more, and nothing more is sent.
             self.refill.close_completions();
-            self.with(|side| side.open = None);
+            self.with(|side| side.let_go(Obstacle::Closed));
         }
     }
 
@@ -358,7 +389,7 @@ impl Outlet for TxRing {
 
     fn account(&self) -> PortAccount {
         let mut side = lock(&self.tx);
-        let ((waiting, waiting_bytes), bad) = (side.waiting(), side.bad());
+        let ((waiting, waiting_bytes), bad) = (amount_of(&side.left()), side.bad());
         let parked = self.parked.load(Ordering::Relaxed);
         let mut dropped = side.dropped;
         let sent = side.placed.saturating_sub(waiting + dropped.refused + bad);
@@ -378,13 +409,7 @@ impl Outlet for TxRing {
         self.collect();
         self.with(|side| {
             side.kick();
-            let ((waiting, bytes), bad) = (side.waiting(), side.bad());
-            side.bytes = side.bytes.saturating_sub(bytes);
-            side.placed = side.placed.saturating_sub(waiting + bad);
-            let reason = if side.down { &mut side.dropped.down } else { &mut side.dropped.other };
-            *reason += waiting;
-            side.dropped.other += bad;
-            side.open = None;
+            side.let_go(if side.down { Obstacle::Down } else { Obstacle::Closed });
         });
         self.collect();
         self.refill.close_completions();

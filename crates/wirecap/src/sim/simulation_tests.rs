@@ -94,6 +94,7 @@ fn random_config(random: &mut Random) -> SimulationConfig {
             warm: random.once_in(3).then(|| random.between(1, 64) as u32),
             elastic,
             forwards: !elastic && random.once_in(3),
+            ..SimSettings::default()
         },
         keeper: !random.once_in(4),
         sharing: if random.once_in(8) { Sharing::Push } else { Sharing::Pull },

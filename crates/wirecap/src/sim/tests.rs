@@ -68,7 +68,7 @@ fn settings(random: &mut Random) -> SimSettings {
         first_index: if random.once_in(2) { 0 } else { u32::MAX - random.below(100) as u32 },
         warm: random.once_in(2).then(|| random.between(1, 36) as u32),
         elastic: random.once_in(4),
-        forwards: false,
+        ..SimSettings::default()
     }
 }
 

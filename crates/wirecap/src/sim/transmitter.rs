@@ -45,12 +45,19 @@ pub struct SimTransmitter {
 #[derive(Debug)]
 struct State {
     tx: Consumer<Descriptor>,
+    /// How many cells on the tx ring it has seen and not taken. It shows what it took when there are none, and looks
+    /// for more.
+    seen: u32,
+    /// It does not show what it took at the end of a call.
+    shows_late: bool,
     completions: Producer<u64>,
     link: LinkState,
     /// Completions come only when they are asked for.
     late: bool,
     /// So many packets more are refused.
     refuses: usize,
+    /// How the interface is once they were.
+    link_then: Option<LinkState>,
     /// The cells of a packet that is not all there.
     begun: Vec<Descriptor>,
     /// Cells that were sent and are not completed.
@@ -65,19 +72,21 @@ impl SimTransmitter {
     pub(super) fn new(
         pool: Arc<Pool>,
         places: Places,
-        slots: u32,
         settings: &SimSettings,
     ) -> (Self, Producer<Descriptor>, Consumer<u64>) {
-        let (tx_producer, tx) = HeapRing::pair(slots, settings.first_index);
-        let (completions, completion_consumer) = HeapRing::pair(slots, settings.first_index);
+        let (tx_producer, tx) = HeapRing::pair(settings.tx_slots, settings.first_index);
+        let (completions, completion_consumer) = HeapRing::pair(settings.tx_slots, settings.first_index);
         // In copy mode nothing is sent unless the kernel is called.
         tx.set_needs_wakeup(true);
         let state = State {
             tx,
+            seen: 0,
+            shows_late: false,
             completions,
             link: LinkState::Up,
             late: false,
             refuses: 0,
+            link_then: None,
             begun: Vec::new(),
             in_device: VecDeque::new(),
             sent: Vec::new(),
@@ -86,12 +95,22 @@ impl SimTransmitter {
         (Self { pool, places, state: Mutex::new(state) }, tx_producer, completion_consumer)
     }
 
-    /// Makes the interface go up or down, stall or vanish. One that vanished does not come back.
+    /// Makes the interface go up or down, stall or vanish. One that vanished does not come back, and has completed what
+    /// it had.
     pub fn set_link(&self, link: LinkState) {
         let mut state = lock(&self.state);
+        if link == LinkState::Gone {
+            state.complete(self, usize::MAX);
+        }
         if state.link != LinkState::Gone {
             state.link = link;
         }
+    }
+
+    /// From now on the ring shows at the end of a call what that took, as since Linux 6.17, or it does so only when
+    /// the kernel looks for more, as before.
+    pub fn set_shows_late(&self, late: bool) {
+        lock(&self.state).shows_late = late;
     }
 
     /// From now on completions come only when they are [asked for](Self::complete), or again by themselves.
@@ -104,6 +123,11 @@ impl SimTransmitter {
     /// Refuses the next `packets` packets: they are dropped and completed.
     pub fn refuse(&self, packets: usize) {
         lock(&self.state).refuses += packets;
+    }
+
+    /// When no more packets are to be refused, the interface is so.
+    pub fn set_link_after_refusals(&self, link: LinkState) {
+        lock(&self.state).link_then = Some(link);
     }
 
     /// Completes up to `cells` cells that were sent, in any order that `pick` chooses among so many.
@@ -149,16 +173,25 @@ impl SimTransmitter {
 }
 
 impl State {
+    /// How many cells on the ring it knows of, once it has looked for more if it knew of none.
+    fn look(&mut self) -> u32 {
+        if self.seen == 0 {
+            self.tx.release();
+            self.seen = self.tx.available().expect("the application's half is sound");
+        }
+        self.seen
+    }
+
     /// Takes the next packet off the ring and sends it; whether it was refused. `None` if there is no whole one.
     fn send_next(&mut self, kernel: &SimTransmitter) -> Option<bool> {
         let mut cell = Vec::with_capacity(1);
         loop {
             cell.clear();
-            let taken = self.tx.take_into(&mut cell, 1).expect("the application's half is sound");
-            self.tx.release();
-            if taken == 0 {
+            if self.look() == 0 {
                 return None;
             }
+            self.tx.take_into(&mut cell, 1).expect("the application's half is sound");
+            self.seen -= 1;
             let ours =
                 kernel.pool.holds(&cell[0], 0) && kernel.places.take(kernel.pool.index_of(cell[0].address));
             if !ours {
@@ -173,6 +206,9 @@ impl State {
         self.in_device.extend(cells.iter().map(|cell| cell.address));
         let refused = self.refuses > 0;
         self.refuses -= usize::from(refused);
+        if self.refuses == 0 {
+            self.link = self.link_then.take().unwrap_or(self.link);
+        }
         if !refused {
             let bytes = |cell: &Descriptor| (cell.address, kernel.pool.bytes_of(cell).to_vec());
             self.sent.push(SentPacket { cells: cells.iter().map(bytes).collect() });
@@ -207,23 +243,32 @@ impl TxKernel for SimTransmitter {
             LinkState::Up => {}
             LinkState::Stalled => return Kicked::More,
             LinkState::Down => return Kicked::Down,
-            LinkState::Gone => return Kicked::Gone,
+            LinkState::Gone => {
+                // Whoever asks takes back what is left.
+                let left = state.tx.available().expect("the application's half is sound");
+                state.tx.take_into(&mut Vec::new(), left as usize).expect("so many are there");
+                return Kicked::Gone;
+            }
         }
         let before = state.tx.available().expect("the application's half is sound") as usize;
-        loop {
-            let left = state.tx.available().expect("the application's half is sound") as usize;
-            if left == 0 {
-                return Kicked::Done;
+        let kicked = loop {
+            if state.look() == 0 {
+                break Kicked::Done;
             }
+            let left = state.tx.available().expect("the application's half is sound") as usize;
             if before - left >= CELLS_PER_CALL || !state.may_send(left) {
-                return Kicked::More;
+                break Kicked::More;
             }
             match state.send_next(self) {
-                Some(true) => return Kicked::Refused,
+                Some(true) => break Kicked::Refused,
                 Some(false) => {}
-                None => return Kicked::Done,
+                None => break Kicked::Done,
             }
+        };
+        if !state.shows_late {
+            state.tx.release();
         }
+        kicked
     }
 
     fn bad_descriptors(&self) -> u64 {

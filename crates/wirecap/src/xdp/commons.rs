@@ -69,7 +69,7 @@ impl Commons {
         devices: impl IntoIterator<Item = &'a Device>,
     ) -> Result<Self, OpenError> {
         let cells = u64::from(ring.cells()) * rings as u64 + u64::from(new_packets);
-        check_cells(cells, "R x M x rings (cells of a capture that forwards)")?;
+        check_cells(cells, "R x M x rings + new packets (cells of a capture that forwards)")?;
         let chunks = ring.chunks * rings as u32 + new_packets.div_ceil(ring.chunk_cells);
         let pool = map_pool(ring, chunks)?;
         let mut addresses = pool.cell_addresses();

@@ -76,6 +76,57 @@ fn an_interface_that_is_down_costs_packets_and_no_cells_and_goes_on_when_it_is_u
     balanced(&bed.close(capture), sent, arrived);
 }
 
+/// An interface goes down, and at last vanishes, while frames are put on its ring: each is counted once, and its cell
+/// comes home once.
+#[test]
+fn an_interface_that_goes_under_traffic_keeps_its_books() {
+    if !privileged() {
+        return;
+    }
+    let _lock = loss_lock().unwrap();
+    let bed = Bed::new(1);
+    let (_, mut arrived) = bed.counters();
+    let (capture, mut worker, mut port) = open(&bed);
+    for round in 1..=10 {
+        let before = port.account().dropped.down;
+        let goes = if round == 10 { ["link", "delete", "b0"] } else { ["link", "set", "b0"] };
+        let deadline = Instant::now() + PATIENCE;
+        std::thread::scope(|scope| {
+            scope.spawn(|| bed.ip(&[&goes[..], if round == 10 { &[] } else { &["down"] }].concat()));
+            while port.account().dropped.down == before && Instant::now() < deadline {
+                for _ in 0..64 {
+                    let mut packet = port.build(60).expect("cells come back");
+                    packet.data_mut().fill(2);
+                    port.send(packet);
+                }
+                port.flush();
+            }
+        });
+        let account = port.account();
+        assert!(account.dropped.down > before, "{account:#?}");
+        assert_eq!(account.sent + account.dropped.total() + account.waiting, account.taken, "{account:#?}");
+        if round < 10 {
+            bed.ip(&["link", "set", "b0", "up"]);
+            until("the cable carries again", || is_running(&bed));
+        }
+        until("what waited is sent, or is back", || {
+            assert!(worker.try_next_chunk().unwrap().is_none());
+            port.account().waiting == 0
+        });
+        let account = port.account();
+        assert_eq!(account.sent + account.dropped.total(), account.taken, "{account:#?}");
+        if round < 10 {
+            assert_eq!(bed.arrived(&mut arrived), account.sent, "{account:#?}");
+        }
+    }
+    let new: Vec<_> = std::iter::from_fn(|| port.build(60)).collect();
+    assert_eq!(new.len(), 1024, "cells for new packets are missing or doubled");
+    drop((new, worker, port));
+    let ledger = bed.close(capture);
+    let account = ledger.ports[1].account;
+    assert_eq!(account.sent + account.dropped.total(), account.taken, "{account:#?}");
+}
+
 fn is_running(bed: &Bed) -> bool {
     let read = || Command::new("ip").args(["-br", "link", "show", "b0"]).output();
     let output = bed.at_middle(read).unwrap();

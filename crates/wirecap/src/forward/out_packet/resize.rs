@@ -84,7 +84,7 @@ impl OutPacket<'_> {
 
     /// How many bytes a cell can do without: the kernel takes no empty ones in a chain.
     fn to_spare(&self, cell: Descriptor) -> usize {
-        cell.len as usize - usize::from(self.is_fragmented())
+        (cell.len as usize).saturating_sub(usize::from(self.is_fragmented()))
     }
 
     /// Puts a VLAN tag (802.1Q) behind the MAC addresses, in front of those that are there. `tci` is its priority,
