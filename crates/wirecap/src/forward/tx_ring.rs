@@ -1,7 +1,7 @@
 //! The tx ring of one queue: cells go out as they are, and come back by the queue's completion ring.
 //!
-//! In copy mode the kernel sends only while it is called, up to 32 frames a call, and says of the last one whether
-//! the device refused it. What it did not take stays on the ring, for the next call.
+//! In copy mode the kernel sends only while it is called, a limited number of frames a call, and says of the last one
+//! whether the device refused it. What it did not take stays on the ring, for the next call.
 
 use std::fmt;
 use std::sync::Arc;
@@ -16,7 +16,7 @@ use crate::refill::Refill;
 use crate::sync::{AtomicBool, AtomicU64, Mutex, Ordering, lock, try_lock};
 
 /// Cells are put on the ring so many at a time: when the interface goes down no more are stuck there.
-const CELLS_PER_KICK: u32 = 64;
+pub(crate) const CELLS_PER_KICK: u32 = 64;
 /// Completions are taken so many at a time.
 const COMPLETIONS_AT_ONCE: usize = 64;
 /// Frames that a call sends at least, unless the device takes no more.
@@ -194,6 +194,8 @@ impl TxSide {
         if self.down {
             self.kick();
         }
+        let pool = ring.homes.pool();
+        pool.fetch(begin_of(cells));
         let mut stalled = false;
         while placed < cells.len() {
             let rest = &cells[placed..];
@@ -210,6 +212,8 @@ impl TxSide {
             }
             self.submit(ring, &rest[..fitting]);
             placed += fitting;
+            // While the kernel copies these.
+            pool.fetch(begin_of(&cells[placed..]));
             stalled = stalled || !self.kick();
         }
         placed
@@ -336,6 +340,11 @@ impl TxSide {
 /// How many packets `cells` hold, and bytes.
 fn amount_of(cells: &[Descriptor]) -> (u64, u64) {
     (packets_in(cells), cells.iter().map(|cell| u64::from(cell.len)).sum())
+}
+
+/// Those that are put on the ring next.
+fn begin_of(cells: &[Descriptor]) -> &[Descriptor] {
+    &cells[..cells.len().min(CELLS_PER_KICK as usize)]
 }
 
 /// How many of `cells` the whole packets at their beginning have that fit `room` cells.
