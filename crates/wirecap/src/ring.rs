@@ -30,6 +30,10 @@ pub(crate) trait Ring: Send + Sync + fmt::Debug {
     fn capacity(&self) -> u32;
     /// Packets that wait to be captured: a snapshot.
     fn backlog(&self) -> u32;
+    /// Whether no packets wait: a snapshot.
+    fn is_empty(&self) -> bool {
+        self.backlog() == 0
+    }
     /// Takes up to M packets, or nothing when none wait or the ring is closed.
     fn capture(&self) -> Result<Option<Chunk>, CaptureError>;
     /// As [`capture`](Self::capture), for a worker that the ring is not a home ring of: gives nothing

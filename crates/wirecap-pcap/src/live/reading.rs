@@ -301,7 +301,12 @@ impl Live {
         unsafe {
             match self.pollable {
                 // Chunks of a packet socket's ring are got without any call at which a thread could be cancelled.
-                Pollable::Socket(_) => self.take_chunk(|reader| caught(|| reader.worker().try_next_chunk())),
+                Pollable::Socket(_) => self.take_chunk(|reader| {
+                    // Mostly so: a read looks twice before it waits.
+                    caught(|| {
+                        if reader.worker().is_idle() { Ok(None) } else { reader.worker().try_next_chunk() }
+                    })
+                }),
                 Pollable::Several(_) => {
                     self.take_chunk(|reader| guarded(|| reader.worker().try_next_chunk()))
                 }

@@ -105,6 +105,11 @@ impl Blocks {
         Some(OpenBlock { blocks: Arc::clone(self), index, rest, next: start + first, left })
     }
 
+    /// Whether the kernel has handed over the block that is next to be opened.
+    pub(crate) fn is_next_filled(&self) -> bool {
+        matches!(self.turn(self.next.load(Ordering::Relaxed)), Turn::Filled(_))
+    }
+
     /// How many blocks the kernel has handed over that were not opened yet.
     pub(crate) fn filled(&self) -> u32 {
         let next = self.next.load(Ordering::Relaxed);
@@ -474,10 +479,10 @@ mod tests {
     #[cfg_attr(miri, ignore = "miri has no memfd")]
     fn packets_come_out_with_their_tags_lengths_and_times() {
         let (blocks, mut kernel) = ring();
-        assert!(blocks.open_next().is_none());
+        assert!(blocks.open_next().is_none() && !blocks.is_next_filled());
         let tagged = Given { tag: Some((0x88a8, 0x2007)), ..plain(60) };
         kernel.hand_over(&[plain(60), tagged, plain(1), plain(150)]);
-        assert_eq!((blocks.filled(), blocks.waiting()), (1, 4));
+        assert_eq!((blocks.filled(), blocks.waiting(), blocks.is_next_filled()), (1, 4, true));
         let mut block = blocks.open_next().unwrap();
         let taken = block.take(3, 200, &mut Sieve::default());
         assert_eq!((taken.len(), taken.bytes, taken.super_packets), (3, 160 + 164 + 101, 0));

@@ -231,6 +231,10 @@ impl Ring for PacketRing {
             + self.open_packets.load(Ordering::Relaxed).min(chunk_cells)
     }
 
+    fn is_empty(&self) -> bool {
+        self.open_packets.load(Ordering::Relaxed) == 0 && !self.blocks.is_next_filled()
+    }
+
     fn capture(&self) -> Result<Option<Chunk>, CaptureError> {
         self.capture_from(&mut lock(&self.side), false)
     }
