@@ -528,7 +528,7 @@ int wirecap_port_flush(wirecap_port *port);
 struct wirecap_port_account {
     uint64_t taken;                 /* packets that were handed in and not left waiting for a flush */
     uint64_t sent;                  /* packets that the kernel took; what becomes of them then it does not tell */
-    uint64_t bytes;                 /* of the packets sent, waiting and refused */
+    uint64_t bytes;                 /* of the packets sent; with the engine xdp also of those refused */
     uint64_t dropped_ring_full;     /* the tx ring had no room: the device did not keep up */
     uint64_t dropped_refused;       /* the device, or its peer, had no room */
     uint64_t dropped_down;          /* the interface was down, or gone */

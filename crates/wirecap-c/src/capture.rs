@@ -101,16 +101,14 @@ extern "C" fn wirecap_stop(capture: Handle<Opened>) -> c_int {
 #[unsafe(no_mangle)]
 unsafe extern "C" fn wirecap_close(capture: Handle<Opened>, ledger: *mut Handle<Books>) -> c_int {
     call(|| {
-        if !ledger.is_null() {
-            // SAFETY: the header says that there is room for a handle.
-            unsafe { Room::at(ledger, "ledger") }?.put(Handle::null());
-        }
+        // SAFETY: the header says that there is room for a handle, or it is null.
+        let room = unsafe { Room::at(ledger, "ledger") }.ok();
+        room.iter().for_each(|room| room.put(Handle::null()));
         let Opened { capture, workers, .. } = capture.take()?;
         let last = capture.close();
         drop(workers);
-        if !ledger.is_null() {
-            // SAFETY: the same.
-            unsafe { Room::at(ledger, "ledger") }?.put(Handle::keep(Books::new(last))?);
+        if let Some(room) = room {
+            room.put(Handle::keep(Books::new(last))?);
         }
         Ok(Status::Ok)
     })

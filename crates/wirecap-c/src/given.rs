@@ -34,8 +34,12 @@ pub(crate) unsafe fn list<'a, T>(first: *const T, count: usize, name: &str) -> R
     match (first.is_null(), count) {
         (_, 0) => Ok(&[]),
         (true, _) => Err(missing(name)),
+        // What an error's -1 becomes.
+        _ if count > isize::MAX as usize / size_of::<T>() => {
+            Err(Failure::new(Status::Argument, format!("{name} cannot have a length of {count}")))
+        }
         // SAFETY: the caller's promise.
-        (false, _) => Ok(unsafe { slice::from_raw_parts(first, count) }),
+        _ => Ok(unsafe { slice::from_raw_parts(first, count) }),
     }
 }
 
@@ -54,7 +58,7 @@ impl<T> Room<T> {
     }
 
     /// Puts the result there.
-    pub(crate) fn put(self, value: T) {
+    pub(crate) fn put(&self, value: T) {
         // SAFETY: the promise of `at`. What was there is overwritten, whatever it was.
         unsafe { self.0.write(value) }
     }

@@ -15,9 +15,6 @@ use crate::failure::{Failure, Status, call, handle, quick};
 use crate::given::Room;
 use crate::registry::{Handle, Kept, Registry, try_lock};
 
-/// As good as without end, and short enough to be added to the time of day.
-const FOREVER: Duration = Duration::from_secs(1 << 32);
-
 /// A worker, and who may use it.
 pub(crate) struct Worker {
     /// Locked while one thread waits for a chunk.
@@ -60,7 +57,7 @@ impl Worker {
         let mut engine = self.alone()?;
         let chunk = match timeout_ns {
             0 => engine.try_next_chunk(),
-            ..0 => engine.next_chunk_timeout(FOREVER),
+            ..0 => engine.next_chunk_timeout(Duration::MAX),
             1.. => engine.next_chunk_timeout(Duration::from_nanos(timeout_ns as u64)),
         };
         match chunk? {
@@ -98,19 +95,18 @@ unsafe extern "C" fn wirecap_next(
     call(|| {
         // SAFETY: the header says that there is room for a handle, or it is null.
         let room = unsafe { Room::at(chunk, "chunk") }?;
+        room.put(Handle::null());
         // Another thread may close the handle while this one waits.
         let worker = Arc::clone(&*worker.read()?);
-        let (status, chunk) = match worker.ask(timeout_ns) {
-            Ok(Asked::Chunk(chunk)) => {
+        match worker.ask(timeout_ns)? {
+            Asked::Chunk(chunk) => {
                 let ring_name = worker.ring_names[chunk.ring_index()];
-                (Ok(Status::Ok), Handle::keep(Held { chunk, ring_name })?)
+                room.put(Handle::keep(Held { chunk, ring_name })?);
+                Ok(Status::Ok)
             }
-            Ok(Asked::Nothing) => (Ok(Status::None), Handle::null()),
-            Ok(Asked::Ended) => (Ok(Status::End), Handle::null()),
-            Err(failure) => (Err(failure), Handle::null()),
-        };
-        room.put(chunk);
-        status
+            Asked::Nothing => Ok(Status::None),
+            Asked::Ended => Ok(Status::End),
+        }
     })
 }
 

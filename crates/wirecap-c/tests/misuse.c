@@ -57,8 +57,9 @@ static void no_handles(void) {
               && wirecap_ring_count(NULL) == handle && wirecap_ring_name(NULL, 0) == NULL
               && wirecap_backlogs(NULL, &backlog, 1) == handle && wirecap_worker_count(NULL) == handle
               && wirecap_worker_open(NULL, 0) == NULL && wirecap_ledger_read(NULL) == NULL && says("the capture is null"));
+    chunk = (wirecap_chunk *)&info;
     check("no worker",
-          wirecap_worker_close(NULL) == handle && wirecap_next(NULL, 0, &chunk) == handle
+          wirecap_worker_close(NULL) == handle && wirecap_next(NULL, 0, &chunk) == handle && !chunk
               && wirecap_worker_fd(NULL) == handle && wirecap_worker_wake(NULL) == handle);
     check("no chunk",
           wirecap_chunk_describe(NULL, &info) == handle && wirecap_chunk_packets(NULL, 0, &packet, 1) == handle

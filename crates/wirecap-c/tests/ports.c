@@ -161,7 +161,8 @@ int main(int argc, char **argv) {
     if (engine == WIRECAP_ENGINE_XDP) {
         check("a packet of the program's own", status == 0 && wirecap_port_flush(port) == 0 && back(frame, 100) == 64 && frame[63] == 0x17);
         static char huge[100000];
-        check("that is too long", wirecap_send(port, huge, sizeof huge) == WIRECAP_ERROR_ARGUMENT && wirecap_send(port, NULL, 60) == WIRECAP_ERROR_ARGUMENT);
+        check("that is too long", wirecap_send(port, huge, sizeof huge) == WIRECAP_ERROR_ARGUMENT
+                  && wirecap_send(port, huge, SIZE_MAX) == WIRECAP_ERROR_ARGUMENT && wirecap_send(port, NULL, 60) == WIRECAP_ERROR_ARGUMENT);
     } else {
         check("no packet of the program's own", status == WIRECAP_ERROR_UNSUPPORTED && says("xdp"));
     }
