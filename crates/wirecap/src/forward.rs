@@ -52,4 +52,4 @@ pub(crate) use outlet::Outlet;
 pub(crate) use packet_outlet::PacketOutlet;
 pub(crate) use port::{BATCH_PACKETS_MAX, SHORTEST_FRAME};
 pub(crate) use sequence::Sequence;
-pub(crate) use tx_ring::{Kicked, TxKernel, TxRing};
+pub(crate) use tx_ring::{CELLS_PER_KICK, Kicked, TxKernel, TxRing};

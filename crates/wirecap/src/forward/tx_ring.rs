@@ -1,7 +1,7 @@
 //! The tx ring of one queue: cells go out as they are, and come back by the queue's completion ring.
 //!
-//! In copy mode the kernel sends only while it is called, up to 32 frames a call, and says of the last one whether
-//! the device refused it. What it did not take stays on the ring, for the next call.
+//! In copy mode the kernel sends only while it is called, a limited number of frames a call, and says of the last one
+//! whether the device refused it. What it did not take stays on the ring, for the next call.
 
 use std::fmt;
 use std::sync::Arc;
@@ -16,7 +16,7 @@ use crate::refill::Refill;
 use crate::sync::{AtomicBool, AtomicU64, Mutex, Ordering, lock, try_lock};
 
 /// Cells are put on the ring so many at a time: when the interface goes down no more are stuck there.
-const CELLS_PER_KICK: u32 = 64;
+pub(crate) const CELLS_PER_KICK: u32 = 64;
 /// Completions are taken so many at a time.
 const COMPLETIONS_AT_ONCE: usize = 64;
 

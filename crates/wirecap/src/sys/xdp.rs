@@ -2,6 +2,7 @@
 
 #![allow(unsafe_code)]
 
+use std::ffi::c_int;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
@@ -20,11 +21,15 @@ use rustix::net::{
 use crate::kernel_ring::{Consumer, Producer, SharedRing};
 use crate::pool::Descriptor;
 use crate::sys::memory::{Mapping, Memory};
+use crate::sys::option::set_option;
 
 const RX_RING: u64 = libc::XDP_PGOFF_RX_RING as u64;
 const TX_RING: u64 = libc::XDP_PGOFF_TX_RING as u64;
 const FILL_RING: u64 = libc::XDP_UMEM_PGOFF_FILL_RING;
 const COMPLETION_RING: u64 = libc::XDP_UMEM_PGOFF_COMPLETION_RING;
+
+/// `XDP_MAX_TX_SKB_BUDGET` (`linux/if_xdp.h`).
+const XDP_MAX_TX_SKB_BUDGET: c_int = 9;
 
 /// The kernel keeps this much in front of every frame in a cell (`XDP_PACKET_HEADROOM`), so a frame
 /// may be as long as a cell less this.
@@ -158,7 +163,13 @@ impl XdpSocket {
         Ok(sockopt::xdp_statistics(self)?)
     }
 
-    /// Has the kernel send what is on the tx ring: in copy mode up to 32 frames.
+    /// In copy mode a [`kick`](Self::kick) sends up to `frames` from now on, which is no more than the tx ring has
+    /// room for. Kernels before 6.17 refuse.
+    pub(crate) fn set_frames_per_kick(&self, frames: u32) -> io::Result<()> {
+        set_option(self, libc::SOL_XDP, XDP_MAX_TX_SKB_BUDGET, &frames)
+    }
+
+    /// Has the kernel send what is on the tx ring: in copy mode up to 32 frames, unless something else was set.
     pub(crate) fn kick(&self) -> Result<(), Errno> {
         send(self, &[], SendFlags::DONTWAIT).map(drop)
     }

@@ -9,7 +9,7 @@ use rustix::io::Errno;
 
 use crate::device::Device;
 use crate::error::OpenError;
-use crate::forward::{Homes, Kicked, Outlet, TxKernel, TxRing};
+use crate::forward::{CELLS_PER_KICK, Homes, Kicked, Outlet, TxKernel, TxRing};
 use crate::kernel_ring::Producer;
 use crate::pool::Descriptor;
 use crate::refill::Refill;
@@ -37,6 +37,8 @@ impl TxSocket {
         let socket = XdpSocket::new().map_err(|source| system("open an AF_XDP socket", source))?;
         let ring = socket.make_tx_ring(TX_SLOTS);
         let ring = ring.map_err(|source| system("make the tx ring of an AF_XDP socket", source))?;
+        // An older kernel is called twice as often.
+        let _ = socket.set_frames_per_kick(CELLS_PER_KICK);
         Ok(Self { queue, ring, socket })
     }
 
