@@ -3,6 +3,7 @@
 #![allow(unsafe_code)]
 
 use std::io;
+use std::ptr::NonNull;
 
 use crate::cell_check::CellCheck;
 use crate::sys::memory::{Memory, Pages};
@@ -110,6 +111,18 @@ impl Pool {
         }
     }
 
+    /// Fetches the bytes of `cells` into this core's cache. Whoever reads one after the other waits for each that
+    /// another core received, or that is in no cache; the fetches go on side by side.
+    pub(crate) fn fetch(&self, cells: &[Descriptor]) {
+        for cell in cells {
+            let end = cell.address + u64::from(cell.len);
+            for address in (cell.address & !(LINE_BYTES - 1)..end).step_by(LINE_BYTES as usize) {
+                // SAFETY: it lies in the pool, which is as many lines.
+                prefetch(unsafe { self.memory.base().add(address as usize) });
+            }
+        }
+    }
+
     /// The number of the cell that `address` lies in.
     pub(crate) fn index_of(&self, address: u64) -> usize {
         (address / u64::from(self.geometry.cell_bytes)) as usize
@@ -161,6 +174,21 @@ impl Pool {
         let in_cells = spread < u64::from(self.geometry.cell_bytes) && signs >> 63 == 0;
         (in_pool && in_cells).then_some(bytes)
     }
+}
+
+/// Bytes of a line of the processor's cache.
+const LINE_BYTES: u64 = 64;
+
+/// Has the processor fetch a line into its cache, if it has an instruction for that.
+#[inline]
+fn prefetch(line: NonNull<u8>) {
+    #[cfg(all(target_arch = "x86_64", not(miri)))]
+    // SAFETY: it reads nothing that a program could see, wherever it points.
+    unsafe {
+        core::arch::x86_64::_mm_prefetch::<{ core::arch::x86_64::_MM_HINT_T0 }>(line.as_ptr().cast());
+    }
+    #[cfg(not(all(target_arch = "x86_64", not(miri))))]
+    let _ = line;
 }
 
 #[cfg(all(test, not(loom)))]

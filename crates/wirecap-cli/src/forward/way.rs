@@ -1,6 +1,5 @@
 //! What each worker does: takes chunks, and sends their packets on where they are to go.
 
-use std::hint::black_box;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -119,7 +118,6 @@ impl Lane<'_> {
             arrivals.clear();
             arrivals.extend(chunk.iter().flat_map(|packet| packet.timestamp()).map(Timestamp::unix_nanos));
         }
-        warm(&chunk);
         let mut no_room = 0;
         for mut packet in chunk.drain() {
             match self.way.changes.make(&mut packet) {
@@ -140,16 +138,4 @@ impl Lane<'_> {
 
 fn unix_nanos() -> u64 {
     SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_nanos() as u64
-}
-
-/// Bytes of a line of the processor's cache.
-const LINE_BYTES: usize = 64;
-
-/// Reads a byte of every line of the packets. The core that received them has them in its cache, and this one waits
-/// for each; but these reads wait side by side, while the kernel, which copies one packet after the other,
-/// would wait for each packet anew.
-fn warm(chunk: &Chunk) {
-    let lines = |fragment: &[u8]| fragment.iter().step_by(LINE_BYTES).fold(0, |all, byte| all ^ byte);
-    let fragments = chunk.iter().flat_map(|packet| packet.fragments());
-    black_box(fragments.fold(0, |all, fragment| all ^ lines(fragment)));
 }

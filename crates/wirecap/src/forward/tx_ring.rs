@@ -177,6 +177,8 @@ impl TxSide {
         if self.down {
             self.kick();
         }
+        let pool = ring.homes.pool();
+        pool.fetch(begin_of(cells));
         let mut stalled = false;
         while placed < cells.len() {
             let rest = &cells[placed..];
@@ -193,6 +195,8 @@ impl TxSide {
             }
             self.submit(ring, &rest[..fitting]);
             placed += fitting;
+            // While the kernel copies these.
+            pool.fetch(begin_of(&cells[placed..]));
             stalled = stalled || !self.kick();
         }
         placed
@@ -305,6 +309,11 @@ impl TxSide {
 /// How many packets `cells` hold, and bytes.
 fn amount_of(cells: &[Descriptor]) -> (u64, u64) {
     (packets_in(cells), cells.iter().map(|cell| u64::from(cell.len)).sum())
+}
+
+/// Those that are put on the ring next.
+fn begin_of(cells: &[Descriptor]) -> &[Descriptor] {
+    &cells[..cells.len().min(CELLS_PER_KICK as usize)]
 }
 
 /// How many of `cells` the whole packets at their beginning have that fit `room` cells.
