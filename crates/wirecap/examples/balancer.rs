@@ -36,7 +36,7 @@ fn take_chunks(worker: &mut Worker, front: &mut Port, backs: &mut [Port]) -> Res
     let count = backs.len() as u64;
     while let Some(mut chunk) = worker.next_chunk()? {
         if chunk.interface_index() > 0 {
-            chunk.drain().for_each(|packet| front.send(packet));
+            front.send_all(chunk.drain());
             front.flush();
             continue;
         }

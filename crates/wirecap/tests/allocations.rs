@@ -89,11 +89,14 @@ fn forward(worker: &mut Worker, port: &mut Port, packets: u64) -> u64 {
     while taken < packets {
         let mut chunk = worker.next_chunk_timeout(Duration::from_secs(10)).unwrap().expect("packets come");
         taken += chunk.len() as u64;
-        for mut packet in chunk.drain() {
+        let half = chunk.len() / 2;
+        let mut packets = chunk.drain();
+        for mut packet in packets.by_ref().take(half) {
             assert!(packet.timestamp().is_some());
             packet.push_vlan(5).unwrap();
             port.send(packet);
         }
+        port.send_all(packets);
         if let Some(new) = port.build(60) {
             port.send(new);
         }

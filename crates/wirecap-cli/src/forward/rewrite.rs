@@ -79,6 +79,11 @@ impl Changes {
         Ok(interfaces.iter().map(changes).collect())
     }
 
+    /// Whether packets pass as they are.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
     /// Makes the changes. A packet without a VLAN tag has none to be taken away or set.
     #[inline]
     pub(crate) fn make(&self, packet: &mut OutPacket<'_>) -> Result<(), NoRoom> {

@@ -118,6 +118,19 @@ impl Lane<'_> {
             arrivals.clear();
             arrivals.extend(chunk.iter().flat_map(|packet| packet.timestamp()).map(Timestamp::unix_nanos));
         }
+        if self.way.changes.is_empty() {
+            self.port.send_all(chunk.drain());
+        } else {
+            self.change(&mut chunk);
+        }
+        self.port.flush();
+        if treatment.latency {
+            let now = unix_nanos();
+            arrivals.iter().for_each(|arrival| self.latency.note(now.saturating_sub(*arrival)));
+        }
+    }
+
+    fn change(&mut self, chunk: &mut Chunk) {
         let mut no_room = 0;
         for mut packet in chunk.drain() {
             match self.way.changes.make(&mut packet) {
@@ -125,13 +138,8 @@ impl Lane<'_> {
                 Err(_) => no_room += 1,
             }
         }
-        self.port.flush();
         if no_room > 0 {
             self.way.no_room.fetch_add(no_room, Ordering::Relaxed);
-        }
-        if treatment.latency {
-            let now = unix_nanos();
-            arrivals.iter().for_each(|arrival| self.latency.note(now.saturating_sub(*arrival)));
         }
     }
 }

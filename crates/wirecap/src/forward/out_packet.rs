@@ -221,8 +221,7 @@ impl<'a> OutPacket<'a> {
         let cells = self.cells();
         for (index, cell) in cells.iter().enumerate() {
             let options = if index + 1 < cells.len() { CONTINUED } else { 0 };
-            let given = cell.replace(Descriptor { address: GONE, ..Descriptor::default() });
-            to.push(Descriptor { options, ..given });
+            to.push(Descriptor { options, ..give_away(cell) });
         }
     }
 
@@ -334,6 +333,12 @@ impl<'a> OutPacket<'a> {
         }
         copy
     }
+}
+
+/// Gives a cell away that is a packet by itself.
+pub(super) fn give_away(cell: &Cell<Descriptor>) -> Descriptor {
+    let given = cell.replace(Descriptor { address: GONE, ..Descriptor::default() });
+    Descriptor { options: 0, ..given }
 }
 
 fn in_memory(base: NonNull<u8>, address: u64) -> NonNull<u8> {

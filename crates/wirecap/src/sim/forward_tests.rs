@@ -41,9 +41,8 @@ struct Given {
 }
 
 impl Given {
-    fn of(packet: &OutPacket<'_>, number: Option<u64>) -> Self {
-        let cells = packet.fragments().map(|bytes| (bytes.as_ptr().addr(), bytes.to_vec())).collect();
-        Self { cells, number }
+    fn of<'a>(fragments: impl Iterator<Item = &'a [u8]>, number: Option<u64>) -> Self {
+        Self { cells: fragments.map(|bytes| (bytes.as_ptr().addr(), bytes.to_vec())).collect(), number }
     }
 }
 
@@ -153,9 +152,16 @@ impl Schedule {
     /// Sends some packets of a chunk, keeps some, and drops the others.
     fn drain(&mut self) {
         let Some(mut chunk) = self.random.take(&mut self.held) else { return };
-        let lane = chunk.ring_index();
+        let (lane, mut rest) = (chunk.ring_index(), Vec::new());
         let keeps = self.random.once_in(3);
-        for mut packet in chunk.drain() {
+        // Up to here one by one, the rest together.
+        let apart = if self.random.once_in(2) { usize::MAX } else { self.random.below(4) as usize };
+        for packet in chunk.iter().skip(apart) {
+            let number = u64::from_ne_bytes(*packet.data().first_chunk().unwrap());
+            rest.push(Given::of(packet.fragments(), Some(number)));
+        }
+        let mut packets = chunk.drain();
+        for mut packet in packets.by_ref().take(apart) {
             let number = u64::from_ne_bytes(*packet.data().first_chunk().unwrap());
             assert_eq!(packet.timestamp(), Some(Timestamp::from_unix_nanos(number)));
             let cells = packet.fragments().count();
@@ -170,16 +176,19 @@ impl Schedule {
                     packet.grow_head(HEADROOM_BYTES as usize).unwrap().fill(7);
                     assert_eq!(packet.timestamp(), Some(Timestamp::from_unix_nanos(number)));
                     self.taken += 1;
-                    self.given[lane].push_back(Given::of(&packet, Some(number)));
+                    self.given[lane].push_back(Given::of(packet.fragments(), Some(number)));
                     self.port.send(packet);
                 }
                 _ => {
                     self.taken += 1;
-                    self.given[lane].push_back(Given::of(&packet, Some(number)));
+                    self.given[lane].push_back(Given::of(packet.fragments(), Some(number)));
                     self.port.send(packet);
                 }
             }
         }
+        self.taken += rest.len() as u64;
+        self.given[lane].extend(rest);
+        self.port.send_all(packets);
         // The chunk may go before or after the flush, or stay.
         match self.random.below(3) {
             0 => drop(chunk),
@@ -192,7 +201,7 @@ impl Schedule {
     }
 
     fn send(&mut self, lane: usize, packet: OutPacket<'_>) {
-        self.given[lane].push_back(Given::of(&packet, None));
+        self.given[lane].push_back(Given::of(packet.fragments(), None));
         self.taken += 1;
         self.port.send(packet);
     }
@@ -316,7 +325,7 @@ fn receive(capture: &SimCapture, packets: u64) {
 
 fn pass_on(worker: &mut SimWorker, port: &mut Port) {
     while let Answer::Chunk { mut chunk, .. } = worker.ask(Duration::ZERO).unwrap() {
-        chunk.drain().for_each(|packet| port.send(packet));
+        port.send_all(chunk.drain());
         port.flush();
     }
 }

@@ -114,7 +114,7 @@ pub(crate) fn one_way() -> CaptureBuilder {
 
 /// Sends a chunk as it is.
 pub(crate) fn pass_on(chunk: &mut Chunk, port: &mut Port) {
-    chunk.drain().for_each(|packet| port.send(packet));
+    port.send_all(chunk.drain());
     port.flush();
 }
 

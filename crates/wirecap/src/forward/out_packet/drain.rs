@@ -28,6 +28,11 @@ impl<'a> Drain<'a> {
         let cell_bytes = origin.home.cell_bytes().map(u64::from);
         Self { cells, packets, fragmented, origin, cell_bytes }
     }
+
+    /// The cells of what is left, if each is a packet by itself and may come home by itself, and where they come from.
+    pub(in crate::forward) fn plain(&self) -> Option<(&'a [Cell<Descriptor>], &'a Origin)> {
+        (!self.fragmented && self.cell_bytes.is_some()).then_some((self.cells, self.origin))
+    }
 }
 
 impl<'a> Iterator for Drain<'a> {
