@@ -1,20 +1,18 @@
 //! `wirecap capture`: records packets to a savefile.
 
-use std::fs::{self, File};
-use std::io;
-use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use clap::{Args, ValueEnum};
 use wirecap::filter::FilterRequest;
-use wirecap::savefile::{self, FileSink, Format, Sink, StreamSink, WriteError};
+use wirecap::savefile::{self, FileSink, Format, Sink, WriteError};
 use wirecap::{Capture, Chunk, Ledger, Packet, Timestamp, Timestamps, Worker, grouped};
 
 use crate::failure::Failure;
 use crate::filter::{FilterOptions, filtered};
 use crate::merge::Merge;
 use crate::options::CaptureOptions;
+use crate::output;
 use crate::progress::Progress;
 use crate::recording;
 use crate::size;
@@ -90,41 +88,17 @@ const MERGE_PAUSE: Duration = Duration::from_millis(1);
 const IDLE_PAUSE: Duration = Duration::from_millis(200);
 
 pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
-    if is_standard_output(&arguments.write) {
-        if arguments.options.json {
-            let message = "--json prints on standard output, which -w - uses; write to a file instead";
-            return Err(Failure::Usage(message.to_owned()));
-        }
-        // The bare descriptor: the standard library's own buffering would cut the blocks at line ends.
-        let output =
-            StreamSink::new(File::from(io::stdout().as_fd().try_clone_to_owned()?), "standard output");
+    if output::is_standard_output(&arguments.write) {
+        let output = output::savefile(arguments.options.json)?;
         return record(arguments, |_| Ok(output));
     }
-    check_directory(&arguments.write)?;
+    output::check_directory(&arguments.write)?;
     record(arguments, |path| {
         FileSink::create(path).map_err(|source| {
             let message = format!("cannot write to {}: {source}", path.display());
             Failure::Failed(message.into())
         })
     })
-}
-
-fn is_standard_output(path: &Path) -> bool {
-    path.as_os_str() == "-"
-}
-
-/// Notices a wrong path before the interface is touched.
-fn check_directory(path: &Path) -> Result<(), Failure> {
-    let directory = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
-    let problem = |text: String| Err(Failure::Failed(text.into()));
-    if path.is_dir() {
-        return problem(format!("{} is a directory; name a file in it", path.display()));
-    }
-    match fs::metadata(directory) {
-        Ok(metadata) if metadata.is_dir() => Ok(()),
-        Ok(_) => problem(format!("{} is not a directory", directory.display())),
-        Err(error) => problem(format!("cannot write to directory {}: {error}", directory.display())),
-    }
 }
 
 fn record<S: Sink>(
@@ -148,15 +122,7 @@ fn record<S: Sink>(
         eprintln!("{}", recorder.summary(&arguments.write));
     }
     options.report(&ledger)?;
-    match outcome {
-        // Whoever read the pipe has seen enough: the usual end of a pipe.
-        Err(Failure::Failed(error)) if is_broken_pipe(error.as_ref()) => Ok(()),
-        outcome => outcome,
-    }
-}
-
-fn is_broken_pipe(error: &(dyn std::error::Error + 'static)) -> bool {
-    matches!(error.downcast_ref(), Some(WriteError::BrokenPipe { .. }))
+    output::unless_broken_pipe(outcome)
 }
 
 /// Takes chunks from one worker and writes their packets to a savefile.
@@ -316,8 +282,11 @@ impl<S: Sink> Recorder<S> {
 
     fn summary(&self, path: &Path) -> String {
         let (packets, bytes) = (self.writer.packets(), self.writer.file_bytes());
-        let name =
-            if is_standard_output(path) { "standard output".to_owned() } else { path.display().to_string() };
+        let name = if output::is_standard_output(path) {
+            "standard output".to_owned()
+        } else {
+            path.display().to_string()
+        };
         let surplus = match self.surplus {
             0 => String::new(),
             surplus => format!("; {} more arrived before the capture was stopped", grouped(surplus)),

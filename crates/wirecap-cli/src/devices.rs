@@ -1,10 +1,13 @@
 //! `wirecap devices`: what can be captured, and how `--engine auto` would do it.
 
+use std::io::{self, Write};
+
 use clap::Args;
 use serde_json::json;
 use wirecap::device::{self, Device, Engine};
 
 use crate::failure::Failure;
+use crate::output;
 
 /// List the interfaces, with their queues and the engine that auto takes, and why
 #[derive(Debug, Args)]
@@ -17,11 +20,10 @@ pub(crate) struct Arguments {
 pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
     let devices = device::devices()?;
     if arguments.json {
-        println!("{}", serde_json::Value::from_iter(devices.iter().map(in_json)));
+        output::print(serde_json::Value::from_iter(devices.iter().map(in_json)))
     } else {
-        print!("{}", table(&devices));
+        output::printed(write!(io::stdout(), "{}", table(&devices)))
     }
-    Ok(())
 }
 
 const HEADING: [&str; 7] = ["name", "state", "driver", "rx queues", "MTU", "speed", "addresses"];

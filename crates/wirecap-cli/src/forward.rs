@@ -20,6 +20,7 @@ use wirecap::{Capture, CaptureError, DEFAULT_SNAP_LEN, Interface, Reception, Tim
 
 use crate::failure::Failure;
 use crate::options::{self, EngineOptions};
+use crate::output;
 use crate::signals::stop_on_signals;
 use crate::size;
 use crate::weight::{Weight, WeightOptions};
@@ -124,9 +125,10 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
             Some(Weight::new(options, expression, DEFAULT_SNAP_LEN)?)
         }
     };
+    let mirror = arguments.mirror.as_deref();
+    mirror.map(Mirror::check).transpose()?;
     let capture = arguments.open(&names)?;
     let egresses = ways.iter().map(|way| Egress::find(&way.to)).collect::<Result<_, _>>()?;
-    let mirror = arguments.mirror.as_deref();
     let mirror = mirror.map(|path| Mirror::create(path, &capture, arguments.timestamps())).transpose()?;
     stop_on_signals(capture.stopper())?;
     arguments.engine.describe(&capture, "forwarding");
@@ -153,7 +155,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
     }
     report.show();
     if arguments.json {
-        println!("{}", report.json()?);
+        output::print(report.json()?)?;
     }
     outcome?;
     mirrored.transpose()?;
@@ -211,6 +213,10 @@ impl Arguments {
         });
         if a == b {
             return Err(Failure::Usage(format!("{a} cannot be forwarded to itself; name two interfaces")));
+        }
+        if self.one_way && self.b.contains('@') {
+            let message = format!("--one-way: nothing is received on {b}; name it without queues");
+            return Err(Failure::Usage(message));
         }
         Ok([a, b])
     }

@@ -15,6 +15,7 @@ use wirecap_testbed::{
 };
 
 use crate::failure::Failure;
+use crate::output;
 use crate::sending::{Via, Watch, counted, find, mac, per_second, takes_xdp_frames};
 use crate::signals::Interruption;
 use crate::size;
@@ -139,20 +140,22 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
         Via::Auto if !takes_xdp_frames(&device) => Via::Xdp,
         via => via,
     };
-    let (via, sent) = send(via, arguments.duration, &interface, &traffic, &shares, &interruption)?;
+    let watch = Watch { device: &device, duration: arguments.duration, interruption: &interruption };
+    let (via, sent, watched) = send(via, &watch, &interface, &traffic, &shares)?;
     let report = Report {
         interface: &interface.name,
         via,
         frames: sent.iter().map(|queue| queue.frames).sum(),
         duration: sent.iter().map(|queue| queue.duration).max().unwrap_or_default(),
-        counted: counted(&mut counters, sent.iter().map(|queue| queue.frames).sum())?.frames,
+        counted: counted(&mut counters, sent.iter().map(|queue| queue.frames).sum())
+            .map(|counted| counted.frames),
         sent,
     };
     eprintln!("{report}");
     if arguments.json {
-        println!("{}", report.json());
+        output::print(report.json())?;
     }
-    Ok(())
+    watched
 }
 
 /// Divides frames and rate among the queues.
@@ -181,34 +184,35 @@ fn shares(arguments: &Arguments, interface: &Interface) -> Result<Vec<Share>, Fa
     Ok((0..).zip(queues).map(share).collect())
 }
 
-/// Sends all shares at once, and says which way was taken.
+/// What was sent, by which way, and why that ended too early.
+type Outcome = (Via, Vec<SentOnQueue>, Result<(), Failure>);
+
+/// Sends all shares at once.
 fn send(
     via: Via,
-    duration: Option<Duration>,
+    watch: &Watch<'_>,
     interface: &Interface,
     traffic: &Traffic,
     shares: &[Share],
-    interruption: &Interruption,
-) -> Result<(Via, Vec<SentOnQueue>), Failure> {
-    let watch = Watch { duration, interruption };
+) -> Result<Outcome, Failure> {
     if via != Via::Xdp {
         let mut generator = Generator::new(interface, traffic)?;
         if via == Via::Kernel || shares.iter().all(|share| generator.reaches(share.queue)) {
             let loads: Vec<Load> =
                 shares.iter().map(|share| Load::new(share.queue, share.frames).at(share.rate)).collect();
-            return Ok((Via::Kernel, to_the_end(&watch, generator.start(&loads)?)?));
+            return to_the_end(Via::Kernel, watch, generator.start(&loads)?);
         }
     }
     let senders = shares.iter().map(|share| AfXdpSender::on(interface, share.queue));
     let run = XdpRun::start(senders.collect::<Result<_, SetupError>>()?, traffic, shares);
-    Ok((Via::Xdp, to_the_end(&watch, run)?))
+    to_the_end(Via::Xdp, watch, run)
 }
 
 /// Waits until it has finished, or the watch ends it.
-fn to_the_end(watch: &Watch<'_>, run: impl Running) -> Result<Vec<SentOnQueue>, SendError> {
-    watch.wait(|| run.is_finished(), || run.frames());
+fn to_the_end(via: Via, watch: &Watch<'_>, run: impl Running) -> Result<Outcome, Failure> {
+    let watched = watch.wait(|| run.is_finished(), || run.frames());
     run.stop();
-    run.outcome()
+    Ok((via, run.outcome()?, watched))
 }
 
 impl Running for Run<'_> {
@@ -241,7 +245,8 @@ struct Report<'a> {
     frames: u64,
     duration: Duration,
     sent: Vec<SentOnQueue>,
-    counted: u64,
+    /// By the interface, if it is still there.
+    counted: Option<u64>,
 }
 
 impl Report<'_> {
@@ -275,7 +280,7 @@ impl fmt::Display for Report<'_> {
                 writeln!(f, "queue {}: {} frames, {rate}frames/s", sent.queue, grouped(sent.frames))?;
             }
         }
-        let missing = self.frames.saturating_sub(self.counted);
+        let missing = self.frames.saturating_sub(self.counted.unwrap_or(0));
         if missing > 0 {
             let (missing, interface) = (grouped(missing), self.interface);
             write!(f, "{interface}'s own counters do not know of {missing} of them")?;

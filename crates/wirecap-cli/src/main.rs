@@ -1,5 +1,8 @@
 //! The `wirecap` command: records, counts, forwards and sends packets, and the lab.
 
+#[macro_use]
+mod output;
+
 mod capture;
 mod count;
 mod demo;

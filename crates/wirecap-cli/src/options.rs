@@ -10,6 +10,7 @@ use wirecap::{
 
 use crate::failure::Failure;
 use crate::interfaces::Interfaces;
+use crate::output;
 use crate::signals::stop_on_signals;
 use crate::size;
 
@@ -79,7 +80,7 @@ pub(crate) struct EngineOptions {
     buffer: Option<u64>,
 
     /// T: advanced mode; idle workers help a ring whose backlog exceeds this share of its pool
-    #[arg(short = 'T', long, value_name = "PERCENT", conflicts_with = "basic")]
+    #[arg(short = 'T', long, value_name = "PERCENT", value_parser = size::number, conflicts_with = "basic")]
     threshold: Option<f64>,
 
     /// Basic mode: every worker reads its own rings only (the default)
@@ -186,7 +187,7 @@ impl CaptureOptions {
     pub(crate) fn report(&self, ledger: &Ledger) -> Result<(), Failure> {
         show(ledger);
         if self.json {
-            println!("{}", serde_json::to_string(ledger)?);
+            output::print(serde_json::to_string(ledger)?)?;
         }
         Ok(())
     }

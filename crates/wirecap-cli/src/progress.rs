@@ -1,10 +1,11 @@
 //! The live line of a long command, on a terminal only.
 
-use std::io::{self, IsTerminal, Write};
+use std::io::{self, IsTerminal};
 use std::time::{Duration, Instant};
 
 use wirecap::{Capture, grouped};
 
+use crate::screen::replace_line;
 use crate::size;
 
 const INTERVAL: Duration = Duration::from_secs(1);
@@ -30,15 +31,14 @@ impl LiveLine {
 
     /// Replaces the line.
     pub(crate) fn show(&mut self, text: &str) {
-        eprint!("\r\x1b[K{text}");
-        let _ = io::stderr().flush();
+        replace_line(text);
         (self.shown, self.last) = (true, Instant::now());
     }
 
     /// Removes the line.
     pub(crate) fn clear(&mut self) {
         if std::mem::take(&mut self.shown) {
-            eprint!("\r\x1b[K");
+            replace_line("");
         }
     }
 }

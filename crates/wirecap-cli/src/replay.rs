@@ -1,5 +1,6 @@
 //! `wirecap replay`: sends the packets of a savefile.
 
+use std::os::unix::fs::FileTypeExt;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -7,12 +8,13 @@ use clap::{ArgGroup, Args, ValueEnum};
 use serde_json::json;
 use wirecap::device::Device;
 use wirecap::grouped;
-use wirecap::savefile::Reader;
+use wirecap::savefile::{ReadError, Reader};
 use wirecap_lab::play::{KernelOutlet, Outlet, Pace, Schedule, XdpOutlet};
 use wirecap_lab::recording::{Cut, Reading, Recording, Settings};
 use wirecap_testbed::{Counters, Interface, Namespace, SetupError};
 
 use crate::failure::Failure;
+use crate::output;
 use crate::sending::{
     PlayReport, SpreadOptions, Via, Watch, check_queues, counted, find, mac, takes_xdp_frames,
 };
@@ -27,7 +29,7 @@ use crate::size;
 #[derive(Debug, Args)]
 #[command(group(ArgGroup::new("pace").args(["speed", "rate", "top"])))]
 pub(crate) struct Arguments {
-    /// The savefile: pcapng or pcap, also compressed by gzip or Zstandard
+    /// The savefile: pcapng or pcap, also compressed by gzip or Zstandard; /dev/stdin reads from a pipe
     file: PathBuf,
 
     /// Interface to send on
@@ -116,6 +118,40 @@ impl Arguments {
         }
     }
 
+    /// Why the file cannot be read, and which it is: there may be many in a script.
+    fn unreadable(&self, error: ReadError) -> Failure {
+        match error {
+            error @ ReadError::Open { .. } => error.into(),
+            error => {
+                let file = self.file.display();
+                Failure::Failed(format!("{file}: {}", Failure::from(error)).into())
+            }
+        }
+    }
+
+    /// Whether the file can be read once only.
+    fn is_pipe(&self) -> bool {
+        self.file.metadata().is_ok_and(|metadata| metadata.file_type().is_fifo())
+    }
+
+    /// What is wrong with options that are right by themselves.
+    fn check(&self) -> Result<(), Failure> {
+        let usage = |message: &str| Err(Failure::Usage(message.to_owned()));
+        if self.spread.is_given() && self.spread.queues.is_none() {
+            return usage("--key is that of a spread; say over how many --queues");
+        }
+        if self.via == Via::Kernel && self.spread.queues.is_some_and(|queues| queues > 1) {
+            return usage("--via kernel sends on one queue; leave out --queues or use --via xdp");
+        }
+        if self.duration.is_some_and(|duration| duration.is_zero()) {
+            return usage("--duration must be longer than 0");
+        }
+        if self.rounds != 1 && self.is_pipe() {
+            return usage("a pipe can be read only once; leave out --loop or name a file");
+        }
+        Ok(())
+    }
+
     fn settings(&self, interface: &Interface, via: Via) -> Settings {
         let frame_bytes_max = match via {
             Via::Kernel => interface.frame_bytes_max().min(KernelOutlet::FRAME_BYTES_MAX),
@@ -132,7 +168,11 @@ impl Arguments {
             own_mac: interface.mac,
             frame_bytes_max,
             cut: self.cut.into(),
-            preload_bytes_max: if self.pace() == Pace::Top { PRELOAD_BYTES_MAX } else { 0 },
+            preload_bytes_max: if self.pace() == Pace::Top && !self.is_pipe() {
+                PRELOAD_BYTES_MAX
+            } else {
+                0
+            },
         }
     }
 }
@@ -141,47 +181,41 @@ impl Arguments {
 const PRELOAD_BYTES_MAX: usize = 1 << 30;
 
 pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
-    if arguments.spread.is_given() && arguments.spread.queues.is_none() {
-        return Err(Failure::Usage("--key is that of a spread; say over how many --queues".to_owned()));
-    }
-    if arguments.via == Via::Kernel && arguments.spread.queues.is_some_and(|queues| queues > 1) {
-        let message = "--via kernel sends on one queue; leave out --queues or use --via xdp";
-        return Err(Failure::Usage(message.to_owned()));
-    }
+    arguments.check()?;
     let device = find(&arguments.interface)?;
     check_queues(&device, arguments.spread.queues.unwrap_or(1))?;
     let interface = Interface::find(&Namespace::current()?, &device.name)?;
     // A file that is none is said to be so before anything is opened to send it.
-    drop(Reader::open(&arguments.file)?);
+    let reader = Reader::open(&arguments.file).map_err(|error| arguments.unreadable(error))?;
     let (via, mut outlet) = open_outlet(arguments, &device, &interface)?;
-    let recording = Recording::open(&arguments.file, arguments.settings(&interface, via))?;
+    let recording = Recording::new(reader, &arguments.file, arguments.settings(&interface, via));
+    let recording = recording.map_err(|error| arguments.unreadable(error))?;
     if let Some(reason) = device.carries_host_traffic() {
         eprintln!("warning: {} carries traffic of this host ({reason})", interface.name);
     }
     let mut counters = Counters::of(&interface)?;
     let interruption = Interruption::watch()?;
-    let watch = Watch { duration: arguments.duration, interruption: &interruption };
+    let watch = Watch { device: &device, duration: arguments.duration, interruption: &interruption };
     let timed = arguments.pace() != Pace::Top;
-    let (played, recording) = watch.play(recording, &mut outlet, timed);
+    let (played, recording, watched) = watch.play(recording, &mut outlet, timed);
     let report = Report {
         sending: PlayReport {
             interface: &interface.name,
             of: Some(arguments.file.display().to_string()),
             via,
-            counted: counted(&mut counters, played.frames())?,
+            counted: counted(&mut counters, played.frames()),
             played: &played,
         },
         reading: recording.reading(),
     };
     eprintln!("{report}");
     if arguments.json {
-        println!("{}", report.json());
+        output::print(report.json())?;
     }
     let nothing_sent = report.nothing_sent(&arguments.file);
-    match (recording.into_error(), played.error) {
-        (Some(error), _) => Err(error.into()),
-        (None, Some(error)) => Err(error.into()),
-        (None, None) => nothing_sent,
+    match recording.into_error() {
+        Some(error) => Err(arguments.unreadable(error)),
+        None => watched.and(nothing_sent),
     }
 }
 

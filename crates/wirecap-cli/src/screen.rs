@@ -31,12 +31,16 @@ impl<W: Write> Screen<W> {
         writeln!(self.stream, "{line}")
     }
 
-    /// Writes lines, on a terminal in the place of those that were last drawn. They must not be longer
-    /// than it is wide.
+    /// Writes lines, on a terminal in the place of those that were last drawn, and no further than it is wide.
     pub(crate) fn redraw(&mut self, lines: &[String]) -> io::Result<()> {
         self.erase()?;
-        lines.iter().try_for_each(|line| self.line(line))?;
-        self.drawn_lines = if self.is_terminal { lines.len() } else { 0 };
+        let text: String = lines.iter().flat_map(|line| [line, "\n"]).collect();
+        if self.is_terminal {
+            self.stream.write_all(unwrapped(&text).as_bytes())?;
+            self.drawn_lines = lines.len();
+        } else {
+            self.stream.write_all(text.as_bytes())?;
+        }
         self.stream.flush()
     }
 
@@ -80,6 +84,18 @@ impl<W: Write> Screen<W> {
     }
 }
 
+/// Writes in the place of the line that a terminal on standard error is at, and no further than it is wide.
+pub(crate) fn replace_line(text: &str) {
+    // A terminal that went away is no matter.
+    let _ = io::stderr().write_all(format!("\r\x1b[K{}", unwrapped(text)).as_bytes());
+}
+
+/// The text such that a terminal cuts off what it has no room for: a line that goes on in the next one is not where
+/// it is looked for when it is to be replaced. To be written in one piece, or the terminal may stay so.
+fn unwrapped(text: &str) -> String {
+    format!("\x1b[?7l{text}\x1b[?7h")
+}
+
 /// Whether the terminal's user reads UTF-8, by the variables that decide it.
 fn has_utf8() -> bool {
     let set = |name| env::var(name).ok().filter(|value: &String| !value.is_empty());
@@ -108,7 +124,19 @@ mod tests {
         screen.redraw(&["c".to_owned()]).unwrap();
         screen.keep();
         screen.redraw(&["d".to_owned()]).unwrap();
-        assert_eq!(String::from_utf8(screen.stream).unwrap(), "a\nb\n\x1b[2A\x1b[Jc\nd\n");
+        let drawn = String::from_utf8(screen.stream).unwrap().replace("\x1b[?7l", "").replace("\x1b[?7h", "");
+        assert_eq!(drawn, "a\nb\n\x1b[2A\x1b[Jc\nd\n");
+    }
+
+    #[test]
+    fn a_drawing_is_never_wider_than_the_terminal_and_all_else_wraps_again() {
+        let mut screen = screen();
+        screen.redraw(&["wide".to_owned()]).unwrap();
+        screen.line("a line to stay").unwrap();
+        assert_eq!(String::from_utf8(screen.stream).unwrap(), "\x1b[?7lwide\n\x1b[?7ha line to stay\n");
+        let mut file = Screen { is_terminal: false, ..self::screen() };
+        file.redraw(&["a".to_owned(), "b".to_owned()]).unwrap();
+        assert_eq!(String::from_utf8(file.stream).unwrap(), "a\nb\n");
     }
 
     #[test]

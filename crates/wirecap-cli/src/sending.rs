@@ -6,11 +6,11 @@ use std::time::{Duration, Instant};
 
 use clap::{Args, ValueEnum};
 use serde_json::{Value, json};
-use wirecap::device::{Device, XdpFeatures};
+use wirecap::device::{Device, Presence, XdpFeatures};
 use wirecap::{OpenError, RingName, grouped};
 use wirecap_lab::play::{Control, Outlet, Played, Source, play};
 use wirecap_lab::traffic::{HashKey, Rss};
-use wirecap_testbed::{Counters, SetupError};
+use wirecap_testbed::Counters;
 
 use crate::failure::Failure;
 use crate::progress::Progress;
@@ -43,7 +43,7 @@ impl fmt::Display for Via {
 #[derive(Debug, Clone, Copy, Args)]
 pub(crate) struct SpreadOptions {
     /// Spread flows over this many queues, as a NIC's RSS would: on a veth a frame arrives at the queue it is sent on
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=128))]
     pub(crate) queues: Option<u32>,
 
     /// Key of the hash that spreads: the one drivers come with (the default), or one by which both directions
@@ -76,6 +76,8 @@ impl SpreadOptions {
 
 /// Longest time between two looks at the clock.
 const GLANCE: Duration = Duration::from_millis(20);
+/// Longest time between two looks at the interface.
+const PRESENCE_INTERVAL: Duration = Duration::from_millis(200);
 /// How long an interface's counters may take to show what was sent.
 const COUNTERS_DELAY: Duration = Duration::from_millis(500);
 
@@ -110,15 +112,26 @@ pub(crate) fn check_queues(device: &Device, queues: u32) -> Result<(), Failure> 
 
 /// When to end.
 pub(crate) struct Watch<'a> {
+    pub(crate) device: &'a Device,
     pub(crate) duration: Option<Duration>,
     pub(crate) interruption: &'a Interruption,
 }
 
 impl Watch<'_> {
-    /// Shows how sending gets on until it has finished, or time or a signal end it.
-    pub(crate) fn wait(&self, is_finished: impl Fn() -> bool, frames: impl Fn() -> u64) {
+    /// Shows how sending gets on until it has finished, or time or a signal end it. That the interface is gone is a
+    /// failure: what the kernel makes itself it goes on making.
+    pub(crate) fn wait(
+        &self,
+        is_finished: impl Fn() -> bool,
+        frames: impl Fn() -> u64,
+    ) -> Result<(), Failure> {
         let (started, mut progress) = (Instant::now(), Progress::new());
+        let mut looked = started;
         while !is_finished() {
+            if looked.elapsed() >= PRESENCE_INTERVAL {
+                looked = Instant::now();
+                self.check_presence()?;
+            }
             let left = self.duration.map(|duration| duration.saturating_sub(started.elapsed()));
             if left.is_some_and(|left| left.is_zero()) || self.interruption.came() {
                 break;
@@ -126,16 +139,34 @@ impl Watch<'_> {
             thread::sleep(left.unwrap_or(GLANCE).min(GLANCE));
             progress.tick_sent(frames());
         }
+        Ok(())
     }
 
-    /// Plays a source to its end, or to that of this watch.
-    pub(crate) fn play<S: Source>(&self, source: S, outlet: &mut impl Outlet, timed: bool) -> (Played, S) {
+    fn check_presence(&self) -> Result<(), Failure> {
+        let name = &self.device.name;
+        let gone = |message: String| Err(Failure::Failed(message.into()));
+        match self.device.presence()? {
+            Presence::Gone => gone(format!("{name} was removed: nothing can be sent on it any more")),
+            Presence::Down => gone(format!("{name} is down: nothing can be sent on it any more")),
+            _ => Ok(()),
+        }
+    }
+
+    /// Plays a source to its end, or to that of this watch, and says why it ended before.
+    pub(crate) fn play<S: Source>(
+        &self,
+        source: S,
+        outlet: &mut impl Outlet,
+        timed: bool,
+    ) -> (Played, S, Result<(), Failure>) {
         let control = Control::default();
         thread::scope(|scope| {
             let playing = scope.spawn(|| play(source, outlet, timed, &control));
-            self.wait(|| playing.is_finished(), || control.frames());
+            let watched = self.wait(|| playing.is_finished(), || control.frames());
             control.stop();
-            playing.join().expect("a playing thread")
+            let (mut played, source) = playing.join().expect("a playing thread");
+            let failed = played.error.take();
+            (played, source, failed.map_or(watched, |error| Err(error.into())))
         })
     }
 }
@@ -149,13 +180,13 @@ pub(crate) struct Counted {
     pub(crate) lost: u64,
 }
 
-/// What the interface has counted, once that is as many as were handed to it.
-pub(crate) fn counted(counters: &mut Counters, frames: u64) -> Result<Counted, SetupError> {
+/// What the interface has counted, once that is as many as were handed to it; nothing if it is gone.
+pub(crate) fn counted(counters: &mut Counters, frames: u64) -> Option<Counted> {
     let deadline = Instant::now() + COUNTERS_DELAY;
     loop {
-        let grown = counters.since_start()?;
+        let grown = counters.since_start().ok()?;
         if grown.handed_over() >= frames || Instant::now() >= deadline {
-            return Ok(Counted { frames: grown.handed_over(), lost: grown.tx_dropped });
+            return Some(Counted { frames: grown.handed_over(), lost: grown.tx_dropped });
         }
         thread::sleep(GLANCE);
     }
@@ -181,7 +212,8 @@ pub(crate) struct PlayReport<'a> {
     pub(crate) of: Option<String>,
     pub(crate) via: Via,
     pub(crate) played: &'a Played,
-    pub(crate) counted: Counted,
+    /// Nothing if the interface is gone.
+    pub(crate) counted: Option<Counted>,
 }
 
 impl PlayReport<'_> {
@@ -204,8 +236,8 @@ impl PlayReport<'_> {
             "duration_s": played.duration.as_secs_f64(),
             "frames_per_s": per_second(played.frames(), played.duration),
             "bits_per_s": per_second(played.bytes * 8, played.duration),
-            "counted_by_interface": self.counted.frames,
-            "lost_by_interface": self.counted.lost,
+            "counted_by_interface": self.counted.map(|counted| counted.frames),
+            "lost_by_interface": self.counted.map(|counted| counted.lost),
             "lateness_us": lateness,
             "queues": played.queues.iter().enumerate().map(queue).collect::<Vec<_>>(),
         })
@@ -221,13 +253,21 @@ impl fmt::Display for PlayReport<'_> {
                 writeln!(f, "queue {queue}: {} frames", grouped(*frames))?;
             }
         }
-        if self.counted.lost > 0 {
-            let lost = grouped(self.counted.lost);
-            writeln!(f, "{interface} lost {lost} of them: on a veth, the other end had no room for them")?;
+        let counted = self.counted.unwrap_or(Counted { frames: 0, lost: 0 });
+        if counted.lost > 0 {
+            let lost = grouped(counted.lost);
+            writeln!(
+                f,
+                "{interface} lost {lost} of them: on a veth, the other end is down or had no room for them"
+            )?;
         }
-        let unknown = played.frames().saturating_sub(self.counted.frames);
+        let unknown = played.frames().saturating_sub(counted.frames);
         if unknown > 0 {
-            writeln!(f, "{interface}'s own counters do not know of {} of them", grouped(unknown))?;
+            write!(f, "{interface}'s own counters do not know of {} of them", grouped(unknown))?;
+            if self.via == Via::Kernel {
+                write!(f, ": does the other end receive XDP frames? if not, try --via xdp")?;
+            }
+            writeln!(f)?;
         }
         if let Some(late) = played.lateness {
             let (median, most, max) = (late.median, late.percentile_99, late.max);

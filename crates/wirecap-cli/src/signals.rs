@@ -22,9 +22,17 @@ pub(crate) struct Interruption(Arc<AtomicBool>);
 impl Interruption {
     /// Watches for signals.
     pub(crate) fn watch() -> io::Result<Self> {
+        Self::watch_and(|| {})
+    }
+
+    /// Watches for signals, and does this at the first.
+    pub(crate) fn watch_and(answer: impl FnOnce() + Send + 'static) -> io::Result<Self> {
         let interruption = Self::default();
         let noticed = interruption.clone();
-        on_signal(move || noticed.0.store(true, Ordering::Relaxed))?;
+        on_signal(move || {
+            noticed.0.store(true, Ordering::Relaxed);
+            answer();
+        })?;
         Ok(interruption)
     }
 

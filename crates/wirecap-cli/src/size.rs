@@ -18,6 +18,9 @@ pub(crate) fn bytes(text: &str) -> Result<u64, String> {
     number.checked_mul(1 << shift).ok_or_else(|| "it is too large".to_owned())
 }
 
+/// So long that nobody waits for its end, and so short that its nanoseconds can be counted in 64 bits.
+const HOURS_MAX: f64 = 1e6;
+
 /// A time with an optional unit: `10` (seconds), `10s`, `500ms`, `5m`, `1h`.
 pub(crate) fn duration(text: &str) -> Result<Duration, String> {
     let digits = text.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(text.len());
@@ -30,7 +33,11 @@ pub(crate) fn duration(text: &str) -> Result<Duration, String> {
         _ => return Err(format!("{unit:?} is not a unit; write ms, s, m or h")),
     };
     let number: f64 = number.parse().map_err(|_| "it does not begin with a number".to_owned())?;
-    Duration::try_from_secs_f64(number * seconds).map_err(|error| error.to_string())
+    let seconds = number * seconds;
+    if seconds > HOURS_MAX * 3600.0 {
+        return Err("it must not be longer than 1000000h".to_owned());
+    }
+    Duration::try_from_secs_f64(seconds).map_err(|error| error.to_string())
 }
 
 /// A number per second with an optional unit: `500`, `10k`, `1.5M`. Powers of 1,000; at least 1.
@@ -51,6 +58,12 @@ pub(crate) fn rate(text: &str) -> Result<u64, String> {
     } else {
         Err("it must lie between 1 and 1000G".to_owned())
     }
+}
+
+/// A number, of those that are one.
+pub(crate) fn number(text: &str) -> Result<f64, String> {
+    let number = text.parse().ok().filter(|number: &f64| number.is_finite());
+    number.ok_or_else(|| "it is not a number".to_owned())
 }
 
 /// Bytes for people: `1.0 GiB`.
@@ -96,7 +109,8 @@ mod tests {
         assert_eq!(duration("1.5s"), Ok(Duration::from_millis(1500)));
         assert_eq!(duration("250ms"), Ok(Duration::from_millis(250)));
         assert_eq!(duration("2h"), Ok(Duration::from_secs(7200)));
-        for bad in ["", "s", "1d", "-1s"] {
+        assert_eq!(duration("1000000h"), Ok(Duration::from_secs(3_600_000_000)));
+        for bad in ["", "s", "1d", "-1s", ".", "1000001h", "99999999999999999999999"] {
             assert!(duration(bad).is_err(), "{bad} was taken");
         }
     }
@@ -109,6 +123,14 @@ mod tests {
         assert_eq!(rate("14.88M"), Ok(14_880_000));
         for bad in ["", "0", "0.1", "-1", "k", "1X", "1e3", "2000G"] {
             assert!(rate(bad).is_err(), "{bad} was taken");
+        }
+    }
+
+    #[test]
+    fn numbers_are_finite() {
+        assert_eq!((number("60"), number("0.5")), (Ok(60.0), Ok(0.5)));
+        for bad in ["", "nan", "inf", "-inf", "6O", "60%"] {
+            assert!(number(bad).is_err(), "{bad} was taken");
         }
     }
 

@@ -11,6 +11,9 @@ use wirecap::savefile::LinkType;
 
 use crate::failure::Failure;
 
+/// The longest that an application waits for a packet.
+const COST_NS_MAX: u64 = 1_000_000_000;
+
 /// How heavy the application is.
 #[derive(Debug, Clone, Copy, Args)]
 pub(crate) struct WeightOptions {
@@ -18,8 +21,8 @@ pub(crate) struct WeightOptions {
     #[arg(short = 'x', long, value_name = "TIMES", default_value_t = 0)]
     times: u32,
 
-    /// Wait so many nanoseconds for each packet, once per chunk, instead of computing
-    #[arg(long, value_name = "NANOSECONDS", default_value_t = 0)]
+    /// Wait so many nanoseconds for each packet, once per chunk, instead of computing; a second at most
+    #[arg(long, value_name = "NANOSECONDS", default_value_t = 0, value_parser = clap::value_parser!(u64).range(..=COST_NS_MAX))]
     cost: u64,
 }
 

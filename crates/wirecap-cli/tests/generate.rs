@@ -3,6 +3,7 @@
 mod common;
 
 use std::collections::BTreeMap;
+use std::process::Command;
 use std::thread;
 
 use common::{Bed, Finished, arriving, start, wait_until, wirecap, wirecap_unprivileged};
@@ -170,6 +171,9 @@ fn a_models_savefile_is_the_same_for_the_same_seed() {
     let (standard, json) = write("first", "--model standard --seed 1 --duration 200ms");
     assert_eq!(standard, write("second", "--model standard --seed 1 --duration 200ms").0);
     assert_ne!(standard, write("third", "--model standard --seed 2 --duration 200ms").0);
+    let mut piped = Command::new(env!("CARGO_BIN_EXE_wirecap"));
+    let piped = piped.args("generate -w - --model standard --duration 200ms".split(' ')).output().unwrap();
+    assert!(piped.status.success() && piped.stdout == standard);
     let mut reader = wirecap::savefile::Reader::new(std::io::Cursor::new(standard)).unwrap();
     let mut packets = vec![0; json["queues"].as_array().unwrap().len()];
     while let Some(record) = reader.next_record().unwrap() {

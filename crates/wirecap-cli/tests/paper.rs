@@ -122,4 +122,39 @@ fn a_directory_that_cannot_be_written_is_one_clear_error() {
     assert_eq!(output.status.code(), Some(1));
     let error = String::from_utf8(output.stderr).unwrap();
     assert!(error.starts_with("wirecap: cannot write") && error.contains("file: File exists"), "{error}");
+    // One that is there, before anything has taken any time.
+    let output = lab("paper", Path::new("/proc"), &["--only=figure-14"]);
+    assert_eq!(output.status.code(), Some(1));
+    let error = String::from_utf8(output.stderr).unwrap();
+    assert!(error.starts_with("wirecap: cannot write /proc: "), "{error}");
+}
+
+#[test]
+fn whoever_stops_reading_what_it_says_does_not_stop_it() {
+    let directory = tempfile::tempdir().unwrap();
+    let mut running = Command::new(env!("CARGO_BIN_EXE_wirecap"))
+        .args(["lab", "paper", "--quick", "--only=figure-14,fusco-deri", "-o"])
+        .arg(directory.path())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    drop((running.stdout.take(), running.stderr.take()));
+    assert_eq!(running.wait().unwrap().code(), Some(0));
+    assert!(directory.path().join("paper.html").exists());
+}
+
+#[test]
+fn a_list_that_cannot_be_written_is_a_failure() {
+    let full = fs::OpenOptions::new().write(true).open("/dev/full").unwrap();
+    let list = Command::new(env!("CARGO_BIN_EXE_wirecap"))
+        .args(["lab", "paper", "--list"])
+        .stdout(full)
+        .output()
+        .unwrap();
+    let error = String::from_utf8(list.stderr).unwrap();
+    assert!(
+        list.status.code() == Some(1) && error.contains("cannot write to standard output: No space"),
+        "{error}"
+    );
 }

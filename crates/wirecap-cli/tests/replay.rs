@@ -321,7 +321,7 @@ fn what_makes_no_sense_is_refused_and_nothing_is_sent() {
     }
     let (bed, file) = (Bed::new(2), Recorded::new(10));
     let mut counters = Counters::of(bed.sender()).unwrap();
-    let cases: [(&str, i32, &[&str]); 11] = [
+    let cases: [(&str, i32, &[&str]); 15] = [
         ("--key symmetric", 2, &["--queues"]),
         ("--via kernel --queues 2", 2, &["on one queue"]),
         ("--top --rate 10k", 2, &["cannot be used with"]),
@@ -330,6 +330,10 @@ fn what_makes_no_sense_is_refused_and_nothing_is_sent() {
         ("--rate 1furlong", 2, &["--rate", "not a unit"]),
         ("--queues 3", 1, &["a0@2 does not exist", "0 to 1"]),
         ("--queues 0", 2, &["--queues"]),
+        ("--queues 129", 2, &["--queues", "128"]),
+        ("--duration 0", 2, &["--duration", "longer than 0"]),
+        ("--duration -1", 2, &["-1"]),
+        ("--pause-max 99999999999999999h", 2, &["--pause-max", "longer than"]),
         ("--key other", 2, &["standard", "symmetric"]),
         ("-c 0", 2, &["--count"]),
         ("--to-mac 1", 2, &["--to-mac", "six bytes"]),
@@ -347,6 +351,60 @@ fn what_makes_no_sense_is_refused_and_nothing_is_sent() {
     wirecap(&bed.near, &on("lo")).refused(1, &["lo is not an Ethernet interface"]);
     wirecap_unprivileged(&bed.near, &on("a0")).refused(1, &["run as root", "CAP_"]);
     assert_eq!(counters.since_start().unwrap().handed_over(), 0);
+}
+
+#[test]
+fn an_interface_that_goes_away_ends_it_and_what_was_sent_is_told() {
+    if !privileged() {
+        return;
+    }
+    for (action, said) in [(&["link", "del", "a0"][..], "a0"), (&["link", "set", "a0", "down"], "down")] {
+        for options in ["--rate 2k", "--top --via xdp", "--top --via kernel"] {
+            let (bed, file) = (Bed::new(1), Recorded::new(1000));
+            let receiving = drop_program(&bed.pair.receiver).unwrap();
+            let mut counters = Counters::of(bed.sender()).unwrap();
+            let path = file.path();
+            let arguments = ["replay", path.to_str().unwrap(), "-i", "a0", "-l", "0", "--json"];
+            let arguments = arguments.into_iter().chain(options.split_whitespace()).collect::<Vec<_>>();
+            let running = start(&bed.near, &arguments);
+            wait_until("frames are sent", || counters.since_start().unwrap().handed_over() > 0);
+            let ip = || Command::new("ip").args(action).status();
+            assert!(bed.near.run_in(ip).unwrap().unwrap().success());
+            let finished = running.finish();
+            drop(receiving);
+            finished.refused(1, &[said, "sent "]);
+            let json: serde_json::Value = serde_json::from_str(&finished.stdout).unwrap();
+            assert!(
+                json["frames"].as_u64().unwrap() > 0 && json["duration_s"].as_f64().unwrap() > 0.0,
+                "{json}"
+            );
+        }
+    }
+}
+
+#[test]
+fn a_pipe_is_read_as_a_file_is_but_only_once() {
+    if !privileged() {
+        return;
+    }
+    let (bed, file) = (Bed::new(1), Recorded::new(3000));
+    let path = file.path();
+    let send = |options: &str| {
+        let mut cat = Command::new("cat").arg(&path).stdout(Stdio::piped()).spawn().unwrap();
+        let mut command = Command::new(env!("CARGO_BIN_EXE_wirecap"));
+        command.args("replay /dev/stdin -i a0 --json".split(' ')).args(options.split_whitespace());
+        command.stdin(cat.stdout.take().unwrap());
+        let finished: Finished = bed.near.run_in(|| command.output()).unwrap().unwrap().into();
+        // It may have been left in the middle.
+        let _ = cat.wait();
+        finished
+    };
+    for pace in ["--rate 100k", "--top"] {
+        let mut counters = Counters::of(bed.sender()).unwrap();
+        assert_eq!(send(pace).json()["frames"], 3000, "{pace}");
+        assert_eq!(counters.since_start().unwrap().handed_over(), 3000, "{pace}");
+    }
+    send("--loop 2").refused(2, &["a pipe", "--loop"]);
 }
 
 #[test]

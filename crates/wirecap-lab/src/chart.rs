@@ -42,9 +42,13 @@ pub const SERIES: [RGBColor; 8] = [
     RGBColor(0x77, 0x77, 0x77),
 ];
 
-/// The colour of series number `index`.
+/// The most series that look different.
+pub const SERIES_MAX: usize = SERIES.len() + 2;
+
+/// The colour of series number `index`: when the colours of the style are used up, its greys.
 pub fn series_colour(index: usize) -> RGBColor {
-    SERIES[index % SERIES.len()]
+    let greys = [INK, PALE];
+    SERIES.iter().chain(&greys).copied().nth(index % SERIES_MAX).unwrap_or(INK)
 }
 
 /// What charts are drawn on, in units ([`FINE`]).
@@ -112,5 +116,12 @@ mod tests {
         let themed = themed(&svg);
         assert!(themed.contains("fill=\"var(--ink, #222222)\""), "{themed}");
         assert!(themed.contains("fill=\"var(--paper, #FFFFFF)\"") && !themed.contains("=\"#"), "{themed}");
+    }
+
+    #[test]
+    fn as_many_series_look_different_as_is_said() {
+        let colours: std::collections::BTreeSet<_> =
+            (0..SERIES_MAX).map(series_colour).map(|RGBColor(r, g, b)| (r, g, b)).collect();
+        assert_eq!(colours.len(), SERIES_MAX);
     }
 }

@@ -92,7 +92,7 @@ impl Effort {
 
     /// How often somebody is told what is being measured.
     fn steps(&self) -> usize {
-        self.rounds * (Setup::ALL.len() + 2)
+        self.rounds.saturating_mul(Setup::ALL.len() + 2)
     }
 }
 

@@ -139,9 +139,18 @@ impl Recording {
     ///
     /// [`ReadError`] if it cannot be opened or is none.
     pub fn open(path: &Path, settings: Settings) -> Result<Self, ReadError> {
+        Self::new(Reader::open(path)?, path, settings)
+    }
+
+    /// The savefile at `path` that `reader` has just opened. It is opened again for another round only.
+    ///
+    /// # Errors
+    ///
+    /// [`ReadError`] if it is to be read into memory, and has to be opened again because it is too large.
+    pub fn new(reader: Reader, path: &Path, settings: Settings) -> Result<Self, ReadError> {
         let mut recording = Self {
             path: path.to_owned(),
-            input: Input::File(Reader::open(path)?),
+            input: Input::File(reader),
             data: Vec::new(),
             settings,
             rewriter: Rewriter::of_round(0),

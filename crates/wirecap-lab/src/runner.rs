@@ -104,9 +104,7 @@ impl Runner {
         experiments: &[Box<dyn Experiment>],
         audience: &dyn Audience,
     ) -> Result<Vec<Entry>, RunnerError> {
-        // Before anything has taken any time.
-        fs::create_dir_all(&self.directory)
-            .map_err(|source| RunnerError::Write { path: self.directory.clone(), source })?;
+        self.check_directory()?;
         let build = build();
         let mut entries = Vec::new();
         for (index, experiment) in experiments.iter().enumerate() {
@@ -123,6 +121,18 @@ impl Runner {
             });
         }
         Ok(entries)
+    }
+
+    /// Makes the directory, and sees whether something can be written there before anything has taken any time.
+    fn check_directory(&self) -> Result<(), RunnerError> {
+        let probe = self.directory.join("probe");
+        let named = |error| match error {
+            RunnerError::Write { source, .. } => RunnerError::Write { path: self.directory.clone(), source },
+            other => other,
+        };
+        write_whole(&probe, b"results").map_err(named)?;
+        let _ = fs::remove_file(&probe);
+        Ok(())
     }
 
     fn findings(
@@ -182,7 +192,11 @@ pub fn write_whole(path: &Path, bytes: &[u8]) -> Result<(), RunnerError> {
     let written = fs::create_dir_all(directory)
         .and_then(|()| fs::write(&unfinished, bytes))
         .and_then(|()| fs::rename(&unfinished, path));
-    written.map_err(|source| RunnerError::Write { path: path.to_owned(), source })
+    written.map_err(|source| {
+        // What a full disk had room for.
+        let _ = fs::remove_file(&unfinished);
+        RunnerError::Write { path: path.to_owned(), source }
+    })
 }
 
 fn with_causes(error: &(dyn Error + 'static)) -> String {
@@ -294,6 +308,16 @@ mod tests {
         let entries = runner(directory.path(), 1).run(&experiments, &Silent::default()).unwrap();
         assert_eq!(entries[0].outcome, Err("no such rival".to_owned()));
         assert!(entries[1].outcome.is_ok());
+    }
+
+    #[test]
+    fn what_cannot_be_written_whole_leaves_nothing_behind() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("page.html");
+        fs::create_dir(&path).unwrap();
+        let error = write_whole(&path, b"page").unwrap_err();
+        assert!(matches!(error, RunnerError::Write { path: ref named, .. } if *named == path), "{error}");
+        assert_eq!(fs::read_dir(directory.path()).unwrap().count(), 1);
     }
 
     #[test]

@@ -141,7 +141,7 @@ pub enum SendError {
     Socket {
         /// The interface's name.
         interface: String,
-        /// The frame's length, in bytes.
+        /// The frame's length, in bytes; 0 if it is not about one.
         frame_bytes: usize,
         /// The kernel's answer.
         source: io::Error,
@@ -170,6 +170,7 @@ impl fmt::Display for SendError {
             Self::NotMade { queue, frames } => {
                 write!(f, "the generating program failed to make {frames} frames for queue {queue}")
             }
+            Self::Socket { interface, frame_bytes: 0, .. } => write!(f, "cannot send on {interface}"),
             Self::Socket { interface, frame_bytes, .. } => {
                 write!(f, "cannot send a frame of {frame_bytes} bytes on {interface}")
             }

@@ -8,6 +8,7 @@ use wirecap::savefile::{FileSink, Format, WriteError, Writer};
 use wirecap::{Capture, Chunk, Ledger, Timestamp, Timestamps};
 
 use crate::failure::Failure;
+use crate::output;
 use crate::recording;
 
 /// What was recorded at the latest after this time can be read from the file.
@@ -30,6 +31,15 @@ struct State {
 }
 
 impl Mirror {
+    /// Notices a wrong path before an interface is touched.
+    pub(crate) fn check(path: &Path) -> Result<(), Failure> {
+        if output::is_standard_output(path) {
+            let message = "--mirror wants a file or a named pipe; /dev/stdout is standard output";
+            return Err(Failure::Usage(message.to_owned()));
+        }
+        output::check_directory(path)
+    }
+
     /// Begins a file for what is captured.
     pub(crate) fn create(path: &Path, capture: &Capture, timestamps: Timestamps) -> Result<Self, Failure> {
         let sink = FileSink::create(path).map_err(|source| {

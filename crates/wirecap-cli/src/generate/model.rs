@@ -6,7 +6,7 @@ use std::time::Duration;
 use clap::{Args, ValueEnum};
 use serde_json::json;
 use wirecap::device::Device;
-use wirecap::savefile::{FileSink, Format, Interface as Recorded, Record, Section, Writer};
+use wirecap::savefile::{FileSink, Format, Interface as Recorded, Record, Section, Sink, Writer};
 use wirecap::{Timestamp, grouped};
 use wirecap_lab::play::{Batch, Source, XdpOutlet};
 use wirecap_lab::traffic::{Frames, Model, Pattern, STANDARD_QUEUES};
@@ -14,6 +14,7 @@ use wirecap_testbed::{Counters, Interface, SetupError};
 
 use super::Arguments;
 use crate::failure::Failure;
+use crate::output;
 use crate::sending::{PlayReport, SpreadOptions, Via, Watch, check_queues, counted};
 use crate::signals::Interruption;
 
@@ -31,7 +32,7 @@ pub(super) struct Options {
     #[command(flatten)]
     pub(super) spread: SpreadOptions,
 
-    /// Write the model's frames to a pcapng savefile instead of sending them
+    /// Write the model's frames to a pcapng savefile instead of sending them; - is standard output
     #[arg(short, long, value_name = "FILE", requires = "model", conflicts_with = "interface")]
     pub(super) write: Option<PathBuf>,
 }
@@ -108,20 +109,20 @@ pub(super) fn send(arguments: &Arguments, device: &Device, interface: &Interface
     let mut counters = Counters::of(interface)?;
     let interruption = Interruption::watch()?;
     // The model ends by its own time.
-    let watch = Watch { duration: None, interruption: &interruption };
-    let (played, _) = watch.play(frames, &mut outlet, true);
+    let watch = Watch { device, duration: None, interruption: &interruption };
+    let (played, _, watched) = watch.play(frames, &mut outlet, true);
     let report = PlayReport {
         interface: &interface.name,
         of: Some(name(model)),
         via: Via::Xdp,
-        counted: counted(&mut counters, played.frames())?,
+        counted: counted(&mut counters, played.frames()),
         played: &played,
     };
     eprintln!("{report}");
     if arguments.json {
-        println!("{}", report.json());
+        output::print(report.json())?;
     }
-    played.error.map_or(Ok(()), |error| Err(error.into()))
+    watched
 }
 
 fn name(model: ModelName) -> String {
@@ -134,13 +135,21 @@ const NO_MAC: [u8; 6] = [0x02, 0, 0, 0, 0, 0x01];
 /// The longest frame that is written: any that a length can be said of.
 const WRITTEN_BYTES_MAX: u16 = u16::MAX;
 
-/// Writes the frames to a savefile. The model's time begins at the epoch, so that the same seed gives the
-/// same file.
+/// Writes the frames to a savefile.
 pub(super) fn write(arguments: &Arguments, path: &Path) -> Result<(), Failure> {
-    let mut frames = frames(arguments, NO_MAC, WRITTEN_BYTES_MAX)?;
-    let model = name(arguments.model.model.expect("a model was named"));
+    let frames = frames(arguments, NO_MAC, WRITTEN_BYTES_MAX)?;
+    if output::is_standard_output(path) {
+        let written = write_to(output::savefile(arguments.json)?, arguments, frames);
+        return output::unless_broken_pipe(written);
+    }
     let sink = FileSink::create(path)
         .map_err(|error| Failure::Failed(format!("cannot write to {}: {error}", path.display()).into()))?;
+    write_to(sink, arguments, frames)
+}
+
+/// The model's time begins at the epoch, so that the same seed gives the same file.
+fn write_to<S: Sink>(sink: S, arguments: &Arguments, mut frames: Frames) -> Result<(), Failure> {
+    let (file, model) = (sink.name(), name(arguments.model.model.expect("a model was named")));
     let application = Some(format!("wirecap {}", env!("CARGO_PKG_VERSION")));
     let comment = Some(format!("{model}, seed {}", arguments.model.seed));
     let section = Section { application, comment, ..Section::default() };
@@ -171,13 +180,12 @@ pub(super) fn write(arguments: &Arguments, path: &Path) -> Result<(), Failure> {
     }
     writer.finish()?;
     let (count, seconds) = (queues.iter().sum::<u64>(), Duration::from_nanos(last_ns).as_secs_f64());
-    eprintln!("wrote {} frames of {seconds:.2} s to {}", grouped(count), path.display());
+    eprintln!("wrote {} frames of {seconds:.2} s to {file}", grouped(count));
     if arguments.json {
         let queue = |(queue, frames): (usize, &u64)| json!({ "queue": queue, "frames": frames });
         let queues: Vec<_> = queues.iter().enumerate().map(queue).collect();
-        let file = path.display().to_string();
         let json = json!({ "file": file, "frames": count, "bytes": bytes, "queues": queues });
-        println!("{json}");
+        output::print(json)?;
     }
     Ok(())
 }

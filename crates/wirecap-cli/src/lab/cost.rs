@@ -12,6 +12,8 @@ use clap::Args;
 use wirecap_lab::cost::{CostError, Effort, Progress, Report, measure};
 
 use crate::failure::Failure;
+use crate::output;
+use crate::screen::replace_line;
 use crate::signals::Interruption;
 
 /// Measure what a captured packet costs: each component in nanoseconds and cycles
@@ -54,18 +56,16 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
     let csv = arguments.csv.as_deref().map(Output::at).transpose()?;
     let picture = arguments.picture.as_deref().map(Output::at).transpose()?;
     let report = measured(&effort, &interruption).map_err(failure)?;
-    if let Some(csv) = csv {
-        csv.write(report.csv().as_bytes())?;
-    }
-    if let Some(picture) = picture {
-        picture.write(report.picture().as_bytes())?;
-    }
-    let mut out = io::stdout().lock();
+    // Wherever one of them cannot be written, the minutes that it took are in the others.
+    let csv = csv.map(|csv| csv.write(report.csv().as_bytes()));
+    let picture = picture.map(|picture| picture.write(report.picture().as_bytes()));
     if arguments.json {
-        writeln!(out, "{}", serde_json::to_string(&report)?)?;
+        output::print(serde_json::to_string(&report)?)?;
     } else {
-        table::write(&report, &mut out)?;
+        output::printed(table::write(&report, &mut io::stdout().lock()))?;
     }
+    csv.transpose()?;
+    picture.transpose()?;
     Ok(())
 }
 
@@ -131,10 +131,10 @@ struct Line {
 
 impl Line {
     fn show(&mut self, progress: &Progress, rounds: usize) {
-        let percent = progress.done * 100 / progress.steps.max(1);
+        let percent = (100.0 * progress.done as f64 / progress.steps.max(1) as f64) as u32;
         let Progress { round, what, .. } = progress;
         if self.visible {
-            eprint!("\r\x1b[Kround {round} of {rounds}, {percent} %: {what}");
+            replace_line(&format!("round {round} of {rounds}, {percent} %: {what}"));
         } else if self.round < *round {
             eprintln!("wirecap lab cost: round {round} of {rounds}");
         }
@@ -145,7 +145,7 @@ impl Line {
 impl Drop for Line {
     fn drop(&mut self) {
         if self.visible && self.round > 0 {
-            eprint!("\r\x1b[K");
+            replace_line("");
         }
     }
 }

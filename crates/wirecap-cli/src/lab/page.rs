@@ -12,6 +12,7 @@ use wirecap_lab::runner::{Entry, Runner, write_whole};
 
 use crate::failure::Failure;
 use crate::lab::watching::Watching;
+use crate::output;
 
 /// Simulate the papers' tables and figures with the papers' parameters, and compare
 ///
@@ -32,7 +33,8 @@ pub(crate) struct PaperArguments {
 /// Run all experiments and write one page about them
 ///
 /// Writes DIR/report.html, which needs no other file, DIR/data/*/*.csv and, so that a run that was interrupted goes on,
-/// DIR/results/*.json. A result is used again only by the same program with the same effort and seed.
+/// DIR/results/*.json. A result is used again only by the same program with the same effort and seed. The exit status is
+/// 1 if an experiment could not be done; a rival that is not installed is named and no reason.
 #[derive(Debug, Args)]
 pub(crate) struct ReportArguments {
     #[command(flatten)]
@@ -117,9 +119,8 @@ impl Common {
     ) -> Result<Option<Vec<Entry>>, Failure> {
         if self.list {
             let mut out = io::stdout().lock();
-            for experiment in &experiments {
-                writeln!(out, "{:<16} {}", experiment.id(), experiment.title())?;
-            }
+            let mut lines = experiments.iter().map(|experiment| (experiment.id(), experiment.title()));
+            output::printed(lines.try_for_each(|(id, title)| writeln!(out, "{id:<16} {title}")))?;
             return Ok(None);
         }
         let is_known = |name: &&String| experiments.iter().any(|experiment| experiment.id() == name.as_str());
@@ -143,8 +144,19 @@ impl Common {
     fn publish(&self, name: &str, report: &Report<'_>) -> Result<(), Failure> {
         let path = self.output.join(name);
         write_whole(&path, report.html().as_bytes())?;
-        summarise(report.entries, &path)?;
-        Ok(())
+        output::printed(summarise(report.entries, &path))?;
+        let failed: Vec<&str> = report
+            .entries
+            .iter()
+            .filter(|entry| entry.outcome.is_err())
+            .map(|entry| entry.id.as_str())
+            .collect();
+        if failed.is_empty() {
+            return Ok(());
+        }
+        let (not_done, all) = (failed.len(), report.entries.len());
+        let message = format!("{not_done} of {all} experiments could not be done: {}", failed.join(", "));
+        Err(Failure::Failed(message.into()))
     }
 }
 
@@ -177,6 +189,9 @@ fn summarise(entries: &[Entry], page: &Path) -> io::Result<()> {
             )?;
         }
     }
-    writeln!(out, "open: does not follow from the parameters that are printed with it")?;
+    let claims = entries.iter().flat_map(|entry| &entry.outcome).flat_map(|findings| &findings.claims);
+    if claims.into_iter().any(|claim| claim.verdict == Verdict::NotDerivable) {
+        writeln!(out, "open: does not follow from the parameters that are printed with it")?;
+    }
     writeln!(out, "wrote {}", page.display())
 }

@@ -19,7 +19,9 @@ pub(crate) struct Watching {
 impl Watching {
     /// Watches from now on.
     pub(crate) fn begin() -> Result<Self, Failure> {
-        Ok(Self { interruption: Interruption::watch()?, line: Mutex::new(LiveLine::new()) })
+        // A run of a full report may last a minute.
+        let answer = || eprintln!("\nwirecap: stopping after this run; a second signal ends it at once");
+        Ok(Self { interruption: Interruption::watch_and(answer)?, line: Mutex::new(LiveLine::new()) })
     }
 
     fn with_line(&self, act: impl FnOnce(&mut LiveLine)) {

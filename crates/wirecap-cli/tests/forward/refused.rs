@@ -27,12 +27,15 @@ fn what_cannot_be_is_refused_with_a_reason() {
         ("left nowhere", 1, &["nowhere"]),
         ("nowhere right", 1, &["nowhere"]),
         ("left nowhere --one-way", 1, &["nowhere"]),
+        ("left right@0 --one-way", 2, &["right", "without queues"]),
+        ("left right --duration 9999999999h", 2, &["--duration", "longer than"]),
         ("left right --filter udp_prot_5", 2, &["udp prot 5"]),
         ("left right --drop udp_prot_5", 2, &["udp prot 5"]),
         ("left right --rewrite vlan=push:4096", 2, &["0 to 4095"]),
         ("left right --rewrite right:vlan=pop --one-way", 2, &["right", "left"]),
         ("left right --ordered --unordered", 2, &["--unordered"]),
         ("left right -T 101", 2, &["threshold", "0 to 100"]),
+        ("left right --mirror -", 2, &["--mirror", "/dev/stdout"]),
         ("left right --mirror /no/such/directory/file", 1, &["/no/such/directory"]),
     ];
     for (arguments, status, words) in cases {

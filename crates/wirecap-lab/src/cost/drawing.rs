@@ -97,6 +97,6 @@ mod tests {
 
     #[test]
     fn every_step_looks_different() {
-        assert!(Step::ALL.len() <= bars::SERIES_MAX);
+        assert!(Step::ALL.len() <= crate::chart::SERIES_MAX);
     }
 }

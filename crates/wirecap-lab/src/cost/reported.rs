@@ -81,14 +81,15 @@ fn timestamp(batch: &super::Component) -> Claim {
 }
 
 fn components(report: &Report) -> Table {
-    let columns = ["component", "how", "ns, median", "least", "most", "cycles"];
+    let columns = ["component", "of", "how", "ns, median", "least", "most", "cycles"];
     let mut table = Table::new("What each component costs a packet.", &columns);
     for component in &report.components {
         let number = |number: f64| if number.is_nan() { "-".to_owned() } else { format!("{number:.1}") };
         let ns = &component.ns;
         let cycles = component.cycles.as_ref().map_or(f64::NAN, Figures::median);
         let numbers = [ns.median(), ns.min(), ns.max(), cycles].map(number);
-        table.row([component.name.clone(), component.how.words().to_owned()].into_iter().chain(numbers));
+        let words = [component.group.words(), component.how.words()].map(str::to_owned);
+        table.row([component.name.clone()].into_iter().chain(words).chain(numbers));
     }
     table
 }

@@ -55,6 +55,7 @@ pub(super) fn run(lab: &Lab, run: &Run<'_>) -> Result<Findings, RunError> {
         ("offered".to_owned(), format!("{} for {seconds} s", super::per_second(PER_SECOND as f64))),
         ("memory for packets".to_owned(), format!("{RING_MIB} MiB each")),
         ("rounds".to_owned(), rounds.to_string()),
+        (TIMES.to_owned(), places.iter().map(f64::to_string).collect::<Vec<_>>().join(", ")),
     ];
     findings = findings.with_lines(
         "cost",

@@ -32,11 +32,11 @@ impl FromIterator<f64> for Figures {
 }
 
 impl fmt::Display for Figures {
-    /// `1.23 (1.10-1.41)`: the median, and between what the runs were.
+    /// `1.23 (1.10..1.41)`: the median, and between what the runs were.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let digits = f.precision().unwrap_or(2);
         let (Some(min), Some(max)) = (self.0.first(), self.0.last()) else { return f.write_str("-") };
-        let text = format!("{:.digits$} ({min:.digits$}-{max:.digits$})", self.median());
+        let text = format!("{:.digits$} ({min:.digits$}..{max:.digits$})", self.median());
         write!(f, "{text:>width$}", width = f.width().unwrap_or(0))
     }
 }

@@ -3,13 +3,14 @@
 //! None of them outlives the measurement, also when that is killed: each is told by the kernel.
 #![allow(unsafe_code)]
 
+use std::env;
 use std::ffi::OsString;
 use std::fmt;
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, Command, Output, Stdio};
 use std::sync::mpsc;
 use std::thread;
 
@@ -60,7 +61,7 @@ impl CommandLine {
     ///
     /// If /proc does not tell.
     pub fn this() -> Outcome<Self> {
-        Ok(Self::new(std::env::current_exe()?))
+        Ok(Self::new(env::current_exe()?))
     }
 
     /// With these arguments, divided by spaces, as well.
@@ -97,9 +98,7 @@ impl CommandLine {
 
     /// Whether the program can be found.
     pub fn is_installed(&self) -> bool {
-        let path = std::env::var_os("PATH").unwrap_or_default();
-        let system = ["/usr/sbin", "/sbin"].map(PathBuf::from);
-        std::env::split_paths(&path).chain(system).any(|folder| folder.join(&self.program).is_file())
+        search_path().iter().any(|folder| folder.join(&self.program).is_file())
     }
 
     /// The program.
@@ -107,10 +106,19 @@ impl CommandLine {
         Path::new(&self.program).display()
     }
 
+    /// Runs it to its end, and gives what it wrote on standard output, however it ended.
+    pub(super) fn answer(&self) -> Outcome<String> {
+        Ok(String::from_utf8_lossy(&self.output()?.stdout).into_owned())
+    }
+
+    fn output(&self) -> Outcome<Output> {
+        let output = self.to_command().stdin(Stdio::null()).output();
+        Ok(output.map_err(|error| format!("{self}: {error}"))?)
+    }
+
     /// Runs it to its end, and gives what it wrote on standard output.
     pub(super) fn run(&self) -> Outcome<String> {
-        let output = self.to_command().stdin(Stdio::null()).output();
-        let output = output.map_err(|error| format!("{self}: {error}"))?;
+        let output = self.output()?;
         if !output.status.success() {
             let errors = String::from_utf8_lossy(&output.stderr);
             return Err(format!("{self} ended with {}: {errors}", output.status).into());
@@ -121,6 +129,9 @@ impl CommandLine {
     fn to_command(&self) -> Command {
         let mut command = Command::new(&self.program);
         command.args(&self.arguments).env("LC_ALL", "C");
+        if let Ok(path) = env::join_paths(search_path()) {
+            command.env("PATH", path);
+        }
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
         command
     }
@@ -148,6 +159,12 @@ impl CommandLine {
         unsafe { command.pre_exec(prepare) };
         command.spawn()
     }
+}
+
+/// Where programs are looked for: in `PATH`, and where administrators' tools are, which not everybody has in it.
+fn search_path() -> Vec<PathBuf> {
+    let path = env::var_os("PATH").unwrap_or_else(|| "/usr/bin:/bin".into());
+    env::split_paths(&path).chain(["/usr/sbin", "/sbin"].map(PathBuf::from)).collect()
 }
 
 impl fmt::Display for CommandLine {

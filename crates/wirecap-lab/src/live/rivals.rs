@@ -12,7 +12,8 @@ const CELL_BYTES: u32 = 2048;
 /// What the rivals call themselves, as far as they are installed: names and versions.
 pub fn versions() -> Vec<(String, String)> {
     let ask = |program: &str, argument: &str| {
-        let said = CommandLine::new(program).with(argument).run().ok()?;
+        // netsniff-ng tells its version and fails.
+        let said = CommandLine::new(program).with(argument).answer().ok()?;
         let line = said.lines().find(|line| !line.trim().is_empty())?;
         Some((program.to_owned(), line.trim().to_owned()))
     };

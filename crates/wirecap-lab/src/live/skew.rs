@@ -90,7 +90,10 @@ fn claim(sweep: &Sweep, index: usize, contender: &Contender) -> Option<Claim> {
     let least = lost.iter().copied().reduce(f64::min)?;
     let most = lost.into_iter().reduce(f64::max)?;
     let quantity = format!("{}: lost when queue 0 has {:.0} %", contender.name, HEAVY * 100.0);
-    let found = if least == most { percent(least) } else { format!("{least:.1} to {most:.1} %") };
+    let found = match (percent(least), percent(most)) {
+        (least, most) if least == most => least,
+        _ => format!("{least:.1} to {most:.1} %"),
+    };
     if index == 0 {
         return Some(Claim::holds(quantity, "nothing", most == 0.0, found));
     }

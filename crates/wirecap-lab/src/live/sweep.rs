@@ -2,6 +2,8 @@
 
 use std::collections::BTreeMap;
 
+use wirecap::grouped;
+
 use super::Outcome;
 use super::contender::Contender;
 use super::trial::Trial;
@@ -138,8 +140,8 @@ impl Sweep {
         Lines { x, y: Axis::percent("packets lost", 100.0), curves: self.curves(along, Trial::lost_percent) }
     }
 
-    /// The books of all trials of each contender together, and how much their losses differ from run to run.
-    pub fn books(&self) -> Table {
+    /// The books of all trials of each contender together, line by line in the data file `name`-runs.csv.
+    pub fn books(&self, name: &str) -> Table {
         let columns = [
             "contender",
             "runs",
@@ -150,7 +152,8 @@ impl Sweep {
             "unexplained",
             "disturbed runs",
         ];
-        let mut table = Table::new("The books of all runs together.", &columns);
+        let caption = format!("The books of all runs of {name}-runs.csv together.");
+        let mut table = Table::new(caption, &columns);
         for (index, contender) in self.contenders.iter().enumerate() {
             let trials: Vec<Trial> = self
                 .points
@@ -161,7 +164,7 @@ impl Sweep {
             if trials.is_empty() {
                 continue;
             }
-            let sum = |count: fn(&Trial) -> u64| trials.iter().map(count).sum::<u64>().to_string();
+            let sum = |count: fn(&Trial) -> u64| grouped(trials.iter().map(count).sum());
             let says = trials.iter().any(|trial| trial.lost_reported.is_some());
             let unexplained: i64 = trials.iter().map(Trial::unexplained).sum();
             table.row([
@@ -217,17 +220,16 @@ impl Sweep {
 
     /// Adds books, raw data, commands and who is absent.
     pub fn account(&self, findings: &mut Findings, name: &str, place: &str) {
-        findings.tables.push(self.books());
+        findings.tables.push(self.books(name));
         let csv = self.table(place).csv();
         findings.data.push(crate::experiment::DataFile { name: format!("{name}-runs.csv"), csv });
-        let has_passing = self.contenders.iter().any(|contender| contender.passing);
-        if has_passing && !findings.notes.iter().any(|note| note == PASSING) {
-            findings.notes.push(PASSING.to_owned());
+        if self.contenders.iter().any(|contender| contender.passing) {
+            note(&mut findings.notes, PASSING.to_owned());
         }
         for (index, contender) in self.contenders.iter().enumerate() {
             match self.absent.get(&index) {
-                Some(reason) => findings.notes.push(format!("Absent: {}: {reason}.", contender.name)),
-                None => findings.commands.extend(commands(contender)),
+                Some(reason) => note(&mut findings.notes, format!("Absent: {}: {reason}.", contender.name)),
+                None => commands(contender).for_each(|command| note(&mut findings.commands, command)),
             }
         }
     }
@@ -236,6 +238,13 @@ impl Sweep {
 /// What those on AF_PACKET have that they did not ask for.
 const PASSING: &str = "Whoever stands on AF_PACKET has an XDP program on the receiving interface that passes everything: \
                        without one a veth loses frames that are made in the kernel, and nobody counts them.";
+
+/// Adds what another sweep of the experiment has not said.
+fn note(said: &mut Vec<String>, text: String) {
+    if !said.contains(&text) {
+        said.push(text);
+    }
+}
 
 fn commands(contender: &Contender) -> impl Iterator<Item = String> {
     let companion = contender.companion.iter().map(|(command, _)| command.by_name());
@@ -282,6 +291,8 @@ mod tests {
         assert_eq!((tries, sweep.points.len()), (6, 4));
         let mut findings = Findings::default();
         sweep.account(&mut findings, "sweep", "x");
+        // Nor is anything said twice.
+        sweep.account(&mut findings, "sweep-2", "x");
         let absent = [
             "Absent: two: no-such-sniffer is not installed (Debian package sniffers).",
             "Absent: three: it failed: no such device.",

@@ -43,7 +43,9 @@ impl Schedule {
     pub fn due_ns(&mut self, recorded_ns: Option<u64>, frame_bytes: usize) -> u64 {
         let recorded_ns = recorded_ns.or(self.latest_ns).unwrap_or(0);
         let latest_ns = self.latest_ns.unwrap_or(recorded_ns);
-        self.position_ns += recorded_ns.saturating_sub(latest_ns).min(self.pause_max_ns);
+        let pause_ns = recorded_ns.saturating_sub(latest_ns).min(self.pause_max_ns);
+        // What a damaged file has for times may be centuries, and some rounds of it more than there is room for.
+        self.position_ns = self.position_ns.saturating_add(pause_ns);
         self.latest_ns = Some(latest_ns.max(recorded_ns));
         let (frames, bits) = (self.frames, self.bits);
         self.frames += 1;
@@ -61,7 +63,8 @@ impl Schedule {
     pub fn next_round(&mut self) {
         let (start_ns, frames) = self.round;
         if frames > 1 {
-            self.position_ns += (self.position_ns - start_ns) / (frames - 1);
+            let mean_ns = (self.position_ns - start_ns) / (frames - 1);
+            self.position_ns = self.position_ns.saturating_add(mean_ns);
         }
         self.latest_ns = None;
         self.round = (self.position_ns, 0);
@@ -69,7 +72,8 @@ impl Schedule {
 }
 
 fn nanos_at(units: u64, per_second: u64) -> u64 {
-    (u128::from(units) * NANOS_PER_SECOND / u128::from(per_second)) as u64
+    let nanos = u128::from(units) * NANOS_PER_SECOND / u128::from(per_second);
+    nanos.try_into().unwrap_or(u64::MAX)
 }
 
 #[cfg(test)]
@@ -100,6 +104,17 @@ mod tests {
         assert_eq!(due(Pace::FramesPerSecond(2), 0, &[7, 7, 7]), [0, seconds(1) / 2, seconds(1)]);
         assert_eq!(due(Pace::BitsPerSecond(1000), 0, &[7, 7, 7]), [0, seconds(1), seconds(2)]);
         assert_eq!(due(Pace::Top, 0, &[7, 8]), [0, 0]);
+    }
+
+    #[test]
+    fn what_is_due_after_centuries_is_never_due_at_once() {
+        let centuries = [0, u64::MAX, u64::MAX];
+        assert_eq!(due(Pace::Recorded(1e-6), u64::MAX, &centuries), centuries);
+        let mut schedule = Schedule::new(Pace::Recorded(1.0), u64::MAX);
+        let round = |schedule: &mut Schedule| [0, u64::MAX].map(|time| schedule.due_ns(Some(time), 60));
+        assert_eq!(round(&mut schedule), [0, u64::MAX]);
+        schedule.next_round();
+        assert_eq!(round(&mut schedule), [u64::MAX; 2]);
     }
 
     #[test]

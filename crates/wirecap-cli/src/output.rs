@@ -1,0 +1,76 @@
+//! Standard output and standard error, either of which may be gone: a pipe whose reader has seen enough, a terminal
+//! that was closed, a full disk.
+
+use std::fmt;
+use std::fs::{self, File};
+use std::io::{self, Write};
+use std::os::fd::AsFd;
+use std::path::Path;
+
+use wirecap::savefile::{StreamSink, WriteError};
+
+use crate::failure::Failure;
+
+/// As std's, which panics where nobody reads any more: that is no reason to stop capturing or forwarding.
+macro_rules! eprintln {
+    ($($text:tt)*) => {{
+        use std::io::Write as _;
+        let _nobody_reads = writeln!(std::io::stderr(), $($text)*);
+    }};
+}
+
+/// Prints a line for programs or people to read.
+pub(crate) fn print(line: impl fmt::Display) -> Result<(), Failure> {
+    printed(writeln!(io::stdout(), "{line}"))
+}
+
+/// What came of writing to standard output. A reader who has seen enough is the usual end of a pipe.
+pub(crate) fn printed(outcome: io::Result<()>) -> Result<(), Failure> {
+    match outcome {
+        Err(error) if error.kind() != io::ErrorKind::BrokenPipe => {
+            Err(Failure::Failed(format!("cannot write to standard output: {error}").into()))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// The outcome of writing a savefile. Whoever read the pipe has seen enough: the usual end of a pipe.
+pub(crate) fn unless_broken_pipe(outcome: Result<(), Failure>) -> Result<(), Failure> {
+    match outcome {
+        Err(Failure::Failed(error))
+            if matches!(error.downcast_ref(), Some(WriteError::BrokenPipe { .. })) =>
+        {
+            Ok(())
+        }
+        outcome => outcome,
+    }
+}
+
+/// Whether a file's name stands for standard output.
+pub(crate) fn is_standard_output(path: &Path) -> bool {
+    path.as_os_str() == "-"
+}
+
+/// Standard output for a savefile, where nothing else is to be printed.
+pub(crate) fn savefile(json: bool) -> Result<StreamSink<File>, Failure> {
+    if json {
+        let message = "--json prints on standard output, which -w - uses; write to a file instead";
+        return Err(Failure::Usage(message.to_owned()));
+    }
+    // The bare descriptor: the standard library's own buffering would cut the blocks at line ends.
+    Ok(StreamSink::new(File::from(io::stdout().as_fd().try_clone_to_owned()?), "standard output"))
+}
+
+/// Notices a wrong path before the interface is touched.
+pub(crate) fn check_directory(path: &Path) -> Result<(), Failure> {
+    let directory = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    let problem = |text: String| Err(Failure::Failed(text.into()));
+    if path.is_dir() {
+        return problem(format!("{} is a directory; name a file in it", path.display()));
+    }
+    match fs::metadata(directory) {
+        Ok(metadata) if metadata.is_dir() => Ok(()),
+        Ok(_) => problem(format!("{} is not a directory", directory.display())),
+        Err(error) => problem(format!("cannot write to directory {}: {error}", directory.display())),
+    }
+}
