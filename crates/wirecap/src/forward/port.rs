@@ -255,7 +255,10 @@ impl Port {
         let outlets = &self.exchange.ports[self.index].outlets;
         for (batch, outlet) in self.lanes.iter_mut().zip(outlets) {
             match &self.held {
-                _ if batch.is_empty() => outlet.collect(),
+                _ if batch.is_empty() => {
+                    outlet.collect();
+                    outlet.push_on();
+                }
                 Some((order, sequence)) => order.submit(*sequence, outlet, batch),
                 None => outlet.submit(batch, false),
             }

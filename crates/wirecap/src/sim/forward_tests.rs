@@ -376,6 +376,21 @@ fn a_one_way_stall_costs_what_has_no_room_and_ends() {
     assert_eq!((capture.kernel(0).free_cells(), capture.new_cells()), (8, 4));
 }
 
+/// What the device had no room for is sent by the next flush that finds room, also of a port that nobody captures beside.
+#[test]
+fn a_flush_sends_what_an_earlier_one_could_not() {
+    let (capture, _, mut port) = one_ring();
+    capture.transmitter(0).set_link(LinkState::Stalled);
+    let packet = port.build(20).unwrap();
+    port.send(packet);
+    port.flush();
+    assert_eq!(port.account().waiting, 1);
+    capture.transmitter(0).set_link(LinkState::Up);
+    port.flush();
+    let account = port.account();
+    assert_eq!((account.sent, account.waiting), (1, 0), "{account:?}");
+}
+
 /// With chunks of one cell the list that a kept packet comes home in is as large as a chunk's.
 #[test]
 fn packets_that_are_kept_leave_no_lists_behind() {
