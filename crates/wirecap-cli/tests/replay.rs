@@ -395,7 +395,8 @@ fn a_pipe_is_read_as_a_file_is_but_only_once() {
         command.args("replay /dev/stdin -i a0 --json".split(' ')).args(options.split_whitespace());
         command.stdin(cat.stdout.take().unwrap());
         let finished: Finished = bed.near.run_in(|| command.output()).unwrap().unwrap().into();
-        // It may have been left in the middle.
+        // It may have been left in the middle: nobody may hold the pipe's other end then.
+        drop(command);
         let _ = cat.wait();
         finished
     };

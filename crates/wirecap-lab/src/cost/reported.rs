@@ -88,7 +88,8 @@ fn components(report: &Report) -> Table {
         let ns = &component.ns;
         let cycles = component.cycles.as_ref().map_or(f64::NAN, Figures::median);
         let numbers = [ns.median(), ns.min(), ns.max(), cycles].map(number);
-        let words = [component.group.words(), component.how.words()].map(str::to_owned);
+        let group = component.group.words().split(',').next().unwrap_or_default();
+        let words = [group, component.how.words()].map(str::to_owned);
         table.row([component.name.clone()].into_iter().chain(words).chain(numbers));
     }
     table

@@ -116,7 +116,8 @@ impl Contender {
     pub fn lacking(&self) -> Option<String> {
         let companion = self.companion.iter().map(|(command, _)| command.clone());
         let needed = self.needs.iter().map(|&program| CommandLine::new(program));
-        let mut commands = std::iter::once(self.command.clone()).chain(companion).chain(needed);
+        // What it is about before what only starts it: stdbuf.
+        let mut commands = needed.chain([self.command.clone()]).chain(companion);
         let missing = commands.find(|command| !command.is_installed()).map(|command| {
             format!("{} is not installed (Debian package {})", command.program(), self.package)
         });
