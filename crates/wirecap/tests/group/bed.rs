@@ -12,6 +12,8 @@ pub(crate) const COST: Duration = Duration::from_micros(100);
 pub(crate) const WORKER_RATE: f64 = 10_000.0;
 /// How long anything may take on a busy machine.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
+/// Packets of a full chunk.
+const CHUNK: f64 = 64.0;
 /// How long the load lasts.
 pub(crate) const SECONDS: f64 = 3.0;
 
@@ -68,23 +70,34 @@ impl Bed {
         self.load_of(WORKER_RATE, shares)
     }
 
-    /// Sends to each queue at its share of `per_second`.
+    /// Sends to each queue at its share of `per_second`, which is what a worker can do.
     pub(crate) fn load_of(&self, per_second: f64, shares: &[f64]) -> u64 {
         let traffic = Traffic::to(&self.pair.receiver);
         thread::scope(|scope| {
             let send = |(queue, &share): (usize, &f64)| {
                 let traffic = &traffic;
-                scope.spawn(move || self.send(traffic, queue as u16, (share * per_second) as u64))
+                scope.spawn(move || self.send(traffic, queue as u16, per_second, share))
             };
             let senders: Vec<_> = shares.iter().enumerate().map(send).collect();
             senders.into_iter().map(|sender| sender.join().unwrap()).sum()
         })
     }
 
-    pub(crate) fn send(&self, traffic: &Traffic, queue: u16, per_second: u64) -> u64 {
-        let frames = (per_second as f64 * SECONDS) as u64;
+    /// Waits as the workers do, and makes up for nothing: what else a machine has to do makes all of them slower, so
+    /// that this stays the share of what a worker can do.
+    fn send(&self, traffic: &Traffic, queue: u16, per_second: f64, share: f64) -> u64 {
+        let frames = (share * per_second * SECONDS) as u64;
         let mut sender = AfXdpSender::on(&self.pair.sender, queue.into()).unwrap();
-        send_evenly(&mut sender, traffic, queue, frames, per_second);
+        let (mut sent, mut due) = (0, 0.0);
+        while sent < frames {
+            due += CHUNK * share;
+            for sequence in sent..frames.min(due as u64) {
+                sender.send(&traffic.frame(Stamp { queue, sequence })).unwrap();
+            }
+            sender.flush().unwrap();
+            sent = frames.min(due as u64);
+            thread::sleep(Duration::from_secs_f64(CHUNK / per_second));
+        }
         frames
     }
 }

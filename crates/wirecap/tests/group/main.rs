@@ -31,17 +31,19 @@ fn two_queues_basic_mode_loses_what_arithmetic_says_and_advanced_mode_nothing() 
     }
     let _lock = loss_lock().unwrap();
     let bed = Bed::new(2);
+    // Of what the two workers can do a quarter is spare: on a busy machine they do less.
+    let shares = [1.4, 0.1];
     let begin = Instant::now();
-    let (sent, basic) = bed.process(rings(), |_, _| {}, |bed| bed.load(&[1.6, 0.2]));
-    // The worker keeps up with 1.0 of 1.6 for as long as it really took, and the pool takes up 4,096. A
+    let (sent, basic) = bed.process(rings(), |_, _| {}, |bed| bed.load(&shares));
+    // The worker keeps up with 1.0 of 1.4 for as long as it really took, and the pool takes up 4,096. A
     // waiting worker oversleeps, so that it does somewhat less than that.
     let could = WORKER_RATE * begin.elapsed().as_secs_f64() + 4096.0;
-    let surplus = 1.6 * WORKER_RATE * SECONDS - could;
+    let surplus = shares[0] * WORKER_RATE * SECONDS - could;
     let lost = basic.total.dropped.no_cell as f64;
     assert!(lost >= surplus, "{lost} lost of {sent}, {surplus} expected: {basic}");
     assert_eq!(basic.total.offloaded_chunks, 0);
 
-    let (_, advanced) = bed.process(deep().advanced(0.6), |_, _| {}, |bed| bed.load(&[1.6, 0.2]));
+    let (_, advanced) = bed.process(deep().advanced(0.6), |_, _| {}, |bed| bed.load(&shares));
     assert!(advanced.is_lossless(), "{advanced}");
     assert!(advanced.rings[0].account.offloaded_chunks > 0, "{advanced}");
     assert_eq!(advanced.rings[1].account.offloaded_chunks, 0, "{advanced}");
