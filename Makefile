@@ -98,7 +98,8 @@ install-pcap-system: install-pcap ## Installs the drop-in before the system's li
 	[ -n "$(DESTDIR)" ] || $(SUDO) ldconfig
 
 uninstall-pcap: ## Undoes install-pcap and install-pcap-system
-	$(SUDO) rm -rf $(DESTDIR)$(PCAP_PATH) $(DESTDIR)$(PCAP_FOLDER) $(DESTDIR)$(PREFIX)/bin/wirecap-pcap
+	! grep -qxF '$(PCAP_FOLDER)' $(DESTDIR)$(PCAP_PATH) 2>/dev/null || $(SUDO) rm $(DESTDIR)$(PCAP_PATH)
+	$(SUDO) rm -rf $(DESTDIR)$(PCAP_FOLDER) $(DESTDIR)$(PREFIX)/bin/wirecap-pcap
 	$(SUDO) rm -f $(DESTDIR)$(PREFIX)/share/man/man1/wirecap-pcap.1
 	[ -n "$(DESTDIR)" ] || $(SUDO) ldconfig
 

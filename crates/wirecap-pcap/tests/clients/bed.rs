@@ -1,6 +1,9 @@
 //! Two hosts on a cable: `here`, where clients run, and `there`.
 
 use std::fs;
+use std::io::Write;
+use std::mem::MaybeUninit;
+use std::os::fd::OwnedFd;
 use std::os::unix::fs::PermissionsExt;
 use std::panic::resume_unwind;
 use std::path::Path;
@@ -8,9 +11,10 @@ use std::process::{Child, Command, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use rustix::fs::inotify::{self, CreateFlags, WatchFlags};
 use rustix::process::Signal;
 use rustix::thread::{CpuSet, sched_getcpu, sched_setaffinity};
-use tempfile::TempDir;
+use tempfile::{NamedTempFile, TempDir};
 use wirecap::Timestamp;
 use wirecap::savefile::Reader;
 use wirecap_testbed::{Namespace, PacketSender, VethPair};
@@ -86,6 +90,28 @@ pub(crate) struct Running {
     folder: TempDir,
 }
 
+/// Settings of the drop-in's, which tell whether it captured. Who asks may be gone before its sockets are seen, but not
+/// before it has read these; and since somebody has made them, what the engine cannot do is not left to libpcap.
+pub(crate) struct Settings {
+    file: NamedTempFile,
+    watch: OwnedFd,
+}
+
+impl Settings {
+    pub(crate) fn new() -> Self {
+        let mut file = NamedTempFile::new().unwrap();
+        file.write_all(b"engine = packet\n").unwrap();
+        let watch = inotify::init(CreateFlags::NONBLOCK | CreateFlags::CLOEXEC).unwrap();
+        inotify::add_watch(&watch, file.path(), WatchFlags::ACCESS).unwrap();
+        Self { file, watch }
+    }
+
+    pub(crate) fn were_read(&self) -> bool {
+        let mut room = [MaybeUninit::uninit(); 256];
+        inotify::Reader::new(&self.watch, &mut room).next().is_ok()
+    }
+}
+
 /// Ends a session of processes when it is dropped, and when the test is killed: it waits for the end of a pipe from it.
 struct Watcher(Child);
 
@@ -108,7 +134,7 @@ impl Drop for Watcher {
 
 /// A client that has ended: what it said, and the folder that it may have written to.
 pub(crate) struct Ended {
-    said: String,
+    pub(crate) said: String,
     folder: TempDir,
 }
 
@@ -149,18 +175,33 @@ impl ClientBed {
 
     /// Starts a client's script in a folder of its own.
     pub(crate) fn start(&self, client: &Client, library: Library, engine: Engine) -> Running {
-        self.start_script(client.script, library, engine, Path::new(""))
+        let mut command = command(client.script);
+        if library == Library::DropIn {
+            command.env("LD_LIBRARY_PATH", common::drop_in());
+            if engine == Engine::Xdp {
+                command.envs([("WIRECAP_ENGINE", "xdp"), ("WIRECAP_TAKE", "1"), ("WIRECAP_R", "64")]);
+            }
+        }
+        self.launch(command)
+    }
+
+    /// Starts a client's script on the drop-in, with settings.
+    pub(crate) fn start_with(&self, client: &Client, settings: &Settings) -> Running {
+        let mut command = command(client.script);
+        command.env("LD_LIBRARY_PATH", common::drop_in()).env("WIRECAP_PCAP_CONF", settings.file.path());
+        self.launch(command)
     }
 
     /// Starts a script that reads a savefile.
     pub(crate) fn read(&self, script: &str, file: &Path) -> Running {
-        self.start_script(script, Library::System, Engine::Packet, file)
+        let mut command = command(script);
+        command.env("FILE", file);
+        self.launch(command)
     }
 
     /// Has tcpdump record what passes.
     pub(crate) fn record(&self, file: &Path) -> Running {
-        let script = "exec tcpdump -i a1 -U -Z root -w \"$FILE\" 2>&1";
-        self.start_script(script, Library::System, Engine::Packet, file)
+        self.read("exec tcpdump -i a1 -U -Z root -w \"$FILE\" 2>&1", file)
     }
 
     /// Has the other host send what was recorded, whoever said it.
@@ -181,19 +222,9 @@ impl ClientBed {
         }
     }
 
-    fn start_script(&self, script: &str, library: Library, engine: Engine, file: &Path) -> Running {
+    fn launch(&self, mut command: Command) -> Running {
         let folder = tempfile::tempdir().unwrap();
-        // A session of its own: nothing that it starts is left behind, and none of it meddles with ours.
-        let mut command = Command::new("setsid");
-        command.args(["sh", "-c", script]).env_remove("LD_LIBRARY_PATH").env("FILE", file);
-        command.envs([("IF", "a1"), ("HERE", HERE), ("THERE", THERE), ("LC_ALL", "C"), ("HOME", "/root")]);
-        command.env("DIR", folder.path()).env("BUILD", BUILD).env("PATH", path()).current_dir(folder.path());
-        if library == Library::DropIn {
-            command.env("LD_LIBRARY_PATH", common::drop_in());
-            if engine == Engine::Xdp {
-                command.envs([("WIRECAP_ENGINE", "xdp"), ("WIRECAP_TAKE", "1"), ("WIRECAP_R", "64")]);
-            }
-        }
+        command.env("DIR", folder.path()).current_dir(folder.path());
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
         let child = self.here.run_in(|| command.spawn()).unwrap().unwrap();
         let watcher = Watcher::over(&child);
@@ -263,6 +294,16 @@ impl ClientBed {
         command.env("DIR", ended.folder.path()).current_dir(ended.folder.path());
         said(&command.output().unwrap())
     }
+}
+
+/// A command that runs a script.
+fn command(script: &str) -> Command {
+    // A session of its own: nothing that it starts is left behind, and none of it meddles with ours.
+    let mut command = Command::new("setsid");
+    command.args(["sh", "-c", script]).env_remove("LD_LIBRARY_PATH");
+    command.envs([("IF", "a1"), ("HERE", HERE), ("THERE", THERE), ("LC_ALL", "C"), ("HOME", "/root")]);
+    command.env("BUILD", BUILD).env("PATH", path());
+    command
 }
 
 impl Running {

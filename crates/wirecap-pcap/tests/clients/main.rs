@@ -21,7 +21,7 @@ use std::time::Duration;
 
 use tempfile::TempDir;
 
-use bed::{ClientBed, Engine, Running};
+use bed::{ClientBed, Engine, Running, Settings};
 use common::Library;
 use table::{CLIENTS, Client, Way};
 use wirecap_testbed::privileged;
@@ -229,10 +229,14 @@ fn listen_to_recorded(client: &Client, patience: u32) -> Result<(String, String)
 /// The client asks the host at the other end, and says what it found.
 fn ask(client: &Client, library: Library) -> Result<String, String> {
     let bed = ClientBed::new();
-    let mut running = bed.start(client, library, Engine::Packet);
-    if library == Library::DropIn {
-        running = running.begun(bed.wait_for_handles(client.handles, client.captures))?;
+    let settings = Settings::new();
+    let running = match library {
+        Library::System => bed.start(client, library, Engine::Packet),
+        Library::DropIn => bed.start_with(client, &settings),
+    };
+    let ended = running.end(client);
+    match library == Library::DropIn && !settings.were_read() {
+        true => Err(format!("it did not capture by the drop-in:\n{}", ended.said)),
+        false => Ok(bed.report(client, ended)),
     }
-    let said = running.end(client);
-    Ok(bed.report(client, said))
 }
