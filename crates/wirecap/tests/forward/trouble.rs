@@ -17,6 +17,21 @@ fn open(bed: &Bed) -> (Capture, Worker, Port) {
     (capture, worker, port)
 }
 
+/// All cells are there: a burst of the whole pool is kept, and passes to a port that has taken so many before.
+#[track_caller]
+fn burst_of_all_cells(bed: &Bed, cells: u64, worker: &mut Worker, port: &mut Port, taken: u64) {
+    bed.send(0, cells);
+    while port.account().taken < taken + cells {
+        let chunk = worker.next_chunk_timeout(PATIENCE).unwrap().expect("the whole burst was kept");
+        pass_on(&mut { chunk }, port);
+    }
+}
+
+/// How many packets can be built in free cells at a time.
+fn new_packets(port: &mut Port) -> usize {
+    std::iter::from_fn(|| port.build(60)).collect::<Vec<_>>().len()
+}
+
 /// Sends from A and forwards until all of it was handed to the port.
 fn through(bed: &Bed, frames: u64, worker: &mut Worker, port: &mut Port) {
     let frame = |sequence| bed.traffic().frame(Stamp { queue: 0, sequence });
@@ -119,9 +134,8 @@ fn an_interface_that_goes_under_traffic_keeps_its_books() {
             assert_eq!(bed.arrived(&mut arrived), account.sent, "{account:#?}");
         }
     }
-    let new: Vec<_> = std::iter::from_fn(|| port.build(60)).collect();
-    assert_eq!(new.len(), 1024, "cells for new packets are missing or doubled");
-    drop((new, worker, port));
+    assert_eq!(new_packets(&mut port), 1024, "cells for new packets are missing or doubled");
+    drop((worker, port));
     let ledger = bed.close(capture);
     let account = ledger.ports[1].account;
     assert_eq!(account.sent + account.dropped.total(), account.taken, "{account:#?}");
@@ -159,16 +173,10 @@ fn no_cell_leaks_in_a_million_refused_sends() {
     assert_eq!(account.dropped.refused, 1_020_000, "{account:#?}");
     ip(&bed.b.receiver.namespace, &["link", "set", "b1", "up"]);
     until("the cable carries again", || is_running(&bed));
-    // All cells are there: a burst of the whole pool is kept, and passes.
-    bed.send(0, CELLS);
-    while port.account().taken < 1_020_000 + CELLS {
-        let chunk = worker.next_chunk_timeout(PATIENCE).unwrap().expect("the whole burst was kept");
-        pass_on(&mut { chunk }, &mut port);
-    }
+    burst_of_all_cells(&bed, CELLS, &mut worker, &mut port, 1_020_000);
     assert_eq!(bed.arrived(&mut arrived), CELLS);
-    let new: Vec<_> = std::iter::from_fn(|| port.build(60)).collect();
-    assert_eq!(new.len(), 1024, "cells for new packets are missing");
-    drop((new, worker, port));
+    assert_eq!(new_packets(&mut port), 1024, "cells for new packets are missing");
+    drop((worker, port));
     let ledger = bed.close(capture);
     assert_eq!((ledger.total.offered, ledger.total.dropped.total()), (20_000 + CELLS, 0), "{ledger}");
 }
@@ -216,18 +224,12 @@ fn a_way_that_is_stalled_costs_its_own_packets_and_no_cells_while_the_other_one_
     });
     // Whoever asks takes back the cells, too.
     assert!(from_a.try_next_chunk().unwrap().is_none());
-    // All cells are there: a burst of the whole pool is kept, and passes.
     let (cells, sent) = (64 * 64, to_b.account().sent);
-    bed.send(0, cells);
-    while to_b.account().taken < 1_009_000 + cells {
-        let chunk = from_a.next_chunk_timeout(PATIENCE).unwrap().expect("the whole burst was kept");
-        pass_on(&mut { chunk }, &mut to_b);
-    }
+    burst_of_all_cells(&bed, cells, &mut from_a, &mut to_b, 1_009_000);
     assert_eq!(to_b.account().sent, sent + cells, "{:#?}", to_b.account());
     assert_eq!(bed.arrived(&mut at_b), sent + cells);
-    let new: Vec<_> = std::iter::from_fn(|| to_b.build(60)).collect();
-    assert_eq!(new.len(), NEW as usize, "cells for new packets are missing");
-    drop((new, from_a, from_b, to_a, to_b));
+    assert_eq!(new_packets(&mut to_b), NEW as usize, "cells for new packets are missing");
+    drop((from_a, from_b, to_a, to_b));
     let ledger = bed.close(capture);
     assert_eq!((ledger.total.offered, ledger.total.dropped.total()), (14_000 + cells, 0), "{ledger}");
 }
@@ -249,11 +251,7 @@ fn an_interface_that_is_removed_costs_packets_and_no_cells() {
     through(&bed, 5000, &mut worker, &mut port);
     let account = port.account();
     assert_eq!((account.sent, account.dropped.down, account.waiting), (1000, 6000, 0), "{account:#?}");
-    bed.send(0, CELLS);
-    while port.account().taken < 7000 + CELLS {
-        let chunk = worker.next_chunk_timeout(PATIENCE).unwrap().expect("the whole burst was kept");
-        pass_on(&mut { chunk }, &mut port);
-    }
+    burst_of_all_cells(&bed, CELLS, &mut worker, &mut port, 7000);
     drop((worker, port));
     balanced(&bed.close(capture), 7000 + CELLS, arrived);
 }
