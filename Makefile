@@ -45,7 +45,7 @@ test-model: deps-build # Every interleaving of the rings' and queues' atomics (l
 	  cargo test --locked -p wirecap --lib --release --target-dir target/loom -- model
 
 # What has unsafe code and needs no kernel, and what drives it.
-MIRI_MODULES := sim:: forward:: sieve:: kernel_ring:: recycle:: ledger:: group:: sys::memory::
+MIRI_MODULES := sim:: forward:: sieve:: kernel_ring:: umem:: ledger:: group:: sys::memory::
 
 # Miri needs a nightly toolchain; where there is none the step says so.
 test-miri: deps-build

@@ -11,14 +11,14 @@ use std::io;
 use std::os::fd::BorrowedFd;
 use std::sync::{Arc, OnceLock, Weak};
 
-use crate::cell_check::CellCheck;
 use crate::forward::Exchange;
-use crate::fragments::refuse;
 use crate::kernel_ring::{BrokenRing, Consumer, Gauge, Producer};
-use crate::pool::{Descriptor, Pool};
-use crate::recycle::{CellList, RecycleQueue};
-use crate::supply::Supply;
 use crate::sync::{Mutex, Ordering, fence, lock, try_lock};
+use crate::umem::cell_check::CellCheck;
+use crate::umem::fragments::refuse;
+use crate::umem::pool::{Descriptor, Pool};
+use crate::umem::recycle::{CellList, RecycleQueue};
+use crate::umem::supply::Supply;
 
 /// The kernel behind a pair of rings: a socket, or the simulated one.
 pub(crate) trait Kernel: Send + Sync + fmt::Debug {
@@ -418,8 +418,8 @@ mod model {
 
     use super::*;
     use crate::kernel_ring::{Consumer, HeapRing};
-    use crate::pool::Geometry;
     use crate::sync::model;
+    use crate::umem::pool::Geometry;
 
     #[derive(Debug)]
     struct AwakeKernel;

@@ -5,8 +5,8 @@
 use std::io;
 use std::ptr::NonNull;
 
-use crate::cell_check::CellCheck;
 use crate::sys::memory::{Memory, Pages};
+use crate::umem::cell_check::CellCheck;
 
 /// Where a packet lies in the pool: the kernel's `struct xdp_desc`.
 #[repr(C)]

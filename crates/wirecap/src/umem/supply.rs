@@ -7,8 +7,8 @@
 
 use std::sync::Arc;
 
-use crate::pool::Pool;
 use crate::sync::{Mutex, lock, try_lock};
+use crate::umem::pool::Pool;
 
 /// What one fill ring has of its pool.
 #[derive(Debug, Clone)]

@@ -16,8 +16,8 @@ use rustix::event::{EventfdFlags, epoll, eventfd};
 use rustix::io::Errno;
 use rustix::time::Timespec;
 
-use crate::affinity::{Placement, bind_thread};
 use crate::capture::Shared;
+use crate::capture::affinity::{Placement, bind_thread};
 use crate::chunk::Chunk;
 use crate::error::CaptureError;
 use crate::group::Asked;

@@ -10,7 +10,7 @@ use std::ops::Range;
 use std::slice;
 use std::sync::{Mutex, OnceLock, PoisonError};
 
-use crate::pool::Descriptor;
+use crate::umem::pool::Descriptor;
 
 /// Descriptor option `XDP_PKT_CONTD`: the packet goes on in the next descriptor.
 pub(crate) const CONTINUED: u32 = 1;

@@ -6,9 +6,9 @@
 
 use crate::bpf::asm::{Assembler, Condition, Helper, Insn, Reg, Size};
 use crate::bpf::{BpfError, LoadOptions, Map, Program, ProgramKind, XDP_PASS, xdp_md};
-use crate::clock::Clock;
 use crate::filter::{Filter, Unsupported, XdpTarget};
 use crate::steer::Steering;
+use crate::xdp::clock::Clock;
 
 /// The program's name and version, by which other captures find it, and a user in `bpftool prog`.
 pub(crate) const QUEUE_PROGRAM: &str = "wirecap_v1";

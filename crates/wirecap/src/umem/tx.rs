@@ -6,14 +6,14 @@
 use std::fmt;
 use std::sync::Arc;
 
-use crate::forward::Homes;
 use crate::forward::batch::{Batch, packets_in};
 use crate::forward::outlet::Outlet;
 use crate::kernel_ring::{BrokenRing, Gauge, Producer};
 use crate::ledger::{PortAccount, PortDrops};
-use crate::pool::Descriptor;
-use crate::refill::Refill;
 use crate::sync::{AtomicBool, AtomicU64, Mutex, Ordering, lock, try_lock};
+use crate::umem::fill::Refill;
+use crate::umem::owners::Homes;
+use crate::umem::pool::Descriptor;
 
 /// Cells are put on the ring so many at a time: when the interface goes down no more are stuck there.
 pub(crate) const CELLS_PER_KICK: u32 = 64;

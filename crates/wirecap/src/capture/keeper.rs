@@ -10,8 +10,8 @@ use std::sync::{Arc, Weak};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
+use crate::capture::worker::PACKET_TIME;
 use crate::ring::Ring;
-use crate::worker::PACKET_TIME;
 
 /// A wake-up costs some microseconds, so that a keeper takes less than 2 % of a core.
 const SHORTEST_PERIOD: Duration = Duration::from_micros(500);

@@ -9,9 +9,9 @@
 
 use std::ptr;
 
-use crate::fragments::Fragmented;
-use crate::pool::Descriptor;
 use crate::sync::{AtomicPtr, Ordering};
+use crate::umem::fragments::Fragmented;
+use crate::umem::pool::Descriptor;
 
 /// The captured cells of one chunk.
 #[derive(Debug)]

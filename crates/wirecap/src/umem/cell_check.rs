@@ -1,7 +1,7 @@
 //! Debug builds know for every cell where it is: the kernel skips a bad address silently and delivers
 //! one that was posted twice, so only we can notice. Release builds know nothing and pay nothing.
 
-use crate::pool::Geometry;
+use crate::umem::pool::Geometry;
 
 pub(crate) use imp::CellCheck;
 

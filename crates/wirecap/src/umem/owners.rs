@@ -3,10 +3,9 @@
 
 use std::sync::Arc;
 
-use crate::forward::OutPacket;
-use crate::pool::{Descriptor, Pool};
-use crate::refill::Refill;
 use crate::sync::{Mutex, lock};
+use crate::umem::fill::Refill;
+use crate::umem::pool::{Descriptor, Pool};
 
 /// The ways home of all cells of a pool.
 #[derive(Debug)]
@@ -36,15 +35,14 @@ impl Homes {
     }
 
     /// Bytes of the longest new packet that one cell holds.
-    pub(super) fn longest_new(&self) -> usize {
+    pub(crate) fn longest_new(&self) -> usize {
         (self.pool.geometry().cell_bytes - self.headroom) as usize
     }
 
-    /// A packet of `len` bytes in a free cell.
-    pub(super) fn new_packet(self: &Arc<Self>, address: u64, len: u32) -> OutPacket<'static> {
+    /// The descriptor of a new packet of `len` bytes in the free cell at `address`.
+    pub(crate) fn new_cell(&self, address: u64, len: u32) -> Descriptor {
         self.pool.check().take(self.pool.index_of(address));
-        let cell = Descriptor { address: address + u64::from(self.headroom), len, options: 0 };
-        OutPacket::new(cell, Arc::clone(self))
+        Descriptor { address: address + u64::from(self.headroom), len, options: 0 }
     }
 
     /// Gives free cells back to where they belong, whatever packets they held.
@@ -79,14 +77,14 @@ impl Homes {
     }
 
     /// Moves up to `count` free cells for new packets to `to`.
-    pub(super) fn take_new(&self, count: usize, to: &mut Vec<u64>) {
+    pub(crate) fn take_new(&self, count: usize, to: &mut Vec<u64>) {
         let mut new = lock(&self.new);
         let left = new.len().saturating_sub(count);
         to.extend(new.drain(left..));
     }
 
     /// Takes cells for new packets back that were not used.
-    pub(super) fn put_new(&self, addresses: &mut Vec<u64>) {
+    pub(crate) fn put_new(&self, addresses: &mut Vec<u64>) {
         lock(&self.new).append(addresses);
     }
 
