@@ -2,6 +2,7 @@
 
 pub(crate) mod affinity;
 mod builder;
+mod event;
 mod filtering;
 mod forwarding;
 mod interface;
@@ -9,21 +10,23 @@ pub(crate) mod keeper;
 mod raw;
 pub(crate) mod source;
 mod target;
+mod watch;
 pub(crate) mod worker;
 
 use std::os::fd::OwnedFd;
 use std::path::PathBuf;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use crate::capture::affinity::{Machine, Pin, Placement};
 use crate::capture::keeper::Keeper;
 use crate::capture::source::Source;
-use crate::capture::worker::{Alarm, Worker, ring_bell};
+use crate::capture::worker::{Alarm, Worker, ring_bell, watch};
 use crate::chunk::RingName;
-use crate::device::DeviceCounters;
-use crate::error::OpenError;
+use crate::device::events::Events;
+use crate::device::{Device, DeviceCounters};
+use crate::error::{CaptureError, OpenError};
 use crate::file::FileRing;
 use crate::forward::Exchange;
 use crate::group::Group;
@@ -35,8 +38,10 @@ use crate::umem::pool::Geometry;
 use crate::warning::Warning;
 use crate::xdp;
 use target::Target;
+use watch::{Watched, Watcher};
 
 pub use builder::{CaptureBuilder, DEFAULT_CHUNK_CELLS, DEFAULT_CHUNKS, DEFAULT_SNAP_LEN, Engine};
+pub use event::Event;
 pub use interface::{Interface, Reception};
 
 /// A running capture. Dropping it stops and closes it.
@@ -44,11 +49,11 @@ pub use interface::{Interface, Reception};
 pub struct Capture {
     shared: Arc<Shared>,
     interfaces: Vec<Interface>,
-    rings: Vec<RingName>,
     workers: Mutex<Vec<Worker>>,
     placements: Vec<Placement>,
     geometry: Geometry,
     _keeper: Option<Keeper>,
+    _watcher: Option<Watcher>,
     /// What keeps other captures off the queues that are only sent on.
     _claims: Option<Vec<xdp::PortClaims>>,
 }
@@ -61,8 +66,34 @@ pub(crate) struct Shared {
     exchange: Option<Arc<Exchange>>,
     pub(crate) ending: AtomicBool,
     bells: Vec<Arc<OwnedFd>>,
+    /// What the workers sleep at.
+    alarms: Vec<Arc<OwnedFd>>,
+    /// Why the capture ended, if it was not stopped.
+    failure: OnceLock<Failure>,
+    /// What the kernel tells of interfaces.
+    events: Arc<Events>,
+    /// Interfaces that go away may come back.
+    pub(crate) waits_for_interfaces: bool,
     started: Instant,
     running: Mutex<Running>,
+}
+
+/// Why a capture ended by itself.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Failure {
+    /// The interface of this name was removed.
+    Gone(String),
+    /// The program was detached from the interface of this name.
+    Detached(String),
+}
+
+impl Failure {
+    pub(crate) fn error(&self) -> CaptureError {
+        match self {
+            Self::Gone(interface) => CaptureError::InterfaceGone { interface: interface.clone() },
+            Self::Detached(interface) => CaptureError::Detached { interface: interface.clone() },
+        }
+    }
 }
 
 /// What receives on an interface.
@@ -73,6 +104,30 @@ enum Attachment {
 }
 
 impl Attachment {
+    /// Packets that were wanted, and went to the host because their queue had no ring.
+    fn missed(&self) -> u64 {
+        match self {
+            Self::Xdp(attachment) => attachment.missed(),
+            Self::Packet(_) => 0,
+        }
+    }
+
+    /// Whether it can go on on an interface that has come back.
+    fn can_move(&self) -> bool {
+        match self {
+            Self::Xdp(attachment) => attachment.can_move(),
+            Self::Packet(attachment) => attachment.can_move(),
+        }
+    }
+
+    /// Goes on on `device`, which has come in the place of the interface that it was on.
+    fn move_to(&mut self, device: &Device) -> Result<(), OpenError> {
+        match self {
+            Self::Xdp(attachment) => attachment.move_to(device),
+            Self::Packet(attachment) => attachment.move_to(device),
+        }
+    }
+
     /// Ends receiving. When it returns, the last packet is in its ring.
     fn detach(self) {
         match self {
@@ -87,8 +142,21 @@ struct Running {
     interfaces: Vec<Attached>,
     /// The savefile in place of interfaces.
     file: Option<Arc<FileRing>>,
-    /// How long the capture ran and what the devices dropped meanwhile, once it was stopped.
-    end: Option<(Duration, Vec<Option<u64>>)>,
+    /// What the capture was to be.
+    builder: CaptureBuilder,
+    /// What was counted beside the rings, once the capture was stopped.
+    end: Option<End>,
+}
+
+/// What was counted beside the rings.
+#[derive(Debug, Clone)]
+struct End {
+    /// How long the capture ran.
+    duration: Duration,
+    /// What each device dropped.
+    device_drops: Vec<Option<u64>>,
+    /// Packets of queues that had no ring.
+    missed: u64,
 }
 
 /// An interface that packets come from.
@@ -100,6 +168,7 @@ struct Attached {
     /// None once the capture was stopped.
     attachment: Option<Attachment>,
     unplaced: Option<Arc<Unplaced>>,
+    watched: Watched,
 }
 
 impl Attached {
@@ -109,8 +178,14 @@ impl Attached {
 }
 
 impl Running {
-    fn device_drops(&self) -> Vec<Option<u64>> {
-        self.interfaces.iter().map(Attached::device_drops).collect()
+    /// What there is to count now.
+    fn so_far(&self, duration: Duration) -> End {
+        let missed = |attached: &Attached| attached.attachment.as_ref().map_or(0, Attachment::missed);
+        End {
+            duration,
+            device_drops: self.interfaces.iter().map(Attached::device_drops).collect(),
+            missed: self.interfaces.iter().map(missed).sum(),
+        }
     }
 }
 
@@ -128,13 +203,41 @@ impl Shared {
         self.bells.iter().for_each(|bell| ring_bell(bell));
     }
 
+    /// Adds a ring to the group: its worker serves it from now on.
+    fn add_ring(&self, ring: Arc<dyn Ring>, group_per_interface: bool) -> Result<(), OpenError> {
+        let part = if group_per_interface { ring.identity().interface_index } else { 0 };
+        let name = ring.identity().name.clone();
+        let Some(worker) = self.group.add(Arc::clone(&ring), part) else {
+            return Err(OpenError::NoRoom { ring: name });
+        };
+        let mut outcome = Ok(());
+        ring.watch(&mut |descriptor| outcome = outcome.and(watch(&self.alarms[worker], descriptor)));
+        outcome.map_err(|errno| OpenError::System {
+            action: "wait for packets of another ring".to_owned(),
+            source: errno.into(),
+        })?;
+        self.wake(worker);
+        Ok(())
+    }
+
+    /// Ends the capture by itself: what has arrived is still delivered, then workers get the error.
+    fn fail(&self, failure: Failure) {
+        let _ = self.failure.set(failure);
+        self.stop();
+    }
+
+    /// Why the capture ended by itself, if it did.
+    pub(crate) fn failure(&self) -> Option<CaptureError> {
+        self.failure.get().map(Failure::error)
+    }
+
     fn stop(&self) {
         let mut running = lock(&self.running);
         if running.end.is_some() {
             return;
         }
-        let device_drops = running.device_drops();
-        running.end = Some((self.started.elapsed(), device_drops));
+        running.interfaces.iter_mut().for_each(|attached| attached.look_at_end(&self.events));
+        running.end = Some(running.so_far(self.started.elapsed()));
         let attachments = running.interfaces.iter_mut().filter_map(|interface| interface.attachment.take());
         attachments.for_each(Attachment::detach);
         drop(running);
@@ -190,9 +293,17 @@ impl Capture {
             outcome.map_err(failed)?;
             alarms.push(alarm);
         }
-        let rings = group.rings().iter().map(|ring| ring.identity().name.clone()).collect();
+        let events = Events::new();
+        let events = events.map_err(|source| OpenError::System {
+            action: "listen to what the kernel tells of interfaces".to_owned(),
+            source,
+        })?;
         let shared = Arc::new(Shared {
             bells: alarms.iter().map(Alarm::bell).collect(),
+            alarms: alarms.iter().map(Alarm::epoll).collect(),
+            failure: OnceLock::new(),
+            events: Arc::new(events),
+            waits_for_interfaces: running.builder.reattach,
             group,
             exchange,
             ending: AtomicBool::new(false),
@@ -205,12 +316,17 @@ impl Capture {
         };
         let workers = Mutex::new(alarms.into_iter().zip(&placements).enumerate().map(worker).collect());
         let keeper = shared.group.unattended().map(|posted| {
-            Keeper::start(shared.group.rings(), keeper::period(posted))
+            Keeper::start(&shared, keeper::period(posted))
                 .map_err(|source| OpenError::System { action: "start a thread".to_owned(), source })
         });
         let keeper = keeper.transpose()?;
-        let (_keeper, _claims) = (keeper, claims);
-        Ok(Self { shared, interfaces, rings, workers, placements, geometry, _keeper, _claims })
+        let watcher = (!interfaces.is_empty()).then(|| Watcher::start(&shared)).transpose();
+        let watcher = watcher.map_err(|source| OpenError::System {
+            action: "watch the interfaces".to_owned(),
+            source,
+        })?;
+        let (_keeper, _watcher, _claims) = (keeper, watcher, claims);
+        Ok(Self { shared, interfaces, workers, placements, geometry, _keeper, _watcher, _claims })
     }
 
     /// The workers, each for one thread. They are handed out once; a second call gives none.
@@ -218,9 +334,15 @@ impl Capture {
         std::mem::take(&mut *lock(&self.workers))
     }
 
-    /// The rings, in the order of [`Chunk::ring_index`](crate::Chunk::ring_index).
-    pub fn rings(&self) -> &[RingName] {
-        &self.rings
+    /// The rings that there are now, in the order of [`Chunk::ring_index`](crate::Chunk::ring_index). More may come
+    /// behind them while the capture runs, [`most_rings`](Self::most_rings) in all.
+    pub fn rings(&self) -> Vec<RingName> {
+        self.shared.group.rings().iter().map(|ring| ring.identity().name.clone()).collect()
+    }
+
+    /// How many rings there may be at most, as receive queues appear.
+    pub fn most_rings(&self) -> usize {
+        self.shared.group.rings().room()
     }
 
     /// The interfaces, in the order of [`Chunk::interface_index`](crate::Chunk::interface_index).
@@ -291,12 +413,13 @@ impl Capture {
         };
         let rings: Vec<RingLedger> = self.shared.group.rings().iter().map(page).collect();
         let running = lock(&self.shared.running);
-        let (duration, device) =
-            running.end.clone().unwrap_or_else(|| (self.shared.started.elapsed(), running.device_drops()));
+        let end = running.end.clone().unwrap_or_else(|| running.so_far(self.shared.started.elapsed()));
+        let unseen = running.interfaces.iter().flat_map(|attached| attached.watched.unseen().to_vec()).collect();
         let warnings = self.warnings(&rings, &running);
         drop(running);
         let ports = self.shared.exchange().map(|exchange| exchange.ledgers()).unwrap_or_default();
-        Ledger { warnings, ports, ..Ledger::of(self.engine(), self.mode(), duration, rings, device) }
+        let ledger = Ledger::of(self.engine(), self.mode(), end.duration, rings, end.device_drops);
+        Ledger { warnings, ports, ..ledger.with_gaps(end.missed, unseen) }
     }
 
     /// Stops and closes the capture and gives its final account: what was not taken out of the rings

@@ -6,6 +6,8 @@
 mod address;
 mod auto;
 mod counters;
+pub(crate) mod events;
+pub(crate) mod glance;
 mod hardware_clock;
 mod link;
 mod netlink;
@@ -76,6 +78,8 @@ pub struct Device {
     pub rx_queues: u32,
     /// The number of transmit queues in use, at least 1.
     pub tx_queues: u32,
+    /// The most receive queues that it can have (`ethtool -l`), at least those in use.
+    pub rx_queues_max: u32,
     /// The speed of the link in Mbit/s, if the driver knows it. What a virtual one says means nothing.
     pub speed_mbps: Option<u32>,
     /// The addresses that the host has on it.

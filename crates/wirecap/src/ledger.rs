@@ -4,6 +4,8 @@
 //! *delivered* was handed out in a chunk; offered = delivered + dropped, and the drops are named by
 //! their reason. What nobody counts is `None` and shown as "not reported", never as 0.
 
+mod unseen;
+
 use std::fmt;
 use std::time::Duration;
 
@@ -11,6 +13,8 @@ use serde::Serialize;
 
 use crate::umem::pool::Geometry;
 use crate::warning::Warning;
+
+pub use unseen::{Unseen, UnseenReason};
 
 /// How the rings of a capture share their load, written as the paper writes it.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -43,6 +47,9 @@ pub struct Drops {
     /// The device or its driver dropped them before any program saw them. Counted per interface:
     /// `None` for a single ring, and where the driver reports nothing.
     pub device: Option<u64>,
+    /// Their receive queue had no ring: it appeared while the capture ran. They went to the host. Counted per
+    /// interface: 0 for a single ring.
+    pub no_ring: u64,
     /// Anything else: still in the ring when the capture was closed, or described by the kernel in a
     /// way that cannot be.
     pub other: u64,
@@ -51,7 +58,7 @@ pub struct Drops {
 impl Drops {
     /// All of them.
     pub fn total(&self) -> u64 {
-        self.no_cell + self.ring_full + self.device.unwrap_or(0) + self.other
+        self.no_cell + self.ring_full + self.device.unwrap_or(0) + self.no_ring + self.other
     }
 }
 
@@ -96,6 +103,7 @@ impl Account {
         self.filtered = self.filtered.zip(other.filtered).map(|(a, b)| a + b);
         self.dropped.no_cell += other.dropped.no_cell;
         self.dropped.ring_full += other.dropped.ring_full;
+        self.dropped.no_ring += other.dropped.no_ring;
         self.dropped.other += other.dropped.other;
         self.offloaded_chunks += other.offloaded_chunks;
         self.abandoned_chunks += other.abandoned_chunks;
@@ -207,6 +215,8 @@ pub struct Ledger {
     /// [`Capture::interfaces`](crate::Capture::interfaces); `None` where it reports nothing.
     #[serde(skip)]
     pub device_drops: Vec<Option<u64>>,
+    /// Times in which packets may have passed that were neither captured nor counted.
+    pub unseen: Vec<Unseen>,
     /// What should be known beside the numbers.
     #[serde(skip)]
     pub warnings: Vec<Warning>,
@@ -229,13 +239,20 @@ impl Ledger {
         rings.iter().for_each(|ring| total.add(&ring.account));
         total.dropped.device = device_drops.iter().copied().flatten().reduce(|a, b| a + b);
         let total = total.balanced();
-        let (ports, warnings) = (Vec::new(), Vec::new());
-        Self { engine, mode, total, duration, rings, ports, device_drops, warnings }
+        let (ports, unseen, warnings) = (Vec::new(), Vec::new(), Vec::new());
+        Self { engine, mode, total, duration, rings, ports, device_drops, unseen, warnings }
     }
 
-    /// Whether every packet that was offered was delivered, as far as is reported.
+    /// Whether every packet that was offered was delivered, as far as is reported, and none can have passed unseen.
     pub fn is_lossless(&self) -> bool {
-        self.total.dropped.total() == 0
+        self.total.dropped.total() == 0 && self.unseen.is_empty()
+    }
+
+    /// Adds what no ring counted: packets of queues without one, and times in which nothing was seen.
+    pub(crate) fn with_gaps(mut self, no_ring: u64, unseen: Vec<Unseen>) -> Self {
+        self.total.dropped.no_ring += no_ring;
+        self.total = self.total.balanced();
+        Self { unseen, ..self }
     }
 
     /// The last line of the human form: `lossless: yes` or what was lost and why.
@@ -250,6 +267,7 @@ impl Ledger {
             (dropped.no_cell, "no free cell"),
             (dropped.ring_full, "ring full"),
             (dropped.device.unwrap_or(0), "device"),
+            (dropped.no_ring, "queue without a ring"),
             (dropped.other, "other"),
         ];
         let reasons: Vec<String> = reasons
@@ -258,6 +276,10 @@ impl Ledger {
             .map(|(count, reason)| format!("{} {reason}", grouped(*count)))
             .collect();
         let total = dropped.total();
+        if total == 0 {
+            let times = if self.unseen.len() == 1 { "time" } else { "times" };
+            return format!("lossless: not known (nothing was seen at {} {times})", self.unseen.len());
+        }
         let noun = if total == 1 { "packet" } else { "packets" };
         format!("lossless: no ({} {noun} lost: {})", grouped(total), reasons.join(", "))
     }
@@ -338,6 +360,7 @@ impl fmt::Display for Ledger {
             let chunks = grouped(ring.account.abandoned_chunks);
             writeln!(f, "{}: its worker was stuck or gone; buddies took {chunks} chunks for it", ring.name)?;
         }
+        self.unseen.iter().try_for_each(|unseen| writeln!(f, "{unseen}"))?;
         if !self.ports.is_empty() {
             write_table(f, &self.port_rows())?;
         }

@@ -50,6 +50,7 @@ mod packet;
 mod reorder;
 mod ring;
 pub mod savefile;
+mod seats;
 mod sieve;
 pub mod sim;
 mod steer;
@@ -64,12 +65,14 @@ pub use capture::affinity::{Pin, Placement};
 pub use capture::source::Source;
 pub use capture::worker::{Waker, Worker};
 pub use capture::{Capture, CaptureBuilder, DEFAULT_CHUNK_CELLS, DEFAULT_CHUNKS, DEFAULT_SNAP_LEN};
-pub use capture::{Engine, Interface, Reception, Stopper};
+pub use capture::{Engine, Event, Interface, Reception, Stopper};
 pub use chunk::{Chunk, Fragments, Head, Packet, Packets, RingName};
 pub use device::Rung;
 pub use error::{CaptureError, FilterChangeError, OpenError};
 pub use forward::{DetachedPacket, Drain, NoRoom, OutPacket, Port, PortError, TxQueue};
-pub use ledger::{Account, Drops, Ledger, Mode, PortAccount, PortDrops, PortLedger, RingLedger, grouped};
+pub use ledger::{
+    Account, Drops, Ledger, Mode, PortAccount, PortDrops, PortLedger, RingLedger, Unseen, UnseenReason, grouped,
+};
 pub use packet::{Direction, Spread};
 pub use reorder::{InOrder, Reorder};
 pub use steer::flow::flow_hash;

@@ -199,7 +199,7 @@ pub(crate) fn open(device: &Device, settings: &Settings) -> Result<Opened, OpenE
             device: device.clone(),
             snap_len: settings.snap_len,
             filtering,
-            _promiscuous: promiscuous,
+            promiscuous,
         },
         unplaced,
         shape,
@@ -354,7 +354,7 @@ pub(crate) struct Attachment {
     device: Device,
     snap_len: u32,
     filtering: Filtering,
-    _promiscuous: Option<Promiscuous>,
+    promiscuous: Option<Promiscuous>,
 }
 
 impl Attachment {
@@ -362,6 +362,26 @@ impl Attachment {
     pub(crate) fn set_filter(&mut self, filter: &Filter) -> Result<(), FilterChangeError> {
         self.filtering =
             Filtering::replace(&self.filtering, filter, &self.rings, &self.device, self.snap_len)?;
+        Ok(())
+    }
+
+    /// Whether its rings can go on on another interface: not in a group, whose members keep the interface that they
+    /// joined it for.
+    pub(crate) fn can_move(&self) -> bool {
+        self.rings.len() == 1 && self.unplaced.is_none()
+    }
+
+    /// Goes on on `device`, which has come in the place of the interface that it was on.
+    pub(crate) fn move_to(&mut self, device: &Device) -> Result<(), OpenError> {
+        let failed =
+            |action| move |source| OpenError::PacketSocket { interface: device.name.clone(), action, source };
+        let joined = self.promiscuous.is_some().then(|| Promiscuous::join(device.index)).transpose();
+        let promiscuous = joined.map_err(failed("set promiscuous mode on"))?;
+        for ring in &self.rings {
+            ring.move_to(device.index).map_err(failed("bind a packet socket to"))?;
+        }
+        self.promiscuous = promiscuous;
+        self.device = device.clone();
         Ok(())
     }
 

@@ -427,7 +427,7 @@ impl Ring for UmemRing {
         let drops = side.open.as_ref().and_then(|open| open.kernel.drops().ok()).unwrap_or(side.drops);
         let filtered = side.open.as_ref().map_or(side.filtered, |open| open.kernel.filtered());
         let dropped =
-            Drops { no_cell: drops.no_cell, ring_full: drops.ring_full, device: None, other: side.other };
+            Drops { no_cell: drops.no_cell, ring_full: drops.ring_full, other: side.other, ..Drops::default() };
         Account {
             delivered: side.delivered,
             bytes: side.bytes,

@@ -48,6 +48,24 @@ impl Target {
         }
     }
 
+    /// How many rings there may come to be beside those: receive queues may appear, and the engine may change.
+    pub(super) fn rings_to_come(&self) -> usize {
+        match &self.way {
+            Way::Xdp(steering) if self.whole => {
+                let most = steering.rings_of_queues().max().unwrap_or(1);
+                let queues = self.device.rx_queues_max.saturating_sub(self.device.rx_queues);
+                (queues * most) as usize + steering.rings()
+            }
+            Way::Xdp(steering) => steering.rings(),
+            Way::Packet { .. } => 0,
+        }
+    }
+
+    /// Whether the engine `xdp` takes its packets because the host does not use it, as far as is known.
+    pub(super) fn is_on_loan(&self, builder: &CaptureBuilder) -> bool {
+        builder.engine == Engine::Auto && matches!(self.way, Way::Xdp(_))
+    }
+
     /// The filter for its packets, if one was asked for.
     pub(super) fn compile_filter(&self) -> Result<Option<Filter>, FilterChangeError> {
         let compile = |request: &FilterRequest| request.compile(self.device.savefile_link_type());
@@ -283,6 +301,7 @@ impl CaptureBuilder {
                     drop_rejected: self.drop_rejected,
                     interface_index,
                     first_ring_index,
+                    whole: target.whole,
                 };
                 let opened = xdp::open(&target.device, steering, &settings)?;
                 Ok(Opened {

@@ -100,7 +100,7 @@ impl Waker {
 /// What wakes a worker: an epoll instance over its rings' sockets and a bell that others ring.
 #[derive(Debug)]
 pub(crate) struct Alarm {
-    epoll: OwnedFd,
+    epoll: Arc<OwnedFd>,
     bell: Arc<OwnedFd>,
 }
 
@@ -108,13 +108,17 @@ impl Alarm {
     pub(crate) fn new() -> Result<Self, Errno> {
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
         let bell = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
-        let alarm = Self { epoll, bell: Arc::new(bell) };
+        let alarm = Self { epoll: Arc::new(epoll), bell: Arc::new(bell) };
         alarm.watch(alarm.bell.as_fd())?;
         Ok(alarm)
     }
 
     pub(crate) fn watch(&self, descriptor: BorrowedFd<'_>) -> Result<(), Errno> {
-        epoll::add(&self.epoll, descriptor, epoll::EventData::new_u64(0), epoll::EventFlags::IN)
+        watch(&self.epoll, descriptor)
+    }
+
+    pub(crate) fn epoll(&self) -> Arc<OwnedFd> {
+        Arc::clone(&self.epoll)
     }
 
     pub(crate) fn bell(&self) -> Arc<OwnedFd> {
@@ -125,7 +129,7 @@ impl Alarm {
         let mut events = [MaybeUninit::<epoll::Event>::uninit(); 1];
         let timeout =
             Timespec { tv_sec: longest.as_secs() as i64, tv_nsec: i64::from(longest.subsec_nanos()) };
-        match epoll::wait(&self.epoll, &mut events, Some(&timeout)) {
+        match epoll::wait(&*self.epoll, &mut events, Some(&timeout)) {
             Ok(_) | Err(Errno::INTR) => {}
             Err(errno) => return Err(errno),
         }
@@ -137,6 +141,11 @@ impl Alarm {
     fn silence(&self) {
         let _ = rustix::io::read(&*self.bell, &mut [0u8; 8]);
     }
+}
+
+/// Has the worker that sleeps at `epoll` wake up when there is something to read.
+pub(crate) fn watch(epoll: &OwnedFd, descriptor: BorrowedFd<'_>) -> Result<(), Errno> {
+    epoll::add(epoll, descriptor, epoll::EventData::new_u64(0), epoll::EventFlags::IN)
 }
 
 /// Wakes the worker whose bell it is.
@@ -268,7 +277,12 @@ impl Worker {
                 return Ok(Some(chunk));
             }
             Asked::Nothing => {}
-            Asked::Ended => self.finished = true,
+            Asked::Ended => {
+                let was_finished = std::mem::replace(&mut self.finished, true);
+                if let Some(error) = self.shared.failure().filter(|_| !was_finished) {
+                    return Err(error);
+                }
+            }
         }
         Ok(None)
     }
@@ -334,6 +348,9 @@ impl Worker {
     }
 
     fn check_rings(&self) -> Result<(), CaptureError> {
+        if self.shared.waits_for_interfaces {
+            return Ok(());
+        }
         match self.shared.group.home(self.index).find(|ring| ring.is_gone()) {
             Some(ring) => {
                 Err(CaptureError::InterfaceGone { interface: ring.identity().name.interface.clone() })

@@ -2,9 +2,11 @@
 
 use std::cell::RefCell;
 use std::io;
+use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
 use crate::bpf::{BpfError, Map, Program};
+use crate::chunk::RingName;
 use crate::device::{Device, Rung};
 use crate::error::{FilterChangeError, OpenError};
 use crate::filter::{Filter, Unsupported};
@@ -19,8 +21,9 @@ use crate::xdp::blueprint::{Blueprint, Where};
 use crate::xdp::claim::Claim;
 use crate::xdp::ladder::Ladder;
 use crate::xdp::place::Place;
+use crate::xdp::program::NO_SOCKET;
 use crate::xdp::stamps::{NoStamps, ProgramStamps};
-use crate::xdp::{Settings, refused, system};
+use crate::xdp::{PreparedQueue, Settings, inquiry, refused, seat, system};
 
 /// What a capture has put on an interface: the program, and the map of its sockets. All of it is held
 /// by descriptors, so the kernel removes it whatever way the process ends.
@@ -30,6 +33,13 @@ pub(crate) struct Attachment {
     keys: Vec<u32>,
     blueprint: Blueprint,
     place: Place,
+    settings: Settings,
+    /// What the program in place filters by, if it does.
+    filter: Option<Filter>,
+    pub(super) rung: Rung,
+    pub(super) inquiry: Arc<OwnedFd>,
+    /// What had found no socket before all rings were there.
+    unseated_before: u64,
     pub(super) stamps: Arc<dyn StampSource>,
     /// Whose times the program looks up.
     pub(super) timestamps: Timestamps,
@@ -42,7 +52,7 @@ pub(crate) struct Attachment {
     /// still put this one back.
     unfiltered: Option<Program>,
     _promiscuous: Option<Promiscuous>,
-    _claims: Vec<Claim>,
+    claims: Vec<Claim>,
 }
 
 impl Attachment {
@@ -91,6 +101,11 @@ impl Attachment {
             keys: keys.collect(),
             blueprint,
             place,
+            settings: settings.clone(),
+            filter: settings.filter.clone(),
+            rung: ladder.rung,
+            inquiry: inquiry()?,
+            unseated_before: 0,
             timestamps,
             stamps,
             rings: Vec::new(),
@@ -99,13 +114,115 @@ impl Attachment {
             check,
             unfiltered: None,
             _promiscuous: promiscuous,
-            _claims: claims,
+            claims,
         })
     }
 
-    /// Counts by queue what the program turned away.
-    pub(super) fn filtered(&self) -> &Arc<Map> {
-        &self.blueprint.filtered
+    /// Counts by queue what the program turned away, and what found no socket.
+    pub(super) fn counts(&self) -> &Arc<Map> {
+        &self.blueprint.counts
+    }
+
+    /// The key of a ring in the map of the sockets.
+    pub(super) fn key_of(&self, ring: &RingName) -> u32 {
+        self.blueprint.steering.key(ring.queue, ring.part.unwrap_or(0))
+    }
+
+    /// All rings have their sockets: what finds none from now on is missed.
+    pub(super) fn begin(&mut self) {
+        self.unseated_before = self.unseated();
+    }
+
+    fn unseated(&self) -> u64 {
+        let counts = |queue| self.blueprint.counts.lookup_sums(queue).map_or(0, |sums| sums[NO_SOCKET]);
+        (0..self.blueprint.queues_max).map(counts).sum()
+    }
+
+    /// The receive queue that is next to appear.
+    pub(crate) fn next_queue(&self) -> Option<u32> {
+        let next = self.blueprint.steering.queues().last()? + 1;
+        (next < self.blueprint.queues_max).then_some(next)
+    }
+
+    /// Whether packets still come to the program.
+    pub(crate) fn is_in_place(&self) -> bool {
+        self.place.is_taken()
+    }
+
+    /// Attaches the program again, in whose place there is none, or another one.
+    pub(crate) fn attach_again(&mut self) -> Result<(), OpenError> {
+        let device = self.blueprint.device.clone();
+        let _turn = Claim::turn(&device)?;
+        if self.place.retake() {
+            return Ok(());
+        }
+        let mut ladder = Ladder::at(&device, self.settings.geometry.cell_bytes, self.rung);
+        self.take_place(&mut ladder)
+    }
+
+    /// Takes a place on the ladder's interface again, for the program that there is now.
+    fn take_place(&mut self, ladder: &mut Ladder<'_>) -> Result<(), OpenError> {
+        let is_bound = self.blueprint.clock.bound_to().is_some();
+        let queues = self.blueprint.steering.queues().to_vec();
+        let program =
+            |array: &Map| self.blueprint.load(array, self.filter.as_ref()).map(|(program, _)| program);
+        // The slots may be in the array of the next place, too.
+        self.place.leave();
+        let place = Place::take(ladder, &queues, is_bound, program)?;
+        let kept = self.claims.iter().try_for_each(|claim| claim.keep(place.array()));
+        kept.map_err(|source| system("claim a receive queue by a socket", source))?;
+        self.place = place;
+        Ok(())
+    }
+
+    /// Whether its rings can go on on another interface: not where their cells are shared with others.
+    pub(crate) fn can_move(&self) -> bool {
+        false
+    }
+
+    /// Goes on on `device`, which has come in the place of the interface that it was on.
+    pub(crate) fn move_to(&mut self, _device: &Device) -> Result<(), OpenError> {
+        todo!()
+    }
+
+    /// Packets that were wanted, and went to the host because their queue had no ring.
+    pub(crate) fn missed(&self) -> u64 {
+        self.unseated().saturating_sub(self.unseated_before)
+    }
+
+    /// Opens rings on `queue`, a receive queue that has appeared behind the others: the first one is the capture's ring
+    /// `first_ring_index`. From the return on they get their packets.
+    pub(crate) fn open_queue(
+        &mut self,
+        queue: u32,
+        first_ring_index: usize,
+    ) -> Result<Vec<Arc<UmemRing>>, OpenError> {
+        let device = self.blueprint.device.clone();
+        let failed = |source| refused(&device, source);
+        let mut steering = self.blueprint.steering.clone();
+        steering.add(queue);
+        let rings = steering.rings_of_queues().last().unwrap_or(1);
+        let _turn = Claim::turn(&device)?;
+        let claim = Claim::queue(&device, queue)?;
+        let kept = claim.keep(self.place.array());
+        kept.map_err(|source| system("claim a receive queue by a socket", source))?;
+        let mut settings = self.settings.clone();
+        // The cells of a capture that forwards were dealt out when it began: this queue has others, and what leaves
+        // from there is copied.
+        settings.commons = settings.commons.filter(|commons| !commons.forwards());
+        let prepared = PreparedQueue::new(&device, queue, rings, &settings)?;
+        let mut ladder = Ladder::at(&device, settings.geometry.cell_bytes, self.rung);
+        let seated = seat(prepared, &mut ladder, self, &settings, first_ring_index)?;
+        seated.rings.iter().for_each(|ring| ring.settle(self.check.clone()));
+        self.place.add(queue).map_err(failed)?;
+        for (key, kernel) in &seated.sockets {
+            self.receive(*key, &kernel.socket).map_err(failed)?;
+            self.keys.push(*key);
+        }
+        self.blueprint.steering = steering;
+        self.claims.push(claim);
+        self.rings.extend(seated.rings.iter().cloned());
+        Ok(seated.rings)
     }
 
     /// Has user space do on `rings` what the program leaves to it.
@@ -130,6 +247,7 @@ impl Attachment {
         if exchanged.is_ok() {
             self.takes_everything = takes_everything(Some(filter), &filters);
             (self.filters, self.check) = (filters, check);
+            self.filter = Some(filter.clone());
         }
         wait_for_running_programs();
         self.rings.iter().for_each(|ring| ring.settle(self.check.clone()));
@@ -160,6 +278,7 @@ impl Attachment {
         };
         self.place.exchange(program).map_err(io::Error::other)?;
         self.takes_everything = everything;
+        self.filter = (!everything).then(|| filter.clone());
         wait_for_running_programs();
         Ok(())
     }

@@ -111,7 +111,7 @@ pub(super) fn is_anybody_beside(device: &Device, own: &[u32]) -> Result<bool, Op
 }
 
 fn names_beside(device: &Device, own: &[u32]) -> impl Iterator<Item = String> {
-    (0..device.rx_queues).filter(|queue| !own.contains(queue)).map(|queue| queue_name(device, queue))
+    (0..device.rx_queues_max).filter(|queue| !own.contains(queue)).map(|queue| queue_name(device, queue))
 }
 
 fn queue_name(device: &Device, queue: u32) -> String {

@@ -33,7 +33,7 @@ use crate::xdp::refused;
 /// The name of the array of programs.
 const ARRAY: &str = "wirecap_queues";
 /// Its slots: no driver has more queues.
-const SLOTS: u32 = 4096;
+pub(super) const SLOTS: u32 = 4096;
 /// How long an interface may be busy without a program that can be found: whoever looks at all links, or
 /// just ends, holds one for a moment.
 const BUSY_PATIENCE: Duration = Duration::from_millis(500);
@@ -87,6 +87,15 @@ impl Place {
         Ok(Self { slots, link })
     }
 
+    /// Also takes the place of `queue`.
+    pub(super) fn add(&mut self, queue: u32) -> Result<(), BpfError> {
+        if !self.slots.queues.is_empty() {
+            self.slots.array.update_fd(queue, &self.slots.program)?;
+            self.slots.queues.push(queue);
+        }
+        Ok(())
+    }
+
     /// The array of programs, to which each of them must refer.
     pub(super) fn array(&self) -> &Map {
         &self.slots.array
@@ -108,6 +117,29 @@ impl Place {
             let _ = if is_attached { self.link.update(&self.slots.program) } else { Ok(()) };
         }
         exchanged
+    }
+
+    /// Puts the program back in the place of one that does not belong there, if something is held there at all.
+    pub(super) fn retake(&self) -> bool {
+        let is_held = self.link.info().is_ok_and(|info| info.ifindex != 0);
+        is_held && self.link.update(&self.slots.program).is_ok()
+    }
+
+    /// Whether the program is where it was put: attached, or behind the dispatcher that another capture has put there.
+    /// What cannot be asked is taken to be well: who joins this interface has more rights than are needed here.
+    pub(super) fn is_taken(&self) -> bool {
+        let Ok(info) = self.link.info() else { return true };
+        if info.ifindex == 0 || info.program_id == 0 {
+            return false;
+        }
+        let is_own = self.slots.program.info().is_ok_and(|own| own.id == info.program_id);
+        is_own || Program::by_id(info.program_id).and_then(|program| program.info()).map_or(true, |program| {
+            program.name == DISPATCHER && program.map_ids == self.array_ids()
+        })
+    }
+
+    fn array_ids(&self) -> Vec<u32> {
+        self.slots.array.info().map(|array| vec![array.id]).unwrap_or_default()
     }
 
     /// Gets no packets any more. The queues may be claimed by others then.

@@ -1,0 +1,1 @@
+//! Interfaces that go away and come back.
