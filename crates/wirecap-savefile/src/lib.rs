@@ -6,8 +6,6 @@
 //! Formats: the IETF's drafts *PCAP Now Generic* (pcapng) and *PCAP Capture File Format* (pcap). Both are
 //! written little-endian with times in nanoseconds.
 
-use crate::time::Timestamp;
-
 mod fields;
 mod pcap;
 mod pcap_reader;
@@ -15,11 +13,13 @@ mod pcapng;
 mod pcapng_reader;
 mod reader;
 mod sink;
+mod time;
 mod window;
 mod writer;
 
 pub use reader::{ReadError, Reader};
 pub use sink::{FileSink, Sink, StreamSink};
+pub use time::Timestamp;
 pub use writer::{WriteError, Writer};
 
 /// The longest packet that a savefile holds, in bytes; tcpdump and Wireshark refuse longer ones.

@@ -7,14 +7,14 @@ use std::io::{self, Cursor, Read};
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 
-use super::pcap_reader::PcapReader;
-use super::pcapng_reader::PcapngReader;
-use super::window::Window;
-use super::{Direction, Format, Interface, LinkType, PACKET_BYTES_MAX, Record, Section, Statistics};
-use crate::time::Timestamp;
+use crate::Timestamp;
+use crate::pcap_reader::PcapReader;
+use crate::pcapng_reader::PcapngReader;
+use crate::window::Window;
+use crate::{Direction, Format, Interface, LinkType, PACKET_BYTES_MAX, Record, Section, Statistics};
 
 /// No block may be longer: a file's own claim must not decide how much memory its reader takes.
-pub(super) const BLOCK_BYTES_MAX: u32 = 16 << 20;
+pub(crate) const BLOCK_BYTES_MAX: u32 = 16 << 20;
 
 /// Reads packets from a pcapng or pcap file, as it is or compressed by gzip or Zstandard.
 ///
@@ -22,11 +22,11 @@ pub(super) const BLOCK_BYTES_MAX: u32 = 16 << 20;
 /// and another try gives the same error unless the file has grown.
 ///
 /// ```no_run
-/// let mut reader = wirecap::savefile::Reader::open("trace.pcapng.zst")?;
+/// let mut reader = wirecap_savefile::Reader::open("trace.pcapng.zst")?;
 /// while let Some(record) = reader.next_record()? {
 ///     println!("{} bytes on {:?}", record.wire_len, reader.interfaces()[0].name);
 /// }
-/// # Ok::<(), wirecap::savefile::ReadError>(())
+/// # Ok::<(), wirecap_savefile::ReadError>(())
 /// ```
 pub struct Reader {
     window: Window,
@@ -41,33 +41,33 @@ enum Blocks {
 
 /// What has been read of a file besides its packets.
 #[derive(Default)]
-pub(super) struct Contents {
-    pub(super) section: Section,
-    pub(super) interfaces: Vec<Interface>,
+pub(crate) struct Contents {
+    pub(crate) section: Section,
+    pub(crate) interfaces: Vec<Interface>,
     /// As many as there are interfaces.
-    pub(super) statistics: Vec<Option<Statistics>>,
+    pub(crate) statistics: Vec<Option<Statistics>>,
 }
 
 impl Contents {
-    pub(super) fn add_interface(&mut self, interface: Interface) {
+    pub(crate) fn add_interface(&mut self, interface: Interface) {
         self.interfaces.push(interface);
         self.statistics.push(None);
     }
 }
 
 /// A record whose data are still in the window.
-pub(super) struct Packet {
-    pub(super) interface: u32,
-    pub(super) timestamp: Option<Timestamp>,
-    pub(super) queue: Option<u32>,
-    pub(super) direction: Option<Direction>,
-    pub(super) wire_len: u32,
+pub(crate) struct Packet {
+    pub(crate) interface: u32,
+    pub(crate) timestamp: Option<Timestamp>,
+    pub(crate) queue: Option<u32>,
+    pub(crate) direction: Option<Direction>,
+    pub(crate) wire_len: u32,
     /// The place of the data in the window.
-    pub(super) data: Range<usize>,
+    pub(crate) data: Range<usize>,
 }
 
 /// What one step through a file has found.
-pub(super) enum Step {
+pub(crate) enum Step {
     Packet(Packet),
     /// A block that is not a packet.
     Other,
@@ -206,7 +206,7 @@ fn decompressed(mut source: Box<dyn Read + Send>) -> io::Result<Box<dyn Read + S
 }
 
 /// The longest packet that is believed of a link type: as libpcap, which gives USB and D-Bus more.
-pub(super) fn data_bytes_max(link_type: LinkType) -> u32 {
+pub(crate) fn data_bytes_max(link_type: LinkType) -> u32 {
     match link_type.0 {
         186 | 189 | 220 | 231 | 249 | 266 => BLOCK_BYTES_MAX,
         _ => PACKET_BYTES_MAX,
