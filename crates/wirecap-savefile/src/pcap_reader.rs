@@ -1,11 +1,10 @@
 //! pcap, read: both byte orders, both resolutions, and the variants that libpcap knows.
 
-use crate::Timestamp;
+use crate::contents::{Contents, Packet, Step, data_bytes_max};
 use crate::fields::{ByteOrder, Fields};
 use crate::pcap::{FILE_HEADER, MAGIC_NANOSECONDS, PACKET_HEADER};
-use crate::reader::{Contents, Packet, ReadError, Step, data_bytes_max};
 use crate::window::Window;
-use crate::{Interface, LinkType};
+use crate::{Interface, LinkType, ReadError, Timestamp};
 
 const MAGIC_MICROSECONDS: u32 = 0xa1b2_c3d4;
 /// Alexey Kuznetsov's patched tcpdump of the 1990s: longer packet headers.

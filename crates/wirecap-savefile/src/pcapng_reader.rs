@@ -1,14 +1,13 @@
 //! pcapng, read: sections of either byte order, interfaces, packets of all three kinds and statistics.
 
-use crate::Timestamp;
+use crate::contents::{BLOCK_BYTES_MAX, Contents, Packet, Step, data_bytes_max};
 use crate::fields::{ByteOrder, Fields};
 use crate::pcapng::{
     BYTE_ORDER_MAGIC, ENHANCED_PACKET, FILTER_IS_TEXT, INTERFACE_DESCRIPTION, INTERFACE_STATISTICS,
     SECTION_HEADER, TIME_SOURCE_NONE, TIME_SOURCE_PREFIX, option, padded,
 };
-use crate::reader::{BLOCK_BYTES_MAX, Contents, Packet, ReadError, Step, data_bytes_max};
 use crate::window::Window;
-use crate::{Direction, Interface, LinkType, Section, Statistics};
+use crate::{Direction, Interface, LinkType, ReadError, Section, Statistics, Timestamp};
 
 /// A packet as pcapng's first draft had it, with 16 bits for the interface.
 const OBSOLETE_PACKET: u32 = 2;
