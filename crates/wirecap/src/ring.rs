@@ -11,13 +11,13 @@ use std::os::fd::{BorrowedFd, OwnedFd};
 use std::ptr::NonNull;
 use std::sync::Arc;
 
-use crate::chunk::{Chunk, Home, RingIdentity, Stamps};
+use crate::chunk::{CellOwner, Chunk, RingIdentity, Stamps};
 use crate::error::CaptureError;
 use crate::kernel_ring::{BrokenRing, Consumer, Gauge};
 use crate::ledger::{Account, Drops};
 use crate::sieve::{Check, Sieve, UserFilter};
 use crate::sync::{AtomicU32, Mutex, MutexGuard, Ordering, lock, try_lock};
-use crate::umem::fill::{Kernel, KernelDrops, Refill};
+use crate::umem::fill::{FillRing, Kernel, KernelDrops};
 use crate::umem::fragments::{refuse, unfinished};
 use crate::umem::pool::{Descriptor, Pool};
 use crate::umem::recycle::CellList;
@@ -81,7 +81,7 @@ pub(crate) struct UmemRing {
     identity: Arc<RingIdentity>,
     /// R x M.
     capacity: u32,
-    refill: Arc<Refill>,
+    fill_ring: Arc<FillRing>,
     stamps: Arc<dyn StampSource>,
     filled: Gauge<Descriptor>,
     /// Filled cells of a packet at the head of the rx ring that was not all there at the last look.
@@ -152,16 +152,16 @@ struct Checked {
     fragmented: bool,
 }
 
-// SAFETY: the pool keeps its memory mapped while the `Refill` lives. `UmemRing::chunk_of` is the only
-// one to make chunks with this home: it checks every descriptor, and the cells are nobody else's from
+// SAFETY: the pool keeps its memory mapped while the `FillRing` lives. `UmemRing::chunk_of` is the only
+// one to make chunks with this owner: it checks every descriptor, and the cells are nobody else's from
 // the moment the kernel put them on the rx ring until `recycle` posts them.
-unsafe impl Home for Refill {
+unsafe impl CellOwner for FillRing {
     fn base(&self) -> NonNull<u8> {
         self.pool().memory().base()
     }
 
     fn recycle(&self, list: Box<CellList>) {
-        Refill::recycle(self, list);
+        FillRing::recycle(self, list);
         self.collect();
     }
 
@@ -171,12 +171,12 @@ unsafe impl Home for Refill {
 }
 
 impl UmemRing {
-    /// A ring over our half of an rx ring that was just made, whose cells come from `refill`: from a pool
+    /// A ring over our half of an rx ring that was just made, whose cells come from `fill_ring`: from a pool
     /// of its own, or from one that it shares with other rings. It is to hold `capacity` packets.
     pub(crate) fn new(
         identity: RingIdentity,
         capacity: u32,
-        refill: Arc<Refill>,
+        fill_ring: Arc<FillRing>,
         rx: Consumer<Descriptor>,
         kernel: Arc<dyn Kernel>,
         stamps: Arc<dyn StampSource>,
@@ -196,7 +196,7 @@ impl UmemRing {
             sieve: Sieve::default(),
         };
         let (identity, unfinished, rx) = (Arc::new(identity), AtomicU32::new(0), Mutex::new(side));
-        Self { identity, capacity, refill, stamps, filled, unfinished, rx }
+        Self { identity, capacity, fill_ring, stamps, filled, unfinished, rx }
     }
 
     /// From now on `filter` looks at everything that is captured, until [`settle`](Self::settle).
@@ -213,7 +213,7 @@ impl UmemRing {
     }
 
     fn pool(&self) -> &Pool {
-        self.refill.pool()
+        self.fill_ring.pool()
     }
 
     /// How many cells on the rx ring are filled: also those of a packet that is not all there.
@@ -222,8 +222,8 @@ impl UmemRing {
         self.filled.filled()
     }
 
-    pub(crate) fn refill(&self) -> &Refill {
-        &self.refill
+    pub(crate) fn fill_ring(&self) -> &FillRing {
+        &self.fill_ring
     }
 
     fn capture_from(
@@ -237,12 +237,12 @@ impl UmemRing {
         // Looked at under the lock: what a buddy saw may have been captured since.
         if waiting <= offload.map_or(0, |offload| offload.limit) {
             drop(guard);
-            self.refill.flush_if_free();
+            self.fill_ring.flush_if_free();
             return Ok(Captured::Nothing);
         }
         let chunk_cells = self.pool().geometry().chunk_cells;
         let count = waiting.min(chunk_cells) as usize;
-        let mut list = self.refill.empty_list(count).map_err(|broken| self.broken_fill(&broken))?;
+        let mut list = self.fill_ring.empty_list(count).map_err(|broken| self.broken_fill(&broken))?;
         let stamps = self.stamps.stamps();
         open.ring.take_into(&mut list.cells, count).map_err(|broken| self.broken(&broken))?;
         let whole = if list.cells.last().is_some_and(Descriptor::is_continued) || side.overlong {
@@ -254,13 +254,13 @@ impl UmemRing {
         };
         // Whatever happened, nothing that cannot be stays in the list.
         let checked = whole.and(self.check(&mut list, stamps, &mut side.other));
-        side.other += self.refill.captured(&mut list);
+        side.other += self.fill_ring.captured(&mut list);
         let sifting = checked.is_ok() && !side.sieve.is_idle();
         let checked = if sifting { self.sift(side, &mut list).map(|()| total(&list)) } else { checked };
         if checked.is_err() || list.cells.is_empty() {
             side.other += packets_in(&list.cells);
             drop(guard);
-            self.refill.recycle(list);
+            self.fill_ring.recycle(list);
             return checked.map(|_| if sifting { Captured::Unwanted } else { Captured::Nothing });
         }
         let Checked { bytes, fragmented } = checked?;
@@ -278,10 +278,10 @@ impl UmemRing {
         side.offloaded_chunks += u64::from(offload.is_some());
         side.abandoned_chunks += u64::from(offload.is_some_and(|offload| offload.abandoned));
         drop(guard);
-        let home: Arc<dyn Home> = self.refill.clone();
+        let owner: Arc<dyn CellOwner> = self.fill_ring.clone();
         // SAFETY: the kernel gave these cells to us, from this pool, and `check` looked at each.
         let chunk = unsafe {
-            Chunk::new(list, home, Arc::clone(&self.identity), stamps, sequence, offload.is_some())
+            Chunk::new(list, owner, Arc::clone(&self.identity), stamps, sequence, offload.is_some())
         };
         Ok(Captured::Chunk(chunk))
     }
@@ -334,11 +334,12 @@ impl UmemRing {
     fn post_again(&self, mut cells: Vec<Descriptor>) -> Result<(), CaptureError> {
         let stray = cells.extract_if(.., |cell| !self.pool().contains(cell.address)).last();
         if !cells.is_empty() {
-            let mut list = self.refill.empty_list(cells.len()).map_err(|broken| self.broken_fill(&broken))?;
+            let mut list =
+                self.fill_ring.empty_list(cells.len()).map_err(|broken| self.broken_fill(&broken))?;
             // Not as packets: each cell by itself is to be looked at.
             list.cells.extend(cells.into_iter().map(|cell| Descriptor { options: 0, ..cell }));
-            self.refill.captured(&mut list);
-            self.refill.recycle(list);
+            self.fill_ring.captured(&mut list);
+            self.fill_ring.recycle(list);
         }
         match stray {
             Some(stray) => {
@@ -377,11 +378,11 @@ impl Ring for UmemRing {
     }
 
     fn unattended(&self) -> u32 {
-        self.refill.posted().min(self.capacity)
+        self.fill_ring.posted().min(self.capacity)
     }
 
     fn tend(&self) {
-        self.refill.tend();
+        self.fill_ring.tend();
     }
 
     fn backlog(&self) -> u32 {
@@ -447,7 +448,7 @@ impl Ring for UmemRing {
             side.drops = open.kernel.drops().unwrap_or_default();
             side.filtered = open.kernel.filtered();
         }
-        self.refill.close();
+        self.fill_ring.close();
     }
 }
 

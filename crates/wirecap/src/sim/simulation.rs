@@ -199,7 +199,7 @@ pub struct Simulation {
     ending: bool,
     audit: Audit,
     outcome: Outcome,
-    /// What a broken engine does to a chunk that comes home.
+    /// What a broken engine does to a chunk that comes back.
     #[cfg(test)]
     pub(super) sabotage: Option<fn(&mut Chunk)>,
 }
