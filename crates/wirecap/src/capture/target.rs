@@ -208,14 +208,14 @@ impl CaptureBuilder {
         let packet = |why| (Engine::Packet, Some(why));
         let choice = device.choose_engine();
         match choice.engine {
-            device::Engine::Xdp(_) if self.wants_sent() => {
+            device::ChosenEngine::Xdp(_) if self.wants_sent() => {
                 packet("the engine xdp does not see what the host sends".to_owned())
             }
-            device::Engine::Xdp(_) if xdp::cell_bytes(device, self.chunk_cells).is_err() => {
+            device::ChosenEngine::Xdp(_) if xdp::cell_bytes(device, self.chunk_cells).is_err() => {
                 packet(format!("frames of its MTU, {}, do not fit a cell", device.mtu))
             }
-            device::Engine::Xdp(_) => (Engine::Xdp, Some(choice.why)),
-            device::Engine::Packet => packet(choice.why),
+            device::ChosenEngine::Xdp(_) => (Engine::Xdp, Some(choice.why)),
+            device::ChosenEngine::Packet => packet(choice.why),
         }
     }
 
