@@ -9,7 +9,6 @@ use std::path::{Path, PathBuf};
 use std::ptr::NonNull;
 use std::sync::{Arc, OnceLock};
 
-use crate::chunk::{CellOwner, Chunk, FileRecord, RingIdentity, RingName, Stamps};
 use crate::error::{CaptureError, FilterChangeError};
 use crate::filter::FilterRequest;
 use crate::ledger::Account;
@@ -17,6 +16,7 @@ use crate::ring::Ring;
 use crate::savefile::{LinkType, ReadError, Reader, Record};
 use crate::sync::{Mutex, lock};
 use crate::time::Timestamp;
+use crate::umem::chunk::{CellOwner, Chunk, FileRecord, RingIdentity, RingName, Stamps};
 use crate::umem::pool::Descriptor;
 use crate::umem::recycle::CellList;
 use sift::Sift;

@@ -59,18 +59,19 @@ pub use simulation::{
 pub use transmitter::{LinkState, SentPacket, SimTransmitter};
 
 use crate::capture::keeper;
-use crate::chunk::{Chunk, RingIdentity, RingName, Stamps};
 use crate::error::CaptureError;
 use crate::forward::{Exchange, Outlet, Port, PortShared, Sequence};
 use crate::group::{Asked, Group};
 use crate::kernel_ring::Producer;
 use crate::ledger::{Ledger, Mode, RingLedger};
-use crate::ring::{Ring, StampSource, UmemRing};
+use crate::ring::Ring;
 use crate::savefile::LinkType;
 use crate::sim::kernel::CellStates;
+use crate::umem::chunk::{Chunk, RingIdentity, RingName, Stamps};
 use crate::umem::fill::FillRing;
 use crate::umem::owners::Owners;
 use crate::umem::pool::{Descriptor, Geometry, Pool};
+use crate::umem::rx::{RxRing, StampSource};
 use crate::umem::supply::{Stock, Supply};
 use crate::umem::tx::{TxKernel, TxRing};
 
@@ -145,7 +146,7 @@ impl StampSource for SimStamps {
 #[derive(Debug, Clone)]
 pub struct SimCapture {
     group: Arc<Group>,
-    rings: Vec<Arc<UmemRing>>,
+    rings: Vec<Arc<RxRing>>,
     kernels: Vec<Arc<SimKernel>>,
     geometry: Geometry,
     /// What the rings of an elastic pool share.
@@ -192,7 +193,7 @@ impl SimCapture {
     }
 
     /// As [`new`](Self::new), with each ring shown to the group as `disguise` makes it.
-    fn with(settings: &SimSettings, disguise: impl Fn(Arc<UmemRing>) -> Arc<dyn Ring>) -> Self {
+    fn with(settings: &SimSettings, disguise: impl Fn(Arc<RxRing>) -> Arc<dyn Ring>) -> Self {
         assert!((1..=settings.rings).contains(&settings.workers), "1 to {} workers", settings.rings);
         assert!(settings.geometry.cells() > 0, "no cells");
         assert!(settings.geometry.cell_bytes > HEADROOM_BYTES, "cells of {HEADROOM_BYTES} bytes or less");
@@ -310,7 +311,7 @@ impl SimCapture {
 
     /// The account so far, for a run that has taken `duration`.
     pub fn ledger(&self, duration: Duration) -> Ledger {
-        let page = |ring: &Arc<UmemRing>| RingLedger {
+        let page = |ring: &Arc<RxRing>| RingLedger {
             name: ring.identity().name.to_string(),
             account: ring.account(),
         };
@@ -419,7 +420,7 @@ fn forwarding_supplies(settings: &SimSettings) -> Vec<RingCells> {
 
 /// A ring while its capture is opened.
 struct Opened {
-    ring: Arc<UmemRing>,
+    ring: Arc<RxRing>,
     kernel: Arc<SimKernel>,
     fill_ring: Arc<FillRing>,
     sender: Option<(Arc<SimTransmitter>, Producer<Descriptor>)>,
@@ -483,6 +484,6 @@ fn open_ring(index: usize, cells: RingCells, settings: &SimSettings) -> Opened {
     let fill_ring = Arc::new(fill_ring);
     let capacity = settings.geometry.cells();
     let ring =
-        UmemRing::new(identity, capacity, Arc::clone(&fill_ring), rx, kernel.clone(), Arc::new(SimStamps));
+        RxRing::new(identity, capacity, Arc::clone(&fill_ring), rx, kernel.clone(), Arc::new(SimStamps));
     Opened { ring: Arc::new(ring), kernel, fill_ring, sender }
 }

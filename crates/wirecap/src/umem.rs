@@ -12,10 +12,12 @@
 //! [`fill`] posts it again, as far as [`supply`] says. Debug builds check each step ([`cell_check`]).
 
 pub(crate) mod cell_check;
+pub(crate) mod chunk;
 pub(crate) mod fill;
 pub(crate) mod fragments;
 pub(crate) mod owners;
 pub(crate) mod pool;
 pub(crate) mod recycle;
+pub(crate) mod rx;
 pub(crate) mod supply;
 pub(crate) mod tx;

@@ -21,18 +21,19 @@ use std::sync::{Arc, OnceLock};
 use rustix::net::{AddressFamily, SocketFlags, SocketType, netdevice, socket_with};
 
 use crate::bpf::{BpfError, Map};
-use crate::chunk::{RingIdentity, RingName};
 use crate::device::{Device, DeviceCounters, Rung};
 use crate::error::OpenError;
 use crate::filter::Filter;
 use crate::kernel_ring::{Consumer, Producer};
 use crate::limits::locked_memory_rlimit;
-use crate::ring::{Ring, UmemRing};
+use crate::ring::Ring;
 use crate::steer::Steering;
 use crate::sys::xdp::XdpSocket;
 use crate::time::Timestamps;
+use crate::umem::chunk::{RingIdentity, RingName};
 use crate::umem::fill::{FillRing, Kernel, KernelDrops};
 use crate::umem::pool::{Descriptor, Geometry, Pool};
+use crate::umem::rx::RxRing;
 use crate::umem::supply::Supply;
 use ladder::{Ladder, refusal_to_bind};
 use sizes::pool_geometry;
@@ -145,7 +146,7 @@ pub(crate) fn open(device: &Device, steering: &Steering, settings: &Settings) ->
             };
             let (capacity, fill_ring) = (settings.geometry.cells(), Arc::clone(&fill_ring));
             let stamps = Arc::clone(&attachment.stamps);
-            rings.push(Arc::new(UmemRing::new(identity, capacity, fill_ring, rx, kernel, stamps)));
+            rings.push(Arc::new(RxRing::new(identity, capacity, fill_ring, rx, kernel, stamps)));
         }
     }
     attachment.settle(&rings);

@@ -11,10 +11,10 @@ use std::ptr::NonNull;
 use std::slice;
 use std::sync::Arc;
 
-use crate::chunk::{CellOwner, GONE, Origin, RingIdentity, RingName, Stamps};
 use crate::forward::Sequence;
 use crate::sys::memory::Memory;
 use crate::time::Timestamp;
+use crate::umem::chunk::{CellOwner, GONE, Origin, RingIdentity, RingName, Stamps};
 use crate::umem::fragments::CONTINUED;
 use crate::umem::owners::Owners;
 use crate::umem::pool::Descriptor;

@@ -13,11 +13,11 @@ use std::slice;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
-use crate::chunk::{CellOwner, Chunk, RingIdentity, Stamps};
 use crate::packet::frame::{self, BadFrame, Frame};
 use crate::sieve::{Sieve, Sifted};
 use crate::sys::memory::{Mapping, prefetch};
 use crate::sys::packet::BlockShape;
+use crate::umem::chunk::{CellOwner, Chunk, RingIdentity, Stamps};
 use crate::umem::pool::Descriptor;
 use crate::umem::recycle::{CellList, Spare};
 
@@ -383,7 +383,7 @@ mod tests {
     use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
 
     use super::*;
-    use crate::chunk::RingName;
+    use crate::umem::chunk::RingName;
 
     const SHAPE: BlockShape = BlockShape { block_bytes: 4096, blocks: 4 };
     const LABELS: Labels = Labels { timestamps: true, by_queue: false };

@@ -144,7 +144,7 @@ fn an_engine_that_posts_a_cell_twice_is_caught() {
 
 /// A ring that seems fuller than it is.
 #[derive(Debug)]
-struct Boastful(Arc<UmemRing>);
+struct Boastful(Arc<RxRing>);
 
 impl Ring for Boastful {
     fn identity(&self) -> &Arc<RingIdentity> {

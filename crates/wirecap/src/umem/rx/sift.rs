@@ -2,13 +2,13 @@
 
 use std::slice;
 
-use super::{RxSide, UmemRing};
+use super::{RxRing, RxSide};
 use crate::error::CaptureError;
 use crate::sieve::Sifted;
 use crate::umem::pool::Descriptor;
 use crate::umem::recycle::CellList;
 
-impl UmemRing {
+impl RxRing {
     /// Takes the packets out of `list` that the filter does not want. The list was checked.
     #[cold]
     pub(super) fn sift(&self, side: &mut RxSide, list: &mut CellList) -> Result<(), CaptureError> {
