@@ -36,7 +36,6 @@
 
 pub mod bpf;
 mod capture;
-mod chunk;
 pub mod device;
 mod error;
 mod file;
@@ -64,7 +63,6 @@ pub use capture::source::Source;
 pub use capture::worker::{Waker, Worker};
 pub use capture::{Capture, CaptureBuilder, DEFAULT_CHUNK_CELLS, DEFAULT_CHUNKS, DEFAULT_SNAP_LEN};
 pub use capture::{Engine, Interface, Reception, Stopper};
-pub use chunk::{Chunk, Fragments, Head, Packet, Packets, RingName};
 pub use device::Rung;
 pub use error::{CaptureError, FilterChangeError, OpenError};
 pub use forward::{DetachedPacket, Drain, NoRoom, OutPacket, Port, PortError, TxQueue};
@@ -73,6 +71,7 @@ pub use packet::{Direction, Spread};
 pub use reorder::{InOrder, Reorder};
 pub use steer::flow::flow_hash;
 pub use time::{Timestamp, Timestamps};
+pub use umem::chunk::{Chunk, Fragments, Head, Packet, Packets, RingName};
 pub use umem::pool::Geometry;
 pub use warning::Warning;
 pub use wirecap_savefile as savefile;
