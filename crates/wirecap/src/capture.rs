@@ -15,15 +15,14 @@ pub(crate) mod worker;
 
 use std::os::fd::OwnedFd;
 use std::path::PathBuf;
-use std::sync::{Arc, OnceLock};
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 use crate::capture::affinity::{Machine, Pin, Placement};
 use crate::capture::keeper::Keeper;
 use crate::capture::source::Source;
 use crate::capture::worker::{Alarm, Worker, ring_bell, watch};
-use crate::chunk::RingName;
 use crate::device::events::Events;
 use crate::device::{Device, DeviceCounters};
 use crate::error::{CaptureError, OpenError};
@@ -34,6 +33,7 @@ use crate::ledger::{Ledger, RingLedger};
 use crate::packet::{self, Unplaced};
 use crate::ring::Ring;
 use crate::sync::{Mutex, lock};
+use crate::umem::chunk::RingName;
 use crate::umem::pool::Geometry;
 use crate::warning::Warning;
 use crate::xdp;
@@ -321,10 +321,8 @@ impl Capture {
         });
         let keeper = keeper.transpose()?;
         let watcher = (!interfaces.is_empty()).then(|| Watcher::start(&shared)).transpose();
-        let watcher = watcher.map_err(|source| OpenError::System {
-            action: "watch the interfaces".to_owned(),
-            source,
-        })?;
+        let watcher = watcher
+            .map_err(|source| OpenError::System { action: "watch the interfaces".to_owned(), source })?;
         let (_keeper, _watcher, _claims) = (keeper, watcher, claims);
         Ok(Self { shared, interfaces, workers, placements, geometry, _keeper, _watcher, _claims })
     }
@@ -414,7 +412,8 @@ impl Capture {
         let rings: Vec<RingLedger> = self.shared.group.rings().iter().map(page).collect();
         let running = lock(&self.shared.running);
         let end = running.end.clone().unwrap_or_else(|| running.so_far(self.shared.started.elapsed()));
-        let unseen = running.interfaces.iter().flat_map(|attached| attached.watched.unseen().to_vec()).collect();
+        let unseen =
+            running.interfaces.iter().flat_map(|attached| attached.watched.unseen().to_vec()).collect();
         let warnings = self.warnings(&rings, &running);
         drop(running);
         let ports = self.shared.exchange().map(|exchange| exchange.ledgers()).unwrap_or_default();

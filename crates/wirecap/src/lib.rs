@@ -36,7 +36,6 @@
 
 pub mod bpf;
 mod capture;
-mod chunk;
 pub mod device;
 mod error;
 mod file;
@@ -49,7 +48,6 @@ mod limits;
 mod packet;
 mod reorder;
 mod ring;
-pub mod savefile;
 mod seats;
 mod sieve;
 pub mod sim;
@@ -66,17 +64,19 @@ pub use capture::source::Source;
 pub use capture::worker::{Waker, Worker};
 pub use capture::{Capture, CaptureBuilder, DEFAULT_CHUNK_CELLS, DEFAULT_CHUNKS, DEFAULT_SNAP_LEN};
 pub use capture::{Engine, Event, Interface, Reception, Stopper};
-pub use chunk::{Chunk, Fragments, Head, Packet, Packets, RingName};
 pub use device::Rung;
 pub use error::{CaptureError, FilterChangeError, OpenError};
 pub use forward::{DetachedPacket, Drain, NoRoom, OutPacket, Port, PortError, TxQueue};
 pub use ledger::{
-    Account, Drops, Ledger, Mode, PortAccount, PortDrops, PortLedger, RingLedger, Unseen, UnseenReason, grouped,
+    Account, Drops, Ledger, Mode, PortAccount, PortDrops, PortLedger, RingLedger, Unseen, UnseenReason,
+    grouped,
 };
 pub use packet::{Direction, Spread};
 pub use reorder::{InOrder, Reorder};
 pub use steer::flow::flow_hash;
 pub use time::{Timestamp, Timestamps};
+pub use umem::chunk::{Chunk, Fragments, Head, Packet, Packets, RingName};
 pub use umem::pool::Geometry;
 pub use warning::Warning;
+pub use wirecap_savefile as savefile;
 pub use xdp::Holder;

@@ -21,18 +21,19 @@ use std::sync::{Arc, OnceLock};
 use rustix::net::{AddressFamily, SocketFlags, SocketType, netdevice, socket_with};
 
 use crate::bpf::{BpfError, Map};
-use crate::chunk::{RingIdentity, RingName};
 use crate::device::{Device, DeviceCounters, Rung};
 use crate::error::OpenError;
 use crate::filter::Filter;
 use crate::kernel_ring::{Consumer, Producer};
 use crate::limits::locked_memory_rlimit;
-use crate::ring::{Ring, UmemRing};
+use crate::ring::Ring;
 use crate::steer::Steering;
 use crate::sys::xdp::XdpSocket;
 use crate::time::Timestamps;
-use crate::umem::fill::{Kernel, KernelDrops, Refill};
+use crate::umem::chunk::{RingIdentity, RingName};
+use crate::umem::fill::{FillRing, Kernel, KernelDrops};
 use crate::umem::pool::{Descriptor, Geometry, Pool};
+use crate::umem::rx::RxRing;
 use crate::umem::supply::Supply;
 use ladder::{Ladder, refusal_to_bind};
 use sizes::pool_geometry;
@@ -72,7 +73,7 @@ pub(crate) struct Settings {
 pub(crate) struct Opened {
     pub(crate) rings: Vec<Arc<dyn Ring>>,
     /// The fill rings of the queues, in the order of the queues.
-    pub(crate) refills: Vec<Arc<Refill>>,
+    pub(crate) fill_rings: Vec<Arc<FillRing>>,
     /// The tx rings of the queues, if the capture forwards.
     pub(crate) tx: Vec<PreparedTx>,
     pub(crate) attachment: Attachment,
@@ -102,12 +103,13 @@ pub(crate) fn open(device: &Device, steering: &Steering, settings: &Settings) ->
     let mut ladder = Ladder::new(device, settings.geometry.cell_bytes);
     let mut attachment = Attachment::new(device, steering, settings, &mut ladder)?;
     let (mut rings, mut sockets) = (Vec::new(), Vec::new());
-    let (mut refills, mut tx) = (Vec::new(), Vec::new());
+    let (mut fill_rings, mut tx) = (Vec::new(), Vec::new());
     for queue in queues {
-        let seated = seat(queue, &mut ladder, &attachment, settings, settings.first_ring_index + rings.len())?;
+        let seated =
+            seat(queue, &mut ladder, &attachment, settings, settings.first_ring_index + rings.len())?;
         rings.extend(seated.rings);
         sockets.extend(seated.sockets);
-        refills.push(seated.refill);
+        fill_rings.push(seated.fill_ring);
         tx.extend(seated.tx);
     }
     attachment.rung = ladder.rung;
@@ -120,7 +122,7 @@ pub(crate) fn open(device: &Device, steering: &Steering, settings: &Settings) ->
     Ok(Opened {
         posted: rings.iter().map(|ring| ring.unattended()).min().unwrap_or(0),
         rings: rings.into_iter().map(|ring| ring as Arc<dyn Ring>).collect(),
-        refills,
+        fill_rings,
         tx,
         timestamps: attachment.timestamps,
         attachment,
@@ -139,10 +141,10 @@ fn inquiry() -> Result<Arc<OwnedFd>, OpenError> {
 
 /// The rings of a queue, bound to it, that get no packets yet.
 struct Seated {
-    rings: Vec<Arc<UmemRing>>,
+    rings: Vec<Arc<RxRing>>,
     /// Their keys in the map of the sockets.
     sockets: Vec<(u32, Arc<SocketKernel>)>,
-    refill: Arc<Refill>,
+    fill_ring: Arc<FillRing>,
     tx: Option<PreparedTx>,
 }
 
@@ -177,11 +179,11 @@ fn seat(
     if let Some(commons) = &settings.commons {
         commons.first.get_or_init(|| (Arc::clone(&kernel), ladder.rung));
     }
-    let mut refill = Refill::new(queue.pool, queue.addresses, queue.supply, queue.fill, kernel)
+    let mut fill_ring = FillRing::new(queue.pool, queue.addresses, queue.supply, queue.fill, kernel)
         .map_err(|broken| system("post the cells", io::Error::other(broken.to_string())))?;
-    refill.take_on_completions(queue.completions);
-    let refill = Arc::new(refill);
-    let tx = sender.map(|socket| PreparedTx::new(socket, &refill));
+    fill_ring.take_on_completions(queue.completions);
+    let fill_ring = Arc::new(fill_ring);
+    let tx = sender.map(|socket| PreparedTx::new(socket, &fill_ring));
     let (mut rings, mut sockets) = (Vec::new(), Vec::new());
     for (name, rx, kernel) in prepared {
         sockets.push((attachment.key_of(&name), Arc::clone(&kernel)));
@@ -193,11 +195,11 @@ fn seat(
             link_type: device.savefile_link_type(),
             order: OnceLock::new(),
         };
-        let (capacity, refill) = (settings.geometry.cells(), Arc::clone(&refill));
+        let (capacity, fill_ring) = (settings.geometry.cells(), Arc::clone(&fill_ring));
         let stamps = Arc::clone(&attachment.stamps);
-        rings.push(Arc::new(UmemRing::new(identity, capacity, refill, rx, kernel, stamps)));
+        rings.push(Arc::new(RxRing::new(identity, capacity, fill_ring, rx, kernel, stamps)));
     }
-    Ok(Seated { rings, sockets, refill, tx })
+    Ok(Seated { rings, sockets, fill_ring, tx })
 }
 
 fn refused(device: &Device, source: BpfError) -> OpenError {

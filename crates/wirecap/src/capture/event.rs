@@ -3,8 +3,8 @@
 use std::fmt;
 use std::sync::Arc;
 
-use crate::chunk::RingName;
 use crate::ledger::{Unseen, UnseenReason};
+use crate::umem::chunk::RingName;
 
 /// Something that happened to an interface of a capture and that its user should know.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -57,7 +57,9 @@ impl fmt::Display for Event {
         match self {
             Self::Lost { interface, reason, obstacle } => {
                 write!(f, "{interface}: packets pass unseen: {reason}")?;
-                obstacle.as_ref().map_or(Ok(()), |obstacle| write!(f, "; it cannot be captured again yet: {obstacle}"))
+                obstacle
+                    .as_ref()
+                    .map_or(Ok(()), |obstacle| write!(f, "; it cannot be captured again yet: {obstacle}"))
             }
             Self::Back(unseen) => write!(f, "captured again: {unseen}"),
             Self::QueueAppeared { ring } => write!(f, "{ring}: the receive queue appeared, and is captured"),
@@ -65,7 +67,10 @@ impl fmt::Display for Event {
                 write!(f, "{interface}@{queue}: the receive queue appeared, and is not captured: {reason}")
             }
             Self::HandedBack { interface, reason } => {
-                write!(f, "{interface}: handed back to the host, captured by the engine packet from now on: {reason}")
+                write!(
+                    f,
+                    "{interface}: handed back to the host, captured by the engine packet from now on: {reason}"
+                )
             }
             Self::Renamed { interface, name } => write!(f, "{interface} is called {name} now"),
         }

@@ -208,7 +208,8 @@ impl Attached {
         // The thread that ends a capture may be in another network namespace, where nothing is known of it.
         let glance = self.target.device.glance().ok();
         let index = self.target.device.index;
-        let is_detached = matches!(&self.attachment, Some(Attachment::Xdp(attachment)) if !attachment.is_in_place());
+        let is_detached =
+            matches!(&self.attachment, Some(Attachment::Xdp(attachment)) if !attachment.is_in_place());
         let reason = match glance {
             Some(None) => UnseenReason::Removed,
             Some(Some(Glance { up: false, .. })) => UnseenReason::Down,

@@ -11,10 +11,9 @@ use super::link::Link;
 use super::netlink::{Messages, Netlink};
 
 /// The host's addresses and routes, of both families.
-const HOST_GROUPS: u32 = (libc::RTMGRP_IPV4_IFADDR
-    | libc::RTMGRP_IPV4_ROUTE
-    | libc::RTMGRP_IPV6_IFADDR
-    | libc::RTMGRP_IPV6_ROUTE) as u32;
+const HOST_GROUPS: u32 =
+    (libc::RTMGRP_IPV4_IFADDR | libc::RTMGRP_IPV4_ROUTE | libc::RTMGRP_IPV6_IFADDR | libc::RTMGRP_IPV6_ROUTE)
+        as u32;
 /// A datagram of news is as long as one interface's description.
 const NEWS_BYTES: usize = 1 << 16;
 

@@ -101,7 +101,8 @@ impl Survey {
 /// The queues in use, from the first source that knows: the driver's channels, its rings, the stack.
 fn queues(ethtool: &Ethtool<'_>, netdev: Option<&mut Netdev>, link: &Link) -> Channels {
     let rings = || ethtool.rx_rings().ok().map(|rx| Channels { rx, tx: 1, rx_max: rx });
-    let stack = || netdev.and_then(|netdev| netdev.queues(link)).map(|(rx, tx)| Channels { rx, tx, rx_max: rx });
+    let stack =
+        || netdev.and_then(|netdev| netdev.queues(link)).map(|(rx, tx)| Channels { rx, tx, rx_max: rx });
     let found = ethtool.channels().ok().or_else(rings).or_else(stack);
     let Channels { rx, tx, rx_max } = found.unwrap_or(Channels { rx: 1, tx: 1, rx_max: 1 });
     Channels { rx: rx.max(1), tx: tx.max(1), rx_max: rx_max.max(1) }

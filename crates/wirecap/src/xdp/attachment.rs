@@ -6,17 +6,17 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
 use crate::bpf::{BpfError, Map, Program};
-use crate::chunk::RingName;
 use crate::device::{Device, Rung};
 use crate::error::{FilterChangeError, OpenError};
 use crate::filter::{Filter, Unsupported};
-use crate::ring::{StampSource, UmemRing};
 use crate::sieve::{Check, UserFilter};
 use crate::steer::Steering;
 use crate::sys::promiscuous::Promiscuous;
 use crate::sys::wait_for_running_programs;
 use crate::sys::xdp::XdpSocket;
 use crate::time::Timestamps;
+use crate::umem::chunk::RingName;
+use crate::umem::rx::{RxRing, StampSource};
 use crate::xdp::blueprint::{Blueprint, Where};
 use crate::xdp::claim::Claim;
 use crate::xdp::ladder::Ladder;
@@ -43,7 +43,7 @@ pub(crate) struct Attachment {
     pub(super) stamps: Arc<dyn StampSource>,
     /// Whose times the program looks up.
     pub(super) timestamps: Timestamps,
-    rings: Vec<Arc<UmemRing>>,
+    rings: Vec<Arc<RxRing>>,
     filters: Where,
     check: Check,
     /// The program in place turns nothing away.
@@ -196,7 +196,7 @@ impl Attachment {
         &mut self,
         queue: u32,
         first_ring_index: usize,
-    ) -> Result<Vec<Arc<UmemRing>>, OpenError> {
+    ) -> Result<Vec<Arc<RxRing>>, OpenError> {
         let device = self.blueprint.device.clone();
         let failed = |source| refused(&device, source);
         let mut steering = self.blueprint.steering.clone();
@@ -226,7 +226,7 @@ impl Attachment {
     }
 
     /// Has user space do on `rings` what the program leaves to it.
-    pub(super) fn settle(&mut self, rings: &[Arc<UmemRing>]) {
+    pub(super) fn settle(&mut self, rings: &[Arc<RxRing>]) {
         self.rings = rings.to_vec();
         self.rings.iter().for_each(|ring| ring.settle(self.check.clone()));
     }

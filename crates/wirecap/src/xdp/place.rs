@@ -133,9 +133,10 @@ impl Place {
             return false;
         }
         let is_own = self.slots.program.info().is_ok_and(|own| own.id == info.program_id);
-        is_own || Program::by_id(info.program_id).and_then(|program| program.info()).map_or(true, |program| {
-            program.name == DISPATCHER && program.map_ids == self.array_ids()
-        })
+        is_own
+            || Program::by_id(info.program_id)
+                .and_then(|program| program.info())
+                .map_or(true, |program| program.name == DISPATCHER && program.map_ids == self.array_ids())
     }
 
     fn array_ids(&self) -> Vec<u32> {
