@@ -13,6 +13,7 @@ mod target;
 mod watch;
 pub(crate) mod worker;
 
+use std::io;
 use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -33,6 +34,7 @@ use crate::ledger::{Ledger, RingLedger};
 use crate::packet::{self, Unplaced};
 use crate::ring::Ring;
 use crate::sync::{Mutex, lock};
+use crate::sys::packet::PacketSocket;
 use crate::umem::chunk::RingName;
 use crate::umem::pool::Geometry;
 use crate::warning::Warning;
@@ -140,6 +142,8 @@ impl Attachment {
 #[derive(Debug)]
 struct Running {
     interfaces: Vec<Attached>,
+    /// The interfaces of the ports, if the capture forwards.
+    ports: Vec<Device>,
     /// The savefile in place of interfaces.
     file: Option<Arc<FileRing>>,
     /// What the capture was to be.
@@ -169,18 +173,39 @@ struct Attached {
     attachment: Option<Attachment>,
     unplaced: Option<Arc<Unplaced>>,
     watched: Watched,
+    /// Its place among the interfaces.
+    index: usize,
+    geometry: Geometry,
+    /// Packet sockets without an interface, to hand it back to the host with.
+    standby: Vec<PacketSocket>,
+    /// What received by the engine `xdp` until the interface was handed back to the host.
+    former: Option<Box<xdp::Attachment>>,
+    /// What the device had dropped when the interface that it was went away, and at the last look.
+    was_handed_back: bool,
+    drops_before: u64,
+    drops_seen: u64,
 }
 
 impl Attached {
+    /// The counters of `device` begin anew, which has come in the place of another one.
+    fn begin_counting(&mut self, device: &Device) {
+        self.drops_before += std::mem::take(&mut self.drops_seen);
+        self.counters_at_start = device.counters().ok();
+    }
+
     fn device_drops(&self) -> Option<u64> {
-        self.target.counters()?.dropped_since(self.counters_at_start.as_ref()?)
+        let since = self.target.counters()?.dropped_since(self.counters_at_start.as_ref()?)?;
+        Some(self.drops_before + since)
     }
 }
 
 impl Running {
     /// What there is to count now.
     fn so_far(&self, duration: Duration) -> End {
-        let missed = |attached: &Attached| attached.attachment.as_ref().map_or(0, Attachment::missed);
+        let missed = |attached: &Attached| {
+            let former = attached.former.as_ref().map_or(0, |former| former.missed());
+            former + attached.attachment.as_ref().map_or(0, Attachment::missed)
+        };
         End {
             duration,
             device_drops: self.interfaces.iter().map(Attached::device_drops).collect(),
@@ -220,6 +245,17 @@ impl Shared {
         Ok(())
     }
 
+    /// Has the workers of an interface's rings wake up by their sockets, which are new.
+    fn watch_rings_of(&self, interface: usize) {
+        let rings = self.group.rings().iter().enumerate();
+        for (index, ring) in rings.filter(|(_, ring)| ring.identity().interface_index == interface) {
+            let worker = self.group.home_of(index);
+            // Fails only where it was watched already.
+            ring.watch(&mut |descriptor| _ = watch(&self.alarms[worker], descriptor));
+            self.wake(worker);
+        }
+    }
+
     /// Ends the capture by itself: what has arrived is still delivered, then workers get the error.
     fn fail(&self, failure: Failure) {
         let _ = self.failure.set(failure);
@@ -240,6 +276,8 @@ impl Shared {
         running.end = Some(running.so_far(self.started.elapsed()));
         let attachments = running.interfaces.iter_mut().filter_map(|interface| interface.attachment.take());
         attachments.for_each(Attachment::detach);
+        let former = running.interfaces.iter_mut().filter_map(|interface| interface.former.take());
+        former.for_each(|attachment| attachment.detach());
         drop(running);
         self.ending.store(true, Ordering::SeqCst);
         self.group.end();
@@ -366,8 +404,13 @@ impl Capture {
     }
 
     /// The engine's name in the ledger: `xdp` or `packet`, both where interfaces differ, or `file`.
-    fn engine(&self) -> &'static str {
-        let uses = |engine| self.interfaces.iter().any(|interface| interface.reception.engine() == engine);
+    fn engine(&self, running: &Running) -> &'static str {
+        let handed_back = running.interfaces.iter().any(|attached| attached.was_handed_back);
+        let uses = |engine| {
+            let mut interfaces = self.interfaces.iter();
+            (handed_back && engine == Engine::Packet)
+                || interfaces.any(|interface| interface.reception.engine() == engine)
+        };
         match (uses(Engine::Xdp), uses(Engine::Packet)) {
             (true, true) => "xdp, packet",
             (true, false) => "xdp",
@@ -398,6 +441,34 @@ impl Capture {
         self.shared.stop();
     }
 
+    /// Closes one ring of the engine `xdp`, with those that share its receive queue: its packets go to the host from now
+    /// on, and its queue may be taken away (`ethtool -L`). What waits in it counts as dropped. If its queue comes back
+    /// later, it gets another ring.
+    ///
+    /// # Errors
+    ///
+    /// If there is no such ring, or it is of another engine.
+    pub fn close_ring(&self, ring: usize) -> Result<(), CaptureError> {
+        let failed =
+            |kind: io::ErrorKind| CaptureError::System { action: "close a ring", source: kind.into() };
+        let rings = self.shared.group.rings();
+        let chosen = rings.iter().nth(ring).ok_or_else(|| failed(io::ErrorKind::NotFound))?;
+        let (interface, name) = (chosen.identity().interface_index, &chosen.identity().name);
+        let mut running = lock(&self.shared.running);
+        let attached = running.interfaces.get_mut(interface);
+        let attachment = attached.and_then(|attached| attached.attachment.as_mut());
+        let Some(Attachment::Xdp(attachment)) = attachment else {
+            return Err(failed(io::ErrorKind::Unsupported));
+        };
+        attachment.close_queue(name.queue);
+        let is_beside = |other: &&Arc<dyn Ring>| {
+            let other = other.identity();
+            other.interface_index == interface && other.name.queue == name.queue
+        };
+        rings.iter().filter(is_beside).for_each(|ring| ring.close());
+        Ok(())
+    }
+
     /// Something that can stop this capture from another thread.
     pub fn stopper(&self) -> Stopper {
         Stopper(Arc::clone(&self.shared))
@@ -415,9 +486,10 @@ impl Capture {
         let unseen =
             running.interfaces.iter().flat_map(|attached| attached.watched.unseen().to_vec()).collect();
         let warnings = self.warnings(&rings, &running);
+        let engine = self.engine(&running);
         drop(running);
         let ports = self.shared.exchange().map(|exchange| exchange.ledgers()).unwrap_or_default();
-        let ledger = Ledger::of(self.engine(), self.mode(), end.duration, rings, end.device_drops);
+        let ledger = Ledger::of(engine, self.mode(), end.duration, rings, end.device_drops);
         Ledger { warnings, ports, ..ledger.with_gaps(end.missed, unseen) }
     }
 

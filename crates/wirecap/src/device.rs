@@ -10,6 +10,7 @@ pub(crate) mod events;
 pub(crate) mod glance;
 mod hardware_clock;
 mod link;
+mod listeners;
 mod netlink;
 mod offload;
 mod survey;
@@ -92,6 +93,8 @@ pub struct Device {
     /// Further hardware addresses that it receives for, beside its own and multicast ones. A macvlan on it
     /// leaves its address here, also one in another network namespace.
     pub other_macs: Vec<Mac>,
+    /// How many packet sockets of other processes receive on it, such as those of DHCP clients.
+    pub packet_listeners: usize,
     /// What its driver offers for XDP; `None` if the kernel does not say (before Linux 6.3).
     pub xdp: Option<XdpSupport>,
     /// The XDP programs attached to it.

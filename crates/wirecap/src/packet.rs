@@ -129,8 +129,13 @@ pub(crate) fn block_shape(geometry: Geometry) -> BlockShape {
     BlockShape { block_bytes: bytes.next_multiple_of(page_bytes), blocks: geometry.chunks }
 }
 
-/// Opens the rings of `device`. Needs CAP_NET_RAW and nothing else.
-pub(crate) fn open(device: &Device, settings: &Settings) -> Result<Opened, OpenError> {
+/// Opens the rings of `device`, with the sockets of `standby` as long as there are any. Needs CAP_NET_RAW for the others
+/// and nothing else.
+pub(crate) fn open(
+    device: &Device,
+    settings: &Settings,
+    standby: &mut Vec<PacketSocket>,
+) -> Result<Opened, OpenError> {
     if !device.up {
         return Err(OpenError::InterfaceDown { interface: device.name.clone() });
     }
@@ -149,7 +154,12 @@ pub(crate) fn open(device: &Device, settings: &Settings) -> Result<Opened, OpenE
     };
     let mut rings = Vec::new();
     for place in 0..plan.spread.rings() {
-        let socket = plan.deaf_socket().map_err(failed("open a packet socket on"))?;
+        let socket = match standby.pop() {
+            Some(socket) => Ok(socket),
+            None => PacketSocket::new(),
+        };
+        let socket =
+            socket.and_then(|socket| plan.deafen(socket)).map_err(failed("open a packet socket on"))?;
         let mapping =
             socket.make_ring(shape, settings.retire_after).map_err(failed("make a receive ring on"))?;
         let identity = RingIdentity {
@@ -169,7 +179,8 @@ pub(crate) fn open(device: &Device, settings: &Settings) -> Result<Opened, OpenE
             socket,
         )));
     }
-    let unplaced = plan.needs_program().then(|| plan.deaf_socket()).transpose();
+    let unplaced =
+        plan.needs_program().then(|| PacketSocket::new().and_then(|socket| plan.deafen(socket))).transpose();
     let unplaced = unplaced.map_err(failed("open a packet socket on"))?;
     plan.bind(&rings, unplaced.as_ref()).map_err(failed("bind a packet socket to"))?;
     let promiscuous = settings
@@ -248,9 +259,8 @@ impl<'a> Plan<'a> {
         })
     }
 
-    /// A socket that refuses every packet, also when it is bound.
-    fn deaf_socket(&self) -> io::Result<PacketSocket> {
-        let socket = PacketSocket::new()?;
+    /// Has the socket refuse every packet, also when it is bound.
+    fn deafen(&self, socket: PacketSocket) -> io::Result<PacketSocket> {
         socket.attach_filter(&steering::nothing())?;
         if self.ignore_outgoing {
             socket.ignore_outgoing()?;

@@ -349,6 +349,7 @@ impl CaptureBuilder {
         for (interface_index, (target, filter)) in targets.into_iter().zip(filters).enumerate() {
             let opened =
                 self.open_target(&target, filter, geometry, commons.as_ref(), interface_index, rings.len())?;
+            let standby = self.standby_sockets(&target)?;
             rings.extend(opened.rings);
             if self.forwards() {
                 ports.add_captured(&target.device, opened.tx, opened.fill_rings)?;
@@ -358,7 +359,14 @@ impl CaptureBuilder {
                 counters_at_start: opened.counters_at_start,
                 attachment: Some(opened.attachment),
                 unplaced: opened.unplaced,
-                watched: Watched::new(target.device.name.clone(), target.is_on_loan(&self)),
+                watched: Watched::new(target.device.name.clone(), !standby.is_empty()),
+                index: interface_index,
+                geometry,
+                standby,
+                former: None,
+                was_handed_back: false,
+                drops_before: 0,
+                drops_seen: 0,
             });
             interfaces.push(Interface {
                 rings: target.rings(),
@@ -374,12 +382,13 @@ impl CaptureBuilder {
         for device in &transmit_on {
             ports.add_transmitting(device, commons.as_ref(), rings.len())?;
         }
+        let port_devices = ports.devices();
         let forwarding =
             self.forwards().then(|| ports.open(&self, &rings, commons.as_ref(), geometry)).unzip();
         let room = attached.iter().map(|attached| attached.target.rings_to_come()).sum();
         let group = self.group(rings, workers).with_room(room);
         let builder = self.clone();
-        let running = Running { interfaces: attached, file: None, builder, end: None };
+        let running = Running { interfaces: attached, ports: port_devices, file: None, builder, end: None };
         Capture::start(group, interfaces, running, forwarding, geometry, &self.pin)
     }
 
@@ -416,7 +425,13 @@ impl CaptureBuilder {
         let group = Group::new(vec![ring.clone()], 1, self.mode, self.stuck_after);
         // Nothing is pooled: memory is taken chunk by chunk.
         let geometry = Geometry { chunk_cells: self.chunk_cells, chunks: 1, cell_bytes: 0 };
-        let running = Running { interfaces: Vec::new(), file: Some(ring), builder: self.clone(), end: None };
+        let running = Running {
+            interfaces: Vec::new(),
+            ports: Vec::new(),
+            file: Some(ring),
+            builder: self.clone(),
+            end: None,
+        };
         Capture::start(group, Vec::new(), running, (None, None), geometry, &self.pin)
     }
 

@@ -43,6 +43,15 @@ pub enum Event {
         /// What the host uses it for.
         reason: String,
     },
+    /// With [`Engine::Auto`](crate::Engine::Auto): the host uses the interface from now on, but cannot have it back.
+    NotHandedBack {
+        /// The interface.
+        interface: String,
+        /// What the host uses it for.
+        reason: String,
+        /// Why not.
+        obstacle: String,
+    },
     /// The interface has another name now.
     Renamed {
         /// Its name when the capture began.
@@ -70,6 +79,12 @@ impl fmt::Display for Event {
                 write!(
                     f,
                     "{interface}: handed back to the host, captured by the engine packet from now on: {reason}"
+                )
+            }
+            Self::NotHandedBack { interface, reason, obstacle } => {
+                write!(
+                    f,
+                    "{interface}: the host gets none of the packets captured, and {reason}; it cannot be handed back: {obstacle}"
                 )
             }
             Self::Renamed { interface, name } => write!(f, "{interface} is called {name} now"),

@@ -16,6 +16,7 @@ use rustix::time::Timespec;
 
 use super::builder::CaptureBuilder;
 use super::event::Event;
+use super::target::{Target, Way};
 use super::{Attached, Attachment, Failure, Running, Shared};
 use crate::capture::worker::ring_bell;
 use crate::device::events::{Events, News};
@@ -23,8 +24,9 @@ use crate::device::glance::Glance;
 use crate::device::{Device, DeviceError, Reason};
 use crate::error::OpenError;
 use crate::ledger::{Unseen, UnseenReason};
-use crate::ring::Ring;
+use crate::packet::{Direction, Spread};
 use crate::sync::lock;
+use crate::xdp;
 
 /// How often the watcher looks when the kernel tells nothing.
 const LOOK_PERIOD: Duration = Duration::from_millis(250);
@@ -177,6 +179,16 @@ enum State {
     Unwell(UnseenReason, Option<String>),
 }
 
+impl State {
+    /// This, unless all is well: then what `next` finds.
+    fn and_then(self, next: impl FnOnce() -> Self) -> Self {
+        match self {
+            Self::Well => next(),
+            unwell => unwell,
+        }
+    }
+}
+
 impl Shared {
     /// Looks at all interfaces; `false` when there is nothing more to look at.
     fn look(&self, changes: &Changes) -> bool {
@@ -190,6 +202,16 @@ impl Shared {
             if let Err(found) = attached.look(self, builder, changes) {
                 failure.get_or_insert(found);
             }
+        }
+        if let Some(exchange) = self.exchange() {
+            running.ports.iter_mut().enumerate().for_each(|(index, port)| {
+                if let Ok(Some(glance)) = port.glance()
+                    && port.mtu != glance.mtu
+                {
+                    port.mtu = glance.mtu;
+                    exchange.set_longest(index, xdp::longest_frame(port));
+                }
+            });
         }
         drop(running);
         if let Some(failure) = failure {
@@ -233,7 +255,7 @@ impl Attached {
             }
         };
         let state = match glance {
-            None => self.return_after_removal(builder, &tell)?,
+            None => self.return_after_removal(shared, builder, &tell)?,
             Some(glance) => {
                 self.follow_name(&glance, &tell);
                 match (glance.up, changes.interrupted.contains(&index), changes.overrun) {
@@ -248,16 +270,44 @@ impl Attached {
                     }
                     (true, false, false) => self.keep_program(builder)?,
                 }
+                .and_then(|| {
+                    let rx_queues = glance.rx_queues.unwrap_or(self.target.device.rx_queues);
+                    self.seat_new_queues(shared, builder, rx_queues, &tell)
+                })
             }
         };
         match state {
             State::Unwell(reason, obstacle) => self.watched.lose(reason, obstacle, &tell),
             State::Well => {
                 self.watched.find_well(now, &tell);
-                self.seat_new_queues(shared, builder, &tell);
+                if builder.reattach {
+                    self.drops_seen = self.device_drops().unwrap_or(0).saturating_sub(self.drops_before);
+                }
             }
         }
+        if changes.host && self.watched.is_on_loan {
+            self.mind_host(shared, builder);
+        }
         Ok(())
+    }
+
+    /// Gives the interface back to the host if that has come to use it.
+    fn mind_host(&mut self, shared: &Shared, builder: &CaptureBuilder) {
+        let Ok(device) = Device::find(&self.target.device.name) else { return };
+        let Some(reason) = device.carries_host_traffic().filter(|reason| *reason != Reason::Down) else {
+            return;
+        };
+        if device.index != self.target.device.index {
+            return;
+        }
+        if let Err(error) = self.hand_back(shared, builder, &device, &reason) {
+            let interface = self.watched.name.clone();
+            builder.tell(&Event::NotHandedBack {
+                interface,
+                reason: reason.to_string(),
+                obstacle: with_causes(&error),
+            });
+        }
     }
 
     fn follow_name(&mut self, glance: &Glance, tell: &dyn Fn(Event)) {
@@ -289,6 +339,7 @@ impl Attached {
     /// Captures from an interface again that was removed and has come back under its name.
     fn return_after_removal(
         &mut self,
+        shared: &Shared,
         builder: &CaptureBuilder,
         tell: &dyn Fn(Event),
     ) -> Result<State, Failure> {
@@ -307,22 +358,34 @@ impl Attached {
         let Some(attachment) = &mut self.attachment else { return removed(None) };
         match attachment.move_to(&device) {
             Ok(()) => {
+                self.begin_counting(&device);
                 self.target.device = device;
+                shared.watch_rings_of(self.index);
                 Ok(State::Well)
             }
             Err(error) => removed(Some(with_causes(&error))),
         }
     }
 
-    /// Opens rings on receive queues that have appeared, if all of them are to be captured.
-    fn seat_new_queues(&mut self, shared: &Shared, builder: &CaptureBuilder, tell: &dyn Fn(Event)) {
-        let Some(Attachment::Xdp(attachment)) = &mut self.attachment else { return };
-        if !self.target.whole {
-            return;
+    /// Opens rings on receive queues that have appeared, if all of them are to be captured; whether there were any.
+    fn seat_new_queues(
+        &mut self,
+        shared: &Shared,
+        builder: &CaptureBuilder,
+        rx_queues: u32,
+        tell: &dyn Fn(Event),
+    ) -> State {
+        let Some(Attachment::Xdp(attachment)) = &mut self.attachment else { return State::Well };
+        if !self.target.whole
+            || rx_queues == self.target.device.rx_queues && self.watched.missed_queue.is_none()
+        {
+            return State::Well;
         }
-        let Ok(Some(Glance { rx_queues: Some(rx_queues), .. })) = self.target.device.glance() else { return };
-        self.target.device.rx_queues = rx_queues;
-        while let Some(queue) = attachment.next_queue().filter(|queue| *queue < rx_queues) {
+        let have_appeared = rx_queues > self.target.device.rx_queues;
+        if have_appeared {
+            self.watched.lose(UnseenReason::Queues, None, tell);
+        }
+        while let Some(queue) = attachment.next_queue(rx_queues) {
             let seated = attachment.open_queue(queue, shared.group.rings().len()).and_then(|rings| {
                 let name = rings[0].identity().name.clone();
                 rings.into_iter().try_for_each(|ring| shared.add_ring(ring, builder.group_per_interface))?;
@@ -340,10 +403,45 @@ impl Attached {
                         self.watched.missed_queue = missed;
                         tell(Event::QueueMissed { interface, queue, reason });
                     }
-                    return;
+                    break;
                 }
             }
         }
+        if have_appeared && let Err(error) = attachment.run_on_new_queues() {
+            return State::Unwell(UnseenReason::Queues, Some(with_causes(&error)));
+        }
+        self.target.device.rx_queues = rx_queues;
+        State::Well
+    }
+
+    /// With `auto`: gives the interface back to the host, which has a use for it now, and goes on by the engine
+    /// `packet`.
+    fn hand_back(
+        &mut self,
+        shared: &Shared,
+        builder: &CaptureBuilder,
+        device: &Device,
+        reason: &Reason,
+    ) -> Result<(), OpenError> {
+        let filter = self.target.compile_filter()?;
+        let (first, index) = (shared.group.rings().len(), self.index);
+        let way = Way::Packet {
+            spread: Spread::Flows { rings: self.standby.len() as u32 },
+            direction: Direction::In,
+        };
+        let target = Target { device: device.clone(), way, ..self.target.clone() };
+        let opened = builder.open_packet(&target, filter, self.geometry, index, first, &mut self.standby)?;
+        opened.rings.into_iter().try_for_each(|ring| shared.add_ring(ring, builder.group_per_interface))?;
+        let before = self.attachment.replace(opened.attachment);
+        self.target.way = target.way;
+        if let Some(Attachment::Xdp(attachment)) = before {
+            let attachment = self.former.insert(attachment);
+            attachment.let_pass()?;
+        }
+        (self.watched.is_on_loan, self.was_handed_back) = (false, true);
+        let (interface, reason) = (self.watched.name.clone(), reason.to_string());
+        builder.tell(&Event::HandedBack { interface, reason });
+        Ok(())
     }
 }
 
@@ -357,12 +455,3 @@ fn with_causes(error: &dyn std::error::Error) -> String {
     }
     text
 }
-
-/// Whether the host uses the interface now.
-#[allow(dead_code)]
-fn host_use(device: &Device) -> Option<Reason> {
-    device.carries_host_traffic().filter(|reason| *reason != Reason::Down)
-}
-
-#[allow(dead_code)]
-fn unused(_: OpenError, _: &dyn Ring) {}

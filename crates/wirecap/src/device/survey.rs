@@ -4,6 +4,7 @@ use std::io;
 
 use super::address::{self, Address};
 use super::link::{self, Link};
+use super::listeners::{PacketListener, packet_listeners};
 use super::netlink::Netlink;
 use super::offload::Offloads;
 use super::xdp::Netdev;
@@ -17,6 +18,7 @@ pub(super) struct Survey {
     netdev: Option<Netdev>,
     links: Vec<Link>,
     addresses: Vec<(u32, Address)>,
+    listeners: Vec<PacketListener>,
 }
 
 impl Survey {
@@ -25,7 +27,8 @@ impl Survey {
         let mut netlink = Netlink::route()?;
         let links = link::links(&mut netlink)?;
         let addresses = address::addresses(&mut netlink)?;
-        Ok(Self { netlink, netdev: Netdev::connect()?, links, addresses })
+        let (netdev, listeners) = (Netdev::connect()?, packet_listeners());
+        Ok(Self { netlink, netdev, links, addresses, listeners })
     }
 
     pub(super) fn names(&self) -> Vec<String> {
@@ -70,6 +73,7 @@ impl Survey {
             offloads: Offloads::of(&ethtool).ok(),
             namespace: sys::netlink::namespace_cookie(self.netlink.socket()),
             uppers: self.uppers(&link),
+            packet_listeners: self.listeners.iter().filter(|listener| listener.index == link.index).count(),
             addresses,
             routes,
             other_macs,

@@ -34,6 +34,8 @@ pub enum UnseenReason {
     Removed,
     /// The capture's program was detached from the interface, or replaced.
     Detached,
+    /// Receive queues appeared, to which the driver gave the capture's program only later.
+    Queues,
     /// The kernel had more to say of the interface than it could keep, or did not answer.
     Unwatched,
 }
@@ -44,6 +46,7 @@ impl fmt::Display for UnseenReason {
             Self::Down => "it was down",
             Self::Removed => "it was removed",
             Self::Detached => "the capture's program was detached",
+            Self::Queues => "receive queues appeared",
             Self::Unwatched => "its state is not known",
         })
     }

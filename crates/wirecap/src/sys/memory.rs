@@ -168,6 +168,24 @@ impl Mapping {
         Ok(())
     }
 
+    /// Takes the place of `other`, which is as long: from now on what lies there is what was mapped here.
+    ///
+    /// # Safety
+    ///
+    /// Who holds places in `other` must find the same kinds of things at them here.
+    pub(crate) unsafe fn take_place_of(self, other: &Self) -> io::Result<()> {
+        if self.bytes != other.bytes {
+            return Err(io::ErrorKind::InvalidInput.into());
+        }
+        let (from, to) = (self.base.as_ptr().cast(), other.base.as_ptr().cast());
+        // SAFETY: both are whole mappings of the same length. Who reads there meanwhile finds the one or the other: the
+        // kernel exchanges the pages while it holds off page faults.
+        unsafe { mremap_fixed(from, self.bytes, self.bytes, MremapFlags::MAYMOVE, to) }?;
+        // There is nothing left where it was.
+        std::mem::forget(self);
+        Ok(())
+    }
+
     /// The address of the `T` at `offset`.
     ///
     /// # Panics

@@ -84,6 +84,53 @@ impl XdpSocket {
         Ok(Consumer::new(unsafe { self.map_ring(RX_RING, &offsets.rx, capacity) }?))
     }
 
+    /// Makes the rx ring in the place of `ring`, as large as that, whose socket gets no packets any more: who looks at it
+    /// sees the new one from then on.
+    pub(crate) fn make_rx_ring_at(&self, capacity: u32, ring: &mut Consumer<Descriptor>) -> io::Result<()> {
+        sockopt::set_xdp_rx_ring_size(self, capacity)?;
+        let offsets = sockopt::xdp_mmap_offsets(self)?;
+        // SAFETY: the only consumer on this ring is the one that was on the other.
+        unsafe { self.map_ring_at::<Descriptor>(RX_RING, &offsets.rx, capacity, ring.owner()) }?;
+        ring.restart();
+        Ok(())
+    }
+
+    /// Makes the fill ring and the completion ring in the places of others, likewise.
+    pub(crate) fn make_fill_and_completion_rings_at(
+        &self,
+        (fill, fill_capacity): (&mut Producer<u64>, u32),
+        (completions, completion_capacity): (&mut Consumer<u64>, u32),
+    ) -> io::Result<()> {
+        sockopt::set_xdp_umem_fill_ring_size(self, fill_capacity)?;
+        sockopt::set_xdp_umem_completion_ring_size(self, completion_capacity)?;
+        let offsets = sockopt::xdp_mmap_offsets(self)?;
+        // SAFETY: the only producer and the only consumer are those that were on the others.
+        unsafe {
+            self.map_ring_at::<u64>(FILL_RING, &offsets.fr, fill_capacity, fill.owner())?;
+            self.map_ring_at::<u64>(COMPLETION_RING, &offsets.cr, completion_capacity, completions.owner())?;
+        }
+        fill.restart();
+        completions.restart();
+        Ok(())
+    }
+
+    /// # Safety
+    ///
+    /// At most one half may be on each ring. `before` must be the mapping of a ring of the same kind.
+    unsafe fn map_ring_at<T: Copy>(
+        &self,
+        page_offset: u64,
+        offsets: &XdpRingOffset,
+        capacity: u32,
+        before: Option<&Mapping>,
+    ) -> io::Result<()> {
+        let bytes = offsets.desc as usize + capacity as usize * size_of::<T>();
+        let before = before.ok_or(io::ErrorKind::InvalidInput)?;
+        // SAFETY: the kernel puts the parts of all its rings of a kind at the same places, and as many slots as fill the
+        // mapping, whose length is checked.
+        unsafe { Mapping::of(self, bytes, page_offset)?.take_place_of(before) }
+    }
+
     /// Makes the tx ring, likewise.
     pub(crate) fn make_tx_ring(&self, capacity: u32) -> io::Result<Producer<Descriptor>> {
         sockopt::set_xdp_tx_ring_size(self, capacity)?;

@@ -16,14 +16,16 @@ use crate::sys::wait_for_running_programs;
 use crate::sys::xdp::XdpSocket;
 use crate::time::Timestamps;
 use crate::umem::chunk::RingName;
+use crate::umem::fill::Kernel;
 use crate::umem::rx::{RxRing, StampSource};
 use crate::xdp::blueprint::{Blueprint, Where};
 use crate::xdp::claim::Claim;
 use crate::xdp::ladder::Ladder;
+use crate::xdp::ladder::refusal_to_bind;
 use crate::xdp::place::Place;
-use crate::xdp::program::NO_SOCKET;
+use crate::xdp::program::{self, NO_SOCKET};
 use crate::xdp::stamps::{NoStamps, ProgramStamps};
-use crate::xdp::{PreparedQueue, Settings, inquiry, refused, seat, system};
+use crate::xdp::{PreparedQueue, Settings, SocketKernel, inquiry, refused, register, seat, system};
 
 /// What a capture has put on an interface: the program, and the map of its sockets. All of it is held
 /// by descriptors, so the kernel removes it whatever way the process ends.
@@ -40,6 +42,10 @@ pub(crate) struct Attachment {
     pub(super) inquiry: Arc<OwnedFd>,
     /// What had found no socket before all rings were there.
     unseated_before: u64,
+    /// How many found none in all, once all packets are the host's.
+    missed_in_all: Option<u64>,
+    /// Queues whose rings were closed.
+    closed: Vec<u32>,
     pub(super) stamps: Arc<dyn StampSource>,
     /// Whose times the program looks up.
     pub(super) timestamps: Timestamps,
@@ -51,7 +57,7 @@ pub(crate) struct Attachment {
     /// One that turns nothing away, once another one was in place: whoever lost the right to load programs may
     /// still put this one back.
     unfiltered: Option<Program>,
-    _promiscuous: Option<Promiscuous>,
+    promiscuous: Option<Promiscuous>,
     claims: Vec<Claim>,
 }
 
@@ -106,6 +112,8 @@ impl Attachment {
             rung: ladder.rung,
             inquiry: inquiry()?,
             unseated_before: 0,
+            missed_in_all: None,
+            closed: Vec::new(),
             timestamps,
             stamps,
             rings: Vec::new(),
@@ -113,7 +121,7 @@ impl Attachment {
             filters,
             check,
             unfiltered: None,
-            _promiscuous: promiscuous,
+            promiscuous,
             claims,
         })
     }
@@ -138,10 +146,12 @@ impl Attachment {
         (0..self.blueprint.queues_max).map(counts).sum()
     }
 
-    /// The receive queue that is next to appear.
-    pub(crate) fn next_queue(&self) -> Option<u32> {
-        let next = self.blueprint.steering.queues().last()? + 1;
-        (next < self.blueprint.queues_max).then_some(next)
+    /// The next receive queue without a ring, of `rx_queues` queues.
+    pub(crate) fn next_queue(&mut self, rx_queues: u32) -> Option<u32> {
+        self.closed.retain(|queue| *queue < rx_queues);
+        let has_ring = |queue: &u32| self.rings.iter().any(|ring| ring.identity().name.queue == *queue);
+        let mut queues = 0..rx_queues.min(self.blueprint.queues_max);
+        queues.find(|queue| !has_ring(queue) && !self.closed.contains(queue))
     }
 
     /// Whether packets still come to the program.
@@ -177,17 +187,119 @@ impl Attachment {
 
     /// Whether its rings can go on on another interface: not where their cells are shared with others.
     pub(crate) fn can_move(&self) -> bool {
-        false
+        self.settings.commons.is_none()
     }
 
-    /// Goes on on `device`, which has come in the place of the interface that it was on.
-    pub(crate) fn move_to(&mut self, _device: &Device) -> Result<(), OpenError> {
-        todo!()
+    /// Goes on on `device`, which has come in the place of the interface that it was on: its rings keep what they have.
+    pub(crate) fn move_to(&mut self, device: &Device) -> Result<(), OpenError> {
+        let _turn = Claim::turn(device)?;
+        let missed = self.missed();
+        let queues = self.blueprint.steering.queues().iter().copied();
+        let queues: Vec<u32> = queues.filter(|queue| *queue < device.rx_queues).collect();
+        let claims = queues.iter().map(|&queue| Claim::queue(device, queue));
+        self.claims = claims.collect::<Result<_, _>>()?;
+        if self.promiscuous.is_some() {
+            let joined = Promiscuous::join(device.index);
+            self.promiscuous =
+                Some(joined.map_err(|source| system("set the interface to promiscuous mode", source))?);
+        }
+        self.blueprint.move_to(device).map_err(|source| refused(device, source))?;
+        let mut ladder = Ladder::new(device, self.settings.geometry.cell_bytes);
+        self.take_place(&mut ladder)?;
+        let mut sockets = Vec::new();
+        for queue in queues {
+            sockets.extend(self.move_queue(queue, &mut ladder)?);
+        }
+        self.rung = ladder.rung;
+        for (key, kernel) in sockets {
+            self.receive(key, &kernel.socket).map_err(|source| refused(device, source))?;
+        }
+        self.unseated_before = self.unseated().saturating_sub(missed);
+        Ok(())
+    }
+
+    /// Binds new sockets to `queue` of the ladder's interface, whose rings lie where those of the old ones did.
+    fn move_queue(
+        &self,
+        queue: u32,
+        ladder: &mut Ladder<'_>,
+    ) -> Result<Vec<(u32, Arc<SocketKernel>)>, OpenError> {
+        let rings: Vec<_> = self.rings.iter().filter(|ring| ring.identity().name.queue == queue).collect();
+        let fill_ring = rings[0].fill_ring();
+        let failed = |source| system("make the rings of an AF_XDP socket again", source);
+        let slots = self.settings.geometry.cells().next_power_of_two();
+        let mut kernels = Vec::new();
+        for ring in &rings {
+            let name = &ring.identity().name;
+            let socket = XdpSocket::new().map_err(|source| system("open an AF_XDP socket", source))?;
+            let counts = name.part.unwrap_or(0) == 0;
+            let filtered = counts.then(|| (Arc::clone(self.counts()), queue));
+            let (ifindex, inquiry) = (ladder.device.index, Arc::clone(&self.inquiry));
+            let kernel = Arc::new(SocketKernel { socket, ifindex, inquiry, filtered });
+            let remake = |rx: &mut _| kernel.socket.make_rx_ring_at(slots, rx);
+            ring.move_to(Arc::clone(&kernel) as Arc<dyn Kernel>, remake).map_err(failed)?;
+            kernels.push(kernel);
+        }
+        let first = Arc::clone(&kernels[0]);
+        register(&first.socket, fill_ring.pool())?;
+        {
+            // What is taken out of the rings meanwhile would be in no account.
+            let held: Vec<_> = rings.iter().map(|ring| ring.hold()).collect();
+            let waiting: Vec<u64> = held.iter().flat_map(|ring| ring.waiting()).collect();
+            let taken = held.iter().map(|ring| ring.taken()).sum();
+            let posted = fill_ring.posted().next_power_of_two();
+            let remake = |fill: &mut _, completions: &mut _| {
+                first.socket.make_fill_and_completion_rings_at((fill, posted), (completions, 1))
+            };
+            let kernel = Arc::clone(&first) as Arc<dyn Kernel>;
+            fill_ring.move_to(kernel, &waiting, taken, remake).map_err(failed)?;
+        }
+        ladder.bind(&first.socket, &rings[0].identity().name)?;
+        for (ring, kernel) in rings.iter().zip(&kernels).skip(1) {
+            let bound = kernel.socket.bind_beside(&first.socket, ladder.device.index, queue);
+            bound.map_err(|source| refusal_to_bind(&ring.identity().name, source))?;
+        }
+        let keyed =
+            rings.iter().zip(kernels).map(|(ring, kernel)| (self.key_of(&ring.identity().name), kernel));
+        Ok(keyed.collect())
+    }
+
+    /// Has the program run on queues that have appeared: a veth runs it only on those that there were.
+    pub(crate) fn run_on_new_queues(&mut self) -> Result<(), OpenError> {
+        let device = self.blueprint.device.clone();
+        let failed = |source| refused(&device, source);
+        let _turn = Claim::turn(&device)?;
+        let (program, _) = self.blueprint.load(self.place.array(), self.filter.as_ref()).map_err(failed)?;
+        self.place.exchange_anew(program).map_err(failed)
+    }
+
+    /// Gives all packets to the host from now on, and goes on doing so until it is detached: a driver whose program is
+    /// taken away may lose packets.
+    pub(crate) fn let_pass(&mut self) -> Result<(), OpenError> {
+        let device = self.blueprint.device.clone();
+        let failed = |source| refused(&device, source);
+        let _turn = Claim::turn(&device)?;
+        self.missed_in_all = Some(self.missed());
+        let program = program::load_pass(self.place.array()).map_err(failed)?;
+        self.place.exchange(program).map_err(failed)?;
+        wait_for_running_programs();
+        Ok(())
+    }
+
+    /// Packets of `queue` go to the host from now on.
+    pub(crate) fn close_queue(&mut self, queue: u32) {
+        let keys = self.rings.iter().filter(|ring| ring.identity().name.queue == queue);
+        let keys: Vec<u32> = keys.map(|ring| self.key_of(&ring.identity().name)).collect();
+        keys.iter().for_each(|key| _ = self.blueprint.sockets.delete(*key));
+        self.keys.retain(|key| !keys.contains(key));
+        self.rings.retain(|ring| ring.identity().name.queue != queue);
+        self.closed.push(queue);
+        wait_for_running_programs();
     }
 
     /// Packets that were wanted, and went to the host because their queue had no ring.
     pub(crate) fn missed(&self) -> u64 {
-        self.unseated().saturating_sub(self.unseated_before)
+        self.missed_in_all.unwrap_or_else(|| self.unseated().saturating_sub(self.unseated_before))
     }
 
     /// Opens rings on `queue`, a receive queue that has appeared behind the others: the first one is the capture's ring
@@ -200,8 +312,11 @@ impl Attachment {
         let device = self.blueprint.device.clone();
         let failed = |source| refused(&device, source);
         let mut steering = self.blueprint.steering.clone();
-        steering.add(queue);
-        let rings = steering.rings_of_queues().last().unwrap_or(1);
+        if !steering.queues().contains(&queue) {
+            steering.add(queue);
+        }
+        let place = steering.queues().iter().position(|other| *other == queue).unwrap_or(0);
+        let rings = steering.rings_of_queues().nth(place).unwrap_or(1);
         let _turn = Claim::turn(&device)?;
         let claim = Claim::queue(&device, queue)?;
         let kept = claim.keep(self.place.array());

@@ -61,6 +61,15 @@ impl Blueprint {
         })
     }
 
+    /// From now on programs are for `device`, in the place of another one.
+    pub(super) fn move_to(&mut self, device: &Device) -> Result<(), BpfError> {
+        if self.clock.bound_to().is_some() {
+            self.clock = Clock::new(Timestamps::Hardware, device)?;
+        }
+        self.device = device.clone();
+        Ok(())
+    }
+
     /// Whose times the program looks up.
     pub(super) fn timestamps(&self) -> Timestamps {
         self.stamp_failed.as_ref().map_or(Timestamps::None, |_| self.clock.timestamps())

@@ -143,6 +143,15 @@ impl Place {
         self.slots.array.info().map(|array| vec![array.id]).unwrap_or_default()
     }
 
+    /// As [`exchange`](Self::exchange), where the driver is to be told of a program in any case.
+    pub(super) fn exchange_anew(&mut self, program: Program) -> Result<(), BpfError> {
+        let is_attached = self.link.info()?.program_id == self.slots.program.info()?.id;
+        if !is_attached {
+            self.link.update(&program::load_dispatcher(&self.slots.array)?)?;
+        }
+        self.exchange(program)
+    }
+
     /// Gets no packets any more. The queues may be claimed by others then.
     pub(super) fn leave(&mut self) {
         self.slots.empty();

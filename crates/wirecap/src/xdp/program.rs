@@ -102,6 +102,16 @@ pub(crate) fn load_dispatcher(array: &Map) -> Result<Program, BpfError> {
     load(true).or_else(|error| if knows_no_fragments(&error) { load(false) } else { Err(error) })
 }
 
+/// Loads a program that lets all packets pass, in the place of that of a capture which has done with the interface.
+pub(crate) fn load_pass(array: &Map) -> Result<Program, BpfError> {
+    let mut program = Assembler::new();
+    // For nothing but that the array is found with the program.
+    program.load_map_fd(Reg::R0, array).mov(Reg::R0, XDP_PASS).exit();
+    let code = program.finish().expect("there are no labels");
+    let load = |fragments| load_code(QUEUE_PROGRAM, &code, LoadOptions { fragments, device: None });
+    load(true).or_else(|error| if knows_no_fragments(&error) { load(false) } else { Err(error) })
+}
+
 fn load_as(plan: &Plan<'_>, address_arithmetic: bool) -> Result<Program, LoadError> {
     let device = plan.stamping.as_ref().and_then(|stamping| stamping.clock.bound_to());
     let name = if device.is_some() { BOUND_PROGRAM } else { QUEUE_PROGRAM };

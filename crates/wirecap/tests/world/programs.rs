@@ -39,3 +39,29 @@ fn a_program_that_was_detached_is_attached_again() {
     assert_eq!(ledger.total.offered, taken, "{ledger}");
     assert!(taken >= 1_000, "the program was not attached again: {ledger}");
 }
+
+#[test]
+fn a_capture_that_is_not_to_attach_again_ends_with_an_error() {
+    if !privileged() {
+        return;
+    }
+    let bed = Bed::new(1);
+    let capture = bed.open(small(Engine::Xdp).attach_again(false));
+    let mut worker = capture.workers().pop().unwrap();
+    bed.send(0, 500);
+    detach(&bed);
+    let mut taken = 0;
+    let error = loop {
+        match worker.next_chunk() {
+            Ok(Some(chunk)) => taken += chunk.len(),
+            Ok(None) => panic!("the capture ended without an error"),
+            Err(error) => break error,
+        }
+    };
+    assert!(matches!(error, CaptureError::Detached { .. }), "{error}");
+    assert_eq!(taken, 500, "what had arrived was delivered first");
+    assert!(worker.next_chunk().unwrap().is_none(), "it is told once");
+    let ledger = bed.close(capture);
+    assert_eq!(ledger.total.offered, 500, "{ledger}");
+    assert!(!ledger.is_lossless(), "{ledger}");
+}
