@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use clap::{Args, ValueEnum};
+use clap::{ArgAction, Args, ValueEnum};
 use wirecap::filter::FilterRequest;
 use wirecap::savefile::{self, FileSink, Format, Sink, WriteError};
 use wirecap::{Capture, Chunk, Ledger, Packet, Timestamp, Timestamps, Worker, grouped};
@@ -36,8 +36,22 @@ pub(crate) struct Arguments {
     #[arg(long, value_enum, default_value_t = TimestampName::Batch)]
     timestamp: TimestampName,
 
+    /// Whether to wait for an interface that is removed, and to capture from it again when it is back; else the capture
+    /// ends with an error
+    #[arg(long, value_name = "on|off", action = ArgAction::Set, value_parser = on_or_off, default_value = "on")]
+    reattach: bool,
+
     #[command(flatten)]
     filter: FilterOptions,
+}
+
+/// `on` or `off`.
+fn on_or_off(text: &str) -> Result<bool, String> {
+    match text {
+        "on" => Ok(true),
+        "off" => Ok(false),
+        _ => Err("write on or off".to_owned()),
+    }
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -109,7 +123,7 @@ fn record<S: Sink>(
     let filter = arguments.filter.request()?;
     let filtered = |builder| filtered(builder, filter.clone());
     let timestamps = arguments.timestamp.into();
-    let capture = options.open(|builder| filtered(builder).workers(1).timestamps(timestamps))?;
+    let capture = options.open(|builder| filtered(builder).workers(1).timestamps(timestamps).reattach(arguments.reattach))?;
     let sink = create(&arguments.write)?;
     let mut recorder = Recorder::new(sink, arguments, &capture, filter)?;
     let mut progress = Progress::new();
@@ -172,12 +186,9 @@ impl<S: Sink> Recorder<S> {
     /// Writes until the capture is stopped, by a signal, by time, or by the number of packets.
     fn record(&mut self, capture: &Capture, progress: &mut Progress) -> Result<(), Failure> {
         let mut worker = capture.workers().pop().expect("a new capture has its workers");
-        let rings = capture.rings().len();
-        let outcome = if rings == 1 || !self.has_system_times {
-            self.record_ring(capture, &mut worker, progress)
-        } else {
-            self.record_merged(capture, &mut worker, progress)
-        };
+        let outcome = self
+            .record_ring(capture, &mut worker, progress)
+            .and_then(|()| self.record_merged(capture, &mut worker, progress));
         capture.stop();
         // After a failure of the file, what has arrived meanwhile is taken out, so that the ledger does
         // not blame the engine for it.
@@ -187,14 +198,15 @@ impl<S: Sink> Recorder<S> {
         outcome
     }
 
-    /// One ring is in order by itself: no packet is held back.
+    /// One ring is in order by itself, as long as there are no more: no packet is held back. Without the system's times
+    /// there is nothing to put several in order by.
     fn record_ring(
         &mut self,
         capture: &Capture,
         worker: &mut Worker,
         progress: &mut Progress,
     ) -> Result<(), Failure> {
-        while !worker.is_finished() {
+        while !worker.is_finished() && (capture.ring_count() == 1 || !self.has_system_times) {
             if let Some(chunk) = worker.next_chunk_timeout(IDLE_PAUSE)? {
                 self.add_interfaces_up_to(&chunk)?;
                 for packet in &chunk {
@@ -212,14 +224,16 @@ impl<S: Sink> Recorder<S> {
         worker: &mut Worker,
         progress: &mut Progress,
     ) -> Result<(), Failure> {
-        let rings = capture.rings().len();
+        let rings = capture.most_rings();
         // What is held back is missing in the pool: a quarter of it at most.
         let delay = capture.interfaces().iter().map(|interface| interface.reception.delay()).max();
-        let held_max = rings * capture.geometry().cells() as usize / 4;
+        let held_max = capture.ring_count() * capture.geometry().cells() as usize / 4;
         let mut merge = Merge::new(rings, held_max, delay.unwrap_or_default());
         while !worker.is_finished() {
             let before = recording::now();
-            let empty: Vec<bool> = capture.backlogs().into_iter().map(|backlog| backlog == 0).collect();
+            let mut empty: Vec<bool> = capture.backlogs().into_iter().map(|backlog| backlog == 0).collect();
+            // Of a ring that is not there nothing earlier will come.
+            empty.resize(rings, true);
             let pause = if merge.is_empty() { IDLE_PAUSE } else { MERGE_PAUSE };
             if let Some(chunk) = worker.next_chunk_timeout(pause)? {
                 merge.push(chunk);

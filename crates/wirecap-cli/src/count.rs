@@ -53,7 +53,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
         Some(count) => filtered(builder, filter).workers(count),
         None => filtered(builder, filter).at_most_workers(cpus),
     })?;
-    let tallies: Vec<Tally> = capture.rings().iter().map(|_| Tally::default()).collect();
+    let tallies: Vec<Tally> = (0..capture.most_rings()).map(|_| Tally::default()).collect();
     let running = AtomicBool::new(true);
     let outcome = thread::scope(|scope| {
         let workers: Vec<_> = capture
@@ -169,7 +169,8 @@ fn rates(capture: &Capture, counts: &[(u64, u64)], last: &[(u64, u64)], seconds:
         waiting: backlogs[index].into(),
         lost: ledger.rings[index].account.dropped.total(),
     };
-    let rings: Vec<Rates> = (0..counts.len()).map(ring).collect();
+    // More rings may have come meanwhile: they are shown the next time.
+    let rings: Vec<Rates> = (0..ledger.rings.len().min(backlogs.len())).map(ring).collect();
     let mut sum = rings.iter().copied().fold(Rates::default(), Rates::plus);
     // With what the devices dropped, which no ring knows.
     sum.lost = ledger.total.dropped.total();

@@ -150,10 +150,10 @@ impl Live {
         let promiscuous = request.promiscuous.is_some_and(|on| on != 0);
         let interface_drops = InterfaceDrops { last: count_interface_drops(&device.name), since_open: 0 };
         // In a group each worker has one ring; else the only one has all.
-        let rings = if membership.is_some() { ring..ring + 1 } else { 0..capture.rings().len() };
+        let ring = membership.is_some().then_some(ring);
         Ok(Self {
-            reader: UnsafeCell::new(Reader::new(worker, capture.rings().len())),
-            rings,
+            reader: UnsafeCell::new(Reader::new(worker, capture.most_rings())),
+            ring,
             pollable,
             sender,
             waker,
@@ -294,7 +294,8 @@ impl Live {
     /// Packets that passed the filter, dropped ones and those that wait included, and the dropped ones.
     pub(crate) fn counts(&self) -> (u64, u64) {
         let passed = self.taken.load(Ordering::Relaxed) - self.refused.load(Ordering::Relaxed);
-        self.rings.clone().fold((passed, 0), |(passed, dropped), ring| {
+        let rings = self.ring.map_or(0..self.capture.rings().len(), |ring| ring..ring + 1);
+        rings.fold((passed, 0), |(passed, dropped), ring| {
             let arrived = self.capture.arrived(ring);
             let account = self.capture.account(ring);
             let drops = account.dropped.total();
@@ -325,7 +326,8 @@ impl FilterSlot {
 impl Sieve {
     /// How many of a ring's packets are to be looked at, from the first on.
     fn until(&self, ring: usize) -> u64 {
-        self.until.as_ref().map_or(u64::MAX, |until| until[ring])
+        // What came in a ring that was not there yet came later.
+        self.until.as_ref().map_or(u64::MAX, |until| until.get(ring).copied().unwrap_or(0))
     }
 }
 

@@ -328,17 +328,15 @@ impl FillRing {
         kernel: Arc<dyn Kernel>,
         waiting: &[u64],
         taken: u64,
-        remake: impl FnOnce(&mut Producer<u64>, &mut Consumer<u64>) -> io::Result<()>,
+        remake: impl FnOnce(&mut Producer<u64>, Option<&mut Consumer<u64>>) -> io::Result<()>,
     ) -> io::Result<()> {
         let mut guard = lock(&self.side);
         guard.flush(self);
         let side = &mut *guard;
-        let (Some(port), Some(completions)) = (&mut side.port, &mut side.completions) else {
-            return Err(io::ErrorKind::NotConnected.into());
-        };
+        let Some(port) = &mut side.port else { return Err(io::ErrorKind::NotConnected.into()) };
         let mut left = Vec::new();
         port.ring.not_taken(&mut left).map_err(|broken| io::Error::other(broken.to_string()))?;
-        remake(&mut port.ring, completions)?;
+        remake(&mut port.ring, side.completions.as_mut())?;
         port.kernel = kernel;
         let mask = self.pool.cell_mask();
         let here = left.iter().chain(&side.idle).chain(waiting).map(|address| address & mask);

@@ -248,7 +248,8 @@ impl Attachment {
             let waiting: Vec<u64> = held.iter().flat_map(|ring| ring.waiting()).collect();
             let taken = held.iter().map(|ring| ring.taken()).sum();
             let posted = fill_ring.posted().next_power_of_two();
-            let remake = |fill: &mut _, completions: &mut _| {
+            let remake = |fill: &mut _, completions: Option<&mut _>| {
+                let completions = completions.ok_or(io::ErrorKind::NotConnected)?;
                 first.socket.make_fill_and_completion_rings_at((fill, posted), (completions, 1))
             };
             let kernel = Arc::clone(&first) as Arc<dyn Kernel>;
@@ -295,6 +296,10 @@ impl Attachment {
         self.rings.retain(|ring| ring.identity().name.queue != queue);
         self.closed.push(queue);
         wait_for_running_programs();
+        self.place.give_up(queue);
+        // From here on the queue may be another capture's.
+        let device = &self.blueprint.device;
+        self.claims.retain(|claim| !claim.is_of_queue(device, queue));
     }
 
     /// Packets that were wanted, and went to the host because their queue had no ring.

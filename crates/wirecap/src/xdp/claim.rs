@@ -84,6 +84,11 @@ impl Claim {
         Ok(())
     }
 
+    /// Whether it is the right to capture from receive queue `queue` of `device`.
+    pub(super) fn is_of_queue(&self, device: &Device, queue: u32) -> bool {
+        self.name == queue_name(device, queue)
+    }
+
     /// The right to capture from receive queue `queue` of `device`.
     pub(super) fn queue(device: &Device, queue: u32) -> Result<Self, OpenError> {
         let name = queue_name(device, queue);

@@ -96,6 +96,14 @@ impl Place {
         Ok(())
     }
 
+    /// Gives up the place of `queue`.
+    pub(super) fn give_up(&mut self, queue: u32) {
+        if self.slots.queues.contains(&queue) {
+            let _ = self.slots.array.delete(queue);
+            self.slots.queues.retain(|own| *own != queue);
+        }
+    }
+
     /// The array of programs, to which each of them must refer.
     pub(super) fn array(&self) -> &Map {
         &self.slots.array
