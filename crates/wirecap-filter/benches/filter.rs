@@ -8,10 +8,10 @@
 use std::hint::black_box;
 use std::time::Instant;
 
-use wirecap::bpf::asm::{Assembler, Condition, Helper, Reg, Size};
-use wirecap::bpf::{LoadOptions, Map, MapKind, Program, ProgramKind, XDP_PASS, xdp_md};
-use wirecap::filter::{CompiledFilter, Context, Filter, Interpreter, Libpcap, XdpTarget};
-use wirecap::savefile::LinkType;
+use wirecap_filter::LinkType;
+use wirecap_filter::bpf::asm::{Assembler, Condition, Helper, Reg, Size};
+use wirecap_filter::bpf::{LoadOptions, Map, MapKind, Program, ProgramKind, XDP_PASS, xdp_md};
+use wirecap_filter::{CompiledFilter, Context, Filter, Interpreter, Libpcap, XdpTarget};
 
 const ROUNDS: usize = 31;
 const PACKETS_PER_ROUND: u32 = 100_000;

@@ -1,7 +1,7 @@
 //! How large the registers of a program can become.
 
-use super::insn::{Base, Op, Operand, Operation, Register, SLOTS, Source, Verdict, Width};
-use super::program::ClassicProgram;
+use crate::classic::ClassicProgram;
+use crate::insn::{Base, Op, Operand, Operation, Register, SLOTS, Source, Verdict, Width};
 
 /// The most that is possible before an instruction.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -13,7 +13,7 @@ struct Bounds {
 
 /// Whether no load that counts from the index register can reach `limit`. A program that jumps backwards is not
 /// looked at.
-pub(super) fn index_stays_below(program: &ClassicProgram, limit: u32) -> bool {
+pub(crate) fn index_stays_below(program: &ClassicProgram, limit: u32) -> bool {
     if program.has_loop() {
         return false;
     }

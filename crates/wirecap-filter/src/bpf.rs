@@ -5,24 +5,25 @@
 //! as their descriptor; nothing is pinned, so whatever way the process ends, they are gone.
 //!
 //! ```
-//! use wirecap::bpf::asm::{Assembler, Reg::*};
-//! use wirecap::bpf::XDP_PASS;
+//! use wirecap_filter::bpf::asm::{Assembler, Reg::*};
+//! use wirecap_filter::bpf::XDP_PASS;
 //!
 //! let mut asm = Assembler::new();
 //! asm.mov(R0, XDP_PASS).exit();
 //! assert_eq!(asm.finish()?.len(), 2);
-//! # Ok::<(), wirecap::bpf::asm::AsmError>(())
+//! # Ok::<(), wirecap_filter::bpf::asm::AsmError>(())
 //! ```
 
 use std::io;
 
 pub mod asm;
-pub(crate) mod btf;
+mod btf;
 mod error;
 mod link;
 mod map;
 mod program;
 
+pub use btf::kernel_function;
 pub use error::BpfError;
 pub use link::{Link, LinkInfo, XdpMode, link_holding, links};
 pub use map::{Map, MapInfo, MapKind};

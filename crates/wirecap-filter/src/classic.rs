@@ -3,7 +3,7 @@
 use std::error::Error;
 use std::fmt;
 
-use super::insn::{ClassicInsn, Op, Operand, Operation, SLOTS, Source};
+use crate::insn::{ClassicInsn, Op, Operand, Operation, SLOTS, Source};
 
 /// The kernel's limit, `BPF_MAXINSNS`.
 pub(crate) const INSNS_MAX: usize = 1 << 20;
@@ -226,9 +226,7 @@ impl fmt::Display for ClassicProgram {
 
 /// The names and operands of instructions.
 mod text {
-    use super::super::insn::{
-        ClassicInsn, Condition, Op, Operand, Operation, Register, Source, Verdict, Width,
-    };
+    use crate::insn::{ClassicInsn, Condition, Op, Operand, Operation, Register, Source, Verdict, Width};
 
     pub(super) fn of(insn: ClassicInsn, op: Op) -> (&'static str, String) {
         match op {

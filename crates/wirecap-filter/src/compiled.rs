@@ -2,11 +2,12 @@
 
 use std::sync::Arc;
 
-use super::context::{Context, Unsupported};
-use super::insn::Extension;
+use crate::context::{Context, Unsupported};
+use crate::filter::Filter;
+use crate::insn::Extension;
+use crate::interpreter::Interpreter;
 #[cfg(all(target_arch = "x86_64", not(miri)))]
-use super::machine_code::MachineCode;
-use super::{Filter, Interpreter};
+use crate::machine_code::MachineCode;
 
 /// A filter, ready for packets in memory: as machine code if the processor is an x86-64 and the system lets
 /// processes make code, else interpreted. Copies share the code.

@@ -3,7 +3,7 @@
 use std::error::Error;
 use std::fmt;
 
-use super::insn::Extension;
+use crate::insn::Extension;
 
 /// What is known of a packet beside its bytes. Most filters ask for nothing of it.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]

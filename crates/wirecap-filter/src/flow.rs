@@ -1,11 +1,11 @@
 //! What is known at each instruction of a program, by the ways that lead there.
 
-use super::insn::{Base, Extension, Op, Operand, Place, Register, Source, Verdict};
-use super::program::ClassicProgram;
+use crate::classic::ClassicProgram;
+use crate::insn::{Base, Extension, Op, Operand, Place, Register, Source, Verdict};
 
 /// The instructions of a program that can be reached, and what was found out on all ways to them.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub(super) struct Flow {
+pub(crate) struct Flow {
     /// For each instruction; `None` if no way leads there.
     known: Vec<Option<Known>>,
 }
@@ -20,7 +20,7 @@ struct Known {
 }
 
 impl Flow {
-    pub(super) fn of(program: &ClassicProgram) -> Self {
+    pub(crate) fn of(program: &ClassicProgram) -> Self {
         let ops = program.ops();
         if program.has_loop() {
             // Every instruction counts as reached, and nothing as known: loops are rare.
@@ -54,22 +54,22 @@ impl Flow {
     }
 
     /// Whether a way leads to this instruction.
-    pub(super) fn reaches(&self, index: usize) -> bool {
+    pub(crate) fn reaches(&self, index: usize) -> bool {
         self.known[index].is_some()
     }
 
     /// The last instruction that a way leads to.
-    pub(super) fn last(&self) -> usize {
+    pub(crate) fn last(&self) -> usize {
         self.known.iter().rposition(Option::is_some).expect("the first is always reached")
     }
 
     /// How many bytes the packet has for sure at this instruction.
-    pub(super) fn sure_bytes(&self, index: usize) -> u32 {
+    pub(crate) fn sure_bytes(&self, index: usize) -> u32 {
         self.known[index].map_or(0, |known| known.bytes)
     }
 
     /// Whether the register may be read before anything is put into it.
-    pub(super) fn needs_start(&self, program: &ClassicProgram, register: Register) -> bool {
+    pub(crate) fn needs_start(&self, program: &ClassicProgram, register: Register) -> bool {
         program.ops().iter().zip(&self.known).any(|(&op, known)| {
             known.is_some_and(|known| match register {
                 Register::A => !known.a_is_set && reads_a(op),
@@ -98,12 +98,12 @@ impl Known {
 }
 
 /// Whether all that the instruction does is to reject the packet.
-pub(super) fn is_rejection(op: Op) -> bool {
+pub(crate) fn is_rejection(op: Op) -> bool {
     op == Op::Return(Verdict::Constant(0))
 }
 
 /// Whether the instruction ends the program with a packet that may match.
-pub(super) fn may_match(op: Op) -> bool {
+pub(crate) fn may_match(op: Op) -> bool {
     matches!(op, Op::Return(_)) && !is_rejection(op)
 }
 

@@ -142,7 +142,7 @@ pub(crate) enum Verdict {
 pub enum Extension {
     /// The type of the packet's payload, as the link layer says.
     Protocol = 0,
-    /// For whom the packet is: a [`PacketType`](super::PacketType).
+    /// For whom the packet is: a [`PacketType`](crate::PacketType).
     PacketType = 4,
     /// The index of the interface.
     InterfaceIndex = 8,
@@ -239,6 +239,27 @@ impl Width {
             Self::Byte => 1,
             Self::Half => 2,
             Self::Word => 4,
+        }
+    }
+
+    /// The bytes at `offset`, in network order; none if they are not all there.
+    pub(crate) fn read(self, packet: &[u8], offset: u32) -> Option<u32> {
+        let bytes = packet.get(offset as usize..)?;
+        match self {
+            Self::Byte => bytes.first().copied().map(u32::from),
+            Self::Half => bytes.first_chunk().copied().map(u16::from_be_bytes).map(u32::from),
+            Self::Word => bytes.first_chunk().copied().map(u32::from_be_bytes),
+        }
+    }
+}
+
+impl Condition {
+    pub(crate) fn holds(self, a: u32, operand: u32) -> bool {
+        match self {
+            Self::Equal => a == operand,
+            Self::Greater => a > operand,
+            Self::GreaterOrEqual => a >= operand,
+            Self::AnySet => a & operand != 0,
         }
     }
 }

@@ -1,16 +1,14 @@
 //! The interpreter: what every other way to run a filter is measured against.
 
-use super::context::{Context, Unsupported};
-use super::ethernet;
-use super::insn::{
-    Base, Condition, Extension, Op, Operand, Operation, Place, Register, SLOTS, Source, Verdict, Width,
-};
-use super::netlink;
-use super::{Filter, NetworkHeader};
+use crate::context::{Context, Unsupported};
+use crate::ethernet;
+use crate::filter::{Filter, NetworkHeader};
+use crate::insn::{Base, Extension, Op, Operand, Operation, Place, Register, SLOTS, Source, Verdict, Width};
+use crate::netlink;
 
 /// Jumps backwards before a program counts as endless. A loop over the headers of a packet, as
 /// `protochain` has one, takes as many as the packet has headers.
-pub(super) const BACKWARD_JUMPS_MAX: u32 = 1 << 16;
+pub(crate) const BACKWARD_JUMPS_MAX: u32 = 1 << 16;
 
 /// Runs a filter step by step.
 #[derive(Clone, Debug)]
@@ -40,7 +38,7 @@ impl Interpreter {
 }
 
 /// Why user space cannot answer for the extension, if it cannot.
-pub(super) fn user_space_refuses(extension: Extension) -> Option<&'static str> {
+pub(crate) fn user_space_refuses(extension: Extension) -> Option<&'static str> {
     match extension {
         Extension::Mark => Some("only the host's network stack has marks"),
         Extension::HardwareType => Some("a packet does not tell the kind of its interface"),
@@ -104,7 +102,7 @@ impl Machine<'_> {
                     target
                 }
                 Op::Branch { condition, operand, if_true, if_false } => {
-                    if holds(condition, self.a, self.value(operand)) { if_true } else { if_false }
+                    if condition.holds(self.a, self.value(operand)) { if_true } else { if_false }
                 }
                 Op::Return(Verdict::Constant(bytes)) => return Some(bytes),
                 Op::Return(Verdict::A) => return Some(self.a),
@@ -131,12 +129,12 @@ impl Machine<'_> {
             Source::Constant(k) => Some(k),
             Source::Slot(slot) => Some(self.slots[slot as usize]),
             Source::WireLen => Some(self.wire_len),
-            Source::Absolute(width, place) => read(self.packet, width, self.offset(place)?),
+            Source::Absolute(width, place) => width.read(self.packet, self.offset(place)?),
             Source::Indirect(width, place) => {
-                read(self.packet, width, self.offset(place)?.checked_add(self.x)?)
+                width.read(self.packet, self.offset(place)?.checked_add(self.x)?)
             }
             Source::HeaderLen(place) => {
-                read(self.packet, Width::Byte, self.offset(place)?).map(|byte| (byte & 0xf) * 4)
+                Width::Byte.read(self.packet, self.offset(place)?).map(|byte| (byte & 0xf) * 4)
             }
             Source::Extension(extension) => self.ask(extension),
         }
@@ -176,16 +174,6 @@ impl Machine<'_> {
     }
 }
 
-/// The bytes at `offset`, in network order; none if they are not all there.
-pub(super) fn read(packet: &[u8], width: Width, offset: u32) -> Option<u32> {
-    let bytes = packet.get(offset as usize..)?;
-    match width {
-        Width::Byte => bytes.first().copied().map(u32::from),
-        Width::Half => bytes.first_chunk().copied().map(u16::from_be_bytes).map(u32::from),
-        Width::Word => bytes.first_chunk().copied().map(u32::from_be_bytes),
-    }
-}
-
 fn compute(operation: Operation, a: u32, operand: u32) -> Option<u32> {
     Some(match operation {
         Operation::Add => a.wrapping_add(operand),
@@ -200,13 +188,4 @@ fn compute(operation: Operation, a: u32, operand: u32) -> Option<u32> {
         Operation::ShiftLeft => a.checked_shl(operand).unwrap_or(0),
         Operation::ShiftRight => a.checked_shr(operand).unwrap_or(0),
     })
-}
-
-pub(super) fn holds(condition: Condition, a: u32, operand: u32) -> bool {
-    match condition {
-        Condition::Equal => a == operand,
-        Condition::Greater => a > operand,
-        Condition::GreaterOrEqual => a >= operand,
-        Condition::AnySet => a & operand != 0,
-    }
 }

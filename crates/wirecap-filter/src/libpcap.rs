@@ -1,15 +1,17 @@
 //! Filter expressions, compiled by the system's libpcap: the language is libpcap's, in every detail.
 
 use std::env;
-use std::error::Error;
 use std::ffi::{CString, OsString, c_int};
-use std::fmt;
 use std::path::PathBuf;
 use std::sync::{Mutex, OnceLock, PoisonError};
 
-use super::insn::ClassicInsn;
-use super::{Filter, FilterError, place};
-use crate::savefile::LinkType;
+use wirecap_savefile::LinkType;
+
+use crate::classic::ClassicProgram;
+use crate::error::{FilterError, LibpcapError};
+use crate::filter::Filter;
+use crate::insn::ClassicInsn;
+use crate::place;
 use crate::sys::libpcap::{self as sys, RawInsn, Refusal, Runnable};
 
 /// The environment's word on where libpcap is.
@@ -29,24 +31,6 @@ pub struct Libpcap {
     /// Versions before 1.8 compile for one thread at a time only.
     compiling: Mutex<()>,
 }
-
-/// Why there is no libpcap.
-#[derive(Clone, Debug)]
-pub struct LibpcapError {
-    /// What was tried, and the dynamic linker's answers.
-    pub tried: Vec<(OsString, String)>,
-}
-
-impl fmt::Display for LibpcapError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        for (index, (_, answer)) in self.tried.iter().enumerate() {
-            write!(f, "{}{answer}", if index == 0 { "" } else { "; " })?;
-        }
-        Ok(())
-    }
-}
-
-impl Error for LibpcapError {}
 
 impl Libpcap {
     /// Says where libpcap is, for a library that goes by libpcap's own names and would find itself. Has no
@@ -79,7 +63,7 @@ impl Libpcap {
     }
 
     /// Compiles `expression`; see [`Filter::compile`].
-    pub(super) fn compile(
+    fn compile(
         &self,
         expression: &str,
         link_type: LinkType,
@@ -122,6 +106,23 @@ impl Libpcap {
         }
         let program = filter.program().iter().map(|&insn| insn.into()).collect();
         self.functions.prepare(program).map(LibpcapFilter)
+    }
+}
+
+impl Filter {
+    /// Compiles an expression in pcap-filter(7)'s language for packets of a link type. Of a packet that
+    /// matches, `snap_len` bytes are kept; 0: as many as libpcap ever keeps, 262,144.
+    ///
+    /// An empty expression matches every packet. Host names in it are looked up, which may take a while.
+    ///
+    /// # Errors
+    ///
+    /// [`FilterError`] if libpcap is not there or does not accept the expression.
+    pub fn compile(expression: &str, link_type: LinkType, snap_len: u32) -> Result<Self, FilterError> {
+        let libpcap = Libpcap::get().map_err(FilterError::Libpcap)?;
+        let insns = libpcap.compile(expression, link_type, snap_len)?;
+        let program = ClassicProgram::new(insns)?;
+        Ok(Self { program, link_type, expression: Some(expression.to_owned()) })
     }
 }
 

@@ -8,11 +8,11 @@ use std::io;
 use std::ptr;
 use std::sync::Arc;
 
-use super::Filter;
-use super::context::Context;
-use super::translate::{Surroundings, user_program};
-use super::x86_64;
+use crate::context::Context;
+use crate::filter::Filter;
 use crate::sys::code::Code;
+use crate::translate::{Surroundings, user_program};
+use crate::x86_64;
 
 /// A filter as a function of the packet's address and length, two things that do not matter, its length on the
 /// wire, and what else is known of it.
@@ -20,7 +20,7 @@ type Function = unsafe extern "sysv64" fn(*const u8, usize, usize, usize, u64, *
 
 /// A filter as a function of this process. Copies share it.
 #[derive(Clone, Debug)]
-pub(super) struct MachineCode {
+pub(crate) struct MachineCode {
     /// Stands in `code`.
     function: Function,
     _code: Arc<Code>,
@@ -30,7 +30,7 @@ pub(super) struct MachineCode {
 
 impl MachineCode {
     /// Fails where the filter is not made for it, and where the system lets no process make code.
-    pub(super) fn compile(filter: &Filter) -> io::Result<Self> {
+    pub(crate) fn compile(filter: &Filter) -> io::Result<Self> {
         let program = user_program(filter).map_err(io::Error::other)?;
         let code = x86_64::compile(&program).ok_or(io::ErrorKind::Unsupported)?;
         let code = Arc::new(Code::new(&code)?);
@@ -41,7 +41,7 @@ impl MachineCode {
 
     /// How many bytes of the packet to keep; 0: none of it.
     #[inline]
-    pub(super) fn matches(&self, packet: &[u8], wire_len: u32, context: &Context) -> u32 {
+    pub(crate) fn matches(&self, packet: &[u8], wire_len: u32, context: &Context) -> u32 {
         if self.asks_linux {
             let surroundings = Surroundings::from(context);
             return self.call(packet, wire_len, &raw const surroundings);

@@ -6,12 +6,12 @@ const HEADER_BYTES: usize = 4;
 const TYPE_MASK: u16 = 0x3fff;
 
 /// The offset in `packet` of the attribute of this type, looked for from `start` on; 0 if there is none.
-pub(super) fn find(packet: &[u8], start: u32, kind: u32) -> u32 {
+pub(crate) fn find(packet: &[u8], start: u32, kind: u32) -> u32 {
     find_from(packet, start as usize, kind).unwrap_or(0)
 }
 
 /// As [`find`], among the attributes inside of the one at `start`.
-pub(super) fn find_nested(packet: &[u8], start: u32, kind: u32) -> u32 {
+pub(crate) fn find_nested(packet: &[u8], start: u32, kind: u32) -> u32 {
     let nest = packet.get(start as usize..).and_then(header);
     let end = nest.map_or(0, |(bytes, _)| start as usize + bytes);
     let inside = packet.get(..end);

@@ -26,7 +26,7 @@ const PATIENCE: Duration = Duration::from_millis(300);
 
 /// The part of `expression` that `message` is about, in bytes. `complaint` says what libpcap answers to
 /// another expression, if it refuses that too.
-pub(super) fn of(
+pub(crate) fn of(
     message: &str,
     expression: &str,
     complaint: impl Fn(&str) -> Option<String>,

@@ -2,21 +2,24 @@
 
 use std::fmt;
 
-use super::program::ClassicProgram;
-use super::{ClassicInsn, Filter, FilterError, ProgramError};
-use crate::savefile::LinkType;
+use wirecap_savefile::LinkType;
 
-/// What packets somebody wants, whatever they begin with. Each interface compiles it for its own link type.
+use crate::classic::{ClassicProgram, ProgramError};
+use crate::error::FilterError;
+use crate::filter::Filter;
+use crate::insn::ClassicInsn;
+
+/// A filter before the link type is known. Each interface compiles it for its own.
 ///
 /// ```
-/// use wirecap::filter::FilterRequest;
+/// use wirecap_filter::FilterRequest;
 ///
 /// let request = FilterRequest::from("udp and net 131.225.2.0/24");
 /// assert_eq!(request.to_string(), "udp and net 131.225.2.0/24");
 /// // What `tcpdump -ddd arp` prints.
 /// let request = FilterRequest::program("4\n40 0 0 12\n21 0 1 2054\n6 0 0 262144\n6 0 0 0\n")?;
 /// assert_eq!(request.to_string(), "a BPF program of 4 instructions");
-/// # Ok::<(), wirecap::filter::ProgramError>(())
+/// # Ok::<(), wirecap_filter::ProgramError>(())
 /// ```
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum FilterRequest {
@@ -38,7 +41,11 @@ impl FilterRequest {
     }
 
     /// The filter for packets of a link type.
-    pub(crate) fn compile(&self, link_type: LinkType) -> Result<Filter, FilterError> {
+    ///
+    /// # Errors
+    ///
+    /// As [`Filter::compile`] and [`Filter::from_program`].
+    pub fn compile(&self, link_type: LinkType) -> Result<Filter, FilterError> {
         match self {
             Self::Expression(expression) => Filter::compile(expression, link_type, 0),
             Self::Program(insns) => Ok(Filter::from_program(insns.clone(), link_type)?),

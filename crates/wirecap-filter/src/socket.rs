@@ -5,11 +5,12 @@
 //! negative counts from the network or link-layer header instead of rejecting the packet. Where that could
 //! matter the kernel lets a packet through, and user space decides.
 
-use super::bounds::index_stays_below;
-use super::context::Unsupported;
-use super::insn::{ClassicInsn, Extension, Op, Operand, Operation, Source, Verdict};
-use super::tagged::without_tag;
-use super::{CompiledFilter, Filter};
+use crate::bounds::index_stays_below;
+use crate::compiled::CompiledFilter;
+use crate::context::Unsupported;
+use crate::filter::Filter;
+use crate::insn::{ClassicInsn, Extension, Op, Operand, Operation, Source, Verdict};
+use crate::tagged::without_tag;
 
 /// The most instructions that the kernel takes (`BPF_MAXINSNS`).
 const INSNS_MAX: usize = 4096;
@@ -21,33 +22,38 @@ const WHOLE: u32 = 262_144;
 const VLAN_PRESENT: u32 = 0xffff_f000 + Extension::VlanPresent as u32;
 const LOAD_ZERO: ClassicInsn = ClassicInsn { code: 0x00, jt: 0, jf: 0, k: 0 };
 
-/// A filter in the form of a packet socket's.
+/// A filter for a packet socket, and what is left to user space: see [`Filter::for_socket`].
 #[derive(Debug)]
-pub(crate) struct SocketForm {
+pub struct SocketForm {
     /// Returns how much of a packet to keep.
-    pub(crate) program: Vec<ClassicInsn>,
-    /// What it may let through though it does not match.
-    pub(crate) unsure: Unsure,
+    pub program: Vec<ClassicInsn>,
+    /// Packets that it may pass though they do not match.
+    pub unsure: Unsure,
 }
 
-/// Which packets user space must decide on.
+/// Which of the packets that a socket's filter passes user space must decide on.
 #[derive(Debug)]
-pub(crate) enum Unsure {
+pub enum Unsure {
     /// None.
     Nothing,
-    /// Those that bear a VLAN tag.
+    /// Those with a VLAN tag that the kernel removed.
     Tagged(CompiledFilter),
-    /// All that come.
+    /// All.
     Everything(CompiledFilter),
 }
 
 impl Filter {
-    /// The filter for a packet socket in front of which `before` other instructions run; of packets that match,
-    /// `keep` bytes are kept.
+    /// The filter for a packet socket (`SO_ATTACH_FILTER`). `before` is the number of instructions that the caller puts
+    /// in front of it; `keep` is the number of bytes that the socket keeps of a packet that matches.
     ///
-    /// A program that asks for what only the kernel knows of a packet runs on what the kernel has, the outer
-    /// VLAN tag taken off.
-    pub(crate) fn for_socket(&self, keep: u32, before: usize) -> Result<SocketForm, Unsupported> {
+    /// The kernel removes the outer VLAN tag of a packet before a socket's filter runs. The result decides as the filter
+    /// would on the whole packet. A program that loads what only the kernel knows of a packet was written for the
+    /// kernel: it runs as it is.
+    ///
+    /// # Errors
+    ///
+    /// [`Unsupported`] if the kernel would decide otherwise than libpcap, or does not take such a program.
+    pub fn for_socket(&self, keep: u32, before: usize) -> Result<SocketForm, Unsupported> {
         if self.program.has_loop() {
             return Err(Unsupported::Loop);
         }
@@ -80,8 +86,13 @@ impl Filter {
         })
     }
 
-    /// Lets everything through for user space to decide on.
-    pub(crate) fn beside_socket(&self) -> Result<SocketForm, Unsupported> {
+    /// A socket's filter that passes every packet, for user space to decide on: for a filter that
+    /// [`for_socket`](Self::for_socket) or the kernel refuses.
+    ///
+    /// # Errors
+    ///
+    /// [`Unsupported`] if the filter asks for what user space does not know of a packet.
+    pub fn beside_socket(&self) -> Result<SocketForm, Unsupported> {
         if self.is_for_the_kernel() {
             let reason = "only the kernel knows it of a live packet";
             let extension = self.extensions().find(|extension| !is_known_of_whole_packets(*extension));
@@ -149,10 +160,10 @@ fn is_known_of_whole_packets(extension: Extension) -> bool {
     matches!(extension, Protocol | PacketType | InterfaceIndex | XorX)
 }
 
-#[cfg(all(test, not(loom), not(miri)))]
+#[cfg(all(test, not(miri)))]
 mod tests {
     use super::*;
-    use crate::savefile::LinkType;
+    use wirecap_savefile::LinkType;
 
     /// Where user space has to look again.
     fn unsure(expression: &str) -> &'static str {

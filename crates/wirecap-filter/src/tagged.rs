@@ -1,9 +1,8 @@
 //! Filters for packets whose outer VLAN tag the kernel has taken off: written so that they decide as the filter would
 //! on the whole packet.
 
-use super::insn::{Base, ClassicInsn, Extension, Op, Operand, Place, Register, Source, Verdict, Width};
-use super::interpreter::holds;
-use super::program::ClassicProgram;
+use crate::classic::ClassicProgram;
+use crate::insn::{Base, ClassicInsn, Extension, Op, Operand, Place, Register, Source, Verdict, Width};
 
 /// Where in a frame the tag was: its protocol, and then its priority and VLAN.
 const TAG_START: u32 = 12;
@@ -16,7 +15,7 @@ const SKIP_MAX: usize = 255;
 
 /// The program for packets that lost their tag, keeping `keep` bytes of those that match; none where it would ask for
 /// what cannot be put together. It has no loops, and nothing loads from behind 2^31 bytes.
-pub(super) fn without_tag(program: &ClassicProgram, keep: u32) -> Option<Vec<ClassicInsn>> {
+pub(crate) fn without_tag(program: &ClassicProgram, keep: u32) -> Option<Vec<ClassicInsn>> {
     let ops = program.ops();
     let reached = reached(program);
     let pieces =
@@ -73,7 +72,7 @@ fn reached(program: &ClassicProgram) -> Vec<bool> {
             Op::Jump(target) => reach(target),
             Op::Branch { condition, operand, if_true, if_false } => {
                 let outcomes = match operand {
-                    Operand::Constant(k) if before => PROTOCOLS.map(|protocol| holds(condition, protocol, k)),
+                    Operand::Constant(k) if before => PROTOCOLS.map(|protocol| condition.holds(protocol, k)),
                     _ => [true, false],
                 };
                 if outcomes.contains(&true) {

@@ -11,14 +11,14 @@ mod load;
 mod user;
 mod xdp;
 
-pub(super) use user::{Surroundings, user_program};
+pub(crate) use user::{Surroundings, user_program};
 pub use xdp::XdpTarget;
 
-use super::Filter;
-use super::flow::{Flow, is_rejection, may_match};
-use super::insn::{Condition, Op, Operand, Operation, Register, SLOTS, Verdict};
-use super::interpreter::BACKWARD_JUMPS_MAX;
 use crate::bpf::asm::{Alu, Assembler, Condition as Jump, Label, Operand as AsmOperand, Reg, Size};
+use crate::filter::Filter;
+use crate::flow::{Flow, is_rejection, may_match};
+use crate::insn::{Condition, Op, Operand, Operation, Register, SLOTS, Verdict};
+use crate::interpreter::BACKWARD_JUMPS_MAX;
 
 /// The accumulator.
 const A: Reg = Reg::R7;

@@ -32,7 +32,7 @@ mod kind {
 /// Compiles a program into a function that takes what the program takes in `R1`, `R2`, `R5` and `R4` as its
 /// first, second, fifth and sixth argument, and returns `R0`. A division destroys `R0`. None if there is an
 /// instruction in the program that the translation for user space has no use for.
-pub(super) fn compile(program: &[Insn]) -> Option<Vec<u8>> {
+pub(crate) fn compile(program: &[Insn]) -> Option<Vec<u8>> {
     let mut code = Code::default();
     for &insn in program {
         code.starts.push(code.bytes.len());

@@ -1,12 +1,12 @@
-//! The kernel's opinion of what `wirecap::bpf` assembles, loads and attaches.
+//! The kernel's opinion of what `wirecap_filter::bpf` assembles, loads and attaches.
 //!
 //! Programs run by `BPF_PROG_TEST_RUN`, or on the interfaces of a test bed.
 
 use std::error::Error;
 use std::fs::File;
 
-use wirecap::bpf::asm::{Alu, Assembler, Condition::*, Helper, Insn, Reg::*, Size::*};
-use wirecap::bpf::{
+use wirecap_filter::bpf::asm::{Alu, Assembler, Condition::*, Helper, Insn, Reg::*, Size::*};
+use wirecap_filter::bpf::{
     BpfError, Link, LiveFrames, LoadOptions, Map, MapKind, Program, ProgramKind, XDP_DROP, XDP_PASS, XdpMode,
     links, programs_named, xdp_md,
 };

@@ -34,13 +34,11 @@
 //! What was captured can be changed and sent through another interface, without being copied either:
 //! [`CaptureBuilder::forwarding`], [`Chunk::drain`], [`Port`].
 
-pub mod bpf;
 mod capture;
 mod chunk;
 pub mod device;
 mod error;
 mod file;
-pub mod filter;
 mod forward;
 mod group;
 mod kernel_ring;
@@ -75,5 +73,7 @@ pub use steer::flow::flow_hash;
 pub use time::{Timestamp, Timestamps};
 pub use umem::pool::Geometry;
 pub use warning::Warning;
+pub use wirecap_filter as filter;
+pub use wirecap_filter::bpf;
 pub use wirecap_savefile as savefile;
 pub use xdp::Holder;

@@ -4,8 +4,8 @@
 //! every method returns the assembler, so a program reads from top to bottom:
 //!
 //! ```
-//! use wirecap::bpf::asm::{Assembler, Condition::*, Reg::*, Size::*};
-//! use wirecap::bpf::{XDP_DROP, XDP_PASS, xdp_md};
+//! use wirecap_filter::bpf::asm::{Assembler, Condition::*, Reg::*, Size::*};
+//! use wirecap_filter::bpf::{XDP_DROP, XDP_PASS, xdp_md};
 //!
 //! // Drops every frame of receive queue 3.
 //! let mut asm = Assembler::new();
@@ -17,7 +17,7 @@
 //! asm.bind(pass).mov(R0, XDP_PASS).exit();
 //! let program = asm.finish()?;
 //! assert_eq!(program.len(), 6);
-//! # Ok::<(), wirecap::bpf::asm::AsmError>(())
+//! # Ok::<(), wirecap_filter::bpf::asm::AsmError>(())
 //! ```
 
 use std::error::Error;
@@ -507,9 +507,10 @@ impl Assembler {
         self.push(class::JMP | field::CALL, Reg::R0, 0, 0, helper as i32)
     }
 
-    /// Calls the kernel's function with this number (see [`LoadOptions::device`](super::LoadOptions)), as
-    /// [`call`](Self::call) does.
-    pub(crate) fn call_kernel(&mut self, function: u32) -> &mut Self {
+    /// Calls the kernel's function with this number, as [`call`](Self::call) does:
+    /// [`kernel_function`](super::kernel_function) has the numbers,
+    /// [`LoadOptions::device`](super::LoadOptions) tells which functions a program may call.
+    pub fn call_kernel(&mut self, function: u32) -> &mut Self {
         const PSEUDO_KFUNC_CALL: u8 = 2;
         self.push(class::JMP | field::CALL, Reg::R0, PSEUDO_KFUNC_CALL, 0, function.cast_signed())
     }

@@ -18,7 +18,7 @@ const KIND_FUNC: u32 = 12;
 /// # Errors
 ///
 /// [`BpfError`] if the kernel tells no types, or has no such function.
-pub(crate) fn kernel_function(name: &str) -> Result<u32, BpfError> {
+pub fn kernel_function(name: &str) -> Result<u32, BpfError> {
     let found = fs::read(KERNEL).and_then(|btf| {
         let missing = || io::Error::new(io::ErrorKind::NotFound, format!("{KERNEL} does not name it"));
         function(&btf, name).ok_or_else(missing)

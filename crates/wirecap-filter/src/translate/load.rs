@@ -6,10 +6,10 @@ use super::Registers;
 use super::{A, Environment, JUMPS_LEFT, SCRATCH, Surroundings, Translation, Way, X, slot_offset};
 use crate::bpf::asm::{Alu, Condition as Jump, Helper, Reg, Size};
 use crate::bpf::xdp_md;
+use crate::context::PacketType;
+use crate::ethernet;
 use crate::filter::NetworkHeader;
-use crate::filter::context::PacketType;
-use crate::filter::ethernet;
-use crate::filter::insn::{Base, Extension, Place, Source, Width};
+use crate::insn::{Base, Extension, Place, Source, Width};
 
 /// An offset that depends on the packet; then the address that is made of it.
 const INDEX: Reg = Reg::R3;

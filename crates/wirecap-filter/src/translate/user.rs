@@ -2,15 +2,15 @@
 
 use super::{Access, Environment, Exits, INSNS_MAX, Registers, Translation, Way};
 use crate::bpf::asm::{Assembler, Insn, Reg};
+use crate::context::{Context, Unsupported};
 use crate::filter::Filter;
-use crate::filter::context::{Context, Unsupported};
-use crate::filter::insn::Extension;
-use crate::filter::interpreter::user_space_refuses;
+use crate::insn::Extension;
+use crate::interpreter::user_space_refuses;
 
 /// What is known of a packet beside its bytes and its length.
 #[repr(C)]
 #[derive(Debug)]
-pub(in crate::filter) struct Surroundings {
+pub(crate) struct Surroundings {
     pub(super) ifindex: u32,
     pub(super) queue: u32,
     pub(super) packet_type: u32,
@@ -38,7 +38,7 @@ impl From<&Context> for Surroundings {
 /// (of which it reads nothing unless the filter asks Linux), and the packet's length on the wire in `R5`.
 ///
 /// It reads nothing but those, and the upper 128 bytes of its stack, and makes no call.
-pub(in crate::filter) fn user_program(filter: &Filter) -> Result<Vec<Insn>, Unsupported> {
+pub(crate) fn user_program(filter: &Filter) -> Result<Vec<Insn>, Unsupported> {
     filter.check_sources(machine_code_refuses)?;
     let mut asm = Assembler::new();
     let (accept, reject) = (asm.label(), asm.label());

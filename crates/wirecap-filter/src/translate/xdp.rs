@@ -3,11 +3,11 @@
 use super::load::XDP_BYTES_MAX;
 use super::{Access, Environment, Exits, INSNS_MAX, Registers, Translation, Way};
 use crate::bpf::asm::{Assembler, Condition as Jump, Label, Reg};
+use crate::context::Unsupported;
+use crate::ethernet;
 use crate::filter::Filter;
-use crate::filter::context::Unsupported;
-use crate::filter::ethernet;
-use crate::filter::flow::{Flow, may_match};
-use crate::filter::insn::{Base, Extension, Op, Operand, Place, Source, Width};
+use crate::flow::{Flow, may_match};
+use crate::insn::{Base, Extension, Op, Operand, Place, Source, Width};
 
 /// The verifier gives up where more branches than 8,192 are yet to be looked at; some are left to the program
 /// around the filter.

@@ -1,8 +1,8 @@
 //! What the fuzz target of the translator runs on bytes of any kind, and `mutated` on the stored corpus.
 
-use wirecap::bpf::asm::{Assembler, Reg};
-use wirecap::filter::{ClassicInsn, CompiledFilter, Context, Filter, Interpreter, XdpTarget};
-use wirecap::savefile::LinkType;
+use wirecap_filter::LinkType;
+use wirecap_filter::bpf::asm::{Assembler, Reg};
+use wirecap_filter::{ClassicInsn, CompiledFilter, Context, Filter, Interpreter, XdpTarget};
 
 use crate::choices::Choices;
 use crate::programs::{Contents, program};

@@ -2,8 +2,8 @@
 
 use std::process::Command;
 
-use wirecap::filter::{Context, Filter, FilterError, Interpreter, PacketType, ProgramError, VlanTag};
-use wirecap::savefile::LinkType;
+use wirecap_filter::LinkType;
+use wirecap_filter::{Context, Filter, FilterError, Interpreter, PacketType, ProgramError, VlanTag};
 
 use crate::expressions::expressions;
 

@@ -1,7 +1,7 @@
 //! Every way to run a filter, against libpcap's: not one difference.
 
-use wirecap::filter::{ClassicInsn, CompiledFilter, Filter, Interpreter, Libpcap, LibpcapFilter};
-use wirecap::savefile::LinkType;
+use wirecap_filter::LinkType;
+use wirecap_filter::{ClassicInsn, CompiledFilter, Filter, Interpreter, Libpcap, LibpcapFilter};
 use wirecap_testbed::privileged;
 
 use crate::choices::Choices;

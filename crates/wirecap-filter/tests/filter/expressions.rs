@@ -2,8 +2,8 @@
 
 use std::collections::BTreeSet;
 
-use wirecap::filter::Filter;
-use wirecap::savefile::LinkType;
+use wirecap_filter::Filter;
+use wirecap_filter::LinkType;
 
 use crate::choices::Choices;
 use crate::names::{ADDRESSES, ADDRESSES_6, MACS, NETS, NETS_6, PORTS, mac_text};

@@ -2,9 +2,9 @@
 
 use std::error::Error;
 
-use wirecap::bpf::asm::{Assembler, Reg};
-use wirecap::bpf::{BpfError, LoadOptions, Program, ProgramKind};
-use wirecap::filter::{Context, Filter, PacketType, Unsupported, XdpTarget};
+use wirecap_filter::bpf::asm::{Assembler, Reg};
+use wirecap_filter::bpf::{BpfError, LoadOptions, Program, ProgramKind};
+use wirecap_filter::{Context, Filter, PacketType, Unsupported, XdpTarget};
 
 /// How to translate.
 #[derive(Clone, Copy, Debug)]

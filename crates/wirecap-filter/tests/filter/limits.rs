@@ -2,9 +2,9 @@
 
 use std::error::Error;
 
-use wirecap::bpf::asm::{Assembler, Reg};
-use wirecap::filter::{ClassicInsn, CompiledFilter, Context, Filter, Interpreter, Unsupported, XdpTarget};
-use wirecap::savefile::LinkType;
+use wirecap_filter::LinkType;
+use wirecap_filter::bpf::asm::{Assembler, Reg};
+use wirecap_filter::{ClassicInsn, CompiledFilter, Context, Filter, Interpreter, Unsupported, XdpTarget};
 use wirecap_testbed::privileged;
 
 use crate::kernel::{WAYS, Way, load};

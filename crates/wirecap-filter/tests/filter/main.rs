@@ -7,7 +7,6 @@ mod differential;
 mod expressions;
 mod kernel;
 mod limits;
-mod live;
 mod mutated;
 mod names;
 mod packets;

@@ -4,7 +4,7 @@ use std::env;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use wirecap::savefile::{LinkType, Reader};
+use wirecap_savefile::{LinkType, Reader};
 
 use crate::choices::Choices;
 use crate::names::{ADDRESSES, ADDRESSES_6, MACS, PORTS};

@@ -1,7 +1,7 @@
 //! Random programs, every one of them sound.
 
-use wirecap::filter::{ClassicInsn, Filter};
-use wirecap::savefile::LinkType;
+use wirecap_filter::LinkType;
+use wirecap_filter::{ClassicInsn, Filter};
 
 use crate::choices::Choices;
 
