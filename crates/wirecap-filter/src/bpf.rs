@@ -1,4 +1,4 @@
-//! Everything wirecap says to bpf(2): programs, maps and links, without libbpf, ELF or clang.
+//! Programs, maps and links of bpf(2), without libbpf, ELF or clang.
 //!
 //! A program is assembled by [`asm::Assembler`], loaded by [`Program::load`], attached by
 //! [`Link::attach_xdp`] and talks to user space through a [`Map`]. All three objects live as long
@@ -56,7 +56,7 @@ pub mod xdp_md {
     pub const RX_QUEUE_INDEX: i16 = 16;
 }
 
-/// `name` as the kernel wants it, if it is one it accepts.
+/// `name` in the kernel's form, if the kernel accepts it.
 fn object_name(name: &str) -> Result<ObjectName, BpfError> {
     let accepted = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'_' || byte == b'.';
     let mut object_name = ObjectName::default();
@@ -90,19 +90,19 @@ fn collect_objects<T>(
     Ok(objects)
 }
 
-/// The first object of one kind that `wanted` accepts. Only one is open at a time: what an open descriptor
-/// keeps alive outlives its owner by that.
+/// The first object of one kind that `is_match` accepts. Only one is open at a time, because an open
+/// descriptor keeps its object alive after the owner has closed it.
 fn find_object<T>(
     kind: &'static str,
     next_id: fn(u32) -> io::Result<Option<u32>>,
     open: impl Fn(u32) -> Result<T, BpfError>,
-    wanted: impl Fn(&T) -> Result<bool, BpfError>,
+    is_match: impl Fn(&T) -> Result<bool, BpfError>,
 ) -> Result<Option<T>, BpfError> {
     let mut id = 0;
     while let Some(next) = next_id(id).map_err(|source| BpfError::discovering(kind, id, source))? {
         id = next;
         match open(id) {
-            Ok(object) if wanted(&object)? => return Ok(Some(object)),
+            Ok(object) if is_match(&object)? => return Ok(Some(object)),
             Ok(_) => {}
             Err(error) if error.is_gone() => {}
             Err(error) => return Err(error),

@@ -8,7 +8,7 @@ use crate::classic::{ClassicProgram, ProgramError};
 use crate::context::Unsupported;
 use crate::insn::{Base, ClassicInsn, Extension, Op, Place, Source, Verdict};
 
-/// Which packets are wanted, and how much of each.
+/// Decides which packets match, and how many bytes of each are kept.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Filter {
     pub(crate) program: ClassicProgram,

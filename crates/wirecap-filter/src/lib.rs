@@ -26,7 +26,7 @@
 //! ```
 //!
 //! The crate needs no privilege but for what [`bpf`] asks of the kernel. It is the part of the capture engine `wirecap`
-//! that filters; the engine has it as `wirecap::filter` and `wirecap_filter::bpf`.
+//! that filters; the engine has it as `wirecap::filter` and `wirecap::bpf`.
 
 mod bounds;
 pub mod bpf;

@@ -14,9 +14,9 @@ use crate::insn::ClassicInsn;
 use crate::place;
 use crate::sys::libpcap::{self as sys, RawInsn, Refusal, Runnable};
 
-/// The environment's word on where libpcap is.
+/// The environment variable with the path of libpcap.
 const PATH_VARIABLE: &str = "WIRECAP_LIBPCAP";
-/// Debian's name, everybody else's, and the one that comes with the headers.
+/// The name in Debian, the name in other distributions, and the one that comes with the headers.
 const NAMES: [&str; 3] = ["libpcap.so.0.8", "libpcap.so.1", "libpcap.so"];
 /// The longest packets that libpcap captures; it returns this from filters that keep whole packets.
 const SNAP_LEN_MAX: u32 = 262_144;
@@ -41,7 +41,7 @@ impl Libpcap {
 
     /// The libpcap of this process, loaded at the first call and for good: from where [`is_at`](Self::is_at)
     /// or the variable `WIRECAP_LIBPCAP` says, else from where the dynamic linker finds it. A process with
-    /// more rights than its user does not heed the variable.
+    /// more rights than its user ignores the variable.
     ///
     /// # Errors
     ///

@@ -25,8 +25,8 @@ use crate::insn::ClassicInsn;
 pub enum FilterRequest {
     /// An expression in pcap-filter(7)'s language. An empty one matches every packet.
     Expression(String),
-    /// A classic BPF program, as it is for every link type. What it returns for a packet says whether it is
-    /// wanted, not how much of it is kept.
+    /// A classic BPF program, as it is for every link type. What it returns for a packet says whether the
+    /// packet matches, not how much of it is kept.
     Program(Vec<ClassicInsn>),
 }
 

@@ -48,7 +48,7 @@ fn function(btf: &[u8], name: &str) -> Option<u32> {
     None
 }
 
-/// How much stands behind the head of a type of this kind; `None` for a kind that nobody knew.
+/// The number of bytes behind the head of a type of this kind; `None` for an unknown kind.
 fn bytes_behind(kind: u32, entries: usize) -> Option<usize> {
     Some(match kind {
         // pointer, forward declaration, typedef, volatile, const, restrict, function, float, type tag

@@ -112,7 +112,7 @@ impl fmt::Display for BpfError {
         match self {
             Self::NotPermitted { operation, object, needs, .. } => {
                 write!(f, "cannot {operation} {object}; run as root or grant {needs} ")?;
-                f.write_str("(kernel.unprivileged_bpf_disabled shuts out everybody else)")
+                f.write_str("(kernel.unprivileged_bpf_disabled excludes all other users)")
             }
             Self::InterfaceBusy { ifindex, .. } => {
                 write!(f, "cannot attach to interface {ifindex}: another XDP program is on it; ")?;

@@ -21,7 +21,7 @@ pub enum MapKind {
     Xskmap = 17,
 }
 
-/// A map, which lives as long as somebody holds it: a process by a descriptor, or a program.
+/// A map. It lives as long as a process has a descriptor of it or a program uses it.
 #[derive(Debug)]
 pub struct Map {
     name: String,

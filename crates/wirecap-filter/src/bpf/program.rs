@@ -42,7 +42,7 @@ pub struct LoadOptions {
     pub device: Option<u32>,
 }
 
-/// A loaded program, which lives as long as somebody holds it: a descriptor, a link or a map.
+/// A loaded program. It lives as long as a descriptor, a link or a map refers to it.
 #[derive(Debug)]
 pub struct Program {
     name: String,

@@ -49,7 +49,7 @@ pub(crate) type ObjectName = [u8; 16];
 ///
 /// # Safety
 ///
-/// Whoever implements this guarantees all three, and that every pointer a value carries is valid
+/// The implementation guarantees all three, and that every pointer a value carries is valid
 /// for as many bytes as the value itself says, for the time of the call.
 unsafe trait Attribute {}
 
@@ -159,7 +159,7 @@ const _: () = assert!(size_of::<RawLinkInfo>() == 24);
 ///
 /// # Safety
 ///
-/// Whoever implements this guarantees both.
+/// The implementation guarantees both.
 unsafe trait Info: Default {}
 // SAFETY: integers and arrays of integers only, `repr(C)`.
 unsafe impl Info for RawMapInfo {}

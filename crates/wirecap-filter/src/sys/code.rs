@@ -29,7 +29,7 @@ impl Code {
         let base = unsafe { mmap_anonymous(ptr::null_mut(), bytes, protection, MapFlags::PRIVATE) }?;
         let base = NonNull::new(base.cast::<u8>()).expect("the kernel maps nothing at address 0");
         let mapping = Self { base, bytes };
-        // SAFETY: the mapping is as long as the code, and nobody else knows of it; its pages cannot be written
+        // SAFETY: the mapping is as long as the code, and nothing else refers to it; its pages cannot be written
         // any more when they can be executed.
         unsafe {
             base.copy_from_nonoverlapping(NonNull::from(code).cast(), code.len());

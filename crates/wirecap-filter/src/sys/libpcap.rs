@@ -117,7 +117,7 @@ impl Libpcap {
     fn compile_on(&self, handle: NonNull<Handle>, expression: &CStr) -> Result<Vec<RawInsn>, Refusal> {
         let mut program = RawProgram { insn_count: 0, insns: ptr::null_mut() };
         let expression = expression.as_ptr();
-        // SAFETY: all three point to what the function wants, and outlive the call.
+        // SAFETY: all three point to what the function expects, and outlive the call.
         let status =
             unsafe { (self.compile)(handle.as_ptr(), &raw mut program, expression, 1, NETMASK_UNKNOWN) };
         if status < 0 {
@@ -172,7 +172,7 @@ const DEEP_BIND: c_int = libc::RTLD_DEEPBIND;
 #[cfg(not(target_env = "gnu"))]
 const DEEP_BIND: c_int = 0;
 
-/// Whether the process has more rights than whoever started it, so that the environment must not decide what
+/// Whether the process has more rights than the user who started it, so that the environment must not decide what
 /// it loads.
 pub(crate) fn has_elevated_rights() -> bool {
     // SAFETY: the function takes any number.

@@ -138,7 +138,7 @@ impl Translation<'_> {
         let end = end.cast_signed();
         match self.environment {
             Environment::Xdp { .. } => {
-                // The verifier wants to know that the address does not wrap before it sees where it ends.
+                // The verifier requires proof that the address does not wrap before it sees where it ends.
                 self.asm.jump_if(INDEX, Jump::Gt, end_max, beyond).add(INDEX, data).add(INDEX, end);
                 self.asm.jump_if(INDEX, Jump::Gt, bound, beyond)
             }

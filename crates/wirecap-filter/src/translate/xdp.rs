@@ -121,7 +121,7 @@ impl Filter {
     }
 }
 
-/// A jump that the verifier sees and no packet takes: it wants a way to every instruction.
+/// A jump that the verifier sees and no packet takes: the verifier requires a way to every instruction.
 fn jump_never(asm: &mut Assembler, target: Label) {
     asm.mov32(Reg::R1, 1).jump_if32(Reg::R1, Jump::Eq, 0, target);
 }

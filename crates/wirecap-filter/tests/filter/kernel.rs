@@ -57,7 +57,7 @@ pub(crate) fn load(filter: &Filter, way: Way) -> Result<Result<XdpFilter, BpfErr
 }
 
 impl XdpFilter {
-    /// Loads a filter that must not be refused by the kernel, whoever may have refused it before.
+    /// Loads a filter, if the translator takes it; the kernel must take what the translator made.
     pub(crate) fn new(filter: &Filter, way: Way) -> Option<Self> {
         let loaded = load(filter, way).ok()?;
         Some(loaded.unwrap_or_else(|error| panic!("{way:?}: {error}: {:?}\n{filter}", error.source())))

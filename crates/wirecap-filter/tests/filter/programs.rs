@@ -9,8 +9,8 @@ use crate::choices::Choices;
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Contents {
     pub(crate) insns_max: u32,
-    /// Scratch memory is stored to before anything else, so that nobody's opinion on what it is before matters:
-    /// in libpcap it is whatever lay on the stack.
+    /// Scratch memory is stored to before anything else, so that its first content does not matter: in
+    /// libpcap that is whatever was on the stack.
     pub(crate) slots_stored_first: bool,
     /// Loads that Linux knows and libpcap does not.
     pub(crate) extensions: bool,
