@@ -35,7 +35,6 @@
 //! [`CaptureBuilder::forwarding`], [`Chunk::drain`], [`Port`].
 
 mod capture;
-mod chunk;
 pub mod device;
 mod error;
 mod file;
@@ -62,7 +61,6 @@ pub use capture::source::Source;
 pub use capture::worker::{Waker, Worker};
 pub use capture::{Capture, CaptureBuilder, DEFAULT_CHUNK_CELLS, DEFAULT_CHUNKS, DEFAULT_SNAP_LEN};
 pub use capture::{Engine, Interface, Reception, Stopper};
-pub use chunk::{Chunk, Fragments, Head, Packet, Packets, RingName};
 pub use device::Rung;
 pub use error::{CaptureError, FilterChangeError, OpenError};
 pub use forward::{DetachedPacket, Drain, NoRoom, OutPacket, Port, PortError, TxQueue};
@@ -71,6 +69,7 @@ pub use packet::{Direction, Spread};
 pub use reorder::{InOrder, Reorder};
 pub use steer::flow::flow_hash;
 pub use time::{Timestamp, Timestamps};
+pub use umem::chunk::{Chunk, Fragments, Head, Packet, Packets, RingName};
 pub use umem::pool::Geometry;
 pub use warning::Warning;
 pub use wirecap_filter as filter;

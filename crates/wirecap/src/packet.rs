@@ -27,7 +27,6 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-use crate::chunk::{RingIdentity, RingName};
 use crate::device::Device;
 use crate::error::{FilterChangeError, OpenError};
 use crate::filter::{ClassicInsn, Filter};
@@ -41,6 +40,7 @@ use crate::sys::packet::{BlockShape, Fanout, PacketSocket};
 use crate::sys::promiscuous::Promiscuous;
 use crate::sys::wait_for_running_programs;
 use crate::time::Timestamps;
+use crate::umem::chunk::{RingIdentity, RingName};
 use crate::umem::pool::Geometry;
 
 pub use steering::Direction;
