@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use serde::Serialize;
 
+use crate::numbers::grouped;
 use crate::umem::pool::Geometry;
 use crate::warning::Warning;
 
@@ -289,19 +290,6 @@ impl Ledger {
     }
 }
 
-/// A count with its thousands apart: `10,000,000`.
-pub fn grouped(count: u64) -> String {
-    let digits = count.to_string();
-    let mut out = String::with_capacity(digits.len() + digits.len() / 3);
-    for (index, digit) in digits.chars().enumerate() {
-        if index > 0 && (digits.len() - index).is_multiple_of(3) {
-            out.push(',');
-        }
-        out.push(digit);
-    }
-    out
-}
-
 fn reported(count: Option<u64>) -> String {
     count.map_or_else(|| "not reported".to_owned(), grouped)
 }
@@ -444,13 +432,5 @@ mod tests {
         let geometry = Geometry { chunk_cells: 256, chunks: 500, cell_bytes: 2048 };
         assert_eq!(Mode::Basic.notation(&geometry), "B-(256,500)");
         assert_eq!(Mode::Advanced(0.6).notation(&geometry), "A-(256,500,60)");
-    }
-
-    #[test]
-    fn thousands_are_set_apart() {
-        assert_eq!(
-            [0, 999, 1000, 1_234_567].map(grouped),
-            ["0", "999", "1,000", "1,234,567"].map(str::to_owned)
-        );
     }
 }

@@ -32,6 +32,7 @@ use libc::sock_filter;
 use crate::device::Device;
 use crate::error::{FilterChangeError, OpenError};
 use crate::filter::{ClassicInsn, Filter};
+use crate::names::RingName;
 use crate::packet::blocks::{Blocks, Labels};
 use crate::packet::filtering::Filtering;
 use crate::packet::ring::{PacketRing, Traits};
@@ -42,7 +43,7 @@ use crate::sys::packet::{BlockShape, Fanout, PacketSocket};
 use crate::sys::promiscuous::Promiscuous;
 use crate::sys::wait_for_running_programs;
 use crate::time::Timestamps;
-use crate::umem::chunk::{RingIdentity, RingName};
+use crate::umem::chunk::RingIdentity;
 use crate::umem::pool::Geometry;
 
 pub use steering::Direction;

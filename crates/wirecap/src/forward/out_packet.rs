@@ -12,12 +12,13 @@ use std::slice;
 use std::sync::Arc;
 
 use crate::forward::Sequence;
+use crate::names::RingName;
 use crate::sys::memory::Memory;
+use crate::sys::xdp::CONTINUED;
+use crate::sys::xdp::Descriptor;
 use crate::time::Timestamp;
-use crate::umem::chunk::{CellOwner, GONE, Origin, RingIdentity, RingName, Stamps};
-use crate::umem::fragments::CONTINUED;
+use crate::umem::chunk::{CellOwner, GONE, Origin, RingIdentity, Stamps};
 use crate::umem::owners::Owners;
-use crate::umem::pool::Descriptor;
 use crate::umem::recycle::CellList;
 
 pub use drain::Drain;

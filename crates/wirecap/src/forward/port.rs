@@ -10,9 +10,9 @@ use crate::forward::{Drain, Exchange, OutPacket, PortShared, Sequence};
 use crate::ledger::PortAccount;
 use crate::steer::flow::flow_hash;
 use crate::sync::{AtomicU64, Ordering};
-use crate::umem::fragments::CONTINUED;
+use crate::sys::xdp::CONTINUED;
+use crate::sys::xdp::Descriptor;
 use crate::umem::owners::Owners;
-use crate::umem::pool::Descriptor;
 
 /// Bytes of the shortest frame: an Ethernet header.
 pub(crate) const SHORTEST_FRAME: usize = 14;

@@ -17,8 +17,8 @@ use crate::packet::frame::{self, BadFrame, Frame};
 use crate::sieve::{Sieve, Sifted};
 use crate::sys::memory::{Mapping, prefetch};
 use crate::sys::packet::BlockShape;
+use crate::sys::xdp::Descriptor;
 use crate::umem::chunk::{CellOwner, Chunk, RingIdentity, Stamps};
-use crate::umem::pool::Descriptor;
 use crate::umem::recycle::{CellList, Spare};
 
 /// Places in a block, whose description has `struct tpacket_hdr_v1` after two words of its own.
@@ -383,7 +383,7 @@ mod tests {
     use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
 
     use super::*;
-    use crate::umem::chunk::RingName;
+    use crate::names::RingName;
 
     const SHAPE: BlockShape = BlockShape { block_bytes: 4096, blocks: 4 };
     const LABELS: Labels = Labels { timestamps: true, by_queue: false };

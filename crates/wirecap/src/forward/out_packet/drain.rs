@@ -3,8 +3,8 @@
 use std::cell::Cell;
 
 use super::OutPacket;
+use crate::sys::xdp::Descriptor;
 use crate::umem::chunk::Origin;
-use crate::umem::pool::Descriptor;
 
 /// The packets of a chunk, to be sent or dropped one by one; from [`Chunk::drain`](crate::Chunk::drain). What is not
 /// asked for is recycled with the chunk.
