@@ -263,7 +263,7 @@ impl Capture {
 
     /// The configuration in the paper's notation: `B-(256,512)`.
     pub fn mode(&self) -> String {
-        self.shared.group.mode().notation(&self.geometry)
+        self.shared.group.mode().notation(self.geometry.chunk_cells, self.geometry.chunks)
     }
 
     /// How many packets wait in each ring, in the order of [`rings`](Self::rings): a snapshot. With the

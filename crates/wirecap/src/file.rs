@@ -18,7 +18,8 @@ use crate::savefile::{LinkType, ReadError, Reader, Record};
 use crate::sync::{Mutex, lock};
 use crate::sys::xdp::Descriptor;
 use crate::time::Timestamp;
-use crate::umem::chunk::{CellOwner, Chunk, FileRecord, RingIdentity, Stamps};
+use crate::umem::chunk::records::{FileRecord, Stamps};
+use crate::umem::chunk::{CellOwner, Chunk, RingIdentity};
 use crate::umem::recycle::CellList;
 use sift::Sift;
 

@@ -10,7 +10,6 @@ use std::time::Duration;
 use serde::Serialize;
 
 use crate::numbers::grouped;
-use crate::umem::pool::Geometry;
 use crate::warning::Warning;
 
 /// How the rings of a capture share their load, written as the paper writes it.
@@ -24,9 +23,8 @@ pub enum Mode {
 }
 
 impl Mode {
-    /// The configuration's name in the paper's notation: `B-(256,500)`, `A-(256,500,60)`.
-    pub fn notation(&self, geometry: &Geometry) -> String {
-        let (m, r) = (geometry.chunk_cells, geometry.chunks);
+    /// The name of the configuration with M cells per chunk and R chunks per pool, in the paper's notation: `B-(256,500)`, `A-(256,500,60)`.
+    pub fn notation(&self, m: u32, r: u32) -> String {
         match self {
             Self::Basic => format!("B-({m},{r})"),
             Self::Advanced(threshold) => format!("A-({m},{r},{:.0})", threshold * 100.0),
@@ -429,8 +427,7 @@ mod tests {
 
     #[test]
     fn the_paper_s_notation() {
-        let geometry = Geometry { chunk_cells: 256, chunks: 500, cell_bytes: 2048 };
-        assert_eq!(Mode::Basic.notation(&geometry), "B-(256,500)");
-        assert_eq!(Mode::Advanced(0.6).notation(&geometry), "A-(256,500,60)");
+        assert_eq!(Mode::Basic.notation(256, 500), "B-(256,500)");
+        assert_eq!(Mode::Advanced(0.6).notation(256, 500), "A-(256,500,60)");
     }
 }
