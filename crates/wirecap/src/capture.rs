@@ -27,10 +27,10 @@ use crate::file::FileRing;
 use crate::forward::Exchange;
 use crate::group::Group;
 use crate::ledger::{Ledger, RingLedger};
+use crate::names::RingName;
 use crate::packet::{self, Unplaced};
 use crate::ring::Ring;
 use crate::sync::{Mutex, lock};
-use crate::umem::chunk::RingName;
 use crate::umem::pool::Geometry;
 use crate::warning::Warning;
 use crate::xdp;
@@ -263,7 +263,7 @@ impl Capture {
 
     /// The configuration in the paper's notation: `B-(256,512)`.
     pub fn mode(&self) -> String {
-        self.shared.group.mode().notation(&self.geometry)
+        self.shared.group.mode().notation(self.geometry.chunk_cells, self.geometry.chunks)
     }
 
     /// How many packets wait in each ring, in the order of [`rings`](Self::rings): a snapshot. With the

@@ -12,12 +12,14 @@ use std::sync::{Arc, OnceLock};
 use crate::error::{CaptureError, FilterChangeError};
 use crate::filter::FilterRequest;
 use crate::ledger::Account;
+use crate::names::RingName;
 use crate::ring::Ring;
 use crate::savefile::{LinkType, ReadError, Reader, Record};
 use crate::sync::{Mutex, lock};
+use crate::sys::xdp::Descriptor;
 use crate::time::Timestamp;
-use crate::umem::chunk::{CellOwner, Chunk, FileRecord, RingIdentity, RingName, Stamps};
-use crate::umem::pool::Descriptor;
+use crate::umem::chunk::records::{FileRecord, Stamps};
+use crate::umem::chunk::{CellOwner, Chunk, RingIdentity};
 use crate::umem::recycle::CellList;
 use sift::Sift;
 

@@ -10,9 +10,10 @@ use std::time::Duration;
 
 use crate::error::CaptureError;
 use crate::ledger::Mode;
+use crate::names::RingName;
 use crate::ring::Ring;
 use crate::sync::{AtomicBool, AtomicU64, AtomicUsize, Mutex, Ordering, fence, try_lock};
-use crate::umem::chunk::{Chunk, RingName};
+use crate::umem::chunk::Chunk;
 
 /// The rings that one application reads, and the workers that read them.
 #[derive(Debug)]
@@ -363,8 +364,9 @@ mod model {
 
     use super::*;
     use crate::ledger::Account;
+    use crate::names::RingName;
     use crate::sync::{AtomicU32, model};
-    use crate::umem::chunk::{RingIdentity, RingName};
+    use crate::umem::chunk::RingIdentity;
 
     /// A ring that is only a count of the packets that wait in it.
     #[derive(Debug)]

@@ -64,13 +64,16 @@ use crate::forward::{Exchange, Outlet, Port, PortShared, Sequence};
 use crate::group::{Asked, Group};
 use crate::kernel_ring::Producer;
 use crate::ledger::{Ledger, Mode, RingLedger};
+use crate::names::RingName;
 use crate::ring::Ring;
 use crate::savefile::LinkType;
 use crate::sim::kernel::CellStates;
-use crate::umem::chunk::{Chunk, RingIdentity, RingName, Stamps};
+use crate::sys::xdp::Descriptor;
+use crate::umem::chunk::records::Stamps;
+use crate::umem::chunk::{Chunk, RingIdentity};
 use crate::umem::fill::FillRing;
 use crate::umem::owners::Owners;
-use crate::umem::pool::{Descriptor, Geometry, Pool};
+use crate::umem::pool::{Geometry, Pool};
 use crate::umem::rx::{RxRing, StampSource};
 use crate::umem::supply::{Stock, Supply};
 use crate::umem::tx::{TxKernel, TxRing};
@@ -317,7 +320,7 @@ impl SimCapture {
         };
         let rings = self.rings.iter().map(page).collect();
         let ports = self.exchange.as_ref().map(|exchange| exchange.ledgers()).unwrap_or_default();
-        let mode = self.group.mode().notation(&self.geometry);
+        let mode = self.group.mode().notation(self.geometry.chunk_cells, self.geometry.chunks);
         Ledger { ports, ..Ledger::of("sim", mode, duration, rings, vec![Some(0)]) }
     }
 }
@@ -450,7 +453,7 @@ fn open_port(
     let port = PortShared::new("sim0".to_owned(), queues, outlets, 1..=usize::MAX);
     let order = |opened: &Opened| {
         let order = Arc::new(Sequence::new(Duration::MAX, usize::MAX));
-        let _ = opened.ring.identity().order.set(Arc::clone(&order));
+        let _ = opened.ring.identity().order.set(order.clone());
         order
     };
     let ordered = matches!(settings.mode, Mode::Advanced(_));

@@ -15,10 +15,12 @@ use crate::kernel_ring::{BrokenRing, Consumer, Gauge};
 use crate::ledger::{Account, Drops};
 use crate::sieve::{Check, Sieve, UserFilter};
 use crate::sync::{AtomicU32, Mutex, MutexGuard, Ordering, lock, try_lock};
-use crate::umem::chunk::{CellOwner, Chunk, RingIdentity, Stamps};
+use crate::sys::xdp::Descriptor;
+use crate::umem::chunk::records::Stamps;
+use crate::umem::chunk::{CellOwner, Chunk, RingIdentity};
 use crate::umem::fill::{FillRing, Kernel, KernelDrops};
 use crate::umem::fragments::{refuse, unfinished};
-use crate::umem::pool::{Descriptor, Pool};
+use crate::umem::pool::Pool;
 use crate::umem::recycle::CellList;
 
 /// Where the program puts times, and how to read them.
