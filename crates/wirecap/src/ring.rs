@@ -28,6 +28,8 @@ pub(crate) trait Ring: Send + Sync + fmt::Debug {
     fn identity(&self) -> &Arc<RingIdentity>;
     /// R x M: how many packets it can hold.
     fn capacity(&self) -> u32;
+    /// M: how many packets a chunk of it has at most.
+    fn chunk_cells(&self) -> u32;
     /// Packets that wait to be captured: a snapshot.
     fn backlog(&self) -> u32;
     /// Whether no packets wait: a snapshot.
@@ -36,10 +38,9 @@ pub(crate) trait Ring: Send + Sync + fmt::Debug {
     }
     /// Takes up to M packets, or nothing when none wait or the ring is closed.
     fn capture(&self) -> Result<Option<Chunk>, CaptureError>;
-    /// As [`capture`](Self::capture), for a worker that the ring is not a home ring of: gives nothing
-    /// when somebody else is capturing from the ring, or when no more than `limit` packets wait. The
-    /// account tells chunks apart that were taken because the ring was `abandoned` by its worker.
-    fn offload(&self, limit: u32, abandoned: bool) -> Result<Option<Chunk>, CaptureError>;
+    /// As [`capture`](Self::capture), for a worker that the ring is not a home ring of: gives nothing while another
+    /// worker captures from the ring.
+    fn offload(&self, help: Help) -> Result<Option<Chunk>, CaptureError>;
     /// Hands a descriptor that is readable while packets wait to `watch`.
     fn watch(&self, watch: &mut dyn FnMut(BorrowedFd<'_>));
     /// Whether its interface is no more, so that no packets will ever come.
@@ -67,6 +68,17 @@ pub(crate) trait Ring: Send + Sync + fmt::Debug {
     fn account(&self) -> Account;
     /// Counts what is left in the ring as dropped and lets go of the kernel's side.
     fn close(&self);
+}
+
+/// How a worker captures from the ring of another.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Help {
+    /// Nothing is taken when no more than so many packets wait.
+    pub(crate) limit: u32,
+    /// How many packets are taken at most; a chunk has no more than M.
+    pub(crate) most: u32,
+    /// The ring's worker is stuck or gone: the account tells such chunks apart.
+    pub(crate) abandoned: bool,
 }
 
 /// Where the program puts times, and how to read them.
@@ -129,13 +141,6 @@ impl Captured {
             Self::Unwanted | Self::Nothing => None,
         }
     }
-}
-
-/// How a buddy captures.
-#[derive(Debug, Clone, Copy)]
-struct Offload {
-    limit: u32,
-    abandoned: bool,
 }
 
 #[derive(Debug)]
@@ -229,19 +234,19 @@ impl UmemRing {
     fn capture_from(
         &self,
         mut guard: MutexGuard<'_, RxSide>,
-        offload: Option<Offload>,
+        help: Option<Help>,
     ) -> Result<Captured, CaptureError> {
         let side = &mut *guard;
         let Some(open) = &mut side.open else { return Ok(Captured::Nothing) };
         let waiting = open.ring.available().map_err(|broken| self.broken(&broken))?;
         // Looked at under the lock: what a buddy saw may have been captured since.
-        if waiting <= offload.map_or(0, |offload| offload.limit) {
+        if waiting <= help.map_or(0, |help| help.limit) {
             drop(guard);
             self.refill.flush_if_free();
             return Ok(Captured::Nothing);
         }
-        let chunk_cells = self.pool().geometry().chunk_cells;
-        let count = waiting.min(chunk_cells) as usize;
+        let most = help.map_or(u32::MAX, |help| help.most).min(self.chunk_cells());
+        let count = waiting.min(most) as usize;
         let mut list = self.refill.empty_list(count).map_err(|broken| self.broken_fill(&broken))?;
         let stamps = self.stamps.stamps();
         open.ring.take_into(&mut list.cells, count).map_err(|broken| self.broken(&broken))?;
@@ -275,14 +280,13 @@ impl UmemRing {
         };
         let sequence = side.next_sequence;
         side.next_sequence += 1;
-        side.offloaded_chunks += u64::from(offload.is_some());
-        side.abandoned_chunks += u64::from(offload.is_some_and(|offload| offload.abandoned));
+        side.offloaded_chunks += u64::from(help.is_some());
+        side.abandoned_chunks += u64::from(help.is_some_and(|help| help.abandoned));
         drop(guard);
         let home: Arc<dyn Home> = self.refill.clone();
         // SAFETY: the kernel gave these cells to us, from this pool, and `check` looked at each.
-        let chunk = unsafe {
-            Chunk::new(list, home, Arc::clone(&self.identity), stamps, sequence, offload.is_some())
-        };
+        let chunk =
+            unsafe { Chunk::new(list, home, Arc::clone(&self.identity), stamps, sequence, help.is_some()) };
         Ok(Captured::Chunk(chunk))
     }
 
@@ -376,6 +380,10 @@ impl Ring for UmemRing {
         self.capacity
     }
 
+    fn chunk_cells(&self) -> u32 {
+        self.pool().geometry().chunk_cells
+    }
+
     fn unattended(&self) -> u32 {
         self.refill.posted().min(self.capacity)
     }
@@ -398,9 +406,9 @@ impl Ring for UmemRing {
         Ok(None)
     }
 
-    fn offload(&self, limit: u32, abandoned: bool) -> Result<Option<Chunk>, CaptureError> {
+    fn offload(&self, help: Help) -> Result<Option<Chunk>, CaptureError> {
         let Some(side) = try_lock(&self.rx) else { return Ok(None) };
-        self.capture_from(side, Some(Offload { limit, abandoned })).map(Captured::chunk)
+        self.capture_from(side, Some(help)).map(Captured::chunk)
     }
 
     fn watch(&self, watch: &mut dyn FnMut(BorrowedFd<'_>)) {

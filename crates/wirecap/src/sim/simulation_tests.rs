@@ -6,6 +6,7 @@ use std::os::fd::BorrowedFd;
 use super::tests::for_each_seed;
 use super::*;
 use crate::ledger::Account;
+use crate::ring::Help;
 
 /// Debug builds check every cell of every post besides, and are slow.
 const SCHEDULES: u64 = if cfg!(debug_assertions) { 4000 } else { 100_000 };
@@ -163,8 +164,12 @@ impl Ring for Boastful {
         self.0.capture()
     }
 
-    fn offload(&self, limit: u32, abandoned: bool) -> Result<Option<Chunk>, CaptureError> {
-        self.0.offload(limit / 2, abandoned)
+    fn chunk_cells(&self) -> u32 {
+        self.0.chunk_cells()
+    }
+
+    fn offload(&self, help: Help) -> Result<Option<Chunk>, CaptureError> {
+        self.0.offload(Help { limit: help.limit / 2, ..help })
     }
 
     fn watch(&self, _watch: &mut dyn FnMut(BorrowedFd<'_>)) {}
@@ -334,15 +339,19 @@ fn the_ring_of_a_worker_that_leaves_is_drained_at_once() {
     assert_eq!(account.abandoned_chunks, account.offloaded_chunks);
 }
 
-/// A worker that takes a tenth of a second for a chunk can call one buddy that often; three are needed.
+/// A worker that takes a millisecond for a chunk calls that often; three buddies are needed at once, before they look
+/// round.
 #[test]
 fn each_helper_calls_the_next_one() {
-    let mut config = skewed(Mode::Advanced(0.6), &[2.5, 0.0, 0.0, 0.0], 3);
-    config.service[0] = Service::at_rate(1000.0);
-    config.waiting.look_round = Duration::from_secs(10);
+    let mut config = skewed(Mode::Advanced(0.6), &[2.5, 0.0, 0.0, 0.0], 0);
+    config.settings.policy.calls_max = 1;
+    config.arrivals[0] = Arrivals::Constant { rate: 250.0 * RATE };
+    config.service = vec![Service::at_rate(100.0 * RATE); 4];
+    config.service[0] = Service::at_rate(10.0 * RATE);
+    config.duration = Duration::from_millis(12);
     let outcome = run(&config);
     assert!(outcome.ledger.is_lossless(), "{}", outcome.ledger);
-    // 6,000 are reached at 0.24 s, and it calls at 0.3 s or so, when there are 7,500.
+    // 6,000 are reached after 2.4 ms, and it calls after 3 ms or so, when there are 7,500.
     assert!(outcome.max_backlogs[0] < 8000, "{:?}", outcome.max_backlogs);
 }
 
