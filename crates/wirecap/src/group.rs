@@ -6,6 +6,7 @@
 //! no thread of the engine's is needed. This module decides; it neither waits nor knows the kernel, so the simulator
 //! runs it as it is.
 
+pub(crate) mod guarantee;
 pub(crate) mod policy;
 
 use std::sync::Arc;

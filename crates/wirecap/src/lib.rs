@@ -69,6 +69,7 @@ pub use chunk::{Chunk, Fragments, Head, Packet, Packets, RingName};
 pub use device::Rung;
 pub use error::{CaptureError, FilterChangeError, OpenError};
 pub use forward::{DetachedPacket, Drain, NoRoom, OutPacket, Port, PortError, TxQueue};
+pub use group::guarantee::Guarantee;
 pub use ledger::{Account, Drops, Ledger, Mode, PortAccount, PortDrops, PortLedger, RingLedger, grouped};
 pub use packet::{Direction, Spread};
 pub use reorder::{InOrder, Reorder};

@@ -306,6 +306,14 @@ impl Simulation {
         }
     }
 
+    /// The engine as it was: its workers do not look at their buddies before they rest.
+    #[cfg(test)]
+    pub(super) fn with_heedless_workers(mut self) -> Self {
+        let workers = self.workers.iter_mut().filter_map(|actor| actor.worker.as_mut());
+        workers.for_each(|worker| worker.waiting.is_heedless = true);
+        self
+    }
+
     /// Runs to the end.
     pub fn run(mut self) -> Outcome {
         for worker in 0..self.workers.len() {
