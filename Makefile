@@ -26,6 +26,7 @@ demo: build deps-demo ## Sends, captures and accounts for packets between two na
 
 test: deps-test ## All tests, on real veth pairs where a kernel is needed
 	cargo test --workspace --locked
+	cargo test --locked -p wirecap-savefile --no-default-features --lib
 	$(MAKE) --no-print-directory test-sim test-model test-miri
 
 test-sim: deps-build # 100,000 random schedules of the simulator, and the papers' whole trace; a debug build runs less

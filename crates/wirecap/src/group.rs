@@ -12,11 +12,11 @@ pub(crate) mod policy;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::chunk::{Chunk, RingName};
 use crate::error::CaptureError;
 use crate::ledger::Mode;
 use crate::ring::{Help, Ring};
 use crate::sync::{AtomicBool, AtomicU64, AtomicUsize, Mutex, Ordering, fence, try_lock};
+use crate::umem::chunk::{Chunk, RingName};
 
 pub(crate) use policy::{Next, Policy, Turn};
 
@@ -461,9 +461,9 @@ mod model {
     use loom::thread;
 
     use super::*;
-    use crate::chunk::{RingIdentity, RingName};
     use crate::ledger::Account;
     use crate::sync::{AtomicU32, model};
+    use crate::umem::chunk::{RingIdentity, RingName};
 
     /// A ring that is only a count of the packets that wait in it.
     #[derive(Debug)]

@@ -29,7 +29,6 @@ use std::time::Duration;
 
 use libc::sock_filter;
 
-use crate::chunk::{RingIdentity, RingName};
 use crate::device::Device;
 use crate::error::{FilterChangeError, OpenError};
 use crate::filter::{ClassicInsn, Filter};
@@ -43,6 +42,7 @@ use crate::sys::packet::{BlockShape, Fanout, PacketSocket};
 use crate::sys::promiscuous::Promiscuous;
 use crate::sys::wait_for_running_programs;
 use crate::time::Timestamps;
+use crate::umem::chunk::{RingIdentity, RingName};
 use crate::umem::pool::Geometry;
 
 pub use steering::Direction;

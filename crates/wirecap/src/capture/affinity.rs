@@ -14,7 +14,7 @@ use std::path::{Path, PathBuf};
 
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 
-use crate::chunk::RingName;
+use crate::umem::chunk::RingName;
 
 /// Where workers run.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]

@@ -3,10 +3,10 @@
 
 use std::str::FromStr;
 
-use crate::chunk::RingName;
 use crate::device::Device;
 use crate::error::OpenError;
 use crate::filter::FilterRequest;
+use crate::umem::chunk::RingName;
 
 /// What a capture reads from: an interface (`eth0`: all its receive queues) or receive queues of it (`eth0@2`,
 /// `eth0@0-3`, `eth0@0,2`), with settings of its own. A name by itself is one without any.

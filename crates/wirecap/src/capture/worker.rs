@@ -16,9 +16,9 @@ use rustix::time::Timespec;
 use crate::capture::Shared;
 use crate::capture::affinity::{Placement, bind_thread};
 use crate::capture::waiting::{LOOK_ROUND, Wait, Waiting};
-use crate::chunk::Chunk;
 use crate::error::CaptureError;
 use crate::group::Asked;
+use crate::umem::chunk::Chunk;
 
 /// One thread's handle on a capture: captures chunks from its home rings, and in advanced mode from
 /// its buddies' when they have more than they can handle.

@@ -1,11 +1,10 @@
 //! pcap, read: both byte orders, both resolutions, and the variants that libpcap knows.
 
-use super::fields::{ByteOrder, Fields};
-use super::pcap::{FILE_HEADER, MAGIC_NANOSECONDS, PACKET_HEADER};
-use super::reader::{Contents, Packet, ReadError, Step, data_bytes_max};
-use super::window::Window;
-use super::{Interface, LinkType};
-use crate::time::Timestamp;
+use crate::contents::{Contents, Packet, Step, data_bytes_max};
+use crate::fields::{ByteOrder, Fields};
+use crate::pcap::{FILE_HEADER, MAGIC_NANOSECONDS, PACKET_HEADER};
+use crate::window::Window;
+use crate::{Interface, LinkType, ReadError, Timestamp};
 
 const MAGIC_MICROSECONDS: u32 = 0xa1b2_c3d4;
 /// Alexey Kuznetsov's patched tcpdump of the 1990s: longer packet headers.
@@ -25,7 +24,7 @@ enum Lengths {
     SmallerIsCaptured,
 }
 
-pub(super) struct PcapReader {
+pub(crate) struct PcapReader {
     order: ByteOrder,
     /// Nanoseconds in a unit of the second word of a time.
     fraction_ns: u64,
@@ -36,7 +35,7 @@ pub(super) struct PcapReader {
 
 impl PcapReader {
     /// Reads the file's header, which begins with `magic`.
-    pub(super) fn begin(
+    pub(crate) fn begin(
         magic: [u8; 4],
         window: &mut Window,
         contents: &mut Contents,
@@ -58,7 +57,7 @@ impl PcapReader {
 
     /// Reads the next packet.
     #[inline]
-    pub(super) fn step(&mut self, window: &mut Window) -> Result<Step, ReadError> {
+    pub(crate) fn step(&mut self, window: &mut Window) -> Result<Step, ReadError> {
         let Some(header) = window.need(self.header_len, "packet header")? else { return Ok(Step::End) };
         let words = Fields::new(header, 0, self.order).words();
         let [seconds, fraction, first, second] = words.expect("a packet header has 16 bytes or more");

@@ -33,7 +33,7 @@ pub trait Sink {
     fn name(&self) -> String;
 }
 
-/// A file that a [`Writer`](super::Writer) creates.
+/// A file that a [`Writer`](crate::Writer) creates.
 #[derive(Debug)]
 pub struct FileSink {
     file: File,

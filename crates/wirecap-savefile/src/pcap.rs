@@ -1,15 +1,15 @@
 //! pcap: a header of 24 bytes, then for each packet 16 bytes and its data.
 
-use super::{Interface, PACKET_BYTES_MAX, Record};
+use crate::{Interface, PACKET_BYTES_MAX, Record};
 
 /// Begins a file whose times have nanoseconds.
-pub(super) const MAGIC_NANOSECONDS: u32 = 0xa1b2_3c4d;
+pub(crate) const MAGIC_NANOSECONDS: u32 = 0xa1b2_3c4d;
 
-pub(super) const FILE_HEADER: usize = 24;
-pub(super) const PACKET_HEADER: usize = 16;
+pub(crate) const FILE_HEADER: usize = 24;
+pub(crate) const PACKET_HEADER: usize = 16;
 
 /// The header of a file whose packets are those of `interface`.
-pub(super) fn file_header(interface: &Interface) -> [u8; FILE_HEADER] {
+pub(crate) fn file_header(interface: &Interface) -> [u8; FILE_HEADER] {
     let words = [
         MAGIC_NANOSECONDS,
         2 | 4 << 16, // version 2.4
@@ -26,7 +26,7 @@ pub(super) fn file_header(interface: &Interface) -> [u8; FILE_HEADER] {
 }
 
 /// The longest packet that readers of the file take: libpcap silently cuts what is longer.
-pub(super) fn snap_len(interface: &Interface) -> u32 {
+pub(crate) fn snap_len(interface: &Interface) -> u32 {
     match interface.snap_len {
         0 => PACKET_BYTES_MAX,
         snap_len => snap_len.min(PACKET_BYTES_MAX),
@@ -35,7 +35,7 @@ pub(super) fn snap_len(interface: &Interface) -> u32 {
 
 /// How many bytes [`packet`] fills for this packet.
 #[inline]
-pub(super) fn packet_len(record: &Record<'_>) -> usize {
+pub(crate) fn packet_len(record: &Record<'_>) -> usize {
     PACKET_HEADER + record.data.len()
 }
 
@@ -43,7 +43,7 @@ pub(super) fn packet_len(record: &Record<'_>) -> usize {
 ///
 /// The format's seconds have 32 bits: they wrap in the year 2106.
 #[inline]
-pub(super) fn packet(slot: &mut [u8], record: &Record<'_>) {
+pub(crate) fn packet(slot: &mut [u8], record: &Record<'_>) {
     let timestamp = record.timestamp.unwrap_or_default();
     let time = u64::from(timestamp.subsec_nanos()) << 32 | u64::from(timestamp.unix_seconds() as u32);
     let lengths = u64::from(record.wire_len) << 32 | record.data.len() as u64;
@@ -53,7 +53,7 @@ pub(super) fn packet(slot: &mut [u8], record: &Record<'_>) {
 }
 
 /// The length of the packet at the head of `bytes`, with its header; for our own packets only.
-pub(super) fn next_packet_len(bytes: &[u8]) -> usize {
+pub(crate) fn next_packet_len(bytes: &[u8]) -> usize {
     let data_len = u32::from_le_bytes([bytes[8], bytes[9], bytes[10], bytes[11]]);
     PACKET_HEADER + data_len as usize
 }
@@ -61,8 +61,8 @@ pub(super) fn next_packet_len(bytes: &[u8]) -> usize {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::savefile::LinkType;
-    use crate::time::Timestamp;
+    use crate::LinkType;
+    use crate::Timestamp;
 
     #[test]
     fn a_file_header_has_the_nanosecond_magic() {

@@ -11,7 +11,7 @@ use std::process::{Command, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use wirecap::savefile::{FileSink, Format, Interface, ReadError, Section, WriteError, Writer};
+use wirecap_savefile::{FileSink, Format, Interface, ReadError, Section, WriteError, Writer};
 
 use crate::packet::{Packet, read_all};
 use crate::tools::{has, skip};

@@ -1,14 +1,13 @@
 //! pcapng, read: sections of either byte order, interfaces, packets of all three kinds and statistics.
 
-use super::fields::{ByteOrder, Fields};
-use super::pcapng::{
+use crate::contents::{BLOCK_BYTES_MAX, Contents, Packet, Step, data_bytes_max};
+use crate::fields::{ByteOrder, Fields};
+use crate::pcapng::{
     BYTE_ORDER_MAGIC, ENHANCED_PACKET, FILTER_IS_TEXT, INTERFACE_DESCRIPTION, INTERFACE_STATISTICS,
     SECTION_HEADER, TIME_SOURCE_NONE, TIME_SOURCE_PREFIX, option, padded,
 };
-use super::reader::{BLOCK_BYTES_MAX, Contents, Packet, ReadError, Step, data_bytes_max};
-use super::window::Window;
-use super::{Direction, Interface, LinkType, Section, Statistics};
-use crate::time::Timestamp;
+use crate::window::Window;
+use crate::{Direction, Interface, LinkType, ReadError, Section, Statistics, Timestamp};
 
 /// A packet as pcapng's first draft had it, with 16 bits for the interface.
 const OBSOLETE_PACKET: u32 = 2;
@@ -24,7 +23,7 @@ const TRAILING_LENGTH: usize = 4;
 /// Each takes some memory even if it takes few bytes of the file.
 const INTERFACES_MAX: usize = 65_536;
 
-pub(super) struct PcapngReader {
+pub(crate) struct PcapngReader {
     order: ByteOrder,
     /// Where the section's interfaces begin among those of the file.
     section_start: usize,
@@ -47,13 +46,13 @@ type BlockPacket = (Packet, Option<u64>);
 
 impl PcapngReader {
     /// Whether a file that begins with `magic` is pcapng.
-    pub(super) fn is_magic(magic: [u8; 4]) -> bool {
+    pub(crate) fn is_magic(magic: [u8; 4]) -> bool {
         u32::from_le_bytes(magic) == SECTION_HEADER // the same in both byte orders
     }
 
     /// Reads the next block.
     #[inline]
-    pub(super) fn step(&mut self, window: &mut Window, contents: &mut Contents) -> Result<Step, ReadError> {
+    pub(crate) fn step(&mut self, window: &mut Window, contents: &mut Contents) -> Result<Step, ReadError> {
         let offset = window.offset();
         let malformed = |problem| ReadError::Malformed { offset, problem };
         let Some(head) = window.need(BLOCK_HEAD, "block")? else { return Ok(Step::End) };

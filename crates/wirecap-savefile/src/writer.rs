@@ -8,7 +8,7 @@ use std::error::Error;
 use std::fmt;
 use std::io;
 
-use super::{Format, Interface, LinkType, PACKET_BYTES_MAX, Record, Section, Sink, Statistics, pcap, pcapng};
+use crate::{Format, Interface, LinkType, PACKET_BYTES_MAX, Record, Section, Sink, Statistics, pcap, pcapng};
 
 /// Large enough that the system call costs nothing per packet, small enough for a core's own cache.
 const BUFFER_BYTES: usize = 1 << 20;
@@ -23,7 +23,7 @@ const BUFFER_BYTES: usize = 1 << 20;
 /// flush tries again.
 ///
 /// ```
-/// use wirecap::savefile::{Format, Interface, Record, Section, StreamSink, Writer};
+/// use wirecap_savefile::{Format, Interface, Record, Section, StreamSink, Writer};
 ///
 /// let sink = StreamSink::new(Vec::new(), "memory");
 /// let mut writer = Writer::new(sink, Format::Pcapng, &Section::default());
@@ -31,7 +31,7 @@ const BUFFER_BYTES: usize = 1 << 20;
 /// writer.write(&Record { interface: eth0, wire_len: 60, data: &[0; 60], ..Record::default() })?;
 /// let file: Vec<u8> = writer.finish()?.into_inner();
 /// # assert!(!file.is_empty());
-/// # Ok::<(), wirecap::savefile::WriteError>(())
+/// # Ok::<(), wirecap_savefile::WriteError>(())
 /// ```
 pub struct Writer<S: Sink> {
     /// `None` only after `finish` has taken it.
@@ -547,7 +547,7 @@ mod tests {
     #[test]
     fn a_real_pipe_breaks_when_its_reader_closes_it() {
         let (mut reader, pipe) = io::pipe().expect("the system has pipes");
-        let mut writer = begin(crate::savefile::StreamSink::new(pipe, "a pipe"), Format::Pcap);
+        let mut writer = begin(crate::StreamSink::new(pipe, "a pipe"), Format::Pcap);
         write_one(&mut writer, 0).expect("it goes into the buffer");
         writer.flush().expect("the pipe has room");
         let mut file = whole_file(Format::Pcap, 1);

@@ -2,17 +2,17 @@
 
 use std::slice;
 
-use super::{RxSide, UmemRing};
+use super::{RxRing, RxSide};
 use crate::error::CaptureError;
 use crate::sieve::Sifted;
 use crate::umem::pool::Descriptor;
 use crate::umem::recycle::CellList;
 
-impl UmemRing {
+impl RxRing {
     /// Takes the packets out of `list` that the filter does not want. The list was checked.
     #[cold]
     pub(super) fn sift(&self, side: &mut RxSide, list: &mut CellList) -> Result<(), CaptureError> {
-        let room = self.refill.empty_list(list.cells.len());
+        let room = self.fill_ring.empty_list(list.cells.len());
         let mut unwanted = room.map_err(|broken| self.broken_fill(&broken))?;
         let mut whole = Vec::new();
         let (mut kept, mut begin) = (0, 0);
@@ -32,7 +32,7 @@ impl UmemRing {
             begin = end;
         }
         list.cells.truncate(kept);
-        self.refill.recycle(unwanted);
+        self.fill_ring.recycle(unwanted);
         Ok(())
     }
 

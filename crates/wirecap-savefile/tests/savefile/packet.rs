@@ -3,7 +3,7 @@
 use std::error::Error as _;
 use std::io::Read;
 
-use wirecap::savefile::{Direction, ReadError, Reader, Record};
+use wirecap_savefile::{Direction, ReadError, Reader, Record};
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Packet {
@@ -25,7 +25,7 @@ impl Packet {
     pub(crate) fn record(&self) -> Record<'_> {
         Record {
             interface: self.interface,
-            timestamp: self.nanos.map(wirecap::time::Timestamp::from_unix_nanos),
+            timestamp: self.nanos.map(wirecap_savefile::Timestamp::from_unix_nanos),
             queue: self.queue,
             direction: self.direction,
             wire_len: self.wire_len,
@@ -38,7 +38,7 @@ impl From<Record<'_>> for Packet {
     fn from(record: Record<'_>) -> Self {
         Self {
             interface: record.interface,
-            nanos: record.timestamp.map(wirecap::time::Timestamp::unix_nanos),
+            nanos: record.timestamp.map(wirecap_savefile::Timestamp::unix_nanos),
             queue: record.queue,
             direction: record.direction,
             wire_len: record.wire_len,

@@ -3,12 +3,12 @@
 use std::io::{self, Read};
 use std::ops::Range;
 
-use super::ReadError;
+use crate::ReadError;
 
 /// Few enough system calls, and still in a core's own cache.
 const WINDOW_BYTES: usize = 256 << 10;
 
-pub(super) struct Window {
+pub(crate) struct Window {
     source: Box<dyn Read + Send>,
     buffer: Vec<u8>,
     start: usize,
@@ -20,19 +20,19 @@ pub(super) struct Window {
 }
 
 impl Window {
-    pub(super) fn new(source: Box<dyn Read + Send>) -> Self {
+    pub(crate) fn new(source: Box<dyn Read + Send>) -> Self {
         Self { source, buffer: vec![0; WINDOW_BYTES], start: 0, end: 0, offset: 0, failure: None }
     }
 
     /// The place in the file of what [`need`](Self::need) gives.
-    pub(super) fn offset(&self) -> u64 {
+    pub(crate) fn offset(&self) -> u64 {
         self.offset
     }
 
     /// The next `len` bytes; `None` where the file ends before the first of them.
     ///
     /// The caller bounds `len`: the window grows to it if the file is as long as that.
-    pub(super) fn need(&mut self, len: usize, what: &'static str) -> Result<Option<&[u8]>, ReadError> {
+    pub(crate) fn need(&mut self, len: usize, what: &'static str) -> Result<Option<&[u8]>, ReadError> {
         if self.end - self.start < len {
             self.fill(len).map_err(|source| ReadError::Source { offset: self.offset, source })?;
         }
@@ -46,7 +46,7 @@ impl Window {
     }
 
     /// Goes past the next `len` bytes, which `need` has given, and says where they are until the next `need`.
-    pub(super) fn consume(&mut self, len: usize) -> Range<usize> {
+    pub(crate) fn consume(&mut self, len: usize) -> Range<usize> {
         let consumed = self.start..self.start + len;
         self.start += len;
         self.offset += len as u64;
@@ -54,7 +54,7 @@ impl Window {
     }
 
     /// The bytes at a place that [`consume`](Self::consume) has given.
-    pub(super) fn bytes(&self, place: Range<usize>) -> &[u8] {
+    pub(crate) fn bytes(&self, place: Range<usize>) -> &[u8] {
         &self.buffer[place]
     }
 

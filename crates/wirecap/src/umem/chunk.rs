@@ -72,9 +72,9 @@ pub(crate) struct RingIdentity {
 /// # Safety
 ///
 /// `base` must point to memory that stays mapped while the value lives, and every list of cells given
-/// to [`Chunk::new`] with this home must describe packets inside it, each preceded by the record that
+/// to [`Chunk::new`] with this owner must describe packets inside it, each preceded by the record that
 /// the chunk's [`Stamps`] says, which nobody writes to until `recycle` gets the list back.
-pub(crate) unsafe trait Home: Send + Sync + fmt::Debug {
+pub(crate) unsafe trait CellOwner: Send + Sync + fmt::Debug {
     /// The start of the memory that descriptors' addresses count from.
     fn base(&self) -> NonNull<u8>;
     /// Takes the cells back. Must not fail, block or allocate.
@@ -225,7 +225,7 @@ impl FileRecord {
 /// Where a chunk's packets come from, and how they are to be read.
 #[derive(Debug)]
 pub(crate) struct Origin {
-    pub(crate) home: Arc<dyn Home>,
+    pub(crate) owner: Arc<dyn CellOwner>,
     pub(crate) ring: Arc<RingIdentity>,
     pub(crate) base: NonNull<u8>,
     pub(crate) stamps: Stamps,
@@ -251,8 +251,8 @@ pub struct Chunk {
 /// The address of a cell that a chunk has no more.
 pub(crate) const GONE: u64 = u64::MAX;
 
-// SAFETY: `base` points into memory that `home` keeps mapped and that belongs to this chunk alone
-// (the promise of `Home`); no part is tied to a thread.
+// SAFETY: `base` points into memory that `owner` keeps mapped and that belongs to this chunk alone
+// (the promise of `CellOwner`); no part is tied to a thread.
 unsafe impl Send for Chunk {}
 // SAFETY: through a shared chunk its packets can only be read.
 unsafe impl Sync for Chunk {}
@@ -262,20 +262,20 @@ impl Chunk {
     ///
     /// # Safety
     ///
-    /// The cells must have been captured from `home` and checked to lie inside its memory, with
+    /// The cells must have been captured from `owner` and checked to lie inside its memory, with
     /// [`Stamps::record_bytes`] in front of each packet; and where some packets have several cells,
     /// [`Fragmented::find`](crate::umem::fragments::Fragmented::find) must have been told.
     pub(crate) unsafe fn new(
         list: Box<CellList>,
-        home: Arc<dyn Home>,
+        owner: Arc<dyn CellOwner>,
         ring: Arc<RingIdentity>,
         stamps: Stamps,
         sequence: u64,
         offloaded: bool,
     ) -> Self {
-        let (base, snap_len) = (home.base(), ring.snap_len);
+        let (base, snap_len) = (owner.base(), ring.snap_len);
         let fragmented = !list.fragmented.packets().is_empty();
-        let origin = Origin { home, ring, base, stamps, sequence };
+        let origin = Origin { owner, ring, base, stamps, sequence };
         Self { list: Some(list), origin, snap_len, fragmented, drained: false, offloaded }
     }
 
@@ -382,7 +382,7 @@ impl Drop for Chunk {
             if self.drained {
                 list.cells.retain(|cell| cell.address != GONE);
             }
-            self.origin.home.recycle(list);
+            self.origin.owner.recycle(list);
         }
         if let Some(order) = self.origin.ring.order.get() {
             order.finish(self.origin.sequence);
@@ -447,7 +447,7 @@ pub struct Packet<'a> {
 impl<'a> Packet<'a> {
     #[inline]
     fn start(&self) -> NonNull<u8> {
-        // SAFETY: the descriptor was checked against the home's memory when it was captured.
+        // SAFETY: the descriptor was checked against the owner's memory when it was captured.
         unsafe { self.chunk.origin.base.add(self.descriptor.address as usize) }
     }
 
@@ -475,7 +475,7 @@ impl<'a> Packet<'a> {
     #[inline]
     fn in_its_cell(&self) -> &'a [u8] {
         let len = self.descriptor.len.min(self.chunk.snap_len) as usize;
-        // SAFETY: address and length were checked against the home's memory when the descriptor was
+        // SAFETY: address and length were checked against the owner's memory when the descriptor was
         // captured, and nobody writes there until the chunk is dropped, which `'a` forbids.
         unsafe { slice::from_raw_parts(self.start().as_ptr(), len) }
     }
@@ -599,8 +599,8 @@ mod model {
     #[derive(Debug)]
     struct Nowhere;
 
-    // SAFETY: no chunk with this home has any cells.
-    unsafe impl Home for Nowhere {
+    // SAFETY: no chunk with this owner has any cells.
+    unsafe impl CellOwner for Nowhere {
         fn base(&self) -> NonNull<u8> {
             NonNull::dangling()
         }

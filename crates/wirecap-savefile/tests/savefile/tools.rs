@@ -5,10 +5,10 @@ use std::fs;
 use std::path::Path;
 use std::process::{Command, Output};
 
-use wirecap::savefile::{
+use wirecap_savefile::Timestamp;
+use wirecap_savefile::{
     Direction, FileSink, Format, Interface, LinkType, Section, Statistics, StreamSink, Writer,
 };
-use wirecap::time::Timestamp;
 
 use crate::packet::{Packet, read_whole};
 

@@ -1,20 +1,15 @@
 //! The reader: finds out what a file is, and gives its packets in turn.
 
-use std::error::Error;
 use std::fmt;
 use std::fs::File;
 use std::io::{self, Cursor, Read};
-use std::ops::Range;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
-use super::pcap_reader::PcapReader;
-use super::pcapng_reader::PcapngReader;
-use super::window::Window;
-use super::{Direction, Format, Interface, LinkType, PACKET_BYTES_MAX, Record, Section, Statistics};
-use crate::time::Timestamp;
-
-/// No block may be longer: a file's own claim must not decide how much memory its reader takes.
-pub(super) const BLOCK_BYTES_MAX: u32 = 16 << 20;
+use crate::contents::{Contents, Packet, Step};
+use crate::pcap_reader::PcapReader;
+use crate::pcapng_reader::PcapngReader;
+use crate::window::Window;
+use crate::{Format, Interface, ReadError, Record, Section, Statistics};
 
 /// Reads packets from a pcapng or pcap file, as it is or compressed by gzip or Zstandard.
 ///
@@ -22,11 +17,11 @@ pub(super) const BLOCK_BYTES_MAX: u32 = 16 << 20;
 /// and another try gives the same error unless the file has grown.
 ///
 /// ```no_run
-/// let mut reader = wirecap::savefile::Reader::open("trace.pcapng.zst")?;
+/// let mut reader = wirecap_savefile::Reader::open("trace.pcapng.zst")?;
 /// while let Some(record) = reader.next_record()? {
 ///     println!("{} bytes on {:?}", record.wire_len, reader.interfaces()[0].name);
 /// }
-/// # Ok::<(), wirecap::savefile::ReadError>(())
+/// # Ok::<(), wirecap_savefile::ReadError>(())
 /// ```
 pub struct Reader {
     window: Window,
@@ -37,41 +32,6 @@ pub struct Reader {
 enum Blocks {
     Pcap(PcapReader),
     Pcapng(PcapngReader),
-}
-
-/// What has been read of a file besides its packets.
-#[derive(Default)]
-pub(super) struct Contents {
-    pub(super) section: Section,
-    pub(super) interfaces: Vec<Interface>,
-    /// As many as there are interfaces.
-    pub(super) statistics: Vec<Option<Statistics>>,
-}
-
-impl Contents {
-    pub(super) fn add_interface(&mut self, interface: Interface) {
-        self.interfaces.push(interface);
-        self.statistics.push(None);
-    }
-}
-
-/// A record whose data are still in the window.
-pub(super) struct Packet {
-    pub(super) interface: u32,
-    pub(super) timestamp: Option<Timestamp>,
-    pub(super) queue: Option<u32>,
-    pub(super) direction: Option<Direction>,
-    pub(super) wire_len: u32,
-    /// The place of the data in the window.
-    pub(super) data: Range<usize>,
-}
-
-/// What one step through a file has found.
-pub(super) enum Step {
-    Packet(Packet),
-    /// A block that is not a packet.
-    Other,
-    End,
 }
 
 impl Reader {
@@ -196,97 +156,61 @@ const ZSTANDARD: [u8; 4] = [0x28, 0xb5, 0x2f, 0xfd];
 fn decompressed(mut source: Box<dyn Read + Send>) -> io::Result<Box<dyn Read + Send>> {
     let mut head = Vec::new();
     source.by_ref().take(4).read_to_end(&mut head)?;
-    let (gzip, zstandard) = (head.starts_with(&GZIP), head.starts_with(&ZSTANDARD));
+    let (is_gzip, is_zstandard) = (head.starts_with(&GZIP), head.starts_with(&ZSTANDARD));
     let source = Cursor::new(head).chain(source);
-    Ok(match () {
-        () if gzip => Box::new(flate2::read::MultiGzDecoder::new(source)),
-        () if zstandard => Box::new(zstd::Decoder::new(source)?),
-        () => Box::new(source),
-    })
-}
-
-/// The longest packet that is believed of a link type: as libpcap, which gives USB and D-Bus more.
-pub(super) fn data_bytes_max(link_type: LinkType) -> u32 {
-    match link_type.0 {
-        186 | 189 | 220 | 231 | 249 | 266 => BLOCK_BYTES_MAX,
-        _ => PACKET_BYTES_MAX,
+    match () {
+        () if is_gzip => gzip(source),
+        () if is_zstandard => zstandard(source),
+        () => Ok(Box::new(source)),
     }
 }
 
-/// Why a savefile could not be read.
-///
-/// Offsets are in bytes from the beginning of the file; in a compressed file, of what it expands to.
-#[derive(Debug)]
-#[non_exhaustive]
-pub enum ReadError {
-    /// The file could not be opened.
-    Open {
-        /// Its path.
-        path: PathBuf,
-        /// What the system said.
-        source: io::Error,
-    },
-    /// There is nothing in the file.
-    Empty,
-    /// The file is not a savefile.
-    UnknownFormat {
-        /// The bytes that it begins with.
-        magic: [u8; 4],
-    },
-    /// The source failed, or could not be decompressed.
-    Source {
-        /// Where the block begins that needs more.
-        offset: u64,
-        /// What the system or the decompressor said.
-        source: io::Error,
-    },
-    /// The file ends inside a header, block or packet.
-    Truncated {
-        /// Where that begins.
-        offset: u64,
-        /// What it is.
-        what: &'static str,
-        /// How many bytes it has.
-        expected: usize,
-        /// How many of them are in the file.
-        present: usize,
-    },
-    /// The file contradicts its format.
-    Malformed {
-        /// Where the offending block or packet begins.
-        offset: u64,
-        /// What is wrong with it.
-        problem: String,
-    },
+#[cfg(feature = "compressed")]
+fn gzip(source: impl Read + Send + 'static) -> io::Result<Box<dyn Read + Send>> {
+    Ok(Box::new(flate2::read::MultiGzDecoder::new(source)))
 }
 
-impl fmt::Display for ReadError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Open { path, .. } => write!(f, "cannot open {}", path.display()),
-            Self::Empty => write!(f, "the savefile is empty: not even a header is there"),
-            Self::UnknownFormat { magic: [a, b, c, d] } => write!(
-                f,
-                "neither pcapng nor pcap, compressed or not: it begins with {a:02x} {b:02x} {c:02x} {d:02x}"
-            ),
-            Self::Source { offset, .. } => write!(f, "cannot read on at byte {offset} of the savefile"),
-            Self::Truncated { offset, what, expected, present } => write!(
-                f,
-                "the savefile ends inside a {what} that begins at byte {offset}: \
-                 {present} of {expected} bytes are there"
-            ),
-            Self::Malformed { offset, problem } => {
-                write!(f, "malformed savefile: at byte {offset}, {problem}")
-            }
-        }
+#[cfg(feature = "compressed")]
+fn zstandard(source: impl Read + Send + 'static) -> io::Result<Box<dyn Read + Send>> {
+    Ok(Box::new(zstd::Decoder::new(source)?))
+}
+
+#[cfg(not(feature = "compressed"))]
+use unsupported::{gzip, zstandard};
+
+/// What a build without the decompressors says.
+#[cfg(not(feature = "compressed"))]
+mod unsupported {
+    use std::io::{self, Read};
+
+    fn refusal(compressor: &str) -> io::Result<Box<dyn Read + Send>> {
+        let text =
+            format!("compressed by {compressor}: build wirecap-savefile with its feature `compressed`");
+        Err(io::Error::new(io::ErrorKind::Unsupported, text))
+    }
+
+    pub(super) fn gzip(_source: impl Read) -> io::Result<Box<dyn Read + Send>> {
+        refusal("gzip")
+    }
+
+    pub(super) fn zstandard(_source: impl Read) -> io::Result<Box<dyn Read + Send>> {
+        refusal("Zstandard")
     }
 }
 
-impl Error for ReadError {
-    fn source(&self) -> Option<&(dyn Error + 'static)> {
-        match self {
-            Self::Open { source, .. } | Self::Source { source, .. } => Some(source),
-            _ => None,
+#[cfg(all(test, not(feature = "compressed")))]
+mod tests {
+    use std::error::Error as _;
+
+    use super::*;
+
+    #[test]
+    fn a_compressed_file_is_refused_by_its_name() {
+        for (head, name) in [(&GZIP[..], "gzip"), (&ZSTANDARD[..], "Zstandard")] {
+            let error = Reader::new(head).expect_err("nothing decompresses it");
+            assert!(matches!(error, ReadError::Source { offset: 0, .. }), "{error:?}");
+            let cause = error.source().expect("a source's failure has a cause").to_string();
+            assert!(cause.starts_with(&format!("compressed by {name}: ")), "{cause}");
         }
     }
 }

@@ -7,7 +7,6 @@ use std::path::{Path, PathBuf};
 
 use flate2::Compression;
 use flate2::write::GzEncoder;
-use wirecap::{Capture, CaptureError, OpenError, Timestamp, Timestamps};
 
 use crate::packet::{Packet, read_all, read_whole};
 use crate::tools::{has, tcpdump};
@@ -56,53 +55,6 @@ fn every_trace_is_read_as_libpcap_reads_it() {
             assert_eq!(as_copied(packet, &copy), copy, "{}", path.display());
         }
         assert_eq!(error.is_none(), whole, "{}: {error:?}", path.display());
-    }
-}
-
-/// The packets of a file that come through the engine `file`, and whether all of it was read.
-fn captured(path: &Path) -> (Vec<Packet>, bool) {
-    let builder = Capture::file(path).snap_len(u32::MAX).timestamps(Timestamps::Packet);
-    let capture = match builder.open() {
-        Ok(capture) => capture,
-        Err(OpenError::Savefile { .. }) => return (Vec::new(), false),
-        Err(error) => panic!("{}: {error}", path.display()),
-    };
-    let mut worker = capture.workers().pop().expect("a new capture has its worker");
-    let mut packets = Vec::new();
-    let whole = loop {
-        match worker.next_chunk() {
-            Ok(Some(chunk)) => packets.extend(chunk.iter().map(|packet| Packet {
-                interface: chunk.interface_index() as u32,
-                nanos: packet.timestamp().map(Timestamp::unix_nanos),
-                queue: packet.queue(),
-                direction: None,
-                wire_len: packet.wire_len(),
-                data: packet.data().to_vec(),
-            })),
-            Ok(None) => break true,
-            Err(CaptureError::Savefile { .. }) => break false,
-            Err(error) => panic!("{}: {error}", path.display()),
-        }
-    };
-    let ledger = capture.close();
-    assert_eq!((ledger.total.offered, ledger.total.delivered), (packets.len() as u64, packets.len() as u64));
-    (packets, whole)
-}
-
-#[test]
-fn every_trace_comes_through_the_engine_as_it_is_read() {
-    for path in traces() {
-        let (expected, error) = read_all(fs::File::open(&path).expect("the trace is there"));
-        let (packets, whole) = captured(&path);
-        assert_eq!(
-            (packets.len(), whole),
-            (expected.len(), error.is_none()),
-            "{}: {error:?}",
-            path.display()
-        );
-        for (packet, expected) in packets.into_iter().zip(expected) {
-            assert_eq!(packet, Packet { direction: None, ..expected }, "{}", path.display());
-        }
     }
 }
 

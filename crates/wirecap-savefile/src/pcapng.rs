@@ -3,62 +3,62 @@
 //! A block is a type, its total length, a body of whole 32-bit words, and the total length again. An option
 //! is a 16-bit code, a 16-bit length and a value padded to a whole word.
 
-use super::{Direction, Interface, PACKET_BYTES_MAX, Record, Section, Statistics};
+use crate::{Direction, Interface, PACKET_BYTES_MAX, Record, Section, Statistics};
 
-pub(super) const SECTION_HEADER: u32 = 0x0a0d_0d0a;
-pub(super) const INTERFACE_DESCRIPTION: u32 = 1;
-pub(super) const INTERFACE_STATISTICS: u32 = 5;
-pub(super) const ENHANCED_PACKET: u32 = 6;
+pub(crate) const SECTION_HEADER: u32 = 0x0a0d_0d0a;
+pub(crate) const INTERFACE_DESCRIPTION: u32 = 1;
+pub(crate) const INTERFACE_STATISTICS: u32 = 5;
+pub(crate) const ENHANCED_PACKET: u32 = 6;
 
-pub(super) const BYTE_ORDER_MAGIC: u32 = 0x1a2b_3c4d;
+pub(crate) const BYTE_ORDER_MAGIC: u32 = 0x1a2b_3c4d;
 
 /// What an option's code means depends on its block.
-pub(super) mod option {
-    pub(in super::super) const END: u16 = 0;
-    pub(in super::super) const COMMENT: u16 = 1;
+pub(crate) mod option {
+    pub(crate) const END: u16 = 0;
+    pub(crate) const COMMENT: u16 = 1;
 
-    pub(in super::super) const SHB_HARDWARE: u16 = 2;
-    pub(in super::super) const SHB_OS: u16 = 3;
-    pub(in super::super) const SHB_USERAPPL: u16 = 4;
+    pub(crate) const SHB_HARDWARE: u16 = 2;
+    pub(crate) const SHB_OS: u16 = 3;
+    pub(crate) const SHB_USERAPPL: u16 = 4;
 
-    pub(in super::super) const IF_NAME: u16 = 2;
-    pub(in super::super) const IF_DESCRIPTION: u16 = 3;
-    pub(in super::super) const IF_TSRESOL: u16 = 9;
-    pub(in super::super) const IF_FILTER: u16 = 11;
-    pub(in super::super) const IF_OS: u16 = 12;
-    pub(in super::super) const IF_TSOFFSET: u16 = 14;
-    pub(in super::super) const IF_HARDWARE: u16 = 15;
+    pub(crate) const IF_NAME: u16 = 2;
+    pub(crate) const IF_DESCRIPTION: u16 = 3;
+    pub(crate) const IF_TSRESOL: u16 = 9;
+    pub(crate) const IF_FILTER: u16 = 11;
+    pub(crate) const IF_OS: u16 = 12;
+    pub(crate) const IF_TSOFFSET: u16 = 14;
+    pub(crate) const IF_HARDWARE: u16 = 15;
 
-    pub(in super::super) const EPB_FLAGS: u16 = 2;
-    pub(in super::super) const EPB_QUEUE: u16 = 6;
+    pub(crate) const EPB_FLAGS: u16 = 2;
+    pub(crate) const EPB_QUEUE: u16 = 6;
 
-    pub(in super::super) const ISB_STARTTIME: u16 = 2;
-    pub(in super::super) const ISB_ENDTIME: u16 = 3;
-    pub(in super::super) const ISB_IFRECV: u16 = 4;
-    pub(in super::super) const ISB_IFDROP: u16 = 5;
-    pub(in super::super) const ISB_FILTERACCEPT: u16 = 6;
-    pub(in super::super) const ISB_OSDROP: u16 = 7;
-    pub(in super::super) const ISB_USRDELIV: u16 = 8;
+    pub(crate) const ISB_STARTTIME: u16 = 2;
+    pub(crate) const ISB_ENDTIME: u16 = 3;
+    pub(crate) const ISB_IFRECV: u16 = 4;
+    pub(crate) const ISB_IFDROP: u16 = 5;
+    pub(crate) const ISB_FILTERACCEPT: u16 = 6;
+    pub(crate) const ISB_OSDROP: u16 = 7;
+    pub(crate) const ISB_USRDELIV: u16 = 8;
 }
 
 /// Begins the comment that names an interface's clock.
-pub(super) const TIME_SOURCE_PREFIX: &str = "packet times: ";
+pub(crate) const TIME_SOURCE_PREFIX: &str = "packet times: ";
 /// Stands for the clock where there was none.
-pub(super) const TIME_SOURCE_NONE: &str = "none";
+pub(crate) const TIME_SOURCE_NONE: &str = "none";
 
 /// A filter option's first byte where the filter is an expression and not BPF code.
-pub(super) const FILTER_IS_TEXT: u8 = 0;
+pub(crate) const FILTER_IS_TEXT: u8 = 0;
 
 /// Nanoseconds, as `if_tsresol` says them: ten to the minus ninth.
 const TSRESOL_NANOSECONDS: u8 = 9;
 
 /// The next multiple of four, to which every part of a block is padded.
-pub(super) const fn padded(byte_count: usize) -> usize {
+pub(crate) const fn padded(byte_count: usize) -> usize {
     byte_count.next_multiple_of(4)
 }
 
 /// The block that begins a file.
-pub(super) fn section_header(section: &Section) -> Vec<u8> {
+pub(crate) fn section_header(section: &Section) -> Vec<u8> {
     let mut block = Block::begin(SECTION_HEADER);
     block.put(&BYTE_ORDER_MAGIC.to_le_bytes());
     block.put(&[1, 0, 0, 0]); // version 1.0
@@ -71,7 +71,7 @@ pub(super) fn section_header(section: &Section) -> Vec<u8> {
 }
 
 /// The block that describes the section's next interface.
-pub(super) fn interface_description(interface: &Interface) -> Vec<u8> {
+pub(crate) fn interface_description(interface: &Interface) -> Vec<u8> {
     let time_source = interface.time_source.as_deref().unwrap_or(TIME_SOURCE_NONE);
     let mut block = Block::begin(INTERFACE_DESCRIPTION);
     block.put(&interface.link_type.0.to_le_bytes());
@@ -90,7 +90,7 @@ pub(super) fn interface_description(interface: &Interface) -> Vec<u8> {
 }
 
 /// The block that says what an interface has counted so far.
-pub(super) fn interface_statistics(statistics: &Statistics) -> Vec<u8> {
+pub(crate) fn interface_statistics(statistics: &Statistics) -> Vec<u8> {
     let mut block = Block::begin(INTERFACE_STATISTICS);
     block.put(&statistics.interface.to_le_bytes());
     block.put(&timestamp_words(statistics.end.unwrap_or_default().unix_nanos()));
@@ -128,7 +128,7 @@ const END_OF_OPTIONS: usize = 4;
 
 /// How many bytes [`enhanced_packet`] fills for this packet.
 #[inline]
-pub(super) fn enhanced_packet_len(record: &Record<'_>) -> usize {
+pub(crate) fn enhanced_packet_len(record: &Record<'_>) -> usize {
     let option_count = usize::from(record.queue.is_some()) + usize::from(record.direction.is_some());
     let end = if option_count == 0 { 0 } else { END_OF_OPTIONS };
     ENHANCED_HEADER + padded(record.data.len()) + option_count * WORD_OPTION + end + size_of::<u32>()
@@ -136,7 +136,7 @@ pub(super) fn enhanced_packet_len(record: &Record<'_>) -> usize {
 
 /// Fills `slot`, which has [`enhanced_packet_len`] bytes of any content, with the packet's block.
 #[inline]
-pub(super) fn enhanced_packet(slot: &mut [u8], record: &Record<'_>) {
+pub(crate) fn enhanced_packet(slot: &mut [u8], record: &Record<'_>) {
     let data_end = ENHANCED_HEADER + padded(record.data.len());
     let block_len = (slot.len() as u32).to_le_bytes();
 
@@ -236,7 +236,7 @@ fn option_value_len(value: &[u8]) -> usize {
 }
 
 /// The length of the block at the head of `bytes`, and whether it is a packet; for our own blocks only.
-pub(super) fn next_block(bytes: &[u8]) -> (usize, bool) {
+pub(crate) fn next_block(bytes: &[u8]) -> (usize, bool) {
     let word = |at: usize| u32::from_le_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]]);
     (word(4) as usize, word(0) == ENHANCED_PACKET)
 }
@@ -247,8 +247,8 @@ const _: () = assert!(PACKET_BYTES_MAX < u32::MAX / 2);
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::savefile::LinkType;
-    use crate::time::Timestamp;
+    use crate::LinkType;
+    use crate::Timestamp;
 
     fn packet_block(record: &Record<'_>) -> Vec<u8> {
         let mut slot = vec![0xee; enhanced_packet_len(record)]; // what an earlier packet left there

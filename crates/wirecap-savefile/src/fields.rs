@@ -6,14 +6,14 @@ use std::ops::Range;
 
 /// The byte order of the machine that wrote a file or section.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum ByteOrder {
+pub(crate) enum ByteOrder {
     Little,
     Big,
 }
 
 impl ByteOrder {
     /// The order in which `bytes` are `magic`.
-    pub(super) fn of_magic(bytes: [u8; 4], magic: u32) -> Option<Self> {
+    pub(crate) fn of_magic(bytes: [u8; 4], magic: u32) -> Option<Self> {
         [Self::Little, Self::Big].into_iter().find(|order| order.u32(bytes) == magic)
     }
 
@@ -41,7 +41,7 @@ impl ByteOrder {
 
 /// A header or block, read from its front; each method gives `None` where there is not enough left.
 #[derive(Clone, Copy)]
-pub(super) struct Fields<'a> {
+pub(crate) struct Fields<'a> {
     bytes: &'a [u8],
     at: usize,
     order: ByteOrder,
@@ -49,54 +49,54 @@ pub(super) struct Fields<'a> {
 
 impl<'a> Fields<'a> {
     /// Reads `bytes` from `at` on.
-    pub(super) fn new(bytes: &'a [u8], at: usize, order: ByteOrder) -> Self {
+    pub(crate) fn new(bytes: &'a [u8], at: usize, order: ByteOrder) -> Self {
         Self { bytes, at, order }
     }
 
-    pub(super) fn is_empty(&self) -> bool {
+    pub(crate) fn is_empty(&self) -> bool {
         self.at >= self.bytes.len()
     }
 
     /// Goes past `len` bytes, and says where in the whole they are.
     #[inline]
-    pub(super) fn place(&mut self, len: usize) -> Option<Range<usize>> {
+    pub(crate) fn place(&mut self, len: usize) -> Option<Range<usize>> {
         let end = self.at.checked_add(len).filter(|end| *end <= self.bytes.len())?;
         Some(mem::replace(&mut self.at, end)..end)
     }
 
-    pub(super) fn bytes(&mut self, len: usize) -> Option<&'a [u8]> {
+    pub(crate) fn bytes(&mut self, len: usize) -> Option<&'a [u8]> {
         self.place(len).map(|place| &self.bytes[place])
     }
 
     /// The next `len` bytes as fields of their own.
-    pub(super) fn part(&mut self, len: usize) -> Option<Self> {
+    pub(crate) fn part(&mut self, len: usize) -> Option<Self> {
         self.bytes(len).map(|bytes| Self::new(bytes, 0, self.order))
     }
 
     /// All that is left.
-    pub(super) fn rest(&self) -> &'a [u8] {
+    pub(crate) fn rest(&self) -> &'a [u8] {
         self.bytes.get(self.at..).unwrap_or_default()
     }
 
-    pub(super) fn u8(&mut self) -> Option<u8> {
+    pub(crate) fn u8(&mut self) -> Option<u8> {
         self.array().map(|[byte]| byte)
     }
 
-    pub(super) fn u16(&mut self) -> Option<u16> {
+    pub(crate) fn u16(&mut self) -> Option<u16> {
         self.array().map(|bytes| self.order.u16(bytes))
     }
 
-    pub(super) fn u32(&mut self) -> Option<u32> {
+    pub(crate) fn u32(&mut self) -> Option<u32> {
         self.array().map(|bytes| self.order.u32(bytes))
     }
 
-    pub(super) fn u64(&mut self) -> Option<u64> {
+    pub(crate) fn u64(&mut self) -> Option<u64> {
         self.array().map(|bytes| self.order.u64(bytes))
     }
 
     /// The next `N` words, with one look at whether they are there.
     #[inline]
-    pub(super) fn words<const N: usize>(&mut self) -> Option<[u32; N]> {
+    pub(crate) fn words<const N: usize>(&mut self) -> Option<[u32; N]> {
         let (words, _) = self.bytes(N * size_of::<u32>())?.as_chunks();
         Some(array::from_fn(|index| self.order.u32(words[index])))
     }

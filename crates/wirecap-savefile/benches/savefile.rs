@@ -1,6 +1,6 @@
 //! What it costs to write a packet to a savefile, and to read one, in ns per packet and GB/s.
 //!
-//! `cargo bench -p wirecap --bench savefile` runs all of it. For callgrind, `... -- pcapng 60 1000000` writes
+//! `cargo bench -p wirecap-savefile` runs all of it. For callgrind, `... -- pcapng 60 1000000` writes
 //! one million packets of 60 bytes, and `... -- read pcapng 60 1000000` reads them.
 //!
 //! The sink counts bytes and throws them away, and the files are in memory: what is measured is wirecap, not
@@ -12,8 +12,7 @@ use std::io::{self, Cursor};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use wirecap::savefile::{Format, Interface, Reader, Record, Section, Sink, StreamSink, Writer};
-use wirecap::time::Timestamp;
+use wirecap_savefile::{Format, Interface, Reader, Record, Section, Sink, StreamSink, Timestamp, Writer};
 
 const PACKETS: u64 = 2_000_000;
 const FILE_PACKETS: u64 = 20_000;

@@ -2,7 +2,7 @@
 
 use std::io::{self, Cursor, Read};
 
-use wirecap::savefile::{Format, Reader, Section, StreamSink, Writer};
+use wirecap_savefile::{Format, Reader, Section, StreamSink, Writer};
 
 use crate::packet::{Packet, read_rest, read_whole};
 
@@ -91,7 +91,7 @@ fn written(reader: &Reader, packets: &[Packet]) -> Vec<u8> {
 }
 
 fn can_be_written(packet: &Packet) -> bool {
-    packet.data.len() <= wirecap::savefile::PACKET_BYTES_MAX as usize
+    packet.data.len() <= wirecap_savefile::PACKET_BYTES_MAX as usize
 }
 
 /// The packets as they come out of a file that has a time for each.

@@ -5,9 +5,37 @@
 //!
 //! Formats: the IETF's drafts *PCAP Now Generic* (pcapng) and *PCAP Capture File Format* (pcap). Both are
 //! written little-endian with times in nanoseconds.
+//!
+//! The crate needs no kernel interface and no privilege, and has no unsafe code. It is the part of the capture engine
+//! `wirecap` that reads and writes files; the engine has it as `wirecap::savefile`.
+//!
+//! ```
+//! use wirecap_savefile::{Format, Interface, Reader, Record, Section, StreamSink, Timestamp, Writer};
+//!
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! let mut writer = Writer::new(StreamSink::new(Vec::new(), "memory"), Format::Pcapng, &Section::default());
+//! let eth0 = writer.add_interface(&Interface { name: Some("eth0".into()), ..Interface::default() })?;
+//! let timestamp = Some(Timestamp::from_unix_nanos(1_700_000_000_000_000_001));
+//! let (queue, data) = (Some(3), &[0; 96]);
+//! let record = Record { interface: eth0, timestamp, queue, wire_len: 1500, data, ..Record::default() };
+//! writer.write(&record)?;
+//! let file = writer.finish()?.into_inner();
+//!
+//! let mut reader = Reader::new(std::io::Cursor::new(file))?;
+//! assert_eq!(reader.next_record()?, Some(record));
+//! assert_eq!(reader.next_record()?, None);
+//! assert_eq!(reader.interfaces()[0].name.as_deref(), Some("eth0"));
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! # Features
+//!
+//! `compressed`, on by default, reads files that gzip or Zstandard has compressed. Without it the crate depends on the
+//! standard library alone, and such a file is [`ReadError::Source`].
 
-use crate::time::Timestamp;
-
+mod contents;
+mod error;
 mod fields;
 mod pcap;
 mod pcap_reader;
@@ -15,11 +43,14 @@ mod pcapng;
 mod pcapng_reader;
 mod reader;
 mod sink;
+mod time;
 mod window;
 mod writer;
 
-pub use reader::{ReadError, Reader};
+pub use error::ReadError;
+pub use reader::Reader;
 pub use sink::{FileSink, Sink, StreamSink};
+pub use time::Timestamp;
 pub use writer::{WriteError, Writer};
 
 /// The longest packet that a savefile holds, in bytes; tcpdump and Wireshark refuse longer ones.

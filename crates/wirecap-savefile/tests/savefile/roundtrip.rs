@@ -5,10 +5,10 @@ use std::io::Cursor;
 use proptest::collection::vec;
 use proptest::option::of;
 use proptest::prelude::*;
-use wirecap::savefile::{
+use wirecap_savefile::Timestamp;
+use wirecap_savefile::{
     Direction, Format, Interface, LinkType, Reader, Section, Statistics, StreamSink, Writer,
 };
-use wirecap::time::Timestamp;
 
 use crate::packet::{Packet, read_rest};
 

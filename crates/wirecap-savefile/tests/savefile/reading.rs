@@ -2,7 +2,7 @@
 
 use std::io::Cursor;
 
-use wirecap::savefile::{Direction, Format, LinkType, ReadError, Reader};
+use wirecap_savefile::{Direction, Format, LinkType, ReadError, Reader};
 
 use crate::packet::{Packet, read_all, read_rest, read_whole};
 
