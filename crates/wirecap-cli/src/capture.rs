@@ -123,7 +123,8 @@ fn record<S: Sink>(
     let filter = arguments.filter.request()?;
     let filtered = |builder| filtered(builder, filter.clone());
     let timestamps = arguments.timestamp.into();
-    let capture = options.open(|builder| filtered(builder).workers(1).timestamps(timestamps).reattach(arguments.reattach))?;
+    let capture = options
+        .open(|builder| filtered(builder).workers(1).timestamps(timestamps).reattach(arguments.reattach))?;
     let sink = create(&arguments.write)?;
     let mut recorder = Recorder::new(sink, arguments, &capture, filter)?;
     let mut progress = Progress::new();

@@ -10,13 +10,13 @@ pub(crate) mod keeper;
 mod raw;
 pub(crate) mod source;
 mod target;
+pub(crate) mod waiting;
 mod watch;
 pub(crate) mod worker;
 
 use std::io;
 use std::os::fd::OwnedFd;
 use std::path::PathBuf;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
@@ -31,11 +31,11 @@ use crate::file::FileRing;
 use crate::forward::Exchange;
 use crate::group::Group;
 use crate::ledger::{Ledger, RingLedger};
+use crate::names::RingName;
 use crate::packet::{self, Unplaced};
 use crate::ring::Ring;
 use crate::sync::{Mutex, lock};
 use crate::sys::packet::PacketSocket;
-use crate::umem::chunk::RingName;
 use crate::umem::pool::Geometry;
 use crate::warning::Warning;
 use crate::xdp;
@@ -66,7 +66,6 @@ pub(crate) struct Shared {
     pub(crate) group: Group,
     /// The ports, if the capture forwards.
     exchange: Option<Arc<Exchange>>,
-    pub(crate) ending: AtomicBool,
     bells: Vec<Arc<OwnedFd>>,
     /// What the workers sleep at.
     alarms: Vec<Arc<OwnedFd>>,
@@ -279,7 +278,6 @@ impl Shared {
         let former = running.interfaces.iter_mut().filter_map(|interface| interface.former.take());
         former.for_each(|attachment| attachment.detach());
         drop(running);
-        self.ending.store(true, Ordering::SeqCst);
         self.group.end();
         self.wake_all();
     }
@@ -344,7 +342,6 @@ impl Capture {
             waits_for_interfaces: running.builder.reattach,
             group,
             exchange,
-            ending: AtomicBool::new(false),
             started: Instant::now(),
             running: Mutex::new(running),
         });
@@ -426,7 +423,7 @@ impl Capture {
 
     /// The configuration in the paper's notation: `B-(256,512)`.
     pub fn mode(&self) -> String {
-        self.shared.group.mode().notation(&self.geometry)
+        self.shared.group.mode().notation(self.geometry.chunk_cells, self.geometry.chunks)
     }
 
     /// How many packets wait in each ring, in the order of [`rings`](Self::rings): a snapshot. With the

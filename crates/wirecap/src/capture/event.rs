@@ -4,7 +4,7 @@ use std::fmt;
 use std::sync::Arc;
 
 use crate::ledger::{Unseen, UnseenReason};
-use crate::umem::chunk::RingName;
+use crate::names::RingName;
 
 /// Something that happened to an interface of a capture and that its user should know.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -11,7 +11,7 @@ use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
 use crate::capture::Shared;
-use crate::capture::worker::PACKET_TIME;
+use crate::capture::waiting::PACKET_TIME;
 
 /// A wake-up costs some microseconds, so that a keeper takes less than 2 % of a core.
 const SHORTEST_PERIOD: Duration = Duration::from_micros(500);
