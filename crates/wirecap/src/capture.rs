@@ -373,6 +373,11 @@ impl Capture {
         self.shared.group.rings().iter().map(|ring| ring.identity().name.clone()).collect()
     }
 
+    /// How many rings there are now.
+    pub fn ring_count(&self) -> usize {
+        self.shared.group.rings().len()
+    }
+
     /// How many rings there may be at most, as receive queues appear.
     pub fn most_rings(&self) -> usize {
         self.shared.group.rings().room()

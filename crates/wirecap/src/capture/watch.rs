@@ -359,7 +359,9 @@ impl Attached {
         match attachment.move_to(&device) {
             Ok(()) => {
                 self.begin_counting(&device);
-                self.target.device = device;
+                // There may be more queues than there are rings.
+                let rx_queues = device.rx_queues.min(self.target.device.rx_queues);
+                self.target.device = Device { rx_queues, ..device };
                 shared.watch_rings_of(self.index);
                 Ok(State::Well)
             }

@@ -6,3 +6,4 @@ mod host;
 mod interfaces;
 mod programs;
 mod queues;
+mod sequences;
