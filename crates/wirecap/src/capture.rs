@@ -17,7 +17,8 @@ pub(crate) mod worker;
 use std::io;
 use std::os::fd::OwnedFd;
 use std::path::PathBuf;
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use crate::capture::affinity::{Machine, Pin, Placement};
@@ -69,8 +70,10 @@ pub(crate) struct Shared {
     bells: Vec<Arc<OwnedFd>>,
     /// What the workers sleep at.
     alarms: Vec<Arc<OwnedFd>>,
-    /// Why the capture ended, if it was not stopped.
-    failure: OnceLock<Failure>,
+    /// Interfaces that are not captured any more, by their places.
+    failures: Mutex<Vec<(usize, Failure)>>,
+    /// There are some.
+    has_failed: AtomicBool,
     /// What the kernel tells of interfaces.
     events: Arc<Events>,
     /// Interfaces that go away may come back.
@@ -79,7 +82,7 @@ pub(crate) struct Shared {
     running: Mutex<Running>,
 }
 
-/// Why a capture ended by itself.
+/// Why an interface is not captured any more.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Failure {
     /// The interface of this name was removed.
@@ -255,15 +258,33 @@ impl Shared {
         }
     }
 
-    /// Ends the capture by itself: what has arrived is still delivered, then workers get the error.
-    fn fail(&self, failure: Failure) {
-        let _ = self.failure.set(failure);
-        self.stop();
+    /// The interface of this place is not captured any more: the workers of its rings are to be told.
+    fn fail(&self, interface: usize, failure: Failure) {
+        let mut failures = lock(&self.failures);
+        if failures.iter().all(|(failed, _)| *failed != interface) {
+            failures.push((interface, failure));
+            self.has_failed.store(true, Ordering::Release);
+            self.wake_all();
+        }
     }
 
-    /// Why the capture ended by itself, if it did.
-    pub(crate) fn failure(&self) -> Option<CaptureError> {
-        self.failure.get().map(Failure::error)
+    /// Whether an interface is not captured any more.
+    pub(crate) fn has_failed(&self) -> bool {
+        self.has_failed.load(Ordering::Acquire)
+    }
+
+    /// Why one of the home rings of `worker` gets nothing any more, if everything that had arrived was delivered.
+    pub(crate) fn failure_of(&self, worker: usize) -> Option<CaptureError> {
+        let failures = lock(&self.failures);
+        let failed = |(interface, failure): &(usize, Failure)| {
+            let mut home =
+                self.group.home(worker).filter(|ring| ring.identity().interface_index == *interface);
+            let is_drained = |ring: &Arc<dyn Ring>| ring.backlog() == 0;
+            home.next()
+                .is_some_and(|first| is_drained(first) && home.all(is_drained))
+                .then(|| failure.error())
+        };
+        failures.iter().find_map(failed)
     }
 
     fn stop(&self) {
@@ -337,7 +358,8 @@ impl Capture {
         let shared = Arc::new(Shared {
             bells: alarms.iter().map(Alarm::bell).collect(),
             alarms: alarms.iter().map(Alarm::epoll).collect(),
-            failure: OnceLock::new(),
+            failures: Mutex::new(Vec::new()),
+            has_failed: AtomicBool::new(false),
             events: Arc::new(events),
             waits_for_interfaces: running.builder.reattach,
             group,

@@ -196,11 +196,10 @@ impl Shared {
         if running.end.is_some() {
             return false;
         }
-        let mut failure = None;
         let Running { interfaces, builder, .. } = &mut *running;
         for attached in interfaces {
-            if let Err(found) = attached.look(self, builder, changes) {
-                failure.get_or_insert(found);
+            if let Err(failure) = attached.look(self, builder, changes) {
+                self.fail(attached.index, failure);
             }
         }
         if let Some(exchange) = self.exchange() {
@@ -212,11 +211,6 @@ impl Shared {
                     exchange.set_longest(index, xdp::longest_frame(port));
                 }
             });
-        }
-        drop(running);
-        if let Some(failure) = failure {
-            self.fail(failure);
-            return false;
         }
         true
     }
@@ -324,6 +318,7 @@ impl Attached {
             return Ok(State::Well);
         }
         if !builder.attaches_again {
+            self.watched.lose(UnseenReason::Detached, None, &|event| builder.tell(&event));
             return Err(Failure::Detached(self.watched.name.clone()));
         }
         Ok(match attachment.attach_again() {
@@ -345,11 +340,11 @@ impl Attached {
     ) -> Result<State, Failure> {
         let removed = |obstacle| Ok(State::Unwell(UnseenReason::Removed, obstacle));
         let can_return = self.attachment.as_ref().is_some_and(Attachment::can_move);
+        // Now, and not when it has come back: from here on the time is another one's.
+        self.watched.lose(UnseenReason::Removed, None, tell);
         if !builder.reattach || !can_return {
             return Err(Failure::Gone(self.watched.name.clone()));
         }
-        // Now, and not when it has come back: from here on the time is another one's.
-        self.watched.lose(UnseenReason::Removed, None, tell);
         let device = match Device::find(&self.watched.name) {
             Ok(device) if device.up => device,
             Ok(_) | Err(DeviceError::NoSuchDevice { .. }) => return removed(None),
@@ -361,7 +356,8 @@ impl Attached {
                 self.begin_counting(&device);
                 // There may be more queues than there are rings.
                 let rx_queues = device.rx_queues.min(self.target.device.rx_queues);
-                self.target.device = Device { rx_queues, ..device };
+                self.target.device = device;
+                self.target.device.rx_queues = rx_queues;
                 shared.watch_rings_of(self.index);
                 Ok(State::Well)
             }

@@ -28,6 +28,8 @@ pub struct Worker {
     index: usize,
     waiting: Waiting,
     finished: bool,
+    /// Its caller knows that an interface is not captured any more.
+    told: bool,
     alarm: Alarm,
     placement: Placement,
     /// The thread is where `placement` says.
@@ -132,6 +134,7 @@ impl Worker {
             waiting: Waiting::new(&shared.group, index),
             shared,
             finished: false,
+            told: false,
             waker: Waker::of(&alarm),
             alarm,
             placed: placement.cpu.is_none(),
@@ -231,6 +234,9 @@ impl Worker {
         if !self.placed {
             self.take_place()?;
         }
+        if self.shared.has_failed() && !self.told {
+            self.tell()?;
+        }
         if let Some(exchange) = self.shared.exchange() {
             exchange.tend();
         }
@@ -243,14 +249,17 @@ impl Worker {
                 return Ok(Some(chunk));
             }
             Asked::Nothing => {}
-            Asked::Ended => {
-                let was_finished = std::mem::replace(&mut self.finished, true);
-                if let Some(error) = self.shared.failure().filter(|_| !was_finished) {
-                    return Err(error);
-                }
-            }
+            Asked::Ended => self.finished = true,
         }
         Ok(None)
+    }
+
+    /// Tells once that an interface is not captured any more, which a worker that never rests does not find by itself.
+    #[cold]
+    fn tell(&mut self) -> Result<(), CaptureError> {
+        let failure = self.shared.failure_of(self.index);
+        self.told = failure.is_some();
+        failure.map_or(Ok(()), Err)
     }
 
     #[cold]

@@ -5,7 +5,7 @@
 use std::alloc::{Layout, alloc_zeroed, dealloc, handle_alloc_error};
 use std::io;
 use std::ops::Range;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::ptr::{self, NonNull};
 
 use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
@@ -34,6 +34,8 @@ pub(crate) struct Memory {
     base: NonNull<u8>,
     bytes: usize,
     pages: Pages,
+    /// What it is mapped from, so that another process can map it, too.
+    file: Option<OwnedFd>,
 }
 
 // SAFETY: the mapping belongs to the process, not to a thread; whoever reads or writes it through
@@ -58,7 +60,7 @@ impl Memory {
             mmap(ptr::null_mut(), bytes, ProtFlags::READ | ProtFlags::WRITE, MapFlags::SHARED, &file, 0)
         }?;
         let base = NonNull::new(base.cast::<u8>()).expect("the kernel maps nothing at address 0");
-        let memory = Self { base, bytes, pages };
+        let memory = Self { base, bytes, pages, file: Some(file) };
         if pages == Pages::Ordinary {
             // Only advice: shared memory gets them where the administrator allows it.
             // SAFETY: the range is the mapping just made.
@@ -73,7 +75,7 @@ impl Memory {
         // SAFETY: the layout is never of size 0.
         let base = unsafe { alloc_zeroed(layout) };
         let Some(base) = NonNull::new(base) else { handle_alloc_error(layout) };
-        Self { base, bytes, pages: Pages::Heap }
+        Self { base, bytes, pages: Pages::Heap, file: None }
     }
 
     fn heap_layout(bytes: usize) -> Layout {
@@ -86,6 +88,11 @@ impl Memory {
 
     pub(crate) fn bytes(&self) -> usize {
         self.bytes
+    }
+
+    /// What it is mapped from, unless it is of the heap.
+    pub(crate) fn file(&self) -> Option<BorrowedFd<'_>> {
+        self.file.as_ref().map(AsFd::as_fd)
     }
 
     pub(crate) fn pages(&self) -> Pages {

@@ -10,7 +10,8 @@ use std::time::Duration;
 
 use libc::sock_filter;
 use rustix::io::Errno;
-use rustix::net::{AddressFamily, SocketFlags, SocketType, socket_with, sockopt};
+use rustix::net::sockopt;
+use wirecap_filter::opener::raw_socket;
 
 use crate::sys::memory::Mapping;
 use crate::sys::option::{get_option, set_option};
@@ -66,7 +67,7 @@ impl PacketSocket {
     /// A socket that receives nothing yet.
     pub(crate) fn new() -> io::Result<Self> {
         // Protocol 0: no packet comes before `bind` names a protocol.
-        Ok(Self(socket_with(AddressFamily::PACKET, SocketType::RAW, SocketFlags::CLOEXEC, None)?))
+        Ok(Self(raw_socket(libc::AF_PACKET)?))
     }
 
     /// Makes the receive ring and maps it. The kernel hands a block over when it is full, or

@@ -11,12 +11,11 @@ use std::time::{Duration, Instant};
 
 use rustix::io::Errno;
 use rustix::net::xdp::{
-    SocketAddrXdp, SocketAddrXdpFlags, SocketAddrXdpWithSharedUmem, XdpRingOffset, XdpStatistics, XdpUmemReg,
-    XdpUmemRegFlags,
+    SocketAddrXdp, SocketAddrXdpFlags, SocketAddrXdpWithSharedUmem, XdpRingOffset, XdpStatistics,
 };
-use rustix::net::{
-    AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, bind, recv, send, socket_with, sockopt,
-};
+use rustix::net::{RecvFlags, SendFlags, bind, recv, send, sockopt};
+
+use wirecap_filter::opener::{self, Request, Umem, raw_socket};
 
 use crate::kernel_ring::{Consumer, Producer, SharedRing};
 use crate::sys::memory::{Mapping, Memory};
@@ -82,22 +81,17 @@ pub(crate) struct XdpSocket(OwnedFd);
 impl XdpSocket {
     /// A socket without memory, rings or queue.
     pub(crate) fn new() -> io::Result<Self> {
-        let socket = socket_with(AddressFamily::XDP, SocketType::RAW, SocketFlags::CLOEXEC, None)?;
-        Ok(Self(socket))
+        Ok(Self(raw_socket(libc::AF_XDP)?))
     }
 
     /// Registers `bytes` of `memory` as this socket's UMEM; the kernel pins the pages.
     pub(crate) fn register_umem(&self, memory: &Memory, bytes: usize, cell_bytes: u32) -> io::Result<()> {
         assert!(bytes <= memory.bytes(), "the UMEM is larger than its memory");
-        let registration = XdpUmemReg {
-            addr: memory.base().as_ptr() as u64,
-            len: bytes as u64,
-            chunk_size: cell_bytes,
-            headroom: 0,
-            flags: XdpUmemRegFlags::empty(),
-            tx_metadata_len: 0,
-        };
-        Ok(sockopt::set_xdp_umem_reg(self, registration)?)
+        let address = memory.base().as_ptr() as u64;
+        // SAFETY: the memory is that of a pool, whose cells are the kernel's as long as they are posted, and which is
+        // mapped until all who hold the socket have let go of it.
+        let umem = unsafe { Umem::new(self.as_fd(), memory.file(), address, bytes as u64, cell_bytes) };
+        opener::open(Request::Umem(umem)).map(drop)
     }
 
     /// Makes the rx ring, with room for `capacity` entries (a power of two), and maps our half of it.

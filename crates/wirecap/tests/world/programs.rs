@@ -60,6 +60,7 @@ fn a_capture_that_is_not_to_attach_again_ends_with_an_error() {
     };
     assert!(matches!(error, CaptureError::Detached { .. }), "{error}");
     assert_eq!(taken, 500, "what had arrived was delivered first");
+    bed.at_receiver(|| capture.stop());
     assert!(worker.next_chunk().unwrap().is_none(), "it is told once");
     let ledger = bed.close(capture);
     assert_eq!(ledger.total.offered, 500, "{ledger}");

@@ -35,7 +35,6 @@ enum Step {
     Detach,
     Stall,
     Address,
-    Nothing,
 }
 
 /// When something happened that may leave a gap.
@@ -106,7 +105,10 @@ fn read(mut worker: Worker, reading: &Reading) {
         reading.seen.lock().unwrap().extend(numbers);
         // One chunk is always held, whatever happens to the interface meanwhile.
         if let Some((held, bytes)) = held.replace((chunk, bytes)) {
-            assert!(held.iter().map(|packet| packet.data().to_vec()).eq(bytes), "a chunk that was held has changed");
+            assert!(
+                held.iter().map(|packet| packet.data().to_vec()).eq(bytes),
+                "a chunk that was held has changed"
+            );
         }
     }
 }
@@ -132,10 +134,18 @@ impl Sequence {
     fn step(&mut self) -> Step {
         let steps = match self.engine {
             // Several rings of the engine packet cannot go on on another interface: they come when it is handed back.
-            Engine::Auto => &[Step::DownAndUp, Step::Rename, Step::Mtu, Step::Filter, Step::Stall, Step::Address][..],
-            Engine::Packet => {
-                &[Step::DownAndUp, Step::Rename, Step::Remove, Step::Mtu, Step::Filter, Step::Stall, Step::Address]
+            Engine::Auto => {
+                &[Step::DownAndUp, Step::Rename, Step::Mtu, Step::Filter, Step::Stall, Step::Address][..]
             }
+            Engine::Packet => &[
+                Step::DownAndUp,
+                Step::Rename,
+                Step::Remove,
+                Step::Mtu,
+                Step::Filter,
+                Step::Stall,
+                Step::Address,
+            ],
             Engine::Xdp => &[
                 Step::DownAndUp,
                 Step::Rename,
@@ -187,7 +197,7 @@ impl Sequence {
                 run(&self.bed.receiver, "ethtool", &["-L", &name, "rx", &count]);
                 self.bed.set_sender_queues(self.queues);
             }
-            Step::MoreQueues | Step::Nothing => {}
+            Step::MoreQueues => {}
             Step::Mtu => {
                 let mtu = (1400 + self.random.below(1600)).to_string();
                 self.ip(&["link", "set", &name, "mtu", &mtu]);
@@ -233,7 +243,8 @@ impl Sequence {
                 let step = self.step();
                 self.act(step, &capture, &reading);
             }
-            let all_is_well = || self.bed.at_receiver(|| capture.ledger()).unseen.iter().all(|gap| gap.to.is_some());
+            let all_is_well =
+                || self.bed.at_receiver(|| capture.ledger()).unseen.iter().all(|gap| gap.to.is_some());
             thread::sleep(2 * LOOK_PERIOD);
             wait_until("all is well again", all_is_well);
             thread::sleep(2 * LOOK_PERIOD);
@@ -254,16 +265,24 @@ impl Sequence {
 }
 
 /// Compares what was sent with what is in the books.
-fn judge(sent: &[Sent], mut seen: Vec<u64>, ledger: &Ledger, happened: &[Happened], story: &dyn Fn() -> String) {
+fn judge(
+    sent: &[Sent],
+    mut seen: Vec<u64>,
+    ledger: &Ledger,
+    happened: &[Happened],
+    story: &dyn Fn() -> String,
+) {
     let total = &ledger.total;
     seen.sort_unstable();
     assert!(seen.windows(2).all(|pair| pair[0] < pair[1]), "a packet came twice: {}", story());
     assert_eq!(seen.len() as u64, total.delivered, "{}", story());
     let mut is_seen = vec![false; sent.len()];
     seen.iter().for_each(|number| is_seen[*number as usize] = true);
-    let absent: Vec<&Sent> = sent.iter().zip(is_seen).filter(|(_, seen)| !seen).map(|(sent, _)| sent).collect();
+    let absent: Vec<&Sent> =
+        sent.iter().zip(is_seen).filter(|(_, seen)| !seen).map(|(sent, _)| sent).collect();
     let in_a_gap = |packet: &&&Sent| {
-        let is_in = |gap: &wirecap::Unseen| packet.to >= gap.from && gap.to.is_none_or(|to| packet.from <= to);
+        let is_in =
+            |gap: &wirecap::Unseen| packet.to >= gap.from && gap.to.is_none_or(|to| packet.from <= to);
         ledger.unseen.iter().any(is_in)
     };
     let outside = absent.iter().filter(|packet| !in_a_gap(packet)).count() as u64;
@@ -276,7 +295,7 @@ fn judge(sent: &[Sent], mut seen: Vec<u64>, ledger: &Ledger, happened: &[Happene
         let causes = happened.iter().filter(|happened| {
             let leaves_gaps = match happened.step {
                 Step::DownAndUp | Step::Rename | Step::Remove | Step::MoreQueues | Step::Detach => true,
-                Step::Mtu | Step::Filter | Step::Stall | Step::Address | Step::Nothing => false,
+                Step::Mtu | Step::Filter | Step::Stall | Step::Address => false,
             };
             let starts = gap.from >= happened.from - LOOK_PERIOD - REPAIR_TIME;
             leaves_gaps && starts && gap.from <= happened.to + LOOK_PERIOD
