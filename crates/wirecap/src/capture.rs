@@ -202,7 +202,7 @@ impl Capture {
         };
         let workers = Mutex::new(alarms.into_iter().zip(&placements).enumerate().map(worker).collect());
         let keeper = shared.group.unattended().map(|posted| {
-            Keeper::start(shared.group.rings(), keeper::period(posted))
+            Keeper::start(shared.group.rings(), shared.exchange(), keeper::period(posted))
                 .map_err(|source| OpenError::System { action: "start a thread".to_owned(), source })
         });
         let keeper = keeper.transpose()?;

@@ -10,8 +10,7 @@ use std::mem;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use crate::forward::batch::Batch;
-use crate::forward::outlet::Outlet;
+use crate::forward::outlet::{Batch, Outlet};
 use crate::sync::{AtomicBool, Mutex, Ordering, lock, try_lock};
 use crate::umem::chunk::Order;
 

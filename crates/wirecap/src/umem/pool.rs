@@ -3,9 +3,8 @@
 #![allow(unsafe_code)]
 
 use std::io;
-use std::ptr::NonNull;
 
-use crate::sys::memory::{Memory, Pages};
+use crate::sys::memory::{Memory, Pages, prefetch};
 use crate::sys::xdp::Descriptor;
 use crate::umem::cell_check::CellCheck;
 
@@ -102,8 +101,7 @@ impl Pool {
         for cell in cells {
             let end = cell.address + u64::from(cell.len);
             for address in (cell.address & !(LINE_BYTES - 1)..end).step_by(LINE_BYTES as usize) {
-                // SAFETY: it lies in the pool, which is as many lines.
-                prefetch(unsafe { self.memory.base().add(address as usize) });
+                prefetch(self.memory.base().as_ptr().wrapping_add(address as usize));
             }
         }
     }
@@ -163,18 +161,6 @@ impl Pool {
 
 /// Bytes of a line of the processor's cache.
 const LINE_BYTES: u64 = 64;
-
-/// Has the processor fetch a line into its cache, if it has an instruction for that.
-#[inline]
-fn prefetch(line: NonNull<u8>) {
-    #[cfg(all(target_arch = "x86_64", not(miri)))]
-    // SAFETY: it reads nothing that a program could see, wherever it points.
-    unsafe {
-        core::arch::x86_64::_mm_prefetch::<{ core::arch::x86_64::_MM_HINT_T0 }>(line.as_ptr().cast());
-    }
-    #[cfg(not(all(target_arch = "x86_64", not(miri))))]
-    let _ = line;
-}
 
 #[cfg(all(test, not(loom)))]
 mod tests {
