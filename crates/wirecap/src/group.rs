@@ -151,6 +151,7 @@ impl Group {
     }
 
     /// The worker that `ring` is a home ring of.
+    #[cfg(any(test, feature = "sim"))]
     pub(crate) fn home_of(&self, ring: usize) -> usize {
         self.home_of[ring]
     }
