@@ -30,6 +30,7 @@ use std::time::Duration;
 use crate::device::Device;
 use crate::error::{FilterChangeError, OpenError};
 use crate::filter::{ClassicInsn, Filter};
+use crate::names::RingName;
 use crate::packet::blocks::{Blocks, Labels};
 use crate::packet::filtering::{Filtering, socket_insn};
 use crate::packet::ring::{PacketRing, Traits};
@@ -40,7 +41,7 @@ use crate::sys::packet::{BlockShape, Fanout, PacketSocket};
 use crate::sys::promiscuous::Promiscuous;
 use crate::sys::wait_for_running_programs;
 use crate::time::Timestamps;
-use crate::umem::chunk::{RingIdentity, RingName};
+use crate::umem::chunk::RingIdentity;
 use crate::umem::pool::Geometry;
 
 pub use steering::Direction;

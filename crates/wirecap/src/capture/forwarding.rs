@@ -243,7 +243,7 @@ impl Ports {
         let order = |ring: &Arc<dyn Ring>| {
             let window = geometry.chunks as usize;
             let order = Arc::new(Sequence::new(builder.forwarding.order_wait, window));
-            let _ = ring.identity().order.set(Arc::clone(&order));
+            let _ = ring.identity().order.set(order.clone());
             order
         };
         let orders = if ordered { rings.iter().map(order).collect() } else { Vec::new() };

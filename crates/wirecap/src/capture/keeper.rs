@@ -10,7 +10,7 @@ use std::sync::{Arc, Weak};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
-use crate::capture::worker::PACKET_TIME;
+use crate::capture::waiting::PACKET_TIME;
 use crate::ring::Ring;
 
 /// A wake-up costs some microseconds, so that a keeper takes less than 2 % of a core.

@@ -14,9 +14,10 @@ use std::sync::{Arc, OnceLock, Weak};
 use crate::forward::Exchange;
 use crate::kernel_ring::{BrokenRing, Consumer, Gauge, Producer};
 use crate::sync::{Mutex, Ordering, fence, lock, try_lock};
+use crate::sys::xdp::Descriptor;
 use crate::umem::cell_check::CellCheck;
 use crate::umem::fragments::refuse;
-use crate::umem::pool::{Descriptor, Pool};
+use crate::umem::pool::Pool;
 use crate::umem::recycle::{CellList, RecycleQueue};
 use crate::umem::supply::Supply;
 

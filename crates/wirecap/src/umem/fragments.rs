@@ -10,17 +10,7 @@ use std::ops::Range;
 use std::slice;
 use std::sync::{Mutex, OnceLock, PoisonError};
 
-use crate::umem::pool::Descriptor;
-
-/// Descriptor option `XDP_PKT_CONTD`: the packet goes on in the next descriptor.
-pub(crate) const CONTINUED: u32 = 1;
-
-impl Descriptor {
-    /// Whether the packet goes on in the next cell.
-    pub(crate) fn is_continued(&self) -> bool {
-        self.options & CONTINUED != 0
-    }
-}
+use crate::sys::xdp::{CONTINUED, Descriptor};
 
 /// How many cells at the end of `cells` belong to a packet whose end is not among them.
 pub(crate) fn unfinished(cells: &[Descriptor]) -> usize {

@@ -4,8 +4,9 @@
 use std::sync::Arc;
 
 use crate::sync::{Mutex, lock};
+use crate::sys::xdp::Descriptor;
 use crate::umem::fill::FillRing;
-use crate::umem::pool::{Descriptor, Pool};
+use crate::umem::pool::Pool;
 
 /// The owners of all cells of a pool.
 #[derive(Debug)]

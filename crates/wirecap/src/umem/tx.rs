@@ -11,9 +11,9 @@ use crate::forward::outlet::Outlet;
 use crate::kernel_ring::{BrokenRing, Gauge, Producer};
 use crate::ledger::{PortAccount, PortDrops};
 use crate::sync::{AtomicBool, AtomicU64, Mutex, Ordering, lock, try_lock};
+use crate::sys::xdp::Descriptor;
 use crate::umem::fill::FillRing;
 use crate::umem::owners::Owners;
-use crate::umem::pool::Descriptor;
 
 /// Cells are put on the ring so many at a time: when the interface goes down no more are stuck there.
 pub(crate) const CELLS_PER_KICK: u32 = 64;

@@ -11,15 +11,16 @@ use crate::device::Device;
 use crate::error::OpenError;
 use crate::forward::Outlet;
 use crate::kernel_ring::Producer;
+use crate::names::RingName;
+use crate::sys::xdp::Descriptor;
 use crate::sys::xdp::XdpSocket;
 use crate::umem::fill::FillRing;
 use crate::umem::owners::Owners;
-use crate::umem::pool::Descriptor;
 use crate::umem::supply::Supply;
 use crate::umem::tx::{CELLS_PER_KICK, Kicked, TxKernel, TxRing};
 use crate::xdp::claim::Claim;
 use crate::xdp::ladder::{Ladder, refusal_to_bind};
-use crate::xdp::{Commons, PreparedRing, RingName, SocketKernel, system};
+use crate::xdp::{Commons, PreparedRing, SocketKernel, system};
 
 /// Slots of a tx ring.
 const TX_SLOTS: u32 = 2048;
