@@ -179,6 +179,7 @@ impl RxRing {
         self.filled.filled()
     }
 
+    #[cfg(any(test, feature = "sim"))]
     pub(crate) fn fill_ring(&self) -> &FillRing {
         &self.fill_ring
     }
