@@ -58,8 +58,9 @@ pub use simulation::{
 };
 pub use transmitter::{LinkState, SentPacket, SimTransmitter};
 
+use crate::capture::Capture;
 use crate::chunk::{Chunk, RingIdentity, RingName, Stamps};
-use crate::error::CaptureError;
+use crate::error::{CaptureError, OpenError};
 use crate::forward::{Exchange, Homes, Outlet, Port, PortShared, Sequence, TxKernel, TxRing};
 use crate::group::{Asked, Group};
 use crate::keeper;
@@ -230,6 +231,19 @@ impl SimCapture {
     pub fn worker(&self, index: usize) -> SimWorker {
         assert!(index < self.group.workers(), "there are {} workers", self.group.workers());
         SimWorker { group: Arc::clone(&self.group), exchange: self.exchange.clone(), index, turn: 0 }
+    }
+
+    /// The same rings as a [`Capture`], whose workers are those that applications have: they wait by the machine's
+    /// clock, and nothing arrives while they do. [`worker`](Self::worker)s must not be used beside them.
+    ///
+    /// # Errors
+    ///
+    /// When the system has no descriptors left.
+    pub fn capture(&self) -> Result<Capture, OpenError> {
+        let rings = self.rings.iter().map(|ring| Arc::clone(ring) as Arc<dyn Ring>).collect();
+        let group = &self.group;
+        let group = Group::new(rings, group.workers(), group.mode(), group.stuck_after());
+        Capture::over(group, self.exchange.clone(), self.geometry)
     }
 
     /// The kernel's half of ring `ring`.
