@@ -24,7 +24,7 @@ use netlink::Netlink;
 use survey::Survey;
 
 pub use address::{Address, Route, Routes, Scope};
-pub use auto::{Choice, Engine, Reason, Rung};
+pub use auto::{Choice, ChosenEngine, Reason, Rung};
 pub use counters::{DeviceCounters, DropSource};
 pub(crate) use hardware_clock::HardwareClock;
 pub use offload::Offloads;

@@ -6,10 +6,10 @@ use std::io;
 use std::path::PathBuf;
 
 use crate::bpf::BpfError;
-use crate::chunk::RingName;
 use crate::device::{DeviceError, Reason};
 use crate::filter::{FilterError, Unsupported};
 use crate::savefile::ReadError;
+use crate::umem::chunk::RingName;
 use crate::xdp::Holder;
 
 /// Why a capture could not be opened.

@@ -29,7 +29,6 @@ use std::time::Duration;
 
 use libc::sock_filter;
 
-use crate::chunk::{RingIdentity, RingName};
 use crate::device::Device;
 use crate::error::{FilterChangeError, OpenError};
 use crate::filter::{ClassicInsn, Filter};
@@ -37,13 +36,14 @@ use crate::packet::blocks::{Blocks, Labels};
 use crate::packet::filtering::Filtering;
 use crate::packet::ring::{PacketRing, Traits};
 use crate::packet::steering::Selection;
-use crate::pool::Geometry;
 use crate::ring::Ring;
 use crate::sync::{Mutex, lock};
 use crate::sys::packet::{BlockShape, Fanout, PacketSocket};
 use crate::sys::promiscuous::Promiscuous;
 use crate::sys::wait_for_running_programs;
 use crate::time::Timestamps;
+use crate::umem::chunk::{RingIdentity, RingName};
+use crate::umem::pool::Geometry;
 
 pub use steering::Direction;
 

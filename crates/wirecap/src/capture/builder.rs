@@ -7,7 +7,8 @@ use std::time::Duration;
 use super::forwarding::{Forwarding, Ports};
 use super::target::{Target, Way};
 use super::{Attached, Capture, Interface, Running};
-use crate::affinity::{Pin, may_run_on};
+use crate::capture::affinity::{Pin, may_run_on};
+use crate::capture::source::Source;
 use crate::error::OpenError;
 use crate::file::FileRing;
 use crate::filter::FilterRequest;
@@ -15,10 +16,9 @@ use crate::group::Group;
 use crate::ledger::Mode;
 use crate::limits;
 use crate::packet::{self, Direction};
-use crate::pool::Geometry;
 use crate::ring::Ring;
-use crate::source::Source;
 use crate::time::Timestamps;
+use crate::umem::pool::Geometry;
 
 /// Cells per chunk (M) unless something else is asked for.
 pub const DEFAULT_CHUNK_CELLS: u32 = 256;
@@ -218,7 +218,7 @@ impl CaptureBuilder {
 
     /// The rings share the cells of all their pools. Each has a quarter of R x M for itself, posted to the
     /// kernel (or as many of them as [`warm`](Self::warm) says), and takes more from what is shared as
-    /// its backlog grows: up to all of it, but no more than eight pools. What comes home goes back to what
+    /// its backlog grows: up to all of it, but no more than eight pools. What comes back goes back to what
     /// is shared. Only the engine `xdp` has this, and only with a queue for each ring. Default: every ring
     /// has its own R x M.
     ///
@@ -312,7 +312,7 @@ impl CaptureBuilder {
                 self.open_target(&target, filter, geometry, commons.as_ref(), interface_index, rings.len())?;
             rings.extend(opened.rings);
             if self.forwards() {
-                ports.add_captured(&target.device, opened.tx, opened.refills)?;
+                ports.add_captured(&target.device, opened.tx, opened.fill_rings)?;
             }
             attached.push(Attached {
                 target: target.clone(),

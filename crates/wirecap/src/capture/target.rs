@@ -4,16 +4,16 @@ use std::sync::Arc;
 
 use super::builder::{CaptureBuilder, DEFAULT_CHUNKS, Engine, MAX_CELLS};
 use super::{Attachment, Reception};
+use crate::capture::source::DeviceName;
 use crate::device::{self, Device, DeviceCounters, DropSource, HardwareClock, RxMetadata, XdpSupport};
 use crate::error::{FilterChangeError, OpenError};
 use crate::filter::{Filter, FilterRequest};
 use crate::limits;
 use crate::packet::{self, Direction, Spread, Unplaced};
-use crate::pool::Geometry;
-use crate::refill::Refill;
 use crate::ring::Ring;
-use crate::source::DeviceName;
 use crate::steer::Steering;
+use crate::umem::fill::FillRing;
+use crate::umem::pool::Geometry;
 use crate::xdp;
 
 /// What a capture is to receive from one interface.
@@ -108,7 +108,7 @@ pub(super) struct Opened {
     pub(super) rings: Vec<Arc<dyn Ring>>,
     /// The tx rings of its queues, and the fill rings: if the capture forwards, with the engine `xdp`.
     pub(super) tx: Vec<xdp::PreparedTx>,
-    pub(super) refills: Vec<Arc<Refill>>,
+    pub(super) fill_rings: Vec<Arc<FillRing>>,
     pub(super) attachment: Attachment,
     pub(super) counters_at_start: Option<DeviceCounters>,
     /// Counts packets that no ring gets because their queue is not known.
@@ -208,14 +208,14 @@ impl CaptureBuilder {
         let packet = |why| (Engine::Packet, Some(why));
         let choice = device.choose_engine();
         match choice.engine {
-            device::Engine::Xdp(_) if self.wants_sent() => {
+            device::ChosenEngine::Xdp(_) if self.wants_sent() => {
                 packet("the engine xdp does not see what the host sends".to_owned())
             }
-            device::Engine::Xdp(_) if xdp::cell_bytes(device, self.chunk_cells).is_err() => {
+            device::ChosenEngine::Xdp(_) if xdp::cell_bytes(device, self.chunk_cells).is_err() => {
                 packet(format!("frames of its MTU, {}, do not fit a cell", device.mtu))
             }
-            device::Engine::Xdp(_) => (Engine::Xdp, Some(choice.why)),
-            device::Engine::Packet => packet(choice.why),
+            device::ChosenEngine::Xdp(_) => (Engine::Xdp, Some(choice.why)),
+            device::ChosenEngine::Packet => packet(choice.why),
         }
     }
 
@@ -288,7 +288,7 @@ impl CaptureBuilder {
                 Ok(Opened {
                     rings: opened.rings,
                     tx: opened.tx,
-                    refills: opened.refills,
+                    fill_rings: opened.fill_rings,
                     counters_at_start: opened.counters_at_start,
                     attachment: Attachment::Xdp(Box::new(opened.attachment)),
                     unplaced: None,
@@ -318,7 +318,7 @@ impl CaptureBuilder {
                 Ok(Opened {
                     rings: opened.rings,
                     tx: Vec::new(),
-                    refills: Vec::new(),
+                    fill_rings: Vec::new(),
                     counters_at_start: target.counters(),
                     attachment: Attachment::Packet(Box::new(opened.attachment)),
                     unplaced: opened.unplaced,

@@ -11,13 +11,14 @@ use std::ptr::NonNull;
 use std::slice;
 use std::sync::Arc;
 
-use crate::chunk::{GONE, Home, Origin, RingIdentity, RingName, Stamps};
-use crate::forward::{Homes, Sequence};
-use crate::fragments::CONTINUED;
-use crate::pool::Descriptor;
-use crate::recycle::CellList;
+use crate::forward::Sequence;
 use crate::sys::memory::Memory;
 use crate::time::Timestamp;
+use crate::umem::chunk::{CellOwner, GONE, Origin, RingIdentity, RingName, Stamps};
+use crate::umem::fragments::CONTINUED;
+use crate::umem::owners::Owners;
+use crate::umem::pool::Descriptor;
+use crate::umem::recycle::CellList;
 
 pub use drain::Drain;
 pub use resize::NoRoom;
@@ -66,13 +67,13 @@ enum Cells<'a> {
 /// A cell for a new packet.
 struct NewCell {
     cell: Cell<Descriptor>,
-    homes: Arc<Homes>,
+    owners: Arc<Owners>,
 }
 
 impl Drop for NewCell {
     fn drop(&mut self) {
         if self.cell.get().address != GONE {
-            self.homes.give_back(&[self.cell.get()]);
+            self.owners.give_back(&[self.cell.get()]);
         }
     }
 }
@@ -80,17 +81,21 @@ impl Drop for NewCell {
 /// The cells of a packet that outlives its chunk.
 struct Kept {
     cells: Box<[Cell<Descriptor>]>,
-    home: Arc<dyn Home>,
+    owner: Arc<dyn CellOwner>,
     ring: Arc<RingIdentity>,
-    /// What they come home in.
+    /// What they come back in.
     list: Option<Box<CellList>>,
 }
 
 impl Kept {
-    fn new(cells: impl Iterator<Item = Descriptor>, home: Arc<dyn Home>, ring: Arc<RingIdentity>) -> Self {
+    fn new(
+        cells: impl Iterator<Item = Descriptor>,
+        owner: Arc<dyn CellOwner>,
+        ring: Arc<RingIdentity>,
+    ) -> Self {
         let cells: Box<[_]> = cells.map(Cell::new).collect();
         let list = Some(CellList::with_capacity(cells.len()));
-        Self { cells, home, ring, list }
+        Self { cells, owner, ring, list }
     }
 }
 
@@ -99,7 +104,7 @@ impl Drop for Kept {
         let Some(mut list) = self.list.take() else { return };
         list.cells.extend(self.cells.iter().map(Cell::get).filter(|cell| cell.address != GONE));
         if !list.cells.is_empty() {
-            self.home.recycle(list);
+            self.owner.recycle(list);
         }
     }
 }
@@ -109,7 +114,7 @@ impl Drop for Kept {
 struct Copied(Memory);
 
 // SAFETY: the memory lives as long as the value, and one packet has it.
-unsafe impl Home for Copied {
+unsafe impl CellOwner for Copied {
     fn base(&self) -> NonNull<u8> {
         self.0.base()
     }
@@ -153,9 +158,9 @@ impl<'a> OutPacket<'a> {
     }
 
     /// A new packet in the cell at `address`, of which the last bytes from `address` on are its own.
-    pub(super) fn new(cell: Descriptor, homes: Arc<Homes>) -> OutPacket<'static> {
-        let base = homes.pool().memory().base();
-        let bytes = u64::from(homes.pool().geometry().cell_bytes);
+    pub(super) fn new(cell: Descriptor, owners: Arc<Owners>) -> OutPacket<'static> {
+        let base = owners.pool().memory().base();
+        let bytes = u64::from(owners.pool().geometry().cell_bytes);
         let lowest = cell.address & !(bytes - 1);
         let captured = Captured {
             address: cell.address,
@@ -164,7 +169,7 @@ impl<'a> OutPacket<'a> {
             cut_short: false,
             time: Some(None),
         };
-        let cells = Cells::New(NewCell { cell: Cell::new(cell), homes });
+        let cells = Cells::New(NewCell { cell: Cell::new(cell), owners });
         OutPacket { cells, base, lowest, highest: lowest + bytes, captured }
     }
 
@@ -294,11 +299,11 @@ impl<'a> OutPacket<'a> {
     pub fn detach(self) -> DetachedPacket {
         let Cells::Lent { cells, origin } = self.cells else { return DetachedPacket(self.into_static()) };
         let ring = Arc::clone(&origin.ring);
-        if origin.home.cell_bytes().is_none() {
+        if origin.owner.cell_bytes().is_none() {
             return DetachedPacket(self.copied(ring));
         }
         let given = cells.iter().map(|cell| cell.replace(Descriptor { address: GONE, ..cell.get() }));
-        let kept = Kept::new(given, Arc::clone(&origin.home), ring);
+        let kept = Kept::new(given, Arc::clone(&origin.owner), ring);
         let Self { base, lowest, highest, captured, .. } = self;
         DetachedPacket(OutPacket { cells: Cells::Kept(Box::new(kept)), base, lowest, highest, captured })
     }
@@ -361,7 +366,7 @@ impl fmt::Debug for OutPacket<'_> {
 #[derive(Debug)]
 pub struct DetachedPacket(OutPacket<'static>);
 
-// SAFETY: the packet borrows from no chunk: its cells are its own, their memory and their home are not tied to a
+// SAFETY: the packet borrows from no chunk: its cells are its own, their memory and their owner are not tied to a
 // thread.
 unsafe impl Send for DetachedPacket {}
 

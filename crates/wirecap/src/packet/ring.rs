@@ -7,16 +7,16 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use rustix::net::netdevice;
 
-use crate::chunk::{Chunk, RingIdentity};
 use crate::error::CaptureError;
 use crate::ledger::{Account, Drops};
 use crate::packet::blocks::{BadBlock, Blocks, Labels, OpenBlock};
 use crate::packet::steering::{self, Selection};
-use crate::pool::Geometry;
 use crate::ring::Ring;
 use crate::sieve::{Check, Sieve, UserFilter};
 use crate::sync::{Mutex, lock, try_lock};
 use crate::sys::packet::{PacketSocket, SocketFilter};
+use crate::umem::chunk::{Chunk, RingIdentity};
+use crate::umem::pool::Geometry;
 
 /// What is the same for all rings of an interface.
 #[derive(Debug, Clone, Copy)]

@@ -3,10 +3,10 @@
 use std::fmt;
 use std::time::Duration;
 
-use crate::chunk::Chunk;
 use crate::ledger::{Ledger, Mode, PortAccount};
 use crate::sim::{SimCapture, SimSettings, Violation};
-use crate::supply::Supply;
+use crate::umem::chunk::Chunk;
+use crate::umem::supply::Supply;
 
 /// A promise of the engine's that was found broken.
 #[derive(Debug, Clone, PartialEq, Eq)]

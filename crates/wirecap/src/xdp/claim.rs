@@ -20,10 +20,10 @@ use rustix::net::{
     SocketType, bind, connect, listen, sendmsg, socket_with,
 };
 
-use crate::chunk::RingName;
 use crate::device::Device;
 use crate::error::OpenError;
 use crate::sys::peer::listening_process;
+use crate::umem::chunk::RingName;
 use crate::xdp::system;
 
 /// Part of all names: processes of other versions with other rules have other names.

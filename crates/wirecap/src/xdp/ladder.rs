@@ -3,10 +3,10 @@
 use std::io;
 
 use crate::bpf::{self, BpfError, Link, Program};
-use crate::chunk::RingName;
 use crate::device::{Device, Rung, XdpMode};
 use crate::error::OpenError;
 use crate::sys::xdp::{BindMode, XdpSocket};
+use crate::umem::chunk::RingName;
 use crate::xdp::sizes::{ONE_CELL_MTU, cells_per_frame};
 
 /// How far down the ladder the interface's queues had to go.

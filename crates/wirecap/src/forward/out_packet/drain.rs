@@ -3,8 +3,8 @@
 use std::cell::Cell;
 
 use super::OutPacket;
-use crate::chunk::Origin;
-use crate::pool::Descriptor;
+use crate::umem::chunk::Origin;
+use crate::umem::pool::Descriptor;
 
 /// The packets of a chunk, to be sent or dropped one by one; from [`Chunk::drain`](crate::Chunk::drain). What is not
 /// asked for is recycled with the chunk.
@@ -25,11 +25,11 @@ impl<'a> Drain<'a> {
         fragmented: bool,
         origin: &'a Origin,
     ) -> Self {
-        let cell_bytes = origin.home.cell_bytes().map(u64::from);
+        let cell_bytes = origin.owner.cell_bytes().map(u64::from);
         Self { cells, packets, fragmented, origin, cell_bytes }
     }
 
-    /// The cells of what is left, if each is a packet by itself and may come home by itself, and where they come from.
+    /// The cells of what is left, if each is a packet by itself and may come back by itself, and where they come from.
     pub(in crate::forward) fn plain(&self) -> Option<(&'a [Cell<Descriptor>], &'a Origin)> {
         (!self.fragmented && self.cell_bytes.is_some()).then_some((self.cells, self.origin))
     }

@@ -1,0 +1,336 @@
+//! Which core a worker should sit on: near the one that serves its queue's interrupt.
+//!
+//! Fusco and Deri (IMC 2010, section 6) found that binding each thread to the core that handles its queue
+//! matters much, and left doing it automatically as future work. A packet is in the cache of the core
+//! that received it, and of the cores that share that core's last-level cache; but where the kernel
+//! copies packets, the receiving core itself is busy. So a worker goes to a free sibling if there is
+//! one, and else to that core.
+
+use std::collections::BTreeSet;
+use std::fmt;
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+
+use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
+
+use crate::umem::chunk::RingName;
+
+/// Where workers run.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub enum Pin {
+    /// Each near the core that serves the interrupt of its first home ring, where that can be found out.
+    Auto,
+    /// Wherever the scheduler puts them.
+    #[default]
+    Off,
+    /// Worker k on the k-th of these CPUs, beginning again where there are more workers.
+    List(Vec<u32>),
+}
+
+/// Where one worker runs, and why.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Placement {
+    /// The CPU; `None` if the scheduler is free to choose.
+    pub cpu: Option<u32>,
+    /// Why this one.
+    pub reason: String,
+}
+
+impl fmt::Display for Placement {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.cpu {
+            Some(cpu) => write!(f, "on CPU {cpu}: {}", self.reason),
+            None => write!(f, "not pinned: {}", self.reason),
+        }
+    }
+}
+
+/// Binds the calling thread to `cpu`.
+pub(crate) fn bind_thread(cpu: u32) -> io::Result<()> {
+    let mut set = CpuSet::new();
+    set.set(cpu as usize);
+    Ok(sched_setaffinity(None, &set)?)
+}
+
+/// Whether this process may run on `cpu`.
+pub(crate) fn may_run_on(cpu: u32) -> bool {
+    (cpu as usize) < CpuSet::MAX_CPU && sched_getaffinity(None).is_ok_and(|set| set.is_set(cpu as usize))
+}
+
+/// The machine as /proc and /sys show it.
+#[derive(Debug)]
+pub(crate) struct Machine {
+    root: PathBuf,
+}
+
+impl Machine {
+    pub(crate) fn this() -> Self {
+        Self::at("/")
+    }
+
+    /// The machine whose /proc and /sys were recorded below `root`.
+    pub(crate) fn at(root: impl Into<PathBuf>) -> Self {
+        Self { root: root.into() }
+    }
+
+    /// Places workers by the first home ring of each.
+    pub(crate) fn place(&self, pin: &Pin, first_rings: &[RingName]) -> Vec<Placement> {
+        match pin {
+            Pin::Off => first_rings.iter().map(|_| left_alone("pinning is off")).collect(),
+            Pin::List(cpus) if cpus.is_empty() => {
+                first_rings.iter().map(|_| left_alone("no CPU was named")).collect()
+            }
+            Pin::List(cpus) => {
+                let chosen = |&cpu: &u32| Placement { cpu: Some(cpu), reason: "as was asked for".to_owned() };
+                cpus.iter().cycle().take(first_rings.len()).map(chosen).collect()
+            }
+            Pin::Auto => self.place_near_interrupts(first_rings),
+        }
+    }
+
+    fn place_near_interrupts(&self, first_rings: &[RingName]) -> Vec<Placement> {
+        let interrupt_cpus: Vec<Option<u32>> =
+            first_rings.iter().map(|ring| self.interrupt_cpu(ring)).collect();
+        // No worker goes where another queue's packets are received.
+        let mut taken: BTreeSet<u32> = interrupt_cpus.iter().copied().flatten().collect();
+        let mut beside_interrupts = BTreeSet::new();
+        let place = |(ring, interrupt_cpu): (&RingName, &Option<u32>)| {
+            let Some(interrupt_cpu) = *interrupt_cpu else {
+                return left_alone(&format!("{ring} has no interrupt of its own on a single CPU"));
+            };
+            let siblings = self.cache_siblings(interrupt_cpu);
+            let (cpu, reason) = match siblings.iter().find(|cpu| !taken.contains(cpu)) {
+                Some(&sibling) => {
+                    (sibling, format!("it shares a cache with CPU {interrupt_cpu}, which receives {ring}"))
+                }
+                None if beside_interrupts.insert(interrupt_cpu) => {
+                    (interrupt_cpu, format!("it receives {ring}, and no CPU that shares its cache is free"))
+                }
+                // One of several rings that are received there.
+                None => {
+                    return left_alone(&format!("no CPU that shares a cache with that of {ring} is free"));
+                }
+            };
+            taken.insert(cpu);
+            Placement { cpu: Some(cpu), reason }
+        };
+        first_rings.iter().zip(&interrupt_cpus).map(place).collect()
+    }
+
+    /// The CPU that serves the ring's interrupt, if that is one.
+    fn interrupt_cpu(&self, ring: &RingName) -> Option<u32> {
+        let interrupt = self.interrupt_of(ring)?;
+        let folder = self.path(&format!("proc/irq/{interrupt}"));
+        // The effective affinity is the one CPU that the interrupt controller chose of the allowed ones.
+        let cpus = ["effective_affinity_list", "smp_affinity_list"]
+            .iter()
+            .find_map(|file| parse_cpu_list(&fs::read_to_string(folder.join(file)).ok()?))?;
+        match cpus[..] {
+            [cpu] => Some(cpu),
+            _ => None,
+        }
+    }
+
+    /// The number of the ring's interrupt. Drivers name them after the interface, or are found by the
+    /// device's list of interrupts: `eth0-TxRx-3`, `eth0-rx-3`, `i40e-eth0-TxRx-3`, `mlx5_comp3@pci:...`,
+    /// `virtio0-input.3`.
+    fn interrupt_of(&self, ring: &RingName) -> Option<u32> {
+        let table = fs::read_to_string(self.path("proc/interrupts")).ok()?;
+        let of_device = self.device_interrupts(&ring.interface);
+        let named_after_it = |action: &str| {
+            action.split(|c: char| !c.is_ascii_alphanumeric() && c != '_').any(|word| word == ring.interface)
+        };
+        table.lines().skip(1).find_map(|line| {
+            let (number, rest) = line.trim_start().split_once(':')?;
+            let number: u32 = number.parse().ok()?;
+            let action = rest.split_whitespace().last()?;
+            let is_its = named_after_it(action) || of_device.contains(&number);
+            (is_its && receive_queue(action) == Some(ring.queue)).then_some(number)
+        })
+    }
+
+    /// The interrupts of the interface's device; those of a virtio device are its parent's.
+    fn device_interrupts(&self, interface: &str) -> BTreeSet<u32> {
+        let device = self.path(&format!("sys/class/net/{interface}/device"));
+        let folders = [device.join("msi_irqs"), device.join("../msi_irqs")];
+        let entries = folders.iter().filter_map(|folder| fs::read_dir(folder).ok()).flatten().flatten();
+        entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok()).collect()
+    }
+
+    /// The CPUs that share the last-level cache of `cpu` and its NUMA node, without itself.
+    fn cache_siblings(&self, cpu: u32) -> Vec<u32> {
+        let caches = self.path(&format!("sys/devices/system/cpu/cpu{cpu}/cache"));
+        let read =
+            |index: u32, file: &str| fs::read_to_string(caches.join(format!("index{index}/{file}"))).ok();
+        let last_level = (0..8).filter_map(|index| {
+            let level: u32 = read(index, "level")?.trim().parse().ok()?;
+            Some((level, parse_cpu_list(&read(index, "shared_cpu_list")?)?))
+        });
+        let sharing = last_level.max_by_key(|(level, _)| *level).map(|(_, cpus)| cpus).unwrap_or_default();
+        let node = self.node_of(cpu);
+        sharing.into_iter().filter(|&other| other != cpu && self.node_of(other) == node).collect()
+    }
+
+    fn node_of(&self, cpu: u32) -> Option<u32> {
+        let folder = self.path(&format!("sys/devices/system/cpu/cpu{cpu}"));
+        let entries = fs::read_dir(folder).ok()?.flatten();
+        entries.filter_map(|entry| entry.file_name().to_str()?.strip_prefix("node")?.parse().ok()).next()
+    }
+
+    fn path(&self, below: &str) -> PathBuf {
+        Path::new(&self.root).join(below)
+    }
+}
+
+fn left_alone(reason: &str) -> Placement {
+    Placement { cpu: None, reason: reason.to_owned() }
+}
+
+/// The receive queue that an interrupt's name tells; none for those of transmit queues and of anything
+/// else.
+fn receive_queue(action: &str) -> Option<u32> {
+    let name = action.split_once('@').map_or(action, |(name, _)| name);
+    let digits = name.trim_end_matches(|c: char| c.is_ascii_digit()).len();
+    let (kind, queue) = name.split_at(digits);
+    let kind = kind.to_ascii_lowercase();
+    let receives = ["txrx-", "rx-", "input.", "comp", "-"].iter().any(|word| kind.ends_with(word));
+    let sends_only = kind.ends_with("-tx-") || kind.ends_with("output.");
+    (receives && !sends_only).then(|| queue.parse().ok()).flatten()
+}
+
+/// `0-3,8`, as the kernel writes lists of CPUs.
+fn parse_cpu_list(text: &str) -> Option<Vec<u32>> {
+    let mut cpus = Vec::new();
+    for part in text.trim().split(',') {
+        let (first, last) = part.split_once('-').unwrap_or((part, part));
+        let (first, last): (u32, u32) = (first.trim().parse().ok()?, last.trim().parse().ok()?);
+        cpus.extend(first..=last.min(first.saturating_add(8191)));
+    }
+    Some(cpus)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A recorded machine: eight CPUs in two NUMA nodes, each with one last-level cache.
+    struct Recorded {
+        folder: tempfile::TempDir,
+    }
+
+    impl Recorded {
+        fn new(interrupts: &str) -> Self {
+            let recorded = Self { folder: tempfile::tempdir().unwrap() };
+            let heading = "            CPU0       CPU1\n";
+            recorded.write("proc/interrupts", &format!("{heading}{interrupts}"));
+            for cpu in 0..8 {
+                let (node, shared) = if cpu < 4 { (0, "0-3") } else { (1, "4-7") };
+                let place = format!("sys/devices/system/cpu/cpu{cpu}");
+                recorded.write(&format!("{place}/cache/index0/level"), "1\n");
+                recorded.write(&format!("{place}/cache/index0/shared_cpu_list"), &format!("{cpu}\n"));
+                recorded.write(&format!("{place}/cache/index3/level"), "3\n");
+                recorded.write(&format!("{place}/cache/index3/shared_cpu_list"), &format!("{shared}\n"));
+                recorded.write(&format!("{place}/node{node}/cpulist"), shared);
+            }
+            recorded
+        }
+
+        fn write(&self, path: &str, text: &str) {
+            let path = self.folder.path().join(path);
+            fs::create_dir_all(path.parent().unwrap()).unwrap();
+            fs::write(path, text).unwrap();
+        }
+
+        fn interrupt_on(&self, interrupt: u32, cpus: &str) {
+            self.write(&format!("proc/irq/{interrupt}/effective_affinity_list"), cpus);
+        }
+
+        fn place(&self, queues: std::ops::Range<u32>) -> Vec<Placement> {
+            let ring = |queue| RingName::of_queue("eth0", queue);
+            let rings: Vec<RingName> = queues.map(ring).collect();
+            Machine::at(self.folder.path()).place(&Pin::Auto, &rings)
+        }
+    }
+
+    const IXGBE: &str = "\
+ 40:        1        2   PCI-MSI 1-edge      eth0-TxRx-0
+ 41:        1        2   PCI-MSI 2-edge      eth0-TxRx-1
+ 42:        1        2   PCI-MSI 3-edge      eth0
+ 43:        1        2   PCI-MSI 4-edge      eth01-TxRx-0
+NMI:        0        0   Non-maskable interrupts
+";
+
+    #[test]
+    fn a_worker_goes_beside_the_core_that_receives_its_queue() {
+        let machine = Recorded::new(IXGBE);
+        machine.interrupt_on(40, "0\n");
+        machine.interrupt_on(41, "5\n");
+        let cpus: Vec<Option<u32>> = machine.place(0..2).iter().map(|placement| placement.cpu).collect();
+        assert_eq!(cpus, [Some(1), Some(4)]);
+    }
+
+    #[test]
+    fn workers_do_not_share_a_core_and_stay_with_their_queue_where_none_is_free() {
+        let interrupts: String = (0..4)
+            .map(|queue| format!(" 4{queue}:   1  PCI-MSI  mlx5_comp{queue}@pci:0000:3b:00.0\n"))
+            .collect();
+        let machine = Recorded::new(&interrupts);
+        (0..4).for_each(|queue| {
+            machine.interrupt_on(40 + queue, &queue.to_string());
+            machine.write(&format!("sys/class/net/eth0/device/msi_irqs/4{queue}"), "msix");
+        });
+        let placements = machine.place(0..4);
+        let cpus: Vec<Option<u32>> = placements.iter().map(|placement| placement.cpu).collect();
+        assert_eq!(cpus, [Some(0), Some(1), Some(2), Some(3)]);
+        assert!(placements[0].to_string().contains("no CPU that shares its cache is free"));
+    }
+
+    #[test]
+    fn workers_of_one_queue_do_not_crowd_on_its_core() {
+        let machine = Recorded::new(IXGBE);
+        machine.interrupt_on(40, "0\n");
+        let ring = |part| RingName { part: Some(part), ..RingName::of_queue("eth0", 0) };
+        let rings: Vec<RingName> = (0..6).map(ring).collect();
+        let placements = Machine::at(machine.folder.path()).place(&Pin::Auto, &rings);
+        let cpus: Vec<Option<u32>> = placements.iter().map(|placement| placement.cpu).collect();
+        assert_eq!(cpus, [Some(1), Some(2), Some(3), Some(0), None, None]);
+    }
+
+    #[test]
+    fn a_queue_without_an_interrupt_of_its_own_leaves_its_worker_alone() {
+        let machine = Recorded::new(IXGBE);
+        machine.interrupt_on(40, "0-7\n");
+        for placement in machine.place(0..3) {
+            assert_eq!(placement.cpu, None, "{placement}");
+        }
+    }
+
+    #[test]
+    fn interrupts_tell_their_receive_queues() {
+        let queues = [
+            ("eth0-TxRx-12", Some(12)),
+            ("i40e-eth0-TxRx-3", Some(3)),
+            ("eth0-rx-2", Some(2)),
+            ("eth0-tx-2", None),
+            ("virtio1-input.7", Some(7)),
+            ("virtio1-output.7", None),
+            ("mlx5_comp5@pci:0000:3b:00.0", Some(5)),
+            ("ens5-4", Some(4)),
+            ("eth0", None),
+        ];
+        for (action, queue) in queues {
+            assert_eq!(receive_queue(action), queue, "{action}");
+        }
+    }
+
+    #[test]
+    fn a_list_is_dealt_out_in_turn() {
+        let ring = |queue| RingName::of_queue("eth0", queue);
+        let placements = Machine::this().place(&Pin::List(vec![3, 1]), &[ring(0), ring(1), ring(2)]);
+        assert_eq!(
+            placements.iter().map(|placement| placement.cpu).collect::<Vec<_>>(),
+            [Some(3), Some(1), Some(3)]
+        );
+    }
+}

@@ -1,0 +1,152 @@
+//! What a capture reads: interfaces, or receive queues of them by name (virtual capture devices, as
+//! Fusco and Deri have them: `eth1@2`), each with settings of its own.
+
+use std::str::FromStr;
+
+use crate::device::Device;
+use crate::error::OpenError;
+use crate::filter::FilterRequest;
+use crate::umem::chunk::RingName;
+
+/// What a capture reads from: an interface (`eth0`: all its receive queues) or receive queues of it (`eth0@2`,
+/// `eth0@0-3`, `eth0@0,2`), with settings of its own. A name by itself is one without any.
+///
+/// ```no_run
+/// use wirecap::{Capture, Source};
+///
+/// let headers = Source::new("eth0").snap_len(96);
+/// let capture = Capture::on(headers).and("eth1@0-3").open()?;
+/// # Ok::<(), wirecap::OpenError>(())
+/// ```
+#[derive(Debug, Clone)]
+pub struct Source {
+    pub(crate) device: String,
+    pub(crate) settings: SourceSettings,
+}
+
+/// What may differ from source to source of a capture. What is not set is as for the whole capture.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct SourceSettings {
+    /// Bytes kept of each packet.
+    pub(crate) snap_len: Option<u32>,
+    /// Which packets are wanted.
+    pub(crate) filter: Option<FilterRequest>,
+}
+
+impl Source {
+    /// The interface or the receive queues of this name.
+    pub fn new(device: impl Into<String>) -> Self {
+        Self { device: device.into(), settings: SourceSettings::default() }
+    }
+
+    /// Bytes kept of each of its packets, in place of what [`CaptureBuilder::snap_len`] says.
+    ///
+    /// [`CaptureBuilder::snap_len`]: crate::CaptureBuilder::snap_len
+    pub fn snap_len(mut self, bytes: u32) -> Self {
+        self.settings.snap_len = Some(bytes);
+        self
+    }
+
+    /// Which of its packets are wanted, in place of what [`CaptureBuilder::filter`] says.
+    ///
+    /// [`CaptureBuilder::filter`]: crate::CaptureBuilder::filter
+    pub fn filter(mut self, filter: impl Into<FilterRequest>) -> Self {
+        self.settings.filter = Some(filter.into());
+        self
+    }
+}
+
+impl<T: Into<String>> From<T> for Source {
+    fn from(device: T) -> Self {
+        Self::new(device)
+    }
+}
+
+/// The parts of a source's name.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct DeviceName {
+    pub(crate) interface: String,
+    /// In ascending order, each once; `None` for all.
+    queues: Option<Vec<u32>>,
+}
+
+/// No driver has more; it keeps `eth0@0-4294967295` from filling the memory.
+const QUEUE_COUNT_MAX: u32 = 4096;
+
+impl FromStr for DeviceName {
+    type Err = OpenError;
+
+    fn from_str(name: &str) -> Result<Self, OpenError> {
+        let bad = || OpenError::BadDeviceName { name: name.to_owned() };
+        let (interface, queues) = match name.split_once('@') {
+            None => (name, None),
+            Some((interface, queues)) => (interface, Some(parse_queues(queues).ok_or_else(bad)?)),
+        };
+        if interface.is_empty() {
+            return Err(bad());
+        }
+        Ok(Self { interface: interface.to_owned(), queues })
+    }
+}
+
+/// `2`, `0-3`, `0,2`, `0-1,4`.
+fn parse_queues(list: &str) -> Option<Vec<u32>> {
+    let mut queues = Vec::new();
+    for part in list.split(',') {
+        let (first, last) = part.split_once('-').unwrap_or((part, part));
+        let (first, last): (u32, u32) = (first.parse().ok()?, last.parse().ok()?);
+        if first > last || last >= QUEUE_COUNT_MAX {
+            return None;
+        }
+        queues.extend(first..=last);
+    }
+    queues.sort_unstable();
+    queues.dedup();
+    Some(queues)
+}
+
+impl DeviceName {
+    /// Whether the interface is meant as a whole.
+    pub(crate) fn is_whole(&self) -> bool {
+        self.queues.is_none()
+    }
+
+    /// The queues of `device` that are meant.
+    ///
+    /// # Errors
+    ///
+    /// [`OpenError::NoSuchQueue`] for one that it has not got.
+    pub(crate) fn queues_of(&self, device: &Device) -> Result<Vec<u32>, OpenError> {
+        let Some(queues) = &self.queues else { return Ok((0..device.rx_queues).collect()) };
+        match queues.iter().find(|queue| **queue >= device.rx_queues) {
+            None => Ok(queues.clone()),
+            Some(&queue) => Err(OpenError::NoSuchQueue {
+                ring: RingName::of_queue(&device.name, queue),
+                queues: device.rx_queues,
+            }),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_source_may_name_queues() {
+        let queues = |name: &str| name.parse::<DeviceName>().unwrap().queues;
+        assert_eq!(queues("eth0"), None);
+        assert_eq!(queues("eth0@2"), Some(vec![2]));
+        assert_eq!(queues("eth0@0-3"), Some(vec![0, 1, 2, 3]));
+        assert_eq!(queues("eth0@2,0,2"), Some(vec![0, 2]));
+        assert_eq!(queues("eth0@4,0-1"), Some(vec![0, 1, 4]));
+    }
+
+    #[test]
+    fn names_that_mean_nothing_are_refused() {
+        for bad in ["", "@0", "eth0@", "eth0@x", "eth0@-1", "eth0@3-1", "eth0@0,", "eth0@0-4294967295"] {
+            let error = bad.parse::<DeviceName>().unwrap_err();
+            assert!(matches!(error, OpenError::BadDeviceName { .. }), "{bad} was taken");
+        }
+    }
+}
