@@ -3,7 +3,7 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -eu -o pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help build demo picture test clients check bench lab install pcap install-pcap install-pcap-system uninstall-pcap c install-c uninstall-c stage-c deps-build deps-demo deps-test deps-bench deps-lab deps-dpdk test-sim test-model test-miri
+.PHONY: help build demo picture test clients check bench instructions lab install pcap install-pcap install-pcap-system uninstall-pcap c install-c uninstall-c stage-c deps-build deps-demo deps-test deps-bench deps-lab deps-dpdk test-sim test-model test-miri
 
 # What talks to the kernel runs as root; what compiles does not.
 SUDO := $(shell [ "$$(id -u)" = 0 ] || echo sudo -E)
@@ -67,6 +67,9 @@ check: deps-build ## Format, lints and documentation, warnings denied
 
 bench: build deps-bench ## Measures wirecap beside its rivals, as ratios
 	cargo bench --workspace --locked
+
+instructions: deps-bench ## Counts instructions per packet without a kernel, and fails where they exceed the committed baseline
+	cargo bench --locked -p wirecap-cli --bench instructions -- --check
 
 lab: build deps-lab ## Runs the lab on this machine, beside the tools that people use otherwise: minutes
 	$(SUDO) $(WIRECAP) lab report --quick

@@ -18,6 +18,8 @@ mod find;
 mod forward;
 mod group;
 mod handle;
+#[doc(hidden)]
+pub mod harness;
 mod live;
 mod pollable;
 mod read;
