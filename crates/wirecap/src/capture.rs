@@ -9,12 +9,12 @@ pub(crate) mod keeper;
 mod raw;
 pub(crate) mod source;
 mod target;
+pub(crate) mod waiting;
 pub(crate) mod worker;
 
 use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use crate::capture::affinity::{Machine, Pin, Placement};
@@ -59,7 +59,6 @@ pub(crate) struct Shared {
     pub(crate) group: Group,
     /// The ports, if the capture forwards.
     exchange: Option<Arc<Exchange>>,
-    pub(crate) ending: AtomicBool,
     bells: Vec<Arc<OwnedFd>>,
     started: Instant,
     running: Mutex<Running>,
@@ -138,7 +137,6 @@ impl Shared {
         let attachments = running.interfaces.iter_mut().filter_map(|interface| interface.attachment.take());
         attachments.for_each(Attachment::detach);
         drop(running);
-        self.ending.store(true, Ordering::SeqCst);
         self.group.end();
         self.wake_all();
     }
@@ -195,7 +193,6 @@ impl Capture {
             bells: alarms.iter().map(Alarm::bell).collect(),
             group,
             exchange,
-            ending: AtomicBool::new(false),
             started: Instant::now(),
             running: Mutex::new(running),
         });

@@ -18,7 +18,7 @@ pub enum Mode {
     /// Every worker reads its own rings: `B-(M,R)`.
     Basic,
     /// A ring whose backlog exceeds the threshold T, a share of its pool between 0 and 1, is also read by
-    /// idle workers of its buddy group: `A-(M,R,T)`.
+    /// the workers of its buddy group whose own rings are below it: `A-(M,R,T)`.
     Advanced(f64),
 }
 

@@ -34,12 +34,10 @@
 //! What was captured can be changed and sent through another interface, without being copied either:
 //! [`CaptureBuilder::forwarding`], [`Chunk::drain`], [`Port`].
 
-pub mod bpf;
 mod capture;
 pub mod device;
 mod error;
 mod file;
-pub mod filter;
 mod forward;
 mod group;
 mod kernel_ring;
@@ -51,6 +49,7 @@ mod packet;
 mod reorder;
 mod ring;
 mod sieve;
+#[cfg(any(test, feature = "sim"))]
 pub mod sim;
 mod steer;
 mod sync;
@@ -68,6 +67,7 @@ pub use capture::{Engine, Interface, Reception, Stopper};
 pub use device::Rung;
 pub use error::{CaptureError, FilterChangeError, OpenError};
 pub use forward::{DetachedPacket, Drain, NoRoom, OutPacket, Port, PortError, TxQueue};
+pub use group::guarantee::Guarantee;
 pub use ledger::{Account, Drops, Ledger, Mode, PortAccount, PortDrops, PortLedger, RingLedger};
 pub use names::{Holder, RingName};
 pub use numbers::grouped;
@@ -78,4 +78,6 @@ pub use time::{Timestamp, Timestamps};
 pub use umem::chunk::{Chunk, Fragments, Head, Packet, Packets};
 pub use umem::pool::Geometry;
 pub use warning::Warning;
+pub use wirecap_filter as filter;
+pub use wirecap_filter::bpf;
 pub use wirecap_savefile as savefile;

@@ -49,16 +49,18 @@ mod tests;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
+pub use crate::group::policy::{Next, Policy};
 pub use arrivals::Arrivals;
 pub use audit::BrokenPromise;
 pub use kernel::{Fate, Fault, SimKernel, Violation};
 pub use random::Random;
 pub use simulation::{
-    Mishap, Outcome, Sample, Service, Sharing, Simulation, SimulationConfig, Waiting, WorkerOutcome,
+    Mishap, Outcome, Sample, Service, Sharing, Simulation, SimulationConfig, WorkerOutcome,
 };
 pub use transmitter::{LinkState, SentPacket, SimTransmitter};
 
 use crate::capture::keeper;
+use crate::capture::waiting::{Wait, Waiting};
 use crate::error::CaptureError;
 use crate::forward::{Exchange, Outlet, Port, PortShared, Sequence, TxOutlet};
 use crate::group::{Asked, Group};
@@ -90,6 +92,8 @@ pub struct SimSettings {
     pub geometry: Geometry,
     /// Whether and how workers help each other.
     pub mode: Mode,
+    /// How they choose whom to help.
+    pub policy: Policy,
     /// How long a worker may be away until its buddies take everything from its rings.
     pub stuck_after: Duration,
     /// N: how many free cells a driver takes from the fill ring ahead of the packets.
@@ -119,6 +123,7 @@ impl Default for SimSettings {
             workers: 1,
             geometry: Geometry { chunk_cells: 16, chunks: 16, cell_bytes: 128 },
             mode: Mode::Basic,
+            policy: Policy::default(),
             stuck_after: Duration::from_secs(1),
             descriptors: 64,
             rx_slots: None,
@@ -159,14 +164,14 @@ pub struct SimCapture {
     transmitters: Vec<Arc<SimTransmitter>>,
 }
 
-/// One worker of a [`SimCapture`]. It does not wait: what it does when there is nothing to do is the
-/// caller's decision. A worker that is dropped is gone.
+/// One worker of a [`SimCapture`]. It does not wait: a [`Simulation`] plays how it does, by the engine's own policy. A
+/// worker that is dropped is gone.
 #[derive(Debug)]
 pub struct SimWorker {
     group: Arc<Group>,
     exchange: Option<Arc<Exchange>>,
     index: usize,
-    turn: usize,
+    waiting: Waiting,
 }
 
 /// What a worker got when it asked for a chunk.
@@ -176,8 +181,8 @@ pub enum Answer {
     Chunk {
         /// The chunk.
         chunk: Chunk,
-        /// The worker that is to be woken, because its help is wanted.
-        wake: Option<usize>,
+        /// The workers that are to be woken, because help is needed.
+        wake: Vec<usize>,
     },
     /// Nothing now.
     Nothing,
@@ -213,7 +218,8 @@ impl SimCapture {
         let (rings, kernels): (Vec<_>, Vec<_>) =
             opened.into_iter().map(|Opened { ring, kernel, .. }| (ring, kernel)).unzip();
         let members = rings.iter().cloned().map(disguise).collect();
-        let group = Group::new(members, settings.workers, settings.mode, settings.stuck_after);
+        let group = Group::new(members, settings.workers, settings.mode, settings.stuck_after)
+            .with_policy(settings.policy);
         let (group, geometry) = (Arc::new(group), settings.geometry);
         Self { group, rings, kernels, geometry, stock, exchange, transmitters }
     }
@@ -236,7 +242,8 @@ impl SimCapture {
     /// The worker of number `index`.
     pub fn worker(&self, index: usize) -> SimWorker {
         assert!(index < self.group.workers(), "there are {} workers", self.group.workers());
-        SimWorker { group: Arc::clone(&self.group), exchange: self.exchange.clone(), index, turn: 0 }
+        let (group, exchange) = (Arc::clone(&self.group), self.exchange.clone());
+        SimWorker { waiting: Waiting::new(&group, index), group, exchange, index }
     }
 
     /// The kernel's half of ring `ring`.
@@ -341,27 +348,25 @@ impl SimWorker {
         if let Some(exchange) = &self.exchange {
             exchange.tend();
         }
-        Ok(match self.group.ask(self.index, &mut self.turn, || now.as_nanos() as u64)? {
-            Asked::Chunk { chunk, wake } => Answer::Chunk { chunk, wake },
+        Ok(match self.waiting.ask(&self.group, || now.as_nanos() as u64)? {
+            Asked::Chunk { chunk, calls } => {
+                let wake = (0..calls).map_while(|_| self.group.next_sleeper(self.index)).collect();
+                Answer::Chunk { chunk, wake }
+            }
             Asked::Nothing => Answer::Nothing,
             Asked::Ended => Answer::Ended,
         })
     }
 
-    /// Says that the worker is about to sleep and may be woken. Whether it may: not if meanwhile there
-    /// is something to do.
-    pub fn fall_asleep(&mut self, now: Duration) -> bool {
-        self.group.set_asleep(self.index, true);
-        let quiet = self.group.is_quiet(self.index, || now.as_nanos() as u64);
-        if !quiet {
-            self.wake_up();
-        }
-        quiet
+    /// How it rests before it asks for the next chunk, if it does.
+    fn begin(&mut self, now: Duration) -> Option<Wait> {
+        self.waiting.begin(&self.group, || now.as_nanos() as u64)
     }
 
-    /// Says that the worker sleeps no more.
-    pub fn wake_up(&mut self) {
-        self.group.set_asleep(self.index, false);
+    /// How it waits after it asked in vain.
+    fn idle(&mut self, now: Duration) -> Wait {
+        let lags = self.exchange.as_ref().is_some_and(|exchange| exchange.is_busy());
+        self.waiting.idle(&self.group, || now.as_nanos() as u64, lags)
     }
 }
 

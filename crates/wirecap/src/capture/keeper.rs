@@ -10,7 +10,7 @@ use std::sync::{Arc, Weak};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
-use crate::capture::worker::PACKET_TIME;
+use crate::capture::waiting::PACKET_TIME;
 use crate::forward::Exchange;
 use crate::ring::Ring;
 

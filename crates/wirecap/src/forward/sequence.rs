@@ -110,6 +110,7 @@ impl Sequence {
     }
 
     /// Cells of packets that wait.
+    #[cfg(any(test, feature = "sim"))]
     pub(crate) fn parked_cells(&self) -> usize {
         let state = lock(&self.state);
         state.slots.iter().flat_map(|slot| &slot.parked).map(|parked| parked.batch.cells.len()).sum()

@@ -228,6 +228,7 @@ impl FillRing {
     }
 
     /// How many free cells are not posted.
+    #[cfg(any(test, feature = "sim"))]
     pub(crate) fn idle_cells(&self) -> usize {
         lock(&self.side).idle.len()
     }

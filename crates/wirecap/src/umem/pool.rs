@@ -46,6 +46,7 @@ impl Pool {
     }
 
     /// Takes the cells from the heap: for a kernel that is simulated.
+    #[cfg(any(test, feature = "sim"))]
     pub(crate) fn on_heap(geometry: Geometry) -> Self {
         Self::of(Memory::on_heap(geometry.pool_bytes()), geometry)
     }
@@ -84,6 +85,7 @@ impl Pool {
     }
 
     /// The bytes that a simulated kernel sends.
+    #[cfg(any(test, feature = "sim"))]
     pub(crate) fn bytes_of(&self, cell: &Descriptor) -> &[u8] {
         if !self.holds(cell, 0) {
             return &[];
