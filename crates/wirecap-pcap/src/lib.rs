@@ -14,6 +14,7 @@ mod activate;
 mod control;
 mod data;
 mod failure;
+mod filter_slot;
 mod find;
 mod forward;
 mod group;
@@ -21,6 +22,7 @@ mod handle;
 #[doc(hidden)]
 pub mod harness;
 mod live;
+mod opening;
 mod pollable;
 mod read;
 mod real;
