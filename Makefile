@@ -62,6 +62,7 @@ test-miri: deps-build
 check: deps-build ## Format, lints and documentation, warnings denied
 	cargo fmt --all --check
 	cargo clippy --workspace --all-targets --locked -- -D warnings
+	cargo clippy --locked -p wirecap -- -D warnings # as users build it: without the simulator
 	RUSTDOCFLAGS="-D warnings" cargo doc --workspace --no-deps --locked
 
 bench: build deps-bench ## Measures wirecap beside its rivals, as ratios

@@ -9,12 +9,12 @@ pub(crate) mod keeper;
 mod raw;
 pub(crate) mod source;
 mod target;
+pub(crate) mod waiting;
 pub(crate) mod worker;
 
 use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use crate::capture::affinity::{Machine, Pin, Placement};
@@ -27,10 +27,10 @@ use crate::file::FileRing;
 use crate::forward::Exchange;
 use crate::group::Group;
 use crate::ledger::{Ledger, RingLedger};
+use crate::names::RingName;
 use crate::packet::{self, Unplaced};
 use crate::ring::Ring;
 use crate::sync::{Mutex, lock};
-use crate::umem::chunk::RingName;
 use crate::umem::pool::Geometry;
 use crate::warning::Warning;
 use crate::xdp;
@@ -59,7 +59,6 @@ pub(crate) struct Shared {
     pub(crate) group: Group,
     /// The ports, if the capture forwards.
     exchange: Option<Arc<Exchange>>,
-    pub(crate) ending: AtomicBool,
     bells: Vec<Arc<OwnedFd>>,
     started: Instant,
     running: Mutex<Running>,
@@ -138,7 +137,6 @@ impl Shared {
         let attachments = running.interfaces.iter_mut().filter_map(|interface| interface.attachment.take());
         attachments.for_each(Attachment::detach);
         drop(running);
-        self.ending.store(true, Ordering::SeqCst);
         self.group.end();
         self.wake_all();
     }
@@ -195,7 +193,6 @@ impl Capture {
             bells: alarms.iter().map(Alarm::bell).collect(),
             group,
             exchange,
-            ending: AtomicBool::new(false),
             started: Instant::now(),
             running: Mutex::new(running),
         });
@@ -205,7 +202,7 @@ impl Capture {
         };
         let workers = Mutex::new(alarms.into_iter().zip(&placements).enumerate().map(worker).collect());
         let keeper = shared.group.unattended().map(|posted| {
-            Keeper::start(shared.group.rings(), keeper::period(posted))
+            Keeper::start(shared.group.rings(), shared.exchange(), keeper::period(posted))
                 .map_err(|source| OpenError::System { action: "start a thread".to_owned(), source })
         });
         let keeper = keeper.transpose()?;
@@ -214,6 +211,7 @@ impl Capture {
     }
 
     /// A capture over rings that were opened elsewhere, on no interface.
+    #[cfg(any(test, feature = "sim"))]
     pub(crate) fn over(
         group: Group,
         exchange: Option<Arc<Exchange>>,
@@ -274,7 +272,7 @@ impl Capture {
 
     /// The configuration in the paper's notation: `B-(256,512)`.
     pub fn mode(&self) -> String {
-        self.shared.group.mode().notation(&self.geometry)
+        self.shared.group.mode().notation(self.geometry.chunk_cells, self.geometry.chunks)
     }
 
     /// How many packets wait in each ring, in the order of [`rings`](Self::rings): a snapshot. With the

@@ -8,9 +8,8 @@ use std::path::PathBuf;
 use crate::bpf::BpfError;
 use crate::device::{DeviceError, Reason};
 use crate::filter::{FilterError, Unsupported};
+use crate::names::{Holder, RingName};
 use crate::savefile::ReadError;
-use crate::umem::chunk::RingName;
-use crate::xdp::Holder;
 
 /// Why a capture could not be opened.
 #[derive(Debug)]

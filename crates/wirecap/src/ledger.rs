@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use serde::Serialize;
 
-use crate::umem::pool::Geometry;
+use crate::numbers::grouped;
 use crate::warning::Warning;
 
 /// How the rings of a capture share their load, written as the paper writes it.
@@ -18,14 +18,13 @@ pub enum Mode {
     /// Every worker reads its own rings: `B-(M,R)`.
     Basic,
     /// A ring whose backlog exceeds the threshold T, a share of its pool between 0 and 1, is also read by
-    /// idle workers of its buddy group: `A-(M,R,T)`.
+    /// the workers of its buddy group whose own rings are below it: `A-(M,R,T)`.
     Advanced(f64),
 }
 
 impl Mode {
-    /// The configuration's name in the paper's notation: `B-(256,500)`, `A-(256,500,60)`.
-    pub fn notation(&self, geometry: &Geometry) -> String {
-        let (m, r) = (geometry.chunk_cells, geometry.chunks);
+    /// The name of the configuration with M cells per chunk and R chunks per pool, in the paper's notation: `B-(256,500)`, `A-(256,500,60)`.
+    pub fn notation(&self, m: u32, r: u32) -> String {
         match self {
             Self::Basic => format!("B-({m},{r})"),
             Self::Advanced(threshold) => format!("A-({m},{r},{:.0})", threshold * 100.0),
@@ -289,19 +288,6 @@ impl Ledger {
     }
 }
 
-/// A count with its thousands apart: `10,000,000`.
-pub fn grouped(count: u64) -> String {
-    let digits = count.to_string();
-    let mut out = String::with_capacity(digits.len() + digits.len() / 3);
-    for (index, digit) in digits.chars().enumerate() {
-        if index > 0 && (digits.len() - index).is_multiple_of(3) {
-            out.push(',');
-        }
-        out.push(digit);
-    }
-    out
-}
-
 fn reported(count: Option<u64>) -> String {
     count.map_or_else(|| "not reported".to_owned(), grouped)
 }
@@ -441,16 +427,7 @@ mod tests {
 
     #[test]
     fn the_paper_s_notation() {
-        let geometry = Geometry { chunk_cells: 256, chunks: 500, cell_bytes: 2048 };
-        assert_eq!(Mode::Basic.notation(&geometry), "B-(256,500)");
-        assert_eq!(Mode::Advanced(0.6).notation(&geometry), "A-(256,500,60)");
-    }
-
-    #[test]
-    fn thousands_are_set_apart() {
-        assert_eq!(
-            [0, 999, 1000, 1_234_567].map(grouped),
-            ["0", "999", "1,000", "1,234,567"].map(str::to_owned)
-        );
+        assert_eq!(Mode::Basic.notation(256, 500), "B-(256,500)");
+        assert_eq!(Mode::Advanced(0.6).notation(256, 500), "A-(256,500,60)");
     }
 }

@@ -27,13 +27,12 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-use libc::sock_filter;
-
 use crate::device::Device;
 use crate::error::{FilterChangeError, OpenError};
 use crate::filter::{ClassicInsn, Filter};
+use crate::names::RingName;
 use crate::packet::blocks::{Blocks, Labels};
-use crate::packet::filtering::Filtering;
+use crate::packet::filtering::{Filtering, socket_insn};
 use crate::packet::ring::{PacketRing, Traits};
 use crate::packet::steering::Selection;
 use crate::ring::Ring;
@@ -42,7 +41,7 @@ use crate::sys::packet::{BlockShape, Fanout, PacketSocket};
 use crate::sys::promiscuous::Promiscuous;
 use crate::sys::wait_for_running_programs;
 use crate::time::Timestamps;
-use crate::umem::chunk::{RingIdentity, RingName};
+use crate::umem::chunk::RingIdentity;
 use crate::umem::pool::Geometry;
 
 pub use steering::Direction;
@@ -370,7 +369,7 @@ impl Attachment {
         if program.len() > SOCKET_INSNS_MAX {
             return Err(io::ErrorKind::InvalidInput.into());
         }
-        let program: Vec<_> = program.iter().map(|&insn| sock_filter::from(insn)).collect();
+        let program: Vec<_> = program.iter().copied().map(socket_insn).collect();
         self.rings.iter().try_for_each(|ring| ring.listen(&program, true))
     }
 

@@ -26,13 +26,15 @@ use crate::error::OpenError;
 use crate::filter::Filter;
 use crate::kernel_ring::{Consumer, Producer};
 use crate::limits::locked_memory_rlimit;
+use crate::names::RingName;
 use crate::ring::Ring;
 use crate::steer::Steering;
+use crate::sys::xdp::Descriptor;
 use crate::sys::xdp::XdpSocket;
 use crate::time::Timestamps;
-use crate::umem::chunk::{RingIdentity, RingName};
+use crate::umem::chunk::RingIdentity;
 use crate::umem::fill::{FillRing, Kernel, KernelDrops};
-use crate::umem::pool::{Descriptor, Geometry, Pool};
+use crate::umem::pool::{Geometry, Pool};
 use crate::umem::rx::RxRing;
 use crate::umem::supply::Supply;
 use ladder::{Ladder, refusal_to_bind};
@@ -40,7 +42,6 @@ use sizes::pool_geometry;
 use tx::{COMPLETION_SLOTS, TxSocket};
 
 pub(crate) use attachment::Attachment;
-pub use claim::Holder;
 pub(crate) use commons::Commons;
 pub(crate) use sizes::{cell_bytes, check_pools, longest_frame, pool_bytes};
 pub(crate) use tx::{PortClaims, PreparedTx, open_port};
@@ -128,11 +129,10 @@ pub(crate) fn open(device: &Device, steering: &Steering, settings: &Settings) ->
         if let Some(commons) = &settings.commons {
             commons.first.get_or_init(|| (Arc::clone(&kernel), ladder.rung));
         }
-        let mut fill_ring = FillRing::new(queue.pool, queue.addresses, queue.supply, queue.fill, kernel)
+        let fill_ring = FillRing::new(queue.pool, queue.addresses, queue.supply, queue.fill, kernel)
             .map_err(|broken| system("post the cells", io::Error::other(broken.to_string())))?;
-        fill_ring.take_on_completions(queue.completions);
         let fill_ring = Arc::new(fill_ring);
-        tx.extend(sender.map(|socket| PreparedTx::new(socket, &fill_ring)));
+        tx.extend(sender.map(|socket| PreparedTx::new(socket, queue.completions)));
         fill_rings.push(Arc::clone(&fill_ring));
         for (name, rx, kernel) in prepared {
             sockets.push((steering.key(name.queue, name.part.unwrap_or(0)), Arc::clone(&kernel)));

@@ -2,7 +2,6 @@
 
 #![allow(unsafe_code)]
 
-mod drain;
 mod resize;
 
 use std::cell::Cell;
@@ -11,20 +10,75 @@ use std::ptr::NonNull;
 use std::slice;
 use std::sync::Arc;
 
-use crate::forward::Sequence;
+use crate::names::RingName;
 use crate::sys::memory::Memory;
+use crate::sys::xdp::CONTINUED;
+use crate::sys::xdp::Descriptor;
 use crate::time::Timestamp;
-use crate::umem::chunk::{CellOwner, GONE, Origin, RingIdentity, RingName, Stamps};
-use crate::umem::fragments::CONTINUED;
+use crate::umem::chunk::records::Stamps;
+use crate::umem::chunk::{CellOwner, Chunk, Drained, GONE, Order, Origin, RingIdentity};
 use crate::umem::owners::Owners;
-use crate::umem::pool::Descriptor;
 use crate::umem::recycle::CellList;
 
-pub use drain::Drain;
 pub use resize::NoRoom;
 
 /// Bytes in front of and behind a packet that is kept as a copy.
 const COPY_ROOM: usize = 256;
+
+impl Chunk {
+    /// Takes the packets out, in ring order, to be changed and sent by a [`Port`](crate::Port). Those that are
+    /// dropped instead are recycled when the chunk is. The chunk itself is empty from now on.
+    pub fn drain(&mut self) -> Drain<'_> {
+        let packets = self.len();
+        let Drained { cells, fragmented, origin } = self.take_cells();
+        let cell_bytes = origin.owner.cell_bytes().map(u64::from);
+        Drain { cells: Cell::from_mut(cells).as_slice_of_cells(), packets, fragmented, origin, cell_bytes }
+    }
+}
+
+/// The packets of a chunk, to be sent or dropped one by one; from [`Chunk::drain`]. What is not
+/// asked for is recycled with the chunk.
+#[derive(Debug)]
+pub struct Drain<'a> {
+    cells: &'a [Cell<Descriptor>],
+    packets: usize,
+    fragmented: bool,
+    origin: &'a Origin,
+    cell_bytes: Option<u64>,
+}
+
+impl<'a> Drain<'a> {
+    /// The cells of what is left, if each is a packet by itself and may come back by itself, and where they come from.
+    pub(super) fn plain(&self) -> Option<(&'a [Cell<Descriptor>], &'a Origin)> {
+        (!self.fragmented && self.cell_bytes.is_some()).then_some((self.cells, self.origin))
+    }
+}
+
+impl<'a> Iterator for Drain<'a> {
+    type Item = OutPacket<'a>;
+
+    #[inline]
+    fn next(&mut self) -> Option<OutPacket<'a>> {
+        if self.cells.is_empty() {
+            return None;
+        }
+        let more = if self.fragmented {
+            self.cells.iter().take_while(|cell| cell.get().is_continued()).count()
+        } else {
+            0
+        };
+        let (cells, rest) = self.cells.split_at(more + 1);
+        self.cells = rest;
+        self.packets -= 1;
+        Some(OutPacket::lent(cells, self.origin, self.cell_bytes, self.fragmented))
+    }
+
+    fn size_hint(&self) -> (usize, Option<usize>) {
+        (self.packets, Some(self.packets))
+    }
+}
+
+impl ExactSizeIterator for Drain<'_> {}
 
 /// A packet that was taken out of its chunk and owns its cells: it can be changed, and sent by a
 /// [`Port`](crate::Port). Dropped unsent, its cells are recycled with the chunk.
@@ -199,7 +253,7 @@ impl<'a> OutPacket<'a> {
     }
 
     /// What keeps it in the order of its ring, and the number of its chunk.
-    pub(super) fn order(&self) -> Option<(&Arc<Sequence>, u64)> {
+    pub(super) fn order(&self) -> Option<(&Arc<dyn Order>, u64)> {
         match &self.cells {
             Cells::Lent { origin, .. } => Some((origin.ring.order.get()?, origin.sequence)),
             Cells::New(_) | Cells::Kept(_) => None,

@@ -4,15 +4,16 @@ use std::cell::Cell;
 use std::fmt;
 use std::sync::Arc;
 
-use crate::forward::batch::Batch;
 use crate::forward::out_packet::give_away;
+use crate::forward::outlet::Batch;
 use crate::forward::{Drain, Exchange, OutPacket, PortShared, Sequence};
 use crate::ledger::PortAccount;
 use crate::steer::flow::flow_hash;
 use crate::sync::{AtomicU64, Ordering};
-use crate::umem::fragments::CONTINUED;
+use crate::sys::xdp::CONTINUED;
+use crate::sys::xdp::Descriptor;
+use crate::umem::chunk::Order;
 use crate::umem::owners::Owners;
-use crate::umem::pool::Descriptor;
 
 /// Bytes of the shortest frame: an Ethernet header.
 pub(crate) const SHORTEST_FRAME: usize = 14;
@@ -174,12 +175,14 @@ impl Port {
     }
 
     /// Sees to it that all that waits is of this chunk.
-    fn hold(&mut self, order: &Arc<Sequence>, sequence: u64) {
-        let is_held = |(held, number): &(Arc<Sequence>, u64)| Arc::ptr_eq(held, order) && *number == sequence;
+    fn hold(&mut self, order: &Arc<dyn Order>, sequence: u64) {
+        let is_same = |held: &Arc<Sequence>| Arc::as_ptr(held).addr() == Arc::as_ptr(order).addr();
+        let is_held = |(held, number): &(Arc<Sequence>, u64)| is_same(held) && *number == sequence;
         if !self.held.as_ref().is_some_and(is_held) {
             self.flush();
+            let order = Sequence::of(order);
             order.hold(sequence);
-            self.held = Some((Arc::clone(order), sequence));
+            self.held = Some((order, sequence));
         }
     }
 

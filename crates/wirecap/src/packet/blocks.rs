@@ -17,8 +17,9 @@ use crate::packet::frame::{self, BadFrame, Frame};
 use crate::sieve::{Sieve, Sifted};
 use crate::sys::memory::{Mapping, prefetch};
 use crate::sys::packet::BlockShape;
-use crate::umem::chunk::{CellOwner, Chunk, RingIdentity, Stamps};
-use crate::umem::pool::Descriptor;
+use crate::sys::xdp::Descriptor;
+use crate::umem::chunk::records::{Stamps, packet_type};
+use crate::umem::chunk::{CellOwner, Chunk, RingIdentity};
 use crate::umem::recycle::{CellList, Spare};
 
 /// Places in a block, whose description has `struct tpacket_hdr_v1` after two words of its own.
@@ -366,11 +367,11 @@ fn fetch_ahead(base: NonNull<u8>, next: usize, distance: usize) {
 
 /// Whether the sieve wants a packet that was [read](frame::read) behind `base`, and is ours.
 fn is_wanted(base: NonNull<u8>, frame: &Frame, sieve: &mut Sieve) -> bool {
-    let Descriptor { address, len, .. } = frame.descriptor;
+    let Descriptor { address, len, options: mac } = frame.descriptor;
     // SAFETY: `frame::read` found that the packet and its header lie in the block.
     let (data, packet_type) = unsafe {
         let start = base.add(address as usize);
-        (slice::from_raw_parts(start.as_ptr(), len as usize), frame::packet_type(base, frame))
+        (slice::from_raw_parts(start.as_ptr(), len as usize), packet_type(start.sub(mac as usize), mac))
     };
     sieve.wants(1, &Sifted { data, wire_len: frame.wire_len, tagged: frame.tagged, packet_type })
 }
@@ -383,7 +384,7 @@ mod tests {
     use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
 
     use super::*;
-    use crate::umem::chunk::RingName;
+    use crate::names::RingName;
 
     const SHAPE: BlockShape = BlockShape { block_bytes: 4096, blocks: 4 };
     const LABELS: Labels = Labels { timestamps: true, by_queue: false };

@@ -11,7 +11,7 @@ use crate::error::CaptureError;
 use crate::ledger::{Account, Drops};
 use crate::packet::blocks::{BadBlock, Blocks, Labels, OpenBlock};
 use crate::packet::steering::{self, Selection};
-use crate::ring::Ring;
+use crate::ring::{Help, Ring};
 use crate::sieve::{Check, Sieve, UserFilter};
 use crate::sync::{Mutex, lock, try_lock};
 use crate::sys::packet::{PacketSocket, SocketFilter};
@@ -137,10 +137,10 @@ impl PacketRing {
         &self.blocks
     }
 
-    fn capture_from(&self, side: &mut Side, offloaded: bool) -> Result<Option<Chunk>, CaptureError> {
+    fn capture_from(&self, side: &mut Side, help: Option<Help>) -> Result<Option<Chunk>, CaptureError> {
         for _ in 0..VAIN_ROUNDS_MAX {
             let Some(block) = side.open.take().or_else(|| self.open_next(side)) else { break };
-            if let Some(chunk) = self.chunk_of(block, side, offloaded)? {
+            if let Some(chunk) = self.chunk_of(block, side, help)? {
                 return Ok(Some(chunk));
             }
         }
@@ -152,18 +152,19 @@ impl PacketRing {
         &self,
         mut block: OpenBlock,
         side: &mut Side,
-        offloaded: bool,
+        help: Option<Help>,
     ) -> Result<Option<Chunk>, CaptureError> {
-        let geometry = self.traits.geometry;
-        let taken = block.take(geometry.chunk_cells, self.traits.longest_frame, &mut side.sieve);
+        let most = help.map_or(u32::MAX, |help| help.most).min(self.chunk_cells());
+        let taken = block.take(most, self.traits.longest_frame, &mut side.sieve);
         side.bytes += taken.bytes;
         side.super_packets += taken.super_packets;
         side.delivered += taken.len() as u64;
         let bad = taken.bad;
         let ring = Arc::clone(&self.identity);
-        let chunk = taken.into_chunk(ring, self.traits.labels, side.next_sequence, offloaded);
+        let chunk = taken.into_chunk(ring, self.traits.labels, side.next_sequence, help.is_some());
         side.next_sequence += u64::from(chunk.is_some());
-        side.offloaded_chunks += u64::from(offloaded && chunk.is_some());
+        side.offloaded_chunks += u64::from(help.is_some() && chunk.is_some());
+        side.abandoned_chunks += u64::from(help.is_some_and(|help| help.abandoned) && chunk.is_some());
         if bad.is_some() {
             side.other += u64::from(block.left());
             drop(block);
@@ -225,8 +226,12 @@ impl Ring for PacketRing {
         self.traits.geometry.cells()
     }
 
+    fn chunk_cells(&self) -> u32 {
+        self.traits.geometry.chunk_cells
+    }
+
     fn backlog(&self) -> u32 {
-        let chunk_cells = self.traits.geometry.chunk_cells;
+        let chunk_cells = self.chunk_cells();
         self.blocks.filled().saturating_mul(chunk_cells)
             + self.open_packets.load(Ordering::Relaxed).min(chunk_cells)
     }
@@ -236,18 +241,16 @@ impl Ring for PacketRing {
     }
 
     fn capture(&self) -> Result<Option<Chunk>, CaptureError> {
-        self.capture_from(&mut lock(&self.side), false)
+        self.capture_from(&mut lock(&self.side), None)
     }
 
-    fn offload(&self, limit: u32, abandoned: bool) -> Result<Option<Chunk>, CaptureError> {
+    fn offload(&self, help: Help) -> Result<Option<Chunk>, CaptureError> {
         let Some(mut side) = try_lock(&self.side) else { return Ok(None) };
         // Looked at under the lock: what a buddy saw may have been captured since.
-        if self.backlog() <= limit {
+        if self.backlog() <= help.limit {
             return Ok(None);
         }
-        let chunk = self.capture_from(&mut side, true)?;
-        side.abandoned_chunks += u64::from(abandoned && chunk.is_some());
-        Ok(chunk)
+        self.capture_from(&mut side, Some(help))
     }
 
     fn watch(&self, watch: &mut dyn FnMut(BorrowedFd<'_>)) {

@@ -10,10 +10,11 @@ use std::sync::{Arc, PoisonError};
 use crate::kernel_ring::{Consumer, HeapRing, Producer};
 use crate::sim::{HEADROOM_BYTES, SimSettings};
 use crate::sync::{Mutex, lock};
+use crate::sys::xdp::CONTINUED;
+use crate::sys::xdp::Descriptor;
 use crate::time::Timestamp;
 use crate::umem::fill::{Kernel, KernelDrops};
-use crate::umem::fragments::CONTINUED;
-use crate::umem::pool::{Descriptor, Pool};
+use crate::umem::pool::Pool;
 
 /// What became of a packet that arrived.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

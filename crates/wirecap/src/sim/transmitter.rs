@@ -8,7 +8,8 @@ use crate::kernel_ring::{Consumer, HeapRing, Producer};
 use crate::sim::SimSettings;
 use crate::sim::kernel::CellStates;
 use crate::sync::{Mutex, lock};
-use crate::umem::pool::{Descriptor, Pool};
+use crate::sys::xdp::Descriptor;
+use crate::umem::pool::Pool;
 use crate::umem::tx::{Kicked, TxKernel};
 
 /// Cells that a call sends at most, as in copy mode.

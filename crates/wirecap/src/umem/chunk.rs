@@ -3,8 +3,9 @@
 #![allow(unsafe_code)]
 
 mod heads;
+pub(crate) mod records;
 
-use std::cell::Cell;
+use std::any::Any;
 use std::fmt;
 use std::mem;
 use std::ptr::NonNull;
@@ -12,44 +13,14 @@ use std::slice;
 use std::sync::{Arc, OnceLock};
 
 use crate::filter::{PacketType, VlanTag};
-use crate::forward::{Drain, Sequence};
-use crate::packet::frame;
+use crate::names::RingName;
 use crate::savefile::LinkType;
+use crate::sys::xdp::Descriptor;
 use crate::time::Timestamp;
-use crate::umem::pool::Descriptor;
+use crate::umem::chunk::records::{FileRecord, Stamps};
 use crate::umem::recycle::CellList;
 
 pub use heads::Head;
-
-/// A receive ring by name: receive queue `queue` of `interface`, written `eth0@2`; where the packets of a queue
-/// are dealt out to several rings, `eth0@2.0`, `eth0@2.1` and so on. Where the rings of an interface share its
-/// packets by flow, with the engine `packet`, they are only numbered.
-#[derive(Debug, Clone, PartialEq, Eq, Hash)]
-pub struct RingName {
-    /// The interface's name.
-    pub interface: String,
-    /// Its receive queue, or its number among the interface's rings, counted from 0.
-    pub queue: u32,
-    /// Which of the queue's rings it is, counted from 0; `None` if the queue has one.
-    pub part: Option<u32>,
-}
-
-impl RingName {
-    /// The only ring of receive queue `queue`.
-    pub fn of_queue(interface: impl Into<String>, queue: u32) -> Self {
-        Self { interface: interface.into(), queue, part: None }
-    }
-}
-
-impl fmt::Display for RingName {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}@{}", self.interface, self.queue)?;
-        match self.part {
-            Some(part) => write!(f, ".{part}"),
-            None => Ok(()),
-        }
-    }
-}
 
 /// Where a ring stands in its capture.
 #[derive(Debug)]
@@ -64,7 +35,13 @@ pub(crate) struct RingIdentity {
     /// What its packets begin with.
     pub(crate) link_type: LinkType,
     /// What keeps the packets that are forwarded in the ring's order, if anything does.
-    pub(crate) order: OnceLock<Arc<Sequence>>,
+    pub(crate) order: OnceLock<Arc<dyn Order>>,
+}
+
+/// What keeps the packets that are forwarded of one ring in the ring's order.
+pub(crate) trait Order: Any + Send + Sync + fmt::Debug {
+    /// Says that the chunk of this number was dropped.
+    fn finish(&self, sequence: u64);
 }
 
 /// Where cells live and where they go when their chunk is dropped.
@@ -83,142 +60,6 @@ pub(crate) unsafe trait CellOwner: Send + Sync + fmt::Debug {
     /// list of cells comes back whole.
     fn cell_bytes(&self) -> Option<u32> {
         None
-    }
-}
-
-/// Where a chunk's packets have their times of arrival.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Stamps {
-    /// Nobody asked.
-    None,
-    /// The eight bytes before the packet hold CLOCK_TAI in nanoseconds, written by the XDP program.
-    Tai {
-        /// How far CLOCK_TAI is ahead of UTC.
-        ahead_of_utc_nanos: u64,
-    },
-    /// The eight bytes before the packet hold the time of the device's clock, written by the XDP program; 0
-    /// if the device gave none.
-    Device,
-    /// All of the chunk's packets count as arrived when the chunk was captured.
-    AtCapture(Timestamp),
-    /// A [`FileRecord`] stands before the packet.
-    InFile,
-    /// The packet's header by the kernel stands as far in front of it as the descriptor's `options` say.
-    /// It has the length on the wire, and UTC.
-    Header {
-        /// Whether the time was asked for.
-        told: bool,
-        /// Whether the ring's number is that of a receive queue.
-        by_queue: bool,
-    },
-}
-
-impl Stamps {
-    /// Bytes needed in front of each packet.
-    pub(crate) fn record_bytes(self) -> u32 {
-        match self {
-            Self::Tai { .. } | Self::Device => size_of::<u64>() as u32,
-            Self::InFile => FileRecord::BYTES as u32,
-            Self::None | Self::AtCapture(_) | Self::Header { .. } => 0,
-        }
-    }
-
-    /// When the packet arrived that was captured at `start`; its descriptor had these `options`.
-    ///
-    /// # Safety
-    ///
-    /// The packet must be one of a chunk with these stamps, and what stood in front of it still be there.
-    #[inline]
-    pub(crate) unsafe fn time_of(self, start: NonNull<u8>, options: u32) -> Option<Timestamp> {
-        match self {
-            Self::None | Self::Header { told: false, .. } => None,
-            Self::AtCapture(time) => Some(time),
-            // SAFETY: packets of a file stand behind their records.
-            Self::InFile => Some(unsafe { FileRecord::before(start) }.unix_nanos)
-                .filter(|nanos| *nanos != FileRecord::NO_TIME)
-                .map(Timestamp::from_unix_nanos),
-            // SAFETY: the distance was checked when the packet was captured.
-            Self::Header { told: true, .. } => unsafe { Some(frame::timestamp(start.sub(options as usize))) },
-            Self::Tai { ahead_of_utc_nanos } => {
-                // SAFETY: the program wrote it.
-                let tai = unsafe { program_stamp(start) };
-                Some(Timestamp::from_unix_nanos(tai.saturating_sub(ahead_of_utc_nanos)))
-            }
-            // SAFETY: the program wrote it.
-            Self::Device => Some(unsafe { program_stamp(start) })
-                .filter(|nanos| *nanos != 0)
-                .map(Timestamp::from_unix_nanos),
-        }
-    }
-
-    /// The length on the wire of the packet of `len` bytes that was captured at `start`.
-    ///
-    /// # Safety
-    ///
-    /// As for [`time_of`](Self::time_of).
-    #[inline]
-    pub(crate) unsafe fn wire_len_of(self, start: NonNull<u8>, len: u32, options: u32) -> u32 {
-        match self {
-            // SAFETY: packets of a file stand behind their records.
-            Self::InFile => unsafe { FileRecord::before(start) }.wire_len,
-            // SAFETY: the distance was checked when the packet was captured.
-            Self::Header { .. } => unsafe { frame::wire_len(start.sub(options as usize)) },
-            Self::None | Self::Tai { .. } | Self::Device | Self::AtCapture(_) => len,
-        }
-    }
-}
-
-/// What the XDP program wrote in front of the packet at `start`.
-///
-/// # Safety
-///
-/// The packet must be one for which the program did so, and what stood in front of it still be there.
-#[inline]
-unsafe fn program_stamp(start: NonNull<u8>) -> u64 {
-    // SAFETY: the room in front of the packet was checked when it was captured; it is the packet's, and the
-    // program filled it before the packet was published.
-    unsafe { start.sub(size_of::<u64>()).cast::<u64>().read_unaligned() }
-}
-
-/// What a savefile knows of a packet, as it stands before it in a chunk's memory.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct FileRecord {
-    pub(crate) unix_nanos: u64,
-    pub(crate) wire_len: u32,
-    pub(crate) queue: u32,
-}
-
-impl FileRecord {
-    pub(crate) const BYTES: usize = 16;
-    pub(crate) const NO_TIME: u64 = u64::MAX;
-    pub(crate) const NO_QUEUE: u32 = u32::MAX;
-
-    pub(crate) fn to_bytes(self) -> [u8; Self::BYTES] {
-        let mut bytes = [0; Self::BYTES];
-        bytes[..8].copy_from_slice(&self.unix_nanos.to_ne_bytes());
-        bytes[8..12].copy_from_slice(&self.wire_len.to_ne_bytes());
-        bytes[12..].copy_from_slice(&self.queue.to_ne_bytes());
-        bytes
-    }
-
-    /// The record of the packet at `start`.
-    ///
-    /// # Safety
-    ///
-    /// It must have one.
-    unsafe fn before(start: NonNull<u8>) -> Self {
-        // SAFETY: the caller's promise.
-        Self::from_bytes(unsafe { start.sub(Self::BYTES).cast::<[u8; Self::BYTES]>().read() })
-    }
-
-    fn from_bytes(bytes: [u8; Self::BYTES]) -> Self {
-        let (unix_nanos, rest) = bytes.split_first_chunk().expect("sixteen bytes hold eight");
-        let (wire_len, queue) = rest.split_first_chunk().expect("eight bytes hold four");
-        Self {
-            unix_nanos: u64::from_ne_bytes(*unix_nanos),
-            wire_len: u32::from_ne_bytes(*wire_len),
-            queue: u32::from_ne_bytes(queue.try_into().expect("four bytes are left")),
-        }
     }
 }
 
@@ -246,6 +87,14 @@ pub struct Chunk {
     /// Its packets were taken out; the cells of those that were sent are marked as [`GONE`].
     drained: bool,
     offloaded: bool,
+}
+
+/// The cells of a chunk whose packets are taken out.
+pub(crate) struct Drained<'a> {
+    pub(crate) cells: &'a mut [Descriptor],
+    /// Some packets have several cells.
+    pub(crate) fragmented: bool,
+    pub(crate) origin: &'a Origin,
 }
 
 /// The address of a cell that a chunk has no more.
@@ -360,14 +209,13 @@ impl Chunk {
         self.origin.ring.link_type
     }
 
-    /// Takes the packets out, in ring order, to be changed and sent by a [`Port`](crate::Port). Those that are
-    /// dropped instead are recycled when the chunk is. The chunk itself is empty from now on.
-    pub fn drain(&mut self) -> Drain<'_> {
-        let packets = self.len();
+    /// Its cells, to be sent; none the second time. The chunk is empty from now on. Those whose address is set to
+    /// [`GONE`] are not recycled with it.
+    pub(crate) fn take_cells(&mut self) -> Drained<'_> {
         let drained = mem::replace(&mut self.drained, true);
         let list = self.list.as_mut().expect("a chunk has its list until it is dropped");
         let cells: &mut [Descriptor] = if drained { &mut [] } else { &mut list.cells };
-        Drain::new(Cell::from_mut(cells).as_slice_of_cells(), packets, self.fragmented, &self.origin)
+        Drained { cells, fragmented: self.fragmented, origin: &self.origin }
     }
 
     /// Whether a worker got it that the ring is not the home ring of.
@@ -532,7 +380,7 @@ impl<'a> Packet<'a> {
     pub fn packet_type(&self) -> Option<PacketType> {
         match self.chunk.origin.stamps {
             // SAFETY: as in `wire_len`; the kernel filled what lies between header and packet.
-            Stamps::Header { .. } => unsafe { frame::packet_type_of(self.header(), self.descriptor.options) },
+            Stamps::Header { .. } => unsafe { records::packet_type(self.header(), self.descriptor.options) },
             Stamps::None | Stamps::Tai { .. } | Stamps::Device | Stamps::AtCapture(_) | Stamps::InFile => {
                 None
             }
@@ -544,7 +392,7 @@ impl<'a> Packet<'a> {
     pub fn tag_put_back(&self) -> Option<VlanTag> {
         match self.chunk.origin.stamps {
             // SAFETY: as in `wire_len`.
-            Stamps::Header { .. } => unsafe { frame::tag_put_back(self.header()) },
+            Stamps::Header { .. } => unsafe { records::tag_put_back(self.header()) },
             Stamps::None | Stamps::Tai { .. } | Stamps::Device | Stamps::AtCapture(_) | Stamps::InFile => {
                 None
             }

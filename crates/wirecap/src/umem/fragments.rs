@@ -10,16 +10,11 @@ use std::ops::Range;
 use std::slice;
 use std::sync::{Mutex, OnceLock, PoisonError};
 
-use crate::umem::pool::Descriptor;
+use crate::sys::xdp::{CONTINUED, Descriptor};
 
-/// Descriptor option `XDP_PKT_CONTD`: the packet goes on in the next descriptor.
-pub(crate) const CONTINUED: u32 = 1;
-
-impl Descriptor {
-    /// Whether the packet goes on in the next cell.
-    pub(crate) fn is_continued(&self) -> bool {
-        self.options & CONTINUED != 0
-    }
+/// How many packets end in `cells`.
+pub(crate) fn packets_in(cells: &[Descriptor]) -> u64 {
+    cells.iter().filter(|cell| !cell.is_continued()).count() as u64
 }
 
 /// How many cells at the end of `cells` belong to a packet whose end is not among them.

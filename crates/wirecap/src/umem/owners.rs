@@ -4,8 +4,9 @@
 use std::sync::Arc;
 
 use crate::sync::{Mutex, lock};
+use crate::sys::xdp::Descriptor;
 use crate::umem::fill::FillRing;
-use crate::umem::pool::{Descriptor, Pool};
+use crate::umem::pool::Pool;
 
 /// The owners of all cells of a pool.
 #[derive(Debug)]
@@ -89,6 +90,7 @@ impl Owners {
     }
 
     /// How many cells for new packets are free.
+    #[cfg(any(test, feature = "sim"))]
     pub(crate) fn new_cells(&self) -> usize {
         lock(&self.new).len()
     }

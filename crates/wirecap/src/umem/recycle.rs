@@ -10,8 +10,8 @@
 use std::ptr;
 
 use crate::sync::{AtomicPtr, Ordering};
+use crate::sys::xdp::Descriptor;
 use crate::umem::fragments::Fragmented;
-use crate::umem::pool::Descriptor;
 
 /// The captured cells of one chunk.
 #[derive(Debug)]

@@ -5,8 +5,8 @@ use std::io;
 use crate::bpf::{self, BpfError, Link, Program};
 use crate::device::{Device, Rung, XdpMode};
 use crate::error::OpenError;
+use crate::names::RingName;
 use crate::sys::xdp::{BindMode, XdpSocket};
-use crate::umem::chunk::RingName;
 use crate::xdp::sizes::{ONE_CELL_MTU, cells_per_frame};
 
 /// How far down the ladder the interface's queues had to go.

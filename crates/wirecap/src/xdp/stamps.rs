@@ -7,7 +7,7 @@ use rustix::time::{ClockId, DynamicClockId, clock_gettime, clock_gettime_dynamic
 
 use crate::bpf::Map;
 use crate::time::Timestamp;
-use crate::umem::chunk::Stamps;
+use crate::umem::chunk::records::Stamps;
 use crate::umem::rx::StampSource;
 
 const NANOS_PER_SECOND: i64 = 1_000_000_000;

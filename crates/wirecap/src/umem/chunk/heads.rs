@@ -5,10 +5,10 @@
 
 use std::ops::Range;
 
-use super::{Chunk, Packet, Stamps, program_stamp};
-use crate::packet::frame;
+use super::records::{self, Stamps, program_stamp};
+use super::{Chunk, Packet};
+use crate::sys::xdp::Descriptor;
 use crate::time::Timestamp;
-use crate::umem::pool::Descriptor;
 
 /// A packet at a glance.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -65,7 +65,7 @@ impl<'a> Packet<'a> {
         let header = self.header();
         // SAFETY: as in `wire_len`.
         let (wire_len, (seconds, nanos)) =
-            unsafe { (frame::wire_len(header), frame::seconds_and_nanos(header)) };
+            unsafe { (records::wire_len(header), records::seconds_and_nanos(header)) };
         Head { data: self.in_its_cell(), wire_len, seconds, nanos }
     }
 

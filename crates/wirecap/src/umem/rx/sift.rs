@@ -5,7 +5,7 @@ use std::slice;
 use super::{RxRing, RxSide};
 use crate::error::CaptureError;
 use crate::sieve::Sifted;
-use crate::umem::pool::Descriptor;
+use crate::sys::xdp::Descriptor;
 use crate::umem::recycle::CellList;
 
 impl RxRing {
