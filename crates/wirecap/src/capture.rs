@@ -211,6 +211,7 @@ impl Capture {
     }
 
     /// A capture over rings that were opened elsewhere, on no interface.
+    #[cfg(any(test, feature = "sim"))]
     pub(crate) fn over(
         group: Group,
         exchange: Option<Arc<Exchange>>,

@@ -154,6 +154,7 @@ impl Group {
         self.mode
     }
 
+    #[cfg(any(test, feature = "sim"))]
     pub(crate) fn stuck_after(&self) -> Duration {
         self.stuck_after
     }
