@@ -384,6 +384,18 @@ impl Capture {
         Ok(Self { shared, interfaces, workers, placements, geometry, _keeper, _watcher, _claims })
     }
 
+    /// A capture over rings that were opened elsewhere, on no interface.
+    #[cfg(any(test, feature = "sim"))]
+    pub(crate) fn over(
+        group: Group,
+        exchange: Option<Arc<Exchange>>,
+        geometry: Geometry,
+    ) -> Result<Self, OpenError> {
+        let builder = CaptureBuilder::new(Vec::new(), None);
+        let running = Running { interfaces: Vec::new(), ports: Vec::new(), file: None, builder, end: None };
+        Self::start(group, Vec::new(), running, (exchange, None), geometry, &Pin::Off)
+    }
+
     /// The workers, each for one thread. They are handed out once; a second call gives none.
     pub fn workers(&self) -> Vec<Worker> {
         std::mem::take(&mut *lock(&self.workers))
@@ -427,7 +439,7 @@ impl Capture {
         interfaces.enumerate().flat_map(of_interface).chain(running.filter_warnings()).collect()
     }
 
-    /// The engine's name in the ledger: `xdp` or `packet`, both where interfaces differ, or `file`.
+    /// The engine's name in the ledger: `xdp` or `packet`, both where interfaces differ, or `file` or `sim`.
     fn engine(&self, running: &Running) -> &'static str {
         let handed_back = running.interfaces.iter().any(|attached| attached.was_handed_back);
         let uses = |engine| {
@@ -439,7 +451,8 @@ impl Capture {
             (true, true) => "xdp, packet",
             (true, false) => "xdp",
             (false, true) => "packet",
-            (false, false) => "file",
+            (false, false) if running.file.is_some() => "file",
+            (false, false) => "sim",
         }
     }
 

@@ -50,6 +50,7 @@ mod reorder;
 mod ring;
 mod seats;
 mod sieve;
+#[cfg(any(test, feature = "sim"))]
 pub mod sim;
 mod steer;
 mod sync;

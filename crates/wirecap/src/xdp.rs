@@ -180,11 +180,10 @@ fn seat(
     if let Some(commons) = &settings.commons {
         commons.first.get_or_init(|| (Arc::clone(&kernel), ladder.rung));
     }
-    let mut fill_ring = FillRing::new(queue.pool, queue.addresses, queue.supply, queue.fill, kernel)
+    let fill_ring = FillRing::new(queue.pool, queue.addresses, queue.supply, queue.fill, kernel)
         .map_err(|broken| system("post the cells", io::Error::other(broken.to_string())))?;
-    fill_ring.take_on_completions(queue.completions);
     let fill_ring = Arc::new(fill_ring);
-    let tx = sender.map(|socket| PreparedTx::new(socket, &fill_ring));
+    let tx = sender.map(|socket| PreparedTx::new(socket, queue.completions));
     let (mut rings, mut sockets) = (Vec::new(), Vec::new());
     for (name, rx, kernel) in prepared {
         sockets.push((attachment.key_of(&name), Arc::clone(&kernel)));

@@ -39,6 +39,9 @@ impl Keeper {
         let keep = move || {
             while !told.load(Ordering::Relaxed) {
                 let Some(shared) = shared.upgrade() else { return };
+                if let Some(ports) = shared.exchange() {
+                    ports.collect();
+                }
                 shared.group.rings().iter().for_each(|ring| ring.tend());
                 drop(shared);
                 thread::park_timeout(period);

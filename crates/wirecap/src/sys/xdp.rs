@@ -114,22 +114,15 @@ impl XdpSocket {
         Ok(())
     }
 
-    /// Makes the fill ring and the completion ring in the places of others, likewise.
-    pub(crate) fn make_fill_and_completion_rings_at(
-        &self,
-        (fill, fill_capacity): (&mut Producer<u64>, u32),
-        (completions, completion_capacity): (&mut Consumer<u64>, u32),
-    ) -> io::Result<()> {
-        sockopt::set_xdp_umem_fill_ring_size(self, fill_capacity)?;
-        sockopt::set_xdp_umem_completion_ring_size(self, completion_capacity)?;
+    /// Makes the fill ring in the place of another, likewise, and a completion ring that nobody will look at: the kernel
+    /// wants both.
+    pub(crate) fn make_fill_ring_at(&self, capacity: u32, fill: &mut Producer<u64>) -> io::Result<()> {
+        sockopt::set_xdp_umem_fill_ring_size(self, capacity)?;
+        sockopt::set_xdp_umem_completion_ring_size(self, 1)?;
         let offsets = sockopt::xdp_mmap_offsets(self)?;
-        // SAFETY: the only producer and the only consumer are those that were on the others.
-        unsafe {
-            self.map_ring_at::<u64>(FILL_RING, &offsets.fr, fill_capacity, fill.owner())?;
-            self.map_ring_at::<u64>(COMPLETION_RING, &offsets.cr, completion_capacity, completions.owner())?;
-        }
+        // SAFETY: the only producer on this ring is the one that was on the other.
+        unsafe { self.map_ring_at::<u64>(FILL_RING, &offsets.fr, capacity, fill.owner()) }?;
         fill.restart();
-        completions.restart();
         Ok(())
     }
 

@@ -248,10 +248,7 @@ impl Attachment {
             let waiting: Vec<u64> = held.iter().flat_map(|ring| ring.waiting()).collect();
             let taken = held.iter().map(|ring| ring.taken()).sum();
             let posted = fill_ring.posted().next_power_of_two();
-            let remake = |fill: &mut _, completions: Option<&mut _>| {
-                let completions = completions.ok_or(io::ErrorKind::NotConnected)?;
-                first.socket.make_fill_and_completion_rings_at((fill, posted), (completions, 1))
-            };
+            let remake = |fill: &mut _| first.socket.make_fill_ring_at(posted, fill);
             let kernel = Arc::clone(&first) as Arc<dyn Kernel>;
             fill_ring.move_to(kernel, &waiting, taken, remake).map_err(failed)?;
         }

@@ -7,7 +7,6 @@ use std::thread;
 use std::time::{Duration, SystemTime};
 
 use wirecap::filter::FilterRequest;
-use wirecap::sim::Random;
 use wirecap::{Capture, Chunk, Engine, Event, Ledger, Worker};
 use wirecap_testbed::{Interface, PacketSender, Stamp, Traffic, VethPair, privileged};
 
@@ -22,6 +21,19 @@ const LOOK_PERIOD: Duration = Duration::from_millis(250);
 const REPAIR_TIME: Duration = Duration::from_millis(400);
 /// Between two packets.
 const PACE: Duration = Duration::from_micros(300);
+
+/// Numbers without pattern, the same for the same seed (splitmix64).
+#[derive(Debug)]
+struct Random(u64);
+
+impl Random {
+    fn below(&mut self, limit: u64) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mixed = (self.0 ^ self.0 >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        let mixed = (mixed ^ mixed >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
+        (mixed ^ mixed >> 31) % limit
+    }
+}
 
 /// Something that happens.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -125,7 +137,7 @@ struct Sequence {
 
 impl Sequence {
     fn new(seed: u64) -> Self {
-        let mut random = Random::new(seed);
+        let mut random = Random(seed);
         let engine = [Engine::Xdp, Engine::Xdp, Engine::Packet, Engine::Auto][random.below(4) as usize];
         let (bed, name) = (Bed::with_queues(2, 4), "a1".to_owned());
         Self { random, bed, engine, name, queues: 2, happened: Vec::new() }
