@@ -84,7 +84,7 @@ impl Serialize for Unseen {
 }
 
 fn unix_seconds(time: SystemTime) -> f64 {
-    time.duration_since(UNIX_EPOCH).unwrap_or_default().as_secs_f64()
+    time.duration_since(UNIX_EPOCH).unwrap_or_default().as_micros() as f64 / 1e6
 }
 
 #[cfg(test)]

@@ -17,8 +17,9 @@ use crate::programs::detach;
 const SEQUENCES: u64 = 6;
 /// How often the watcher looks.
 const LOOK_PERIOD: Duration = Duration::from_millis(250);
-/// How long it takes to notice an event, and to open or attach again what it took away.
-const REPAIR_TIME: Duration = Duration::from_millis(400);
+/// How long it may take to open or attach again what an event took away, on a machine that is busy with other tests. By
+/// itself it takes less than 400 ms.
+const REPAIR_TIME: Duration = Duration::from_secs(2);
 /// Between two packets.
 const PACE: Duration = Duration::from_micros(300);
 
