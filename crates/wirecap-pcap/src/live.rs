@@ -39,7 +39,7 @@ const EVERYTHING: ClassicInsn = ClassicInsn { code: RETURN, jt: 0, jf: 0, k: u32
 pub(crate) struct Live {
     capture: Arc<Capture>,
     /// The handle's own rings in the capture.
-    rings: Range<usize>,
+    ring: Option<usize>,
     device: Device,
     /// Guarded by the handle's turn.
     reader: UnsafeCell<Reader>,

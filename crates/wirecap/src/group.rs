@@ -163,8 +163,8 @@ impl Group {
         let worker = workers.min_by_key(|worker| self.seats[*worker].home.len())?;
         // Who finds the ring anywhere finds its worker.
         let index = self.home_of.push(worker).ok()?;
-        self.rings.push(ring).ok().expect("there is room for as many rings as workers of theirs");
-        self.seats[worker].home.push(index).ok().expect("a worker has room for all rings");
+        self.rings.push(ring).expect("there is room for as many rings as workers of theirs");
+        self.seats[worker].home.push(index).expect("a worker has room for all rings");
         Some(worker)
     }
 

@@ -341,9 +341,8 @@ impl RxRing {
     fn take_kept(&self, side: &mut RxSide, list: &mut CellList) -> Result<(), CaptureError> {
         let chunk_cells = self.pool().geometry().chunk_cells as usize;
         let mut unwanted = Vec::new();
-        let next = side.kept.iter().take(chunk_cells);
-        let whole =
-            next.enumerate().filter(|(_, cell)| !cell.is_continued()).last().map(|(last, _)| last + 1);
+        let next = chunk_cells.min(side.kept.len());
+        let whole = side.kept.range(..next).rposition(|cell| !cell.is_continued()).map(|last| last + 1);
         match whole {
             Some(whole) => list.cells.extend(side.kept.drain(..whole)),
             None => {

@@ -17,6 +17,7 @@ use crate::sys::wait_for_running_programs;
 use crate::sys::xdp::XdpSocket;
 use crate::time::Timestamps;
 use crate::umem::fill::Kernel;
+use crate::umem::rx::Held;
 use crate::umem::rx::{RxRing, StampSource};
 use crate::xdp::blueprint::{Blueprint, Where};
 use crate::xdp::claim::Claim;
@@ -245,8 +246,8 @@ impl Attachment {
         {
             // What is taken out of the rings meanwhile would be in no account.
             let held: Vec<_> = rings.iter().map(|ring| ring.hold()).collect();
-            let waiting: Vec<u64> = held.iter().flat_map(|ring| ring.waiting()).collect();
-            let taken = held.iter().map(|ring| ring.taken()).sum();
+            let waiting: Vec<u64> = held.iter().flat_map(Held::waiting).collect();
+            let taken = held.iter().map(Held::taken).sum();
             let posted = fill_ring.posted().next_power_of_two();
             let remake = |fill: &mut _| first.socket.make_fill_ring_at(posted, fill);
             let kernel = Arc::clone(&first) as Arc<dyn Kernel>;
