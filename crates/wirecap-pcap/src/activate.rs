@@ -275,7 +275,7 @@ fn open_error(device: &str, status: c_int, text: &str) -> String {
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C-unwind" fn pcap_close(pcap: *mut Pcap) {
+pub(crate) unsafe extern "C-unwind" fn pcap_close(pcap: *mut Pcap) {
     match look_up(pcap) {
         Given::Ours(handle) => {
             let Some(place) = table::remove(pcap) else { return };

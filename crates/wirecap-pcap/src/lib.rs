@@ -19,6 +19,8 @@ mod find;
 mod forward;
 mod group;
 mod handle;
+#[doc(hidden)]
+pub mod harness;
 mod live;
 mod opening;
 mod pollable;

@@ -5,7 +5,9 @@ mod batch;
 mod reading;
 
 use std::cell::UnsafeCell;
+use std::error::Error;
 use std::ffi::c_int;
+use std::fs::File;
 use std::io;
 use std::ops::Range;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -97,27 +99,50 @@ impl Live {
     }
 
     fn new(request: &Request, device: Device, snap_len: u32, from: Origin) -> Result<Self, LiveError> {
-        let Origin { capture, worker, filter, membership } = from;
+        let Origin { capture, worker, .. } = &from;
         let system = |doing| move |error| LiveError::System(doing, error);
-        let (ring, waker) = (worker.index(), worker.waker());
-        let own = capture.packet_socket(ring).map_err(system("have one more descriptor"))?;
+        let own = capture.packet_socket(worker.index()).map_err(system("have one more descriptor"))?;
         let pollable = match &own {
             Some(socket) if capture.rings().len() == 1 => {
                 let socket = socket.try_clone().map_err(system("have one more descriptor"))?;
                 Pollable::single(socket)
                     .map_err(|errno| LiveError::System("have one more descriptor", errno.into()))?
             }
-            _ => Pollable::several(&worker)
+            _ => Pollable::several(worker)
                 .map_err(|errno| LiveError::System("make an epoll instance", errno.into()))?,
         };
         let cuts = own.is_some();
         let sender = own.map_or_else(|| socket::sender(device.index), Ok);
         let sender = sender.map_err(system("open a packet socket"))?;
+        Ok(Self::assemble(request, device, snap_len, from, pollable, sender, cuts))
+    }
+
+    /// A capture of one worker that is open already and on no interface, for benches.
+    pub(crate) fn over(capture: Capture, snap_len: u32) -> Result<Self, Box<dyn Error + Send + Sync>> {
+        let worker = capture.workers().pop().ok_or("a new capture has a worker")?;
+        let pollable = Pollable::several(&worker)?;
+        let from = Origin { capture: Arc::new(capture), worker, filter: Arc::default(), membership: None };
+        // Any device, and nothing is sent.
+        let (device, sender) = (Device::find("lo")?, File::open("/dev/null")?.into());
+        Ok(Self::assemble(&Request::new(None), device, snap_len, from, pollable, sender, false))
+    }
+
+    fn assemble(
+        request: &Request,
+        device: Device,
+        snap_len: u32,
+        from: Origin,
+        pollable: Pollable,
+        sender: OwnedFd,
+        cuts: bool,
+    ) -> Self {
+        let Origin { capture, worker, filter, membership } = from;
+        let (ring, waker) = (worker.index(), worker.waker());
         let promiscuous = request.promiscuous.is_some_and(|on| on != 0);
         let interface_drops = InterfaceDrops { last: count_interface_drops(&device.name), since_open: 0 };
         // In a group each worker has one ring; else the only one has all.
         let rings = if membership.is_some() { ring..ring + 1 } else { 0..capture.rings().len() };
-        Ok(Self {
+        Self {
             reader: UnsafeCell::new(Reader::new(worker, capture.rings().len())),
             rings,
             pollable,
@@ -140,7 +165,7 @@ impl Live {
             refused: AtomicU64::new(0),
             interface_drops: Mutex::new(interface_drops),
             device,
-        })
+        }
     }
 
     pub(crate) fn descriptor(&self) -> c_int {
