@@ -23,6 +23,9 @@ impl Delays {
     /// As long as `share` of the packets waited at most, to an eighth.
     pub(super) fn quantile(&self, share: f64) -> Duration {
         let mut left = (share * self.0.iter().sum::<u64>() as f64).ceil() as u64;
+        if left == 0 {
+            return Duration::ZERO;
+        }
         let reaches = |count: &u64| {
             left = left.saturating_sub(*count);
             left == 0

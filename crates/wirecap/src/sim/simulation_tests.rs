@@ -200,16 +200,27 @@ fn a_group_that_offloads_below_the_threshold_is_caught() {
     assert!(matches!(broken[0], BrokenPromise::Offloading { ring: 0, .. }), "{broken:?}");
 }
 
+/// Packets come to the helper at any time.
+fn skewed_at_random() -> SimulationConfig {
+    let mut config = skewed(Mode::Advanced(0.6), &[1.6, 0.2], 4);
+    config.arrivals = [1.6, 0.2].map(|load| Arrivals::Poisson { rate: load * RATE }).to_vec();
+    config
+}
+
+/// As it was: packets are lost that the group could process.
 #[test]
 fn a_worker_that_rests_beside_a_ring_above_the_threshold_is_caught() {
-    let simulation = Simulation::new(skewed(Mode::Advanced(0.6), &[1.6, 0.2], 2)).with_heedless_workers();
-    let broken = simulation.run().broken_promises;
+    let mut config = skewed_at_random();
+    config.settings.policy.next = Next::HomeFirst;
+    let outcome = Simulation::new(config).with_heedless_workers().run();
+    let broken = outcome.broken_promises;
     assert!(matches!(broken[0], BrokenPromise::Waiting { worker: 1, ring: 0, .. }), "{broken:?}");
+    assert!(!outcome.ledger.is_lossless(), "{}", outcome.ledger);
 }
 
 #[test]
 fn a_worker_that_serves_its_home_rings_first_is_caught() {
-    let mut config = skewed(Mode::Advanced(0.6), &[1.6, 0.2], 2);
+    let mut config = skewed_at_random();
     config.settings.policy.next = Next::HomeFirst;
     let broken = Simulation::new(config).run().broken_promises;
     assert!(matches!(broken[0], BrokenPromise::Serving { worker: 1, ring: 1, .. }), "{broken:?}");
@@ -220,8 +231,8 @@ fn random_cost(random: &mut Random) -> f64 {
     500.0 * 2000_f64.powf(random.unit())
 }
 
-/// A capture in advanced mode with even peaks of load that the group can process, and settings about as good as the
-/// guarantee needs. Its rings reach T.
+/// A capture in advanced mode with even peaks of load that the group can process, and a pool that is about as large as
+/// the guarantee needs, or smaller. Its rings reach T.
 fn random_skew(random: &mut Random) -> (SimulationConfig, Guarantee, f64) {
     let workers = random.between(1, 4) as usize;
     let rings = random.between(workers as u64, 4 * workers as u64) as usize;
@@ -240,7 +251,7 @@ fn random_skew(random: &mut Random) -> (SimulationConfig, Guarantee, f64) {
     let rates: Vec<f64> = shares.iter().map(|share| share / sum * load).collect();
     let highest = rates.iter().copied().fold(0.0, f64::max);
     let needed = guarantee.chunks_for(highest).expect("T is below 1");
-    guarantee.geometry.chunks = (f64::from(needed) * (0.7 + 0.6 * random.unit())).ceil() as u32;
+    guarantee.geometry.chunks = (f64::from(needed) * (0.05 + 1.2 * random.unit())).ceil() as u32;
     // Until the ring would be full that only its own worker serves.
     let filling = f64::from(guarantee.geometry.cells()) / load * (2.0 + 4.0 * random.unit());
     let arrivals = |rate: f64| match random.below(3) {
@@ -293,7 +304,7 @@ fn nothing_is_lost_where_the_guarantee_holds() {
     // Of everything something, or the schedules try nothing.
     println!("{held:?} held, {lost_without:?} lost where it does not, {offloaded:?} offloaded");
     if std::env::var_os("WIRECAP_SEED").is_none() {
-        assert!(held.get() > schedules() / 4 && offloaded.get() > schedules() / 4 && lost_without.get() > 0);
+        assert!(held.get() > schedules() / 8 && offloaded.get() > schedules() / 4 && lost_without.get() > 0);
     }
 }
 
@@ -402,19 +413,28 @@ fn policies_compared() {
     }
 }
 
-/// All together have more than they can process: then the pools of all take it up.
+/// All together have more than they can process: then their pools take it up, those of helpers up to T. Pushed chunks fill
+/// them wholly: that is all that pushing can be better by, however long the overload lasts.
 #[test]
 fn under_an_overload_of_the_whole_group_pulling_loses_little_more_than_pushing() {
-    for (loads, seconds) in
-        [([2.0, 0.8, 0.8, 0.8], 20), ([1.6, 1.2, 1.0, 0.4], 20), ([3.0, 0.5, 0.5, 0.2], 10)]
-    {
+    for (loads, seconds) in [
+        ([2.0, 0.8, 0.8, 0.8], 20),
+        ([1.6, 1.2, 1.0, 0.4], 20),
+        ([1.6, 1.2, 1.0, 0.4], 60),
+        ([3.0, 0.5, 0.5, 0.2], 20),
+    ] {
         let lost = |sharing| {
             let outcome = run(&SimulationConfig { sharing, ..skewed(Mode::Advanced(0.6), &loads, seconds) });
-            outcome.ledger.total.dropped.total()
+            outcome.ledger.total.dropped.total() as f64
         };
         let (pull, push) = (lost(Sharing::Pull), lost(Sharing::Push));
-        println!("{loads:?}: {pull} pulled, {push} pushed");
-        assert!(push > 0 && pull as f64 <= 1.1 * push as f64, "{loads:?}: {pull} pulled, {push} pushed");
+        println!("{loads:?}, {seconds} s: {pull} pulled, {push} pushed");
+        let (helpers, beyond_threshold) = (loads.len() as f64 - 1.0, 0.4 * f64::from(R * M));
+        let most = (1.1 * push).max(push + helpers * beyond_threshold);
+        assert!(push > 0.0 && pull <= most, "{loads:?}, {seconds} s: {pull} pulled, {push} pushed");
+        if push >= 10.0 * helpers * beyond_threshold {
+            assert!(pull <= 1.1 * push);
+        }
     }
 }
 
