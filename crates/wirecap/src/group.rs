@@ -7,6 +7,10 @@
 //! runs it as it is.
 
 pub(crate) mod guarantee;
+#[cfg_attr(
+    not(any(test, feature = "sim")),
+    expect(unreachable_pub, dead_code, reason = "only the simulator compares policies")
+)]
 pub(crate) mod policy;
 
 use std::sync::Arc;
@@ -131,6 +135,7 @@ impl Group {
     }
 
     /// The same group with another policy.
+    #[cfg(any(test, feature = "sim"))]
     pub(crate) fn with_policy(self, policy: Policy) -> Self {
         Self { policy, ..self }
     }
@@ -147,6 +152,10 @@ impl Group {
 
     pub(crate) fn mode(&self) -> Mode {
         self.mode
+    }
+
+    pub(crate) fn stuck_after(&self) -> Duration {
+        self.stuck_after
     }
 
     pub(crate) fn workers(&self) -> usize {
@@ -170,6 +179,7 @@ impl Group {
     }
 
     /// The worker that `ring` is a home ring of.
+    #[cfg(any(test, feature = "sim"))]
     pub(crate) fn home_of(&self, ring: usize) -> usize {
         self.home_of[ring]
     }

@@ -49,6 +49,7 @@ mod packet;
 mod reorder;
 mod ring;
 mod sieve;
+#[cfg(any(test, feature = "sim"))]
 pub mod sim;
 mod steer;
 mod sync;

@@ -79,7 +79,7 @@ impl Ring for RxRing {
     }
 
     fn tend(&self) {
-        RxRing::tend(self)
+        RxRing::tend(self);
     }
 
     fn backlog(&self) -> u32 {
@@ -95,7 +95,7 @@ impl Ring for RxRing {
     }
 
     fn watch(&self, watch: &mut dyn FnMut(BorrowedFd<'_>)) {
-        RxRing::watch(self, watch)
+        RxRing::watch(self, watch);
     }
 
     fn arrived(&self) -> u64 {
@@ -111,6 +111,6 @@ impl Ring for RxRing {
     }
 
     fn close(&self) {
-        RxRing::close(self)
+        RxRing::close(self);
     }
 }

@@ -60,12 +60,12 @@ pub use simulation::{
 };
 pub use transmitter::{LinkState, SentPacket, SimTransmitter};
 
-use crate::capture::keeper;
 use crate::capture::waiting::{Wait, Waiting};
-use crate::error::CaptureError;
-use crate::forward::{Exchange, Outlet, Port, PortShared, Sequence};
+use crate::capture::{Capture, keeper};
+use crate::error::{CaptureError, OpenError};
+use crate::forward::{Exchange, Outlet, Port, PortShared, Sequence, TxOutlet};
 use crate::group::{Asked, Group};
-use crate::kernel_ring::Producer;
+use crate::kernel_ring::{Consumer, Producer};
 use crate::ledger::{Ledger, Mode, RingLedger};
 use crate::names::RingName;
 use crate::ring::Ring;
@@ -74,6 +74,7 @@ use crate::sim::kernel::CellStates;
 use crate::sys::xdp::Descriptor;
 use crate::umem::chunk::records::Stamps;
 use crate::umem::chunk::{Chunk, RingIdentity};
+use crate::umem::completion::CompletionRing;
 use crate::umem::fill::FillRing;
 use crate::umem::owners::Owners;
 use crate::umem::pool::{Geometry, Pool};
@@ -244,6 +245,19 @@ impl SimCapture {
         assert!(index < self.group.workers(), "there are {} workers", self.group.workers());
         let (group, exchange) = (Arc::clone(&self.group), self.exchange.clone());
         SimWorker { waiting: Waiting::new(&group, index), group, exchange, index }
+    }
+
+    /// The same rings as a [`Capture`], whose workers are those that applications have: they wait by the machine's
+    /// clock, and nothing arrives while they do. [`worker`](Self::worker)s must not be used beside them.
+    ///
+    /// # Errors
+    ///
+    /// When the system has no descriptors left.
+    pub fn capture(&self) -> Result<Capture, OpenError> {
+        let rings = self.rings.iter().map(|ring| Arc::clone(ring) as Arc<dyn Ring>).collect();
+        let group = &self.group;
+        let group = Group::new(rings, group.workers(), group.mode(), group.stuck_after());
+        Capture::over(group, self.exchange.clone(), self.geometry)
     }
 
     /// The kernel's half of ring `ring`.
@@ -432,7 +446,7 @@ struct Opened {
     ring: Arc<RxRing>,
     kernel: Arc<SimKernel>,
     fill_ring: Arc<FillRing>,
-    sender: Option<(Arc<SimTransmitter>, Producer<Descriptor>)>,
+    sender: Option<(Arc<SimTransmitter>, Producer<Descriptor>, Consumer<u64>)>,
 }
 
 /// The port of a capture that forwards, with a tx ring for each ring.
@@ -442,17 +456,14 @@ fn open_port(
 ) -> (Option<Arc<Exchange>>, Vec<Arc<SimTransmitter>>) {
     let fill_rings: Vec<_> = opened.iter().map(|opened| Arc::clone(&opened.fill_ring)).collect();
     let pool = Arc::clone(fill_rings[0].pool());
-    let owners = Arc::new(Owners::new(pool, HEADROOM_BYTES, settings.geometry.cells(), fill_rings.clone()));
+    let owners = Arc::new(Owners::new(pool, HEADROOM_BYTES, settings.geometry.cells(), fill_rings));
     let (mut outlets, mut transmitters): (Vec<Arc<dyn Outlet>>, _) = (Vec::new(), Vec::new());
-    for (opened, fill_ring) in opened.iter_mut().zip(&fill_rings) {
-        let (transmitter, tx) = opened.sender.take().expect("a capture that forwards has senders");
-        let (owners, fill_ring) = (Arc::clone(&owners), Arc::clone(fill_ring));
-        outlets.push(Arc::new(TxRing::new(
-            owners,
-            fill_ring,
-            tx,
-            Arc::clone(&transmitter) as Arc<dyn TxKernel>,
-        )));
+    for opened in opened.iter_mut() {
+        let (transmitter, tx, completions) =
+            opened.sender.take().expect("a capture that forwards has senders");
+        let kernel: Arc<dyn TxKernel> = transmitter.clone();
+        let ring = TxRing::new(Arc::clone(&owners), CompletionRing::new(completions), tx, kernel);
+        outlets.push(Arc::new(TxOutlet::new(ring)));
         transmitters.push(transmitter);
     }
     let queues = (0..settings.rings as u32).collect();
@@ -466,7 +477,6 @@ fn open_port(
     let orders = if ordered { opened.iter().map(order).collect() } else { Vec::new() };
     let batch = settings.geometry.chunk_cells as usize;
     let exchange = Arc::new(Exchange::new(Some(owners), vec![port], orders, batch));
-    fill_rings.iter().for_each(|fill_ring| fill_ring.join(&exchange));
     (Some(exchange), transmitters)
 }
 
@@ -485,12 +495,8 @@ fn open_ring(index: usize, cells: RingCells, settings: &SimSettings) -> Opened {
     let kernel = Arc::new(kernel);
     let sender = settings.forwards.then(|| SimTransmitter::new(Arc::clone(&pool), states, settings));
     let fill_ring = FillRing::new(pool, addresses, supply, fill, kernel.clone());
-    let mut fill_ring = fill_ring.expect("a new ring is not broken");
-    let sender = sender.map(|(transmitter, tx, completions)| {
-        fill_ring.take_on_completions(completions);
-        (Arc::new(transmitter), tx)
-    });
-    let fill_ring = Arc::new(fill_ring);
+    let fill_ring = Arc::new(fill_ring.expect("a new ring is not broken"));
+    let sender = sender.map(|(transmitter, tx, completions)| (Arc::new(transmitter), tx, completions));
     let capacity = settings.geometry.cells();
     let ring =
         RxRing::new(identity, capacity, Arc::clone(&fill_ring), rx, kernel.clone(), Arc::new(SimStamps));

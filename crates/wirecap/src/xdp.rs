@@ -129,11 +129,10 @@ pub(crate) fn open(device: &Device, steering: &Steering, settings: &Settings) ->
         if let Some(commons) = &settings.commons {
             commons.first.get_or_init(|| (Arc::clone(&kernel), ladder.rung));
         }
-        let mut fill_ring = FillRing::new(queue.pool, queue.addresses, queue.supply, queue.fill, kernel)
+        let fill_ring = FillRing::new(queue.pool, queue.addresses, queue.supply, queue.fill, kernel)
             .map_err(|broken| system("post the cells", io::Error::other(broken.to_string())))?;
-        fill_ring.take_on_completions(queue.completions);
         let fill_ring = Arc::new(fill_ring);
-        tx.extend(sender.map(|socket| PreparedTx::new(socket, &fill_ring)));
+        tx.extend(sender.map(|socket| PreparedTx::new(socket, queue.completions)));
         fill_rings.push(Arc::clone(&fill_ring));
         for (name, rx, kernel) in prepared {
             sockets.push((steering.key(name.queue, name.part.unwrap_or(0)), Arc::clone(&kernel)));

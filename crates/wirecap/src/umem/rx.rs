@@ -19,7 +19,7 @@ use crate::sys::xdp::Descriptor;
 use crate::umem::chunk::records::Stamps;
 use crate::umem::chunk::{CellOwner, Chunk, RingIdentity};
 use crate::umem::fill::{FillRing, Kernel, KernelDrops};
-use crate::umem::fragments::{refuse, unfinished};
+use crate::umem::fragments::{self, refuse, unfinished};
 use crate::umem::pool::Pool;
 use crate::umem::recycle::CellList;
 
@@ -120,7 +120,6 @@ unsafe impl CellOwner for FillRing {
 
     fn recycle(&self, list: Box<CellList>) {
         FillRing::recycle(self, list);
-        self.collect();
     }
 
     fn cell_bytes(&self) -> Option<u32> {
@@ -180,6 +179,7 @@ impl RxRing {
         self.filled.filled()
     }
 
+    #[cfg(any(test, feature = "sim"))]
     pub(crate) fn fill_ring(&self) -> &FillRing {
         &self.fill_ring
     }
@@ -423,6 +423,5 @@ fn total(list: &CellList) -> Checked {
 
 /// How many packets `cells` hold, the last one perhaps without its end.
 fn packets_in(cells: &[Descriptor]) -> u64 {
-    let ends = cells.iter().filter(|cell| !cell.is_continued()).count();
-    ends as u64 + u64::from(unfinished(cells) > 0)
+    fragments::packets_in(cells) + u64::from(unfinished(cells) > 0)
 }
