@@ -79,9 +79,11 @@ fn random_mishap(random: &mut Random, workers: u64) -> Mishap {
 /// Some milliseconds of a small capture.
 fn random_config(random: &mut Random) -> SimulationConfig {
     let elastic = random.once_in(4);
-    let rings = random.between(1, 4);
-    let workers = random.between(1, rings);
-    let rate = random.between(1000, 30_000) as f64;
+    let rings = random.between(1, 8);
+    let workers = random.between(rings.div_ceil(4), rings.min(4));
+    let micros = random.between(1000, 20_000);
+    // No more packets than can be simulated many times.
+    let rate = (3.0 * random.unit() * 1e9 / random_cost(random)).clamp(1000.0, 1e9 / micros as f64);
     SimulationConfig {
         settings: SimSettings {
             rings: rings as usize,
@@ -105,9 +107,10 @@ fn random_config(random: &mut Random) -> SimulationConfig {
         keeper: !random.once_in(4),
         sharing: if random.once_in(8) { Sharing::Push } else { Sharing::Pull },
         arrivals: (0..rings).map(|_| random_arrivals(random, rate)).collect(),
-        service: (0..workers).map(|_| Service::at_rate(random.between(2000, 50_000) as f64)).collect(),
+        service: (0..workers).map(|_| Service::at_rate(1e9 / random_cost(random))).collect(),
         mishaps: (0..random.below(3)).map(|_| random_mishap(random, workers)).collect(),
-        duration: Duration::from_micros(random.between(1000, 20_000)),
+        wake_latency: Duration::from_micros(random.between(1, 200)),
+        duration: Duration::from_micros(micros),
         seed: random.bits(),
         ..SimulationConfig::default()
     }
