@@ -8,6 +8,7 @@ use clap::Args;
 use wirecap::{Capture, CaptureError, Worker, grouped};
 
 use crate::failure::Failure;
+use crate::losses;
 use crate::options::CaptureOptions;
 use crate::progress::Progress;
 use crate::size;
@@ -49,12 +50,15 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
         Some(count) => builder.workers(count.into()),
         None => builder,
     })?;
-    let outcomes = thread::scope(|scope| {
-        let handle = |worker| scope.spawn(|| handle(worker, &weight, &capture));
-        let workers: Vec<_> = capture.workers().into_iter().map(handle).collect();
-        watch(&capture, &arguments.options, || workers.iter().all(thread::ScopedJoinHandle::is_finished));
-        let join = |worker: thread::ScopedJoinHandle<'_, _>| worker.join().expect("handling does not panic");
-        workers.into_iter().map(join).collect::<Vec<Result<Handled, CaptureError>>>()
+    let outcomes = losses::watched(&capture, None, || {
+        thread::scope(|scope| {
+            let handle = |worker| scope.spawn(|| handle(worker, &weight, &capture));
+            let workers: Vec<_> = capture.workers().into_iter().map(handle).collect();
+            watch(&capture, &arguments.options, || workers.iter().all(thread::ScopedJoinHandle::is_finished));
+            let join =
+                |worker: thread::ScopedJoinHandle<'_, _>| worker.join().expect("handling does not panic");
+            workers.into_iter().map(join).collect::<Vec<Result<Handled, CaptureError>>>()
+        })
     });
     let ledger = capture.close();
     for (worker, handled) in outcomes.iter().enumerate() {
@@ -64,7 +68,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
     }
     arguments.options.report(&ledger)?;
     outcomes.into_iter().collect::<Result<Vec<_>, _>>()?;
-    Ok(())
+    Failure::unless_lossless(&ledger)
 }
 
 /// Shows how it gets on until all workers are done, and stops the capture when it is time.

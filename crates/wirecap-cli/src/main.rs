@@ -14,6 +14,7 @@ mod generate;
 mod handle;
 mod interfaces;
 mod lab;
+mod losses;
 mod man;
 mod merge;
 mod options;
@@ -24,6 +25,7 @@ mod replay;
 mod screen;
 mod sending;
 mod signals;
+mod sink;
 mod size;
 mod weight;
 
@@ -31,10 +33,14 @@ use std::process::ExitCode;
 
 use clap::{CommandFactory, Parser, Subcommand};
 
+use failure::Failure;
+
 /// Captures packets from multi-queue network interfaces without losing any, and proves it.
 #[derive(Debug, Parser)]
 #[command(name = "wirecap", version, arg_required_else_help = true)]
-#[command(after_help = "Exit status: 0 done, 1 failed, 2 wrong usage.")]
+#[command(
+    after_help = "Exit status: 0 done, 1 failed, 2 wrong usage, 3 done but packets were lost (\"lossless: no\")."
+)]
 struct Cli {
     #[command(subcommand)]
     command: Command,
@@ -57,6 +63,10 @@ enum Command {
 }
 
 fn main() -> ExitCode {
+    if let Err(error) = signals::survive() {
+        eprintln!("wirecap: cannot handle signals: {error}");
+        return ExitCode::FAILURE;
+    }
     let outcome = match Cli::parse().command {
         Command::Capture(arguments) => capture::run(&arguments),
         Command::Count(arguments) => count::run(&arguments),
@@ -72,6 +82,8 @@ fn main() -> ExitCode {
     };
     match outcome {
         Ok(()) => ExitCode::SUCCESS,
+        // The ledger has said it.
+        Err(failure @ Failure::Lossy) => failure.exit_code(),
         Err(failure) => {
             eprintln!("wirecap: {failure}");
             failure.exit_code()
