@@ -1,5 +1,6 @@
 //! `wirecap capture`: records packets to a savefile.
 
+use std::error::Error;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -171,6 +172,44 @@ impl Arguments {
             false => self.write.metadata().is_ok_and(|metadata| !metadata.is_file()),
         }
     }
+}
+
+/// For benches: something that writes what waits in the rings of `capture`, with the system's times, into `sink` as the
+/// command does, and gives how many packets these were.
+///
+/// # Errors
+///
+/// When the capture or the sink fails.
+#[doc(hidden)]
+pub fn record_waiting<S: Sink>(
+    capture: &Capture,
+    sink: S,
+) -> Result<impl FnOnce() -> Result<u64, Box<dyn Error + Send + Sync>>, WriteError> {
+    let writing = Writing::to("nothing");
+    let sink = TimedSink::new(sink, &writing);
+    let mut writer = savefile::Writer::new(sink, Format::Pcapng, &recording::section());
+    writer.add_interface(&savefile::Interface::default())?;
+    let mut recorder = Recorder {
+        writer,
+        pipe: None,
+        writing,
+        interfaces: 1,
+        started: recording::now(),
+        left: u64::MAX,
+        deadline: None,
+        flushed: Instant::now(),
+        surplus: 0,
+        has_system_times: true,
+        filter: None,
+    };
+    let mut progress = Progress::new();
+    let mut worker = capture.workers().pop().expect("a new capture has its workers");
+    capture.stop();
+    Ok(move || {
+        recorder.record(capture, &mut worker, &mut progress).map_err(|failure| failure.to_string())?;
+        recorder.writer.flush()?;
+        Ok(recorder.writer.packets())
+    })
 }
 
 /// Takes chunks from one worker and writes their packets to a savefile.

@@ -14,11 +14,15 @@ mod activate;
 mod control;
 mod data;
 mod failure;
+mod filter_slot;
 mod find;
 mod forward;
 mod group;
 mod handle;
+#[doc(hidden)]
+pub mod harness;
 mod live;
+mod opening;
 mod pollable;
 mod read;
 mod real;

@@ -5,21 +5,24 @@ mod batch;
 mod reading;
 
 use std::cell::UnsafeCell;
+use std::error::Error;
 use std::ffi::c_int;
-use std::fmt;
+use std::fs::File;
 use std::io;
 use std::ops::Range;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 
 use wirecap::device::Device;
 use wirecap::filter::ClassicInsn;
-use wirecap::{Capture, CaptureBuilder, OpenError, Waker, Worker};
+use wirecap::{Capture, Waker, Worker};
 
 use crate::abi::{D_INOUT, Program};
 use crate::failure::chain;
+use crate::filter_slot::{FilterSlot, Sieve, locked};
 use crate::group::{Group, Joined, Membership};
+use crate::opening::{LiveError, open_capture};
 use crate::pollable::Pollable;
 use crate::request::{Name, Request};
 use crate::settings::Settings;
@@ -73,46 +76,11 @@ unsafe impl Sync for Live {}
 // SAFETY: no part is tied to a thread.
 unsafe impl Send for Live {}
 
-/// The filter of a handle, or of all handles of a group.
-#[derive(Debug, Default)]
-pub(crate) struct FilterSlot {
-    sieve: Mutex<Option<Arc<Sieve>>>,
-    /// Changes with `sieve`.
-    generation: AtomicU32,
-    program: Mutex<Vec<ClassicInsn>>,
-    /// It runs here in the kernel's place, who would not have woken the reader for packets that it refuses.
-    sifts: AtomicBool,
-}
-
-/// A filter, and on which packets it runs here.
-#[derive(Debug)]
-struct Sieve {
-    wanted: Wanted,
-    /// The kernel has seen to those that came later: so many of each ring's are to be looked at, from the first on.
-    until: Option<Box<[u64]>>,
-}
-
 /// Packets that the interface dropped, by its own count.
 #[derive(Debug, Default)]
 struct InterfaceDrops {
     last: u64,
     since_open: u64,
-}
-
-/// Why there is no live capture.
-#[derive(Debug)]
-pub(crate) enum LiveError {
-    Open(OpenError),
-    System(&'static str, io::Error),
-}
-
-impl fmt::Display for LiveError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Open(error) => f.write_str(&chain(error)),
-            Self::System(doing, error) => write!(f, "cannot {doing}: {error}"),
-        }
-    }
 }
 
 impl Live {
@@ -131,27 +99,50 @@ impl Live {
     }
 
     fn new(request: &Request, device: Device, snap_len: u32, from: Origin) -> Result<Self, LiveError> {
-        let Origin { capture, worker, filter, membership } = from;
+        let Origin { capture, worker, .. } = &from;
         let system = |doing| move |error| LiveError::System(doing, error);
-        let (ring, waker) = (worker.index(), worker.waker());
-        let own = capture.packet_socket(ring).map_err(system("have one more descriptor"))?;
+        let own = capture.packet_socket(worker.index()).map_err(system("have one more descriptor"))?;
         let pollable = match &own {
             Some(socket) if capture.rings().len() == 1 => {
                 let socket = socket.try_clone().map_err(system("have one more descriptor"))?;
                 Pollable::single(socket)
                     .map_err(|errno| LiveError::System("have one more descriptor", errno.into()))?
             }
-            _ => Pollable::several(&worker)
+            _ => Pollable::several(worker)
                 .map_err(|errno| LiveError::System("make an epoll instance", errno.into()))?,
         };
         let cuts = own.is_some();
         let sender = own.map_or_else(|| socket::sender(device.index), Ok);
         let sender = sender.map_err(system("open a packet socket"))?;
+        Ok(Self::assemble(request, device, snap_len, from, pollable, sender, cuts))
+    }
+
+    /// A capture of one worker that is open already and on no interface, for benches.
+    pub(crate) fn over(capture: Capture, snap_len: u32) -> Result<Self, Box<dyn Error + Send + Sync>> {
+        let worker = capture.workers().pop().ok_or("a new capture has a worker")?;
+        let pollable = Pollable::several(&worker)?;
+        let from = Origin { capture: Arc::new(capture), worker, filter: Arc::default(), membership: None };
+        // Any device, and nothing is sent.
+        let (device, sender) = (Device::find("lo")?, File::open("/dev/null")?.into());
+        Ok(Self::assemble(&Request::new(None), device, snap_len, from, pollable, sender, false))
+    }
+
+    fn assemble(
+        request: &Request,
+        device: Device,
+        snap_len: u32,
+        from: Origin,
+        pollable: Pollable,
+        sender: OwnedFd,
+        cuts: bool,
+    ) -> Self {
+        let Origin { capture, worker, filter, membership } = from;
+        let (ring, waker) = (worker.index(), worker.waker());
         let promiscuous = request.promiscuous.is_some_and(|on| on != 0);
         let interface_drops = InterfaceDrops { last: count_interface_drops(&device.name), since_open: 0 };
         // In a group each worker has one ring; else the only one has all.
         let rings = if membership.is_some() { ring..ring + 1 } else { 0..capture.rings().len() };
-        Ok(Self {
+        Self {
             reader: UnsafeCell::new(Reader::new(worker, capture.rings().len())),
             rings,
             pollable,
@@ -174,7 +165,7 @@ impl Live {
             refused: AtomicU64::new(0),
             interface_drops: Mutex::new(interface_drops),
             device,
-        })
+        }
     }
 
     pub(crate) fn descriptor(&self) -> c_int {
@@ -315,20 +306,6 @@ impl Live {
     }
 }
 
-impl FilterSlot {
-    fn sift(&self, sieve: Sieve) {
-        *locked(&self.sieve) = Some(Arc::new(sieve));
-        self.generation.fetch_add(1, Ordering::Release);
-    }
-}
-
-impl Sieve {
-    /// How many of a ring's packets are to be looked at, from the first on.
-    fn until(&self, ring: usize) -> u64 {
-        self.until.as_ref().map_or(u64::MAX, |until| until[ring])
-    }
-}
-
 impl Drop for Live {
     fn drop(&mut self) {
         if let (Some(group), Some(worker)) = (self.membership.take(), self.reader.get_mut().worker.take()) {
@@ -362,33 +339,6 @@ impl From<Joined> for Origin {
     }
 }
 
-/// Opens a capture of R chunks, or fewer where there is no memory for them and nobody asked for so many, as
-/// libpcap does.
-pub(crate) fn open_capture(
-    builder: CaptureBuilder,
-    request: &Request,
-    settings: &Settings,
-) -> Result<Capture, LiveError> {
-    let Some(mut chunks) = request.chunks(settings) else { return builder.open().map_err(LiveError::Open) };
-    loop {
-        match builder.clone().pool(chunks).open() {
-            Err(error) if settings.chunks.is_none() && chunks > 2 && is_lack_of_memory(&error) => chunks /= 2,
-            outcome => return outcome.map_err(LiveError::Open),
-        }
-    }
-}
-
-fn is_lack_of_memory(error: &OpenError) -> bool {
-    match error {
-        OpenError::PoolTooLarge { .. }
-        | OpenError::NotEnoughMemory { .. }
-        | OpenError::CgroupTooSmall { .. } => true,
-        OpenError::PacketPermitted(error) => is_lack_of_memory(error),
-        OpenError::PacketSocket { source, .. } => source.raw_os_error() == Some(libc::ENOMEM),
-        _ => false,
-    }
-}
-
 /// Whether it ends a program that wants a part of what the handle keeps of a packet.
 fn cuts(insn: &ClassicInsn, snap_len: u32) -> bool {
     insn.code == RETURN && insn.k > 0 && insn.k < snap_len
@@ -401,8 +351,4 @@ fn count_interface_drops(interface: &str) -> u64 {
         std::fs::read_to_string(path).ok()?.trim().parse::<u64>().ok()
     };
     ["rx_missed_errors", "rx_fifo_errors"].iter().filter_map(|counter| read(counter)).sum()
-}
-
-fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -213,6 +213,16 @@ impl Capture {
         Ok(Self { shared, interfaces, rings, workers, placements, geometry, _keeper, _claims })
     }
 
+    /// A capture over rings that were opened elsewhere, on no interface.
+    pub(crate) fn over(
+        group: Group,
+        exchange: Option<Arc<Exchange>>,
+        geometry: Geometry,
+    ) -> Result<Self, OpenError> {
+        let running = Running { interfaces: Vec::new(), file: None, end: None };
+        Self::start(group, Vec::new(), running, (exchange, None), geometry, &Pin::Off)
+    }
+
     /// The workers, each for one thread. They are handed out once; a second call gives none.
     pub fn workers(&self) -> Vec<Worker> {
         std::mem::take(&mut *lock(&self.workers))
@@ -246,14 +256,15 @@ impl Capture {
         warnings.chain(running.last_packets_uncertain.then_some(Warning::LastPacketsUncertain)).collect()
     }
 
-    /// The engine's name in the ledger: `xdp` or `packet`, both where interfaces differ, or `file`.
-    fn engine(&self) -> &'static str {
+    /// The engine's name in the ledger: `xdp` or `packet`, both where interfaces differ, or `file` or `sim`.
+    fn engine(&self, running: &Running) -> &'static str {
         let uses = |engine| self.interfaces.iter().any(|interface| interface.reception.engine() == engine);
         match (uses(Engine::Xdp), uses(Engine::Packet)) {
             (true, true) => "xdp, packet",
             (true, false) => "xdp",
             (false, true) => "packet",
-            (false, false) => "file",
+            (false, false) if running.file.is_some() => "file",
+            (false, false) => "sim",
         }
     }
 
@@ -295,9 +306,10 @@ impl Capture {
         let (duration, device) =
             running.end.clone().unwrap_or_else(|| (self.shared.started.elapsed(), running.device_drops()));
         let warnings = self.warnings(&rings, &running);
+        let engine = self.engine(&running);
         drop(running);
         let ports = self.shared.exchange().map(|exchange| exchange.ledgers()).unwrap_or_default();
-        Ledger { warnings, ports, ..Ledger::of(self.engine(), self.mode(), duration, rings, device) }
+        Ledger { warnings, ports, ..Ledger::of(engine, self.mode(), duration, rings, device) }
     }
 
     /// Stops and closes the capture and gives its final account: what was not taken out of the rings

@@ -154,6 +154,10 @@ impl Group {
         self.mode
     }
 
+    pub(crate) fn stuck_after(&self) -> Duration {
+        self.stuck_after
+    }
+
     pub(crate) fn workers(&self) -> usize {
         self.seats.len()
     }

@@ -59,9 +59,9 @@ pub use simulation::{
 };
 pub use transmitter::{LinkState, SentPacket, SimTransmitter};
 
-use crate::capture::keeper;
 use crate::capture::waiting::{Wait, Waiting};
-use crate::error::CaptureError;
+use crate::capture::{Capture, keeper};
+use crate::error::{CaptureError, OpenError};
 use crate::forward::{Exchange, Outlet, Port, PortShared, Sequence, TxOutlet};
 use crate::group::{Asked, Group};
 use crate::kernel_ring::{Consumer, Producer};
@@ -244,6 +244,19 @@ impl SimCapture {
         assert!(index < self.group.workers(), "there are {} workers", self.group.workers());
         let (group, exchange) = (Arc::clone(&self.group), self.exchange.clone());
         SimWorker { waiting: Waiting::new(&group, index), group, exchange, index }
+    }
+
+    /// The same rings as a [`Capture`], whose workers are those that applications have: they wait by the machine's
+    /// clock, and nothing arrives while they do. [`worker`](Self::worker)s must not be used beside them.
+    ///
+    /// # Errors
+    ///
+    /// When the system has no descriptors left.
+    pub fn capture(&self) -> Result<Capture, OpenError> {
+        let rings = self.rings.iter().map(|ring| Arc::clone(ring) as Arc<dyn Ring>).collect();
+        let group = &self.group;
+        let group = Group::new(rings, group.workers(), group.mode(), group.stuck_after());
+        Capture::over(group, self.exchange.clone(), self.geometry)
     }
 
     /// The kernel's half of ring `ring`.

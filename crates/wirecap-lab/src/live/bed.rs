@@ -11,8 +11,9 @@ use rustix::time::{ClockId, clock_gettime};
 use wirecap_testbed::{Generator, Load, Namespace, Sizes, Traffic, VethPair};
 
 use super::Outcome;
-use super::process::{CommandLine, CpuTime, Receiver, Spawner, allowed_cpus};
+use super::process::{CommandLine, Spawner, allowed_cpus};
 use super::receiver::cpu_times;
+use super::receiver::{CpuTime, Receiver};
 
 /// A veth pair: `a0` sends, `a1` receives.
 #[derive(Debug)]

@@ -9,7 +9,7 @@ use wirecap_testbed::{Generator, Load, Snapshot, drop_program, loss_lock};
 use super::bed::Bed;
 use super::contender::Contender;
 use super::figures::Figures;
-use super::process::Receiver;
+use super::receiver::Receiver;
 use super::receiver::cpu_times;
 use super::rivals::Field;
 use super::sweep::{Share, Sweep};
