@@ -219,7 +219,8 @@ impl Capture {
         exchange: Option<Arc<Exchange>>,
         geometry: Geometry,
     ) -> Result<Self, OpenError> {
-        let running = Running { interfaces: Vec::new(), file: None, end: None };
+        let running =
+            Running { interfaces: Vec::new(), file: None, end: None, last_packets_uncertain: false };
         Self::start(group, Vec::new(), running, (exchange, None), geometry, &Pin::Off)
     }
 

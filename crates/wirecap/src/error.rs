@@ -127,7 +127,7 @@ pub enum OpenError {
         /// The interface's name.
         interface: String,
         /// What it is and who holds it, if that can be seen.
-        owner: Option<XdpOwner>,
+        owner: Option<Box<XdpOwner>>,
         /// What bpf(2) said.
         source: BpfError,
     },

@@ -181,7 +181,7 @@ fn refused(device: &Device, source: BpfError) -> OpenError {
     if let BpfError::InterfaceBusy { .. } = source {
         let attached = device.attached_now().ok().and_then(|programs| programs.into_iter().next());
         let interface = device.name.clone();
-        let owner = attached.and_then(|program| program.owner());
+        let owner = attached.and_then(|program| program.owner()).map(Box::new);
         return OpenError::OtherProgram { interface, owner, source };
     }
     OpenError::Program { interface: device.name.clone(), source }
