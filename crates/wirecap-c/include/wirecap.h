@@ -143,8 +143,9 @@ int wirecap_group_set_take(wirecap_group *group, int on);
 int wirecap_group_set_chunk(wirecap_group *group, uint32_t cells);
 
 /*
- * R: chunks per pool. Every ring keeps R x M packets, whatever the program is doing. Default 512, or less:
- * unless R is given, all pools together take an eighth of the machine's memory at most.
+ * R: chunks per pool. Every ring keeps R x M packets, whatever the program is doing. Default: by the speed of the link, up
+ * to 512: all pools together take 64 MiB up to 1 Gbit/s, 256 MiB up to 10 Gbit/s and for virtual interfaces, 1 GiB at 100
+ * Gbit/s, and an eighth of the memory of the machine or of the memory cgroup at most.
  */
 int wirecap_group_set_pool(wirecap_group *group, uint32_t chunks);
 

@@ -78,7 +78,11 @@ fn is_busy(error: &io::Error) -> bool {
 
 impl From<OpenError> for Failure {
     fn from(error: OpenError) -> Self {
-        let status = match &error {
+        let cause = match &error {
+            OpenError::PacketPermitted(cause) => cause,
+            error => error,
+        };
+        let status = match cause {
             OpenError::Device(DeviceError::NoSuchDevice { .. } | DeviceError::InvalidName { .. })
             | OpenError::InterfaceDown { .. }
             | OpenError::NoSuchQueue { .. }
@@ -86,7 +90,9 @@ impl From<OpenError> for Failure {
             OpenError::BadDeviceName { .. }
             | OpenError::SettingsDiffer { .. }
             | OpenError::BadParameter { .. } => Status::Argument,
-            OpenError::PoolTooLarge { .. } | OpenError::NotEnoughMemory { .. } => Status::Memory,
+            OpenError::PoolTooLarge { .. }
+            | OpenError::NotEnoughMemory { .. }
+            | OpenError::CgroupTooSmall { .. } => Status::Memory,
             OpenError::QueueTaken { .. } | OpenError::OtherVersion { .. } | OpenError::Contended { .. } => {
                 Status::Busy
             }

@@ -8,6 +8,7 @@ use clap::Args;
 use wirecap::{Capture, CaptureError, Worker, grouped};
 
 use crate::failure::Failure;
+use crate::losses;
 use crate::options::CaptureOptions;
 use crate::progress::Progress;
 use crate::size;
@@ -52,12 +53,15 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
     if let Some(cost) = arguments.weight.cost() {
         warn_of_shortfall(&capture, cost);
     }
-    let outcomes = thread::scope(|scope| {
-        let handle = |worker| scope.spawn(|| handle(worker, &weight, &capture));
-        let workers: Vec<_> = capture.workers().into_iter().map(handle).collect();
-        watch(&capture, &arguments.options, || workers.iter().all(thread::ScopedJoinHandle::is_finished));
-        let join = |worker: thread::ScopedJoinHandle<'_, _>| worker.join().expect("handling does not panic");
-        workers.into_iter().map(join).collect::<Vec<Result<Handled, CaptureError>>>()
+    let outcomes = losses::watched(&capture, None, || {
+        thread::scope(|scope| {
+            let handle = |worker| scope.spawn(|| handle(worker, &weight, &capture));
+            let workers: Vec<_> = capture.workers().into_iter().map(handle).collect();
+            watch(&capture, &arguments.options, || workers.iter().all(thread::ScopedJoinHandle::is_finished));
+            let join =
+                |worker: thread::ScopedJoinHandle<'_, _>| worker.join().expect("handling does not panic");
+            workers.into_iter().map(join).collect::<Vec<Result<Handled, CaptureError>>>()
+        })
     });
     if arguments.weight.cost().is_none()
         && let Some(cost) = Handled::cost(&outcomes)
@@ -73,7 +77,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
     }
     arguments.options.report(&ledger)?;
     outcomes.into_iter().collect::<Result<Vec<_>, _>>()?;
-    Ok(())
+    Failure::unless_lossless(&ledger)
 }
 
 /// Says if a load that the workers can process may be lost, because of how it is spread over the rings.

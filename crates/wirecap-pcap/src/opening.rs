@@ -43,7 +43,10 @@ pub(crate) fn open_capture(
 
 fn is_lack_of_memory(error: &OpenError) -> bool {
     match error {
-        OpenError::PoolTooLarge { .. } | OpenError::NotEnoughMemory { .. } => true,
+        OpenError::PoolTooLarge { .. }
+        | OpenError::NotEnoughMemory { .. }
+        | OpenError::CgroupTooSmall { .. } => true,
+        OpenError::PacketPermitted(error) => is_lack_of_memory(error),
         OpenError::PacketSocket { source, .. } => source.raw_os_error() == Some(libc::ENOMEM),
         _ => false,
     }

@@ -73,8 +73,8 @@ enum Attachment {
 }
 
 impl Attachment {
-    /// Ends receiving. When it returns, the last packet is in its ring.
-    fn detach(self) {
+    /// Ends receiving. When it returns, the last packet is in its ring; false if that is not certain.
+    fn detach(self) -> bool {
         match self {
             Self::Xdp(attachment) => attachment.detach(),
             Self::Packet(attachment) => attachment.detach(),
@@ -89,6 +89,8 @@ struct Running {
     file: Option<Arc<FileRing>>,
     /// How long the capture ran and what the devices dropped meanwhile, once it was stopped.
     end: Option<(Duration, Vec<Option<u64>>)>,
+    /// The kernel offered no way to wait for the last packets.
+    last_packets_uncertain: bool,
 }
 
 /// An interface that packets come from.
@@ -136,7 +138,8 @@ impl Shared {
         let device_drops = running.device_drops();
         running.end = Some((self.started.elapsed(), device_drops));
         let attachments = running.interfaces.iter_mut().filter_map(|interface| interface.attachment.take());
-        attachments.for_each(Attachment::detach);
+        let certain = attachments.map(Attachment::detach).fold(true, |all, one| all && one);
+        running.last_packets_uncertain = !certain;
         drop(running);
         self.group.end();
         self.wake_all();
@@ -218,7 +221,8 @@ impl Capture {
         exchange: Option<Arc<Exchange>>,
         geometry: Geometry,
     ) -> Result<Self, OpenError> {
-        let running = Running { interfaces: Vec::new(), file: None, end: None };
+        let running =
+            Running { interfaces: Vec::new(), file: None, end: None, last_packets_uncertain: false };
         Self::start(group, Vec::new(), running, (exchange, None), geometry, &Pin::Off)
     }
 
@@ -251,7 +255,8 @@ impl Capture {
             let unplaced = attached.unplaced.as_ref().map_or(0, |unplaced| unplaced.count());
             interface.warnings(super_packets, unplaced)
         };
-        interfaces.enumerate().flat_map(of_interface).chain(running.filter_warnings()).collect()
+        let warnings = interfaces.enumerate().flat_map(of_interface).chain(running.filter_warnings());
+        warnings.chain(running.last_packets_uncertain.then_some(Warning::LastPacketsUncertain)).collect()
     }
 
     /// The engine's name in the ledger: `xdp` or `packet`, both where interfaces differ, or `file` or `sim`.

@@ -68,7 +68,9 @@ pub use device::Rung;
 pub use error::{CaptureError, FilterChangeError, OpenError};
 pub use forward::{DetachedPacket, Drain, NoRoom, OutPacket, Port, PortError, TxQueue};
 pub use group::guarantee::{Guarantee, Shortfall};
-pub use ledger::{Account, Drops, Ledger, Mode, PortAccount, PortDrops, PortLedger, RingLedger};
+pub use ledger::{
+    Account, Drops, Ledger, LostLater, Mode, PortAccount, PortDrops, PortLedger, Recorded, RingLedger,
+};
 pub use names::{Holder, RingName};
 pub use numbers::grouped;
 pub use packet::{Direction, Spread};
@@ -81,3 +83,4 @@ pub use warning::Warning;
 pub use wirecap_filter as filter;
 pub use wirecap_filter::bpf;
 pub use wirecap_savefile as savefile;
+pub use xdp::holders;

@@ -81,7 +81,6 @@ impl Survey {
             carrier: link.carrier,
             link_type: link.link_type,
             kind: link.kind,
-            has_parent: link.has_parent,
         })
     }
 

@@ -231,9 +231,9 @@ impl Ring for PacketRing {
     }
 
     fn backlog(&self) -> u32 {
-        let chunk_cells = self.chunk_cells();
-        self.blocks.filled().saturating_mul(chunk_cells)
-            + self.open_packets.load(Ordering::Relaxed).min(chunk_cells)
+        let block_cells = (self.capacity() / self.blocks.count()).max(1);
+        self.blocks.filled().saturating_mul(block_cells)
+            + self.open_packets.load(Ordering::Relaxed).min(block_cells)
     }
 
     fn is_empty(&self) -> bool {

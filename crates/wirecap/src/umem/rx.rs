@@ -397,6 +397,7 @@ impl RxRing {
             dropped,
             offloaded_chunks: side.offloaded_chunks,
             abandoned_chunks: side.abandoned_chunks,
+            starved: drops.starved,
             ..Account::default()
         }
         .balanced()
