@@ -279,11 +279,16 @@ unsafe extern "C-unwind" fn pcap_close(pcap: *mut Pcap) {
     match look_up(pcap) {
         Given::Ours(handle) => {
             let Some(place) = table::remove(pcap) else { return };
+            // Before it is closed: a reader may free it from there on. A signal handler may interrupt the reader while
+            // that holds a lock, so it takes none: the reader frees the handle when the handler has returned.
+            match handle.live() {
+                Some(live) if handle.turn.is_on_this_stack() => live.break_off(),
+                Some(live) => drop(guarded(|| live.end())),
+                None => {}
+            }
             if handle.turn.close() {
                 // SAFETY: it came from a box, is in the table no more, and nobody reads from it.
                 let _ = guarded(|| drop(unsafe { Box::from_raw(place) }));
-            } else if let Some(live) = handle.live() {
-                let _ = guarded(|| live.end());
             }
         }
         // SAFETY: an open handle of the real library's own.

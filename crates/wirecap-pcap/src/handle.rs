@@ -85,6 +85,7 @@ pub(crate) unsafe fn adopt(real: *mut RealPcap, request: Option<Request>, errors
     if real.is_null() || table::is_place(real.cast()) {
         return real.cast();
     }
+    real::prepare_for_signals();
     table::insert(Box::new(Handle::new(real, request))).unwrap_or_else(|_too_many| {
         // SAFETY: the caller's promise.
         unsafe { failure::write(errors, "too many handles are open") };

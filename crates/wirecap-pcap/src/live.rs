@@ -5,7 +5,7 @@ mod batch;
 mod reading;
 
 use std::cell::UnsafeCell;
-use std::ffi::c_int;
+use std::ffi::{CStr, CString, c_int};
 use std::fmt;
 use std::io;
 use std::ops::Range;
@@ -13,6 +13,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use rustix::fs::{Mode, OFlags};
 use wirecap::device::Device;
 use wirecap::filter::ClassicInsn;
 use wirecap::{Capture, CaptureBuilder, OpenError, Waker, Worker};
@@ -64,7 +65,9 @@ pub(crate) struct Live {
     /// Packets in the chunks that this handle got, and those of them that were not wanted.
     taken: AtomicU64,
     refused: AtomicU64,
-    interface_drops: Mutex<InterfaceDrops>,
+    /// The most packets that `counts` found: while a thread takes packets out of a ring fewer may be seen.
+    most_received: AtomicU64,
+    interface_drops: InterfaceDrops,
 }
 
 // SAFETY: `reader`, the only part that is not `Sync` by itself, is touched only by the thread that has the
@@ -92,11 +95,13 @@ struct Sieve {
     until: Option<Box<[u64]>>,
 }
 
-/// Packets that the interface dropped, by its own count.
-#[derive(Debug, Default)]
+/// Packets that the interface dropped, by its own counters. Reading them takes no memory.
+#[derive(Debug)]
 struct InterfaceDrops {
-    last: u64,
-    since_open: u64,
+    counters: [CString; 2],
+    at_open: u64,
+    /// What the counters said last: a process may be shut out of /sys later.
+    last: AtomicU64,
 }
 
 /// Why there is no live capture.
@@ -148,7 +153,7 @@ impl Live {
         let sender = own.map_or_else(|| socket::sender(device.index), Ok);
         let sender = sender.map_err(system("open a packet socket"))?;
         let promiscuous = request.promiscuous.is_some_and(|on| on != 0);
-        let interface_drops = InterfaceDrops { last: count_interface_drops(&device.name), since_open: 0 };
+        let interface_drops = InterfaceDrops::of(&device.name);
         // In a group each worker has one ring; else the only one has all.
         let rings = if membership.is_some() { ring..ring + 1 } else { 0..capture.rings().len() };
         Ok(Self {
@@ -172,7 +177,8 @@ impl Live {
             membership,
             taken: AtomicU64::new(0),
             refused: AtomicU64::new(0),
-            interface_drops: Mutex::new(interface_drops),
+            most_received: AtomicU64::new(0),
+            interface_drops,
             device,
         })
     }
@@ -238,7 +244,7 @@ impl Live {
         self.broken.load(Ordering::Relaxed)
     }
 
-    /// Receives no more, so that nothing is left on the interface.
+    /// Receives no more, so that nothing is left on the interface, and breaks off the read of another thread.
     pub(crate) fn end(&self) {
         if Arc::strong_count(&self.capture) == 1 {
             self.capture.stop();
@@ -291,28 +297,61 @@ impl Live {
         self.capture.run_in_kernel(&[EVERYTHING]).map(|()| false)
     }
 
-    /// Packets that passed the filter, dropped ones and those that wait included, and the dropped ones.
+    /// Packets that passed the filter, dropped ones and those that wait included, and the dropped ones. A signal handler
+    /// may call it.
     pub(crate) fn counts(&self) -> (u64, u64) {
-        let passed = self.taken.load(Ordering::Relaxed) - self.refused.load(Ordering::Relaxed);
-        self.rings.clone().fold((passed, 0), |(passed, dropped), ring| {
-            let arrived = self.capture.arrived(ring);
-            let account = self.capture.account(ring);
-            let drops = account.dropped.total();
-            (passed + arrived.saturating_sub(account.delivered) + drops, dropped + drops)
-        })
+        let tallies = self.rings.clone().map(|ring| self.capture.tally(ring));
+        let (mut arrived, mut delivered, mut dropped) = (0, 0, 0);
+        for tally in tallies {
+            arrived += tally.arrived;
+            delivered += tally.delivered;
+            dropped += tally.dropped;
+        }
+        // In a group others took part of what was delivered from this ring, and we of theirs.
+        let passed = match self.membership {
+            None => arrived,
+            Some(_) => self.taken.load(Ordering::Relaxed) + arrived.saturating_sub(delivered),
+        };
+        let received = passed.saturating_sub(self.refused.load(Ordering::Relaxed)) + dropped;
+        (received.max(self.most_received.fetch_max(received, Ordering::Relaxed)), dropped)
     }
 
-    /// What the interface itself dropped while it was captured whole, as libpcap counts it.
+    /// What the interface itself dropped while it was captured whole, as libpcap counts it. A signal handler may call it.
     pub(crate) fn interface_drops(&self) -> u64 {
-        if !self.promiscuous {
-            return 0;
-        }
-        let mut drops = locked(&self.interface_drops);
-        let now = count_interface_drops(&self.device.name);
-        drops.since_open += now.wrapping_sub(drops.last);
-        drops.last = now;
-        drops.since_open
+        if self.promiscuous { self.interface_drops.since_open() } else { 0 }
     }
+}
+
+impl InterfaceDrops {
+    fn of(interface: &str) -> Self {
+        let path = |counter: &str| {
+            let path = format!("/sys/class/net/{interface}/statistics/{counter}");
+            CString::new(path).expect("the kernel's name of an interface has no zero byte")
+        };
+        let counters = [path("rx_missed_errors"), path("rx_fifo_errors")];
+        let at_open = sum(&counters).unwrap_or_default();
+        Self { counters, at_open, last: AtomicU64::new(at_open) }
+    }
+
+    fn since_open(&self) -> u64 {
+        if let Some(now) = sum(&self.counters) {
+            self.last.store(now, Ordering::Relaxed);
+        }
+        self.last.load(Ordering::Relaxed).wrapping_sub(self.at_open)
+    }
+}
+
+/// The sum of counters in files; `None` if there are none to be read.
+fn sum(counters: &[CString]) -> Option<u64> {
+    counters.iter().filter_map(|path| read_counter(path)).reduce(u64::wrapping_add)
+}
+
+fn read_counter(path: &CStr) -> Option<u64> {
+    let flags = OFlags::RDONLY | OFlags::CLOEXEC;
+    let file = rustix::fs::open(path, flags, Mode::empty()).ok()?;
+    let mut text = [0; 24];
+    let len = rustix::io::read(&file, &mut text).ok()?;
+    str::from_utf8(&text[..len]).ok()?.trim().parse().ok()
 }
 
 impl FilterSlot {
@@ -389,15 +428,6 @@ fn is_lack_of_memory(error: &OpenError) -> bool {
 /// Whether it ends a program that wants a part of what the handle keeps of a packet.
 fn cuts(insn: &ClassicInsn, snap_len: u32) -> bool {
     insn.code == RETURN && insn.k > 0 && insn.k < snap_len
-}
-
-/// What the driver says it had no room for.
-fn count_interface_drops(interface: &str) -> u64 {
-    let read = |counter: &str| {
-        let path = format!("/sys/class/net/{interface}/statistics/{counter}");
-        std::fs::read_to_string(path).ok()?.trim().parse::<u64>().ok()
-    };
-    ["rx_missed_errors", "rx_fifo_errors"].iter().filter_map(|counter| read(counter)).sum()
 }
 
 fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {

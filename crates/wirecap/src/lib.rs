@@ -83,6 +83,7 @@ pub use ledger::{Account, Drops, Ledger, Mode, PortAccount, PortDrops, PortLedge
 pub use packet::{Direction, Spread};
 pub use pool::Geometry;
 pub use reorder::{InOrder, Reorder};
+pub use ring::Tally;
 pub use source::Source;
 pub use time::{Timestamp, Timestamps};
 pub use warning::Warning;

@@ -9,7 +9,7 @@ use std::fmt;
 use std::io;
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::ptr::NonNull;
-use std::sync::Arc;
+use std::sync::{Arc, PoisonError, RwLock, atomic};
 
 use crate::chunk::{Chunk, Home, RingIdentity, Stamps};
 use crate::error::CaptureError;
@@ -53,6 +53,16 @@ pub(crate) trait Ring: Send + Sync + fmt::Debug {
     fn arrived(&self) -> u64 {
         self.account().delivered + u64::from(self.backlog())
     }
+    /// What became of its packets so far. It takes no lock and no memory, so a signal handler may call it, but
+    /// packets that are on their way out of the ring at this moment may be missing.
+    fn tally(&self) -> Tally {
+        let account = self.account();
+        Tally {
+            delivered: account.delivered,
+            arrived: account.delivered + u64::from(self.backlog()),
+            dropped: account.dropped.total(),
+        }
+    }
     /// The packet socket that receives its packets, if that is how they come.
     fn packet_socket(&self) -> Option<io::Result<OwnedFd>> {
         None
@@ -67,6 +77,18 @@ pub(crate) trait Ring: Send + Sync + fmt::Debug {
     fn account(&self) -> Account;
     /// Counts what is left in the ring as dropped and lets go of the kernel's side.
     fn close(&self);
+}
+
+/// What became of the packets of a ring.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Tally {
+    /// Packets in chunks that were captured.
+    pub delivered: u64,
+    /// Packets that the ring did not drop, captured yet or not.
+    pub arrived: u64,
+    /// Packets that the ring dropped.
+    pub dropped: u64,
 }
 
 /// Where the program puts times, and how to read them.
@@ -86,7 +108,25 @@ pub(crate) struct UmemRing {
     filled: Gauge<Descriptor>,
     /// Filled cells of a packet at the head of the rx ring that was not all there at the last look.
     unfinished: AtomicU32,
+    published: Published,
     rx: Mutex<RxSide>,
+}
+
+/// What a signal handler may read while the thread that it interrupts holds the lock of the rx ring: copies of the
+/// rx side's counters.
+#[derive(Debug)]
+struct Published {
+    delivered: atomic::AtomicU64,
+    other: atomic::AtomicU64,
+    /// None once the ring is closed; only the close writes it.
+    kernel: RwLock<Option<Arc<dyn Kernel>>>,
+}
+
+impl Published {
+    fn publish(&self, side: &RxSide) {
+        self.delivered.store(side.delivered, Ordering::Relaxed);
+        self.other.store(side.other, Ordering::Relaxed);
+    }
 }
 
 /// What the lock of the rx ring guards.
@@ -182,6 +222,11 @@ impl UmemRing {
         stamps: Arc<dyn StampSource>,
     ) -> Self {
         let filled = rx.gauge();
+        let published = Published {
+            delivered: atomic::AtomicU64::new(0),
+            other: atomic::AtomicU64::new(0),
+            kernel: RwLock::new(Some(Arc::clone(&kernel))),
+        };
         let side = RxSide {
             open: Some(OpenRx { ring: rx, kernel }),
             next_sequence: 0,
@@ -196,7 +241,7 @@ impl UmemRing {
             sieve: Sieve::default(),
         };
         let (identity, unfinished, rx) = (Arc::new(identity), AtomicU32::new(0), Mutex::new(side));
-        Self { identity, capacity, refill, stamps, filled, unfinished, rx }
+        Self { identity, capacity, refill, stamps, filled, unfinished, published, rx }
     }
 
     /// From now on `filter` looks at everything that is captured, until [`settle`](Self::settle).
@@ -259,6 +304,7 @@ impl UmemRing {
         let checked = if sifting { self.sift(side, &mut list).map(|()| total(&list)) } else { checked };
         if checked.is_err() || list.cells.is_empty() {
             side.other += packets_in(&list.cells);
+            self.published.publish(side);
             drop(guard);
             self.refill.recycle(list);
             return checked.map(|_| if sifting { Captured::Unwanted } else { Captured::Nothing });
@@ -273,6 +319,7 @@ impl UmemRing {
         } else {
             list.cells.len() as u64
         };
+        self.published.publish(side);
         let sequence = side.next_sequence;
         side.next_sequence += 1;
         side.offloaded_chunks += u64::from(offload.is_some());
@@ -418,6 +465,19 @@ impl Ring for UmemRing {
         side.delivered + u64::from(self.filled.filled())
     }
 
+    fn tally(&self) -> Tally {
+        // Where the close holds it, the counters have all there is to know, or soon will.
+        let kernel = self.published.kernel.try_read().ok();
+        let kernel = kernel.as_ref().and_then(|kernel| kernel.as_ref());
+        let drops = kernel.and_then(|kernel| kernel.drops().ok()).unwrap_or_default();
+        let delivered = self.published.delivered.load(Ordering::Relaxed);
+        Tally {
+            delivered,
+            arrived: delivered + u64::from(self.filled.filled()),
+            dropped: drops.no_cell + drops.ring_full + self.published.other.load(Ordering::Relaxed),
+        }
+    }
+
     fn is_gone(&self) -> bool {
         lock(&self.rx).open.as_ref().is_some_and(|open| open.kernel.is_gone())
     }
@@ -446,6 +506,9 @@ impl Ring for UmemRing {
             side.other += self.packets_left(&mut open.ring, &mut side);
             side.drops = open.kernel.drops().unwrap_or_default();
             side.filtered = open.kernel.filtered();
+            let dropped = side.other + side.drops.no_cell + side.drops.ring_full;
+            self.published.other.store(dropped, Ordering::Relaxed);
+            *self.published.kernel.write().unwrap_or_else(PoisonError::into_inner) = None;
         }
         self.refill.close();
     }

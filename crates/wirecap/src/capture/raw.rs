@@ -6,12 +6,20 @@ use std::os::fd::OwnedFd;
 use super::{Attached, Attachment, Capture};
 use crate::filter::{ClassicInsn, Filter};
 use crate::ledger::Account;
+use crate::ring::Tally;
 use crate::sync::lock;
 
 impl Capture {
     /// The account of one ring so far, which asks nobody but its socket.
     pub fn account(&self, ring: usize) -> Account {
         self.shared.group.rings()[ring].account()
+    }
+
+    /// What became of the packets of one ring so far. It takes no lock and no memory and asks nobody but the ring's
+    /// socket, so a signal handler may call it; packets that another thread, or the one that is interrupted, takes out
+    /// of the ring at this moment may be missing.
+    pub fn tally(&self, ring: usize) -> Tally {
+        self.shared.group.rings()[ring].tally()
     }
 
     /// How many packets have come to a ring that it did not drop, captured yet or not.

@@ -11,7 +11,7 @@ use std::mem::offset_of;
 use std::ptr::NonNull;
 use std::slice;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering, fence};
 
 use crate::chunk::{Chunk, Home, RingIdentity, Stamps};
 use crate::packet::frame::{self, BadFrame, Frame};
@@ -42,6 +42,9 @@ const PACKETS_AHEAD: usize = 16;
 /// How much of a packet is fetched: its header, and what programs look at first.
 const LINES_AHEAD: usize = 2;
 const LINE_BYTES: usize = 64;
+
+/// How often packets are counted again because a block was opened meanwhile.
+const COUNT_ROUNDS_MAX: u32 = 8;
 
 /// What the kernel wrote cannot be.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -74,6 +77,9 @@ pub(crate) struct Blocks {
     shape: BlockShape,
     /// The number of the block that is next to be opened; the kernel counts from 1.
     next: AtomicU64,
+    /// Packets in all blocks before the next one, where its number is even and where it is odd: written for the block
+    /// after it before that becomes the next one, so that a signal handler finds both in agreement.
+    before: [AtomicU64; 2],
     /// For each block how many hold it: chunks, and whoever takes packets out. The last one returns it.
     holders: Box<[AtomicU32]>,
     /// The kernel puts in no more packets.
@@ -89,14 +95,17 @@ impl Blocks {
         assert!((shape.block_bytes as usize).is_multiple_of(rustix::param::page_size()), "blocks are pages");
         let holders = (0..shape.blocks).map(|_| AtomicU32::new(0)).collect();
         let (next, ended, spare) = (AtomicU64::new(1), AtomicBool::new(false), Spare::new());
-        Self { mapping, shape, next, holders, ended, spare }
+        let before = [const { AtomicU64::new(0) }; 2];
+        Self { mapping, shape, next, before, holders, ended, spare }
     }
 
     /// Opens the next block, if the kernel has handed it over. Each is opened once.
     pub(crate) fn open_next(self: &Arc<Self>) -> Option<OpenBlock> {
         let number = self.next.load(Ordering::Relaxed);
         let Turn::Filled(left) = self.turn(number) else { return None };
-        self.next.compare_exchange(number, number + 1, Ordering::Relaxed, Ordering::Relaxed).ok()?;
+        let packets = self.before(number).load(Ordering::Relaxed) + u64::from(left);
+        self.before(number + 1).store(packets, Ordering::Relaxed);
+        self.next.compare_exchange(number, number + 1, Ordering::Release, Ordering::Relaxed).ok()?;
         let index = self.index_of(number);
         self.hold(index);
         let start = self.start(index);
@@ -141,6 +150,27 @@ impl Blocks {
         };
         let next = self.next.load(Ordering::Relaxed);
         (next..next + u64::from(self.shape.blocks)).map_while(packets).sum()
+    }
+
+    /// Packets in all blocks, opened or not: without a lock, for signal handlers too.
+    pub(crate) fn arrived(&self) -> u64 {
+        let mut packets = 0;
+        // A thread that opens blocks meanwhile is followed for some rounds; one that a signal handler interrupted opens
+        // none.
+        for _ in 0..COUNT_ROUNDS_MAX {
+            let next = self.next.load(Ordering::Acquire);
+            packets = self.before(next).load(Ordering::Relaxed) + self.waiting();
+            fence(Ordering::Acquire);
+            if self.next.load(Ordering::Relaxed) == next {
+                break;
+            }
+        }
+        packets
+    }
+
+    /// Where the packets in all blocks before block `number` are counted.
+    fn before(&self, number: u64) -> &AtomicU64 {
+        &self.before[(number & 1) as usize]
     }
 
     /// Where block `number` stands.
@@ -483,6 +513,7 @@ mod tests {
         let tagged = Given { tag: Some((0x88a8, 0x2007)), ..plain(60) };
         kernel.hand_over(&[plain(60), tagged, plain(1), plain(150)]);
         assert_eq!((blocks.filled(), blocks.waiting(), blocks.is_next_filled()), (1, 4, true));
+        assert_eq!(blocks.arrived(), 4);
         let mut block = blocks.open_next().unwrap();
         let taken = block.take(3, 200, &mut Sieve::default());
         assert_eq!((taken.len(), taken.bytes, taken.super_packets), (3, 160 + 164 + 101, 0));

@@ -2,8 +2,8 @@
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard};
 
 use rustix::net::netdevice;
 
@@ -13,7 +13,7 @@ use crate::ledger::{Account, Drops};
 use crate::packet::blocks::{BadBlock, Blocks, Labels, OpenBlock};
 use crate::packet::steering::{self, Selection};
 use crate::pool::Geometry;
-use crate::ring::Ring;
+use crate::ring::{Ring, Tally};
 use crate::sieve::{Check, Sieve, UserFilter};
 use crate::sync::{Mutex, lock, try_lock};
 use crate::sys::packet::{PacketSocket, SocketFilter};
@@ -37,27 +37,33 @@ pub(crate) struct PacketRing {
     blocks: Arc<Blocks>,
     /// How many packets are left in the block that is open.
     open_packets: AtomicU32,
+    /// None once the ring is closed. Only the close writes it, so that whoever reads need not wait for the ring's lock.
+    socket: RwLock<Option<PacketSocket>>,
+    counts: Counts,
     side: Mutex<Side>,
+}
+
+/// Counters that a signal handler may read while the thread that it interrupts holds the lock of the ring.
+#[derive(Debug, Default)]
+struct Counts {
+    delivered: AtomicU64,
+    /// Packets that no free block was there for.
+    no_cell: AtomicU64,
+    /// How often the kernel stood still for want of a block.
+    stalls: AtomicU64,
+    /// Packets that the kernel described badly, and packets left behind at the close.
+    other: AtomicU64,
 }
 
 /// What the lock of the ring guards.
 #[derive(Debug)]
 struct Side {
-    /// None once the ring is closed.
-    socket: Option<PacketSocket>,
     open: Option<OpenBlock>,
     next_sequence: u64,
-    delivered: u64,
     bytes: u64,
     super_packets: u64,
     offloaded_chunks: u64,
     abandoned_chunks: u64,
-    /// Packets that no free block was there for.
-    no_cell: u64,
-    /// How often the kernel stood still for want of a block.
-    stalls: u64,
-    /// Packets that the kernel described badly, and packets left behind at the close.
-    other: u64,
     sieve: Sieve,
     /// A socket filter turned packets away, which the kernel does not count.
     uncounted: bool,
@@ -76,17 +82,12 @@ impl PacketRing {
         socket: PacketSocket,
     ) -> Self {
         let side = Side {
-            socket: Some(socket),
             open: None,
             next_sequence: 0,
-            delivered: 0,
             bytes: 0,
             super_packets: 0,
             offloaded_chunks: 0,
             abandoned_chunks: 0,
-            no_cell: 0,
-            stalls: 0,
-            other: 0,
             sieve: Sieve::default(),
             uncounted: false,
         };
@@ -96,20 +97,27 @@ impl PacketRing {
             selection,
             blocks: Arc::new(blocks),
             open_packets: AtomicU32::new(0),
+            socket: RwLock::new(Some(socket)),
+            counts: Counts::default(),
             side: Mutex::new(side),
         }
     }
 
+    fn socket(&self) -> RwLockReadGuard<'_, Option<PacketSocket>> {
+        self.socket.read().unwrap_or_else(PoisonError::into_inner)
+    }
+
     /// Does something to the socket, unless the ring is closed.
     pub(crate) fn with_socket(&self, work: impl FnOnce(&PacketSocket) -> io::Result<()>) -> io::Result<()> {
-        lock(&self.side).socket.as_ref().map_or(Ok(()), work)
+        self.socket().as_ref().map_or(Ok(()), work)
     }
 
     /// Runs `program` on the ring's packets from now on. What is in the ring already stays. `filters`: it
     /// turns packets away that were asked for otherwise.
     pub(crate) fn listen(&self, program: &SocketFilter, filters: bool) -> io::Result<()> {
         let mut side = lock(&self.side);
-        let Some(socket) = &side.socket else { return Ok(()) };
+        let socket = self.socket();
+        let Some(socket) = &*socket else { return Ok(()) };
         socket.attach_filter(&self.selection.then(program))?;
         side.uncounted |= filters;
         Ok(())
@@ -139,7 +147,7 @@ impl PacketRing {
 
     fn capture_from(&self, side: &mut Side, offloaded: bool) -> Result<Option<Chunk>, CaptureError> {
         for _ in 0..VAIN_ROUNDS_MAX {
-            let Some(block) = side.open.take().or_else(|| self.open_next(side)) else { break };
+            let Some(block) = side.open.take().or_else(|| self.open_next()) else { break };
             if let Some(chunk) = self.chunk_of(block, side, offloaded)? {
                 return Ok(Some(chunk));
             }
@@ -158,14 +166,14 @@ impl PacketRing {
         let taken = block.take(geometry.chunk_cells, self.traits.longest_frame, &mut side.sieve);
         side.bytes += taken.bytes;
         side.super_packets += taken.super_packets;
-        side.delivered += taken.len() as u64;
+        self.counts.delivered.fetch_add(taken.len() as u64, Ordering::Relaxed);
         let bad = taken.bad;
         let ring = Arc::clone(&self.identity);
         let chunk = taken.into_chunk(ring, self.traits.labels, side.next_sequence, offloaded);
         side.next_sequence += u64::from(chunk.is_some());
         side.offloaded_chunks += u64::from(offloaded && chunk.is_some());
         if bad.is_some() {
-            side.other += u64::from(block.left());
+            self.counts.other.fetch_add(block.left().into(), Ordering::Relaxed);
             drop(block);
         } else if block.left() > 0 {
             side.open = Some(block);
@@ -178,12 +186,12 @@ impl PacketRing {
     }
 
     /// Opens the next block with packets in it, if the kernel has handed one over.
-    fn open_next(&self, side: &mut Side) -> Option<OpenBlock> {
-        side.socket.as_ref()?;
+    fn open_next(&self) -> Option<OpenBlock> {
+        self.socket().as_ref()?;
         loop {
             let block = self.blocks.open_next()?;
             if block.is_losing() {
-                side.count_losses();
+                self.count_losses(self.socket().as_ref());
             }
             if block.left() > 0 {
                 return Some(block);
@@ -194,25 +202,23 @@ impl PacketRing {
     /// Counts what is left of the blocks that the kernel has handed over, so far as the sieve wants it.
     #[cold]
     fn count_wanted(&self, side: &mut Side) {
-        while let Some(mut block) = side.open.take().or_else(|| self.open_next(side)) {
+        while let Some(mut block) = side.open.take().or_else(|| self.open_next()) {
             let taken = block.take(u32::MAX, self.traits.longest_frame, &mut side.sieve);
             let wanted = taken.len() as u64;
             // What cannot be read cannot be unwanted.
-            side.other += wanted + u64::from(block.left());
+            self.counts.other.fetch_add(wanted + u64::from(block.left()), Ordering::Relaxed);
         }
+    }
+
+    /// Adds what the kernel dropped since the last time.
+    fn count_losses(&self, socket: Option<&PacketSocket>) {
+        let counts = socket.and_then(|socket| socket.take_counts().ok()).unwrap_or_default();
+        self.counts.no_cell.fetch_add(counts.drops.into(), Ordering::Relaxed);
+        self.counts.stalls.fetch_add(counts.freezes.into(), Ordering::Relaxed);
     }
 
     fn broken(&self, bad: BadBlock) -> CaptureError {
         CaptureError::BrokenRing { ring: self.identity.name.clone(), detail: bad.to_string() }
-    }
-}
-
-impl Side {
-    /// Adds what the kernel dropped since the last time.
-    fn count_losses(&mut self) {
-        let counts = self.socket.as_ref().and_then(|socket| socket.take_counts().ok()).unwrap_or_default();
-        self.no_cell += u64::from(counts.drops);
-        self.stalls += u64::from(counts.freezes);
     }
 }
 
@@ -251,40 +257,57 @@ impl Ring for PacketRing {
     }
 
     fn watch(&self, watch: &mut dyn FnMut(BorrowedFd<'_>)) {
-        if let Some(socket) = &lock(&self.side).socket {
+        if let Some(socket) = &*self.socket() {
             watch(socket.as_fd());
         }
     }
 
     fn arrived(&self) -> u64 {
-        let side = lock(&self.side);
-        let open = side.open.as_ref().map_or(0, OpenBlock::left);
-        side.delivered + u64::from(open) + self.blocks.waiting()
+        self.blocks.arrived()
+    }
+
+    fn tally(&self) -> Tally {
+        // Where the close holds it there is nothing more to count.
+        if let Ok(socket) = self.socket.try_read() {
+            self.count_losses(socket.as_ref());
+        }
+        let count = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+        Tally {
+            delivered: count(&self.counts.delivered),
+            arrived: self.blocks.arrived(),
+            dropped: count(&self.counts.no_cell) + count(&self.counts.other),
+        }
     }
 
     fn packet_socket(&self) -> Option<io::Result<OwnedFd>> {
-        lock(&self.side).socket.as_ref().map(|socket| socket.as_fd().try_clone_to_owned())
+        self.socket().as_ref().map(|socket| socket.as_fd().try_clone_to_owned())
     }
 
     fn is_gone(&self) -> bool {
-        lock(&self.side).socket.as_ref().is_some_and(|socket| {
+        self.socket().as_ref().is_some_and(|socket| {
             socket.clear_error();
             netdevice::index_to_name(socket, self.traits.ifindex).is_err()
         })
     }
 
     fn account(&self) -> Account {
-        let mut side = lock(&self.side);
-        side.count_losses();
+        let side = lock(&self.side);
+        self.count_losses(self.socket().as_ref());
+        let count = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
         Account {
-            delivered: side.delivered,
+            delivered: count(&self.counts.delivered),
             bytes: side.bytes,
             filtered: (!side.uncounted).then_some(side.sieve.filtered()),
-            dropped: Drops { no_cell: side.no_cell, ring_full: 0, device: None, other: side.other },
+            dropped: Drops {
+                no_cell: count(&self.counts.no_cell),
+                ring_full: 0,
+                device: None,
+                other: count(&self.counts.other),
+            },
             offloaded_chunks: side.offloaded_chunks,
             abandoned_chunks: side.abandoned_chunks,
             super_packets: side.super_packets,
-            stalls: side.stalls,
+            stalls: count(&self.counts.stalls),
             ..Account::default()
         }
         .balanced()
@@ -292,17 +315,17 @@ impl Ring for PacketRing {
 
     fn close(&self) {
         let mut side = lock(&self.side);
-        if side.socket.is_none() {
+        if self.socket().is_none() {
             return;
         }
-        side.count_losses();
+        self.count_losses(self.socket().as_ref());
         if !side.sieve.is_idle() {
             self.count_wanted(&mut side);
         }
         let open = side.open.take().map_or(0, |block| block.left());
-        side.other += self.blocks.waiting() + u64::from(open);
+        self.counts.other.fetch_add(self.blocks.waiting() + u64::from(open), Ordering::Relaxed);
         self.open_packets.store(0, Ordering::Relaxed);
-        side.socket = None;
+        *self.socket.write().unwrap_or_else(PoisonError::into_inner) = None;
         self.blocks.cut_loose();
     }
 }
