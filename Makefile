@@ -26,6 +26,7 @@ demo: build deps-demo ## Sends, captures and accounts for packets between two na
 
 test: deps-test ## All tests, on real veth pairs where a kernel is needed
 	cargo test --workspace --locked
+	cargo test --locked -p wirecap-savefile --no-default-features --lib
 	$(MAKE) --no-print-directory test-sim test-model test-miri
 
 test-sim: deps-build # 100,000 random schedules of the simulator, and the papers' whole trace; a debug build runs less
@@ -45,7 +46,7 @@ test-model: deps-build # Every interleaving of the rings' and queues' atomics (l
 	  cargo test --locked -p wirecap --lib --release --target-dir target/loom -- model
 
 # What has unsafe code and needs no kernel, and what drives it.
-MIRI_MODULES := sim:: forward:: sieve:: kernel_ring:: recycle:: ledger:: group:: sys::memory::
+MIRI_MODULES := sim:: forward:: sieve:: kernel_ring:: umem:: ledger:: group:: sys::memory::
 
 # Miri needs a nightly toolchain; where there is none the step says so.
 test-miri: deps-build

@@ -5,9 +5,9 @@
 
 use libfuzzer_sys::fuzz_target;
 
-#[path = "../../crates/wirecap/tests/savefile/body.rs"]
+#[path = "../../crates/wirecap-savefile/tests/savefile/body.rs"]
 mod body;
-#[path = "../../crates/wirecap/tests/savefile/packet.rs"]
+#[path = "../../crates/wirecap-savefile/tests/savefile/packet.rs"]
 mod packet;
 
 fuzz_target!(|bytes: &[u8]| body::read_pcapng(bytes));

@@ -1,11 +1,15 @@
 //! Opening, stopping and closing a capture.
 
+pub(crate) mod affinity;
 mod builder;
 mod filtering;
 mod forwarding;
 mod interface;
+pub(crate) mod keeper;
 mod raw;
+pub(crate) mod source;
 mod target;
+pub(crate) mod worker;
 
 use std::os::fd::OwnedFd;
 use std::path::PathBuf;
@@ -13,22 +17,22 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use crate::affinity::{Machine, Pin, Placement};
+use crate::capture::affinity::{Machine, Pin, Placement};
+use crate::capture::keeper::Keeper;
+use crate::capture::source::Source;
+use crate::capture::worker::{Alarm, Worker, ring_bell};
 use crate::chunk::RingName;
 use crate::device::DeviceCounters;
 use crate::error::OpenError;
 use crate::file::FileRing;
 use crate::forward::Exchange;
 use crate::group::Group;
-use crate::keeper::{self, Keeper};
 use crate::ledger::{Ledger, RingLedger};
 use crate::packet::{self, Unplaced};
-use crate::pool::Geometry;
 use crate::ring::Ring;
-use crate::source::Source;
 use crate::sync::{Mutex, lock};
+use crate::umem::pool::Geometry;
 use crate::warning::Warning;
-use crate::worker::{Alarm, Worker, ring_bell};
 use crate::xdp;
 use target::Target;
 

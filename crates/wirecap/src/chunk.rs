@@ -14,10 +14,10 @@ use std::sync::{Arc, OnceLock};
 use crate::filter::{PacketType, VlanTag};
 use crate::forward::{Drain, Sequence};
 use crate::packet::frame;
-use crate::pool::Descriptor;
-use crate::recycle::CellList;
 use crate::savefile::LinkType;
 use crate::time::Timestamp;
+use crate::umem::pool::Descriptor;
+use crate::umem::recycle::CellList;
 
 pub use heads::Head;
 
@@ -264,7 +264,7 @@ impl Chunk {
     ///
     /// The cells must have been captured from `home` and checked to lie inside its memory, with
     /// [`Stamps::record_bytes`] in front of each packet; and where some packets have several cells,
-    /// [`Fragmented::find`](crate::fragments::Fragmented::find) must have been told.
+    /// [`Fragmented::find`](crate::umem::fragments::Fragmented::find) must have been told.
     pub(crate) unsafe fn new(
         list: Box<CellList>,
         home: Arc<dyn Home>,

@@ -13,12 +13,12 @@ use crate::chunk::{Chunk, FileRecord, Home, RingIdentity, RingName, Stamps};
 use crate::error::{CaptureError, FilterChangeError};
 use crate::filter::FilterRequest;
 use crate::ledger::Account;
-use crate::pool::Descriptor;
-use crate::recycle::CellList;
 use crate::ring::Ring;
 use crate::savefile::{LinkType, ReadError, Reader, Record};
 use crate::sync::{Mutex, lock};
 use crate::time::Timestamp;
+use crate::umem::pool::Descriptor;
+use crate::umem::recycle::CellList;
 use sift::Sift;
 
 /// A chunk ends when its packets take so many bytes, however few they are.

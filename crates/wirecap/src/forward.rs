@@ -31,25 +31,19 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 
-mod batch;
+pub(crate) mod batch;
 mod exchange;
-mod flow;
-mod homes;
 mod out_packet;
-mod outlet;
+pub(crate) mod outlet;
 mod packet_outlet;
 mod port;
 mod sequence;
-mod tx_ring;
 
-pub use flow::flow_hash;
 pub use out_packet::{DetachedPacket, Drain, NoRoom, OutPacket};
 pub use port::{Port, PortError, TxQueue};
 
 pub(crate) use exchange::{Exchange, PortShared};
-pub(crate) use homes::Homes;
 pub(crate) use outlet::Outlet;
 pub(crate) use packet_outlet::PacketOutlet;
 pub(crate) use port::{BATCH_PACKETS_MAX, SHORTEST_FRAME};
 pub(crate) use sequence::Sequence;
-pub(crate) use tx_ring::{CELLS_PER_KICK, Kicked, TxKernel, TxRing};

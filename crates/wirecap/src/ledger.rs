@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use serde::Serialize;
 
-use crate::pool::Geometry;
+use crate::umem::pool::Geometry;
 use crate::warning::Warning;
 
 /// How the rings of a capture share their load, written as the paper writes it.

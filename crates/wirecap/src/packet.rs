@@ -37,13 +37,13 @@ use crate::packet::blocks::{Blocks, Labels};
 use crate::packet::filtering::Filtering;
 use crate::packet::ring::{PacketRing, Traits};
 use crate::packet::steering::Selection;
-use crate::pool::Geometry;
 use crate::ring::Ring;
 use crate::sync::{Mutex, lock};
 use crate::sys::packet::{BlockShape, Fanout, PacketSocket};
 use crate::sys::promiscuous::Promiscuous;
 use crate::sys::wait_for_running_programs;
 use crate::time::Timestamps;
+use crate::umem::pool::Geometry;
 
 pub use steering::Direction;
 

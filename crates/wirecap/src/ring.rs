@@ -13,14 +13,14 @@ use std::sync::{Arc, PoisonError, RwLock, atomic};
 
 use crate::chunk::{Chunk, Home, RingIdentity, Stamps};
 use crate::error::CaptureError;
-use crate::fragments::{refuse, unfinished};
 use crate::kernel_ring::{BrokenRing, Consumer, Gauge};
 use crate::ledger::{Account, Drops};
-use crate::pool::{Descriptor, Pool};
-use crate::recycle::CellList;
-use crate::refill::{Kernel, KernelDrops, Refill};
 use crate::sieve::{Check, Sieve, UserFilter};
 use crate::sync::{AtomicU32, Mutex, MutexGuard, Ordering, lock, try_lock};
+use crate::umem::fill::{Kernel, KernelDrops, Refill};
+use crate::umem::fragments::{refuse, unfinished};
+use crate::umem::pool::{Descriptor, Pool};
+use crate::umem::recycle::CellList;
 
 /// A receive ring as the group sees it: something that chunks are captured from.
 pub(crate) trait Ring: Send + Sync + fmt::Debug {

@@ -58,19 +58,21 @@ pub use simulation::{
 };
 pub use transmitter::{LinkState, SentPacket, SimTransmitter};
 
+use crate::capture::keeper;
 use crate::chunk::{Chunk, RingIdentity, RingName, Stamps};
 use crate::error::CaptureError;
-use crate::forward::{Exchange, Homes, Outlet, Port, PortShared, Sequence, TxKernel, TxRing};
+use crate::forward::{Exchange, Outlet, Port, PortShared, Sequence};
 use crate::group::{Asked, Group};
-use crate::keeper;
 use crate::kernel_ring::Producer;
 use crate::ledger::{Ledger, Mode, RingLedger};
-use crate::pool::{Descriptor, Geometry, Pool};
-use crate::refill::Refill;
 use crate::ring::{Ring, StampSource, UmemRing};
 use crate::savefile::LinkType;
 use crate::sim::kernel::Places;
-use crate::supply::{Stock, Supply};
+use crate::umem::fill::Refill;
+use crate::umem::owners::Homes;
+use crate::umem::pool::{Descriptor, Geometry, Pool};
+use crate::umem::supply::{Stock, Supply};
+use crate::umem::tx::{TxKernel, TxRing};
 
 /// What is to be simulated.
 #[derive(Debug, Clone, PartialEq)]

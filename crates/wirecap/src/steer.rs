@@ -8,6 +8,8 @@
 //! IPv6's extension headers are passed over as far as they say where the next header is: not behind
 //! the Encapsulating Security Payload, whose next header is a secret, nor behind those unknown.
 
+pub(crate) mod flow;
+
 use crate::bpf::asm::{Alu, Assembler, Condition::*, Label, Reg::*, Size::*};
 use crate::bpf::xdp_md;
 

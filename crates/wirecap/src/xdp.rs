@@ -3,12 +3,15 @@
 mod attachment;
 mod blueprint;
 mod claim;
+mod clock;
 mod commons;
 #[cfg(all(test, not(loom), not(miri)))]
 mod device_clock_tests;
 mod ladder;
 mod place;
+mod program;
 mod sizes;
+mod stamps;
 mod tx;
 
 use std::io;
@@ -24,13 +27,13 @@ use crate::error::OpenError;
 use crate::filter::Filter;
 use crate::kernel_ring::{Consumer, Producer};
 use crate::limits::locked_memory_rlimit;
-use crate::pool::{Descriptor, Geometry, Pool};
-use crate::refill::{Kernel, KernelDrops, Refill};
 use crate::ring::{Ring, UmemRing};
 use crate::steer::Steering;
-use crate::supply::Supply;
 use crate::sys::xdp::XdpSocket;
 use crate::time::Timestamps;
+use crate::umem::fill::{Kernel, KernelDrops, Refill};
+use crate::umem::pool::{Descriptor, Geometry, Pool};
+use crate::umem::supply::Supply;
 use ladder::{Ladder, refusal_to_bind};
 use sizes::pool_geometry;
 use tx::{COMPLETION_SLOTS, TxSocket};

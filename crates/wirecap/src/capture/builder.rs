@@ -7,7 +7,8 @@ use std::time::Duration;
 use super::forwarding::{Forwarding, Ports};
 use super::target::{Target, Way};
 use super::{Attached, Capture, Interface, Running};
-use crate::affinity::{Pin, may_run_on};
+use crate::capture::affinity::{Pin, may_run_on};
+use crate::capture::source::Source;
 use crate::error::OpenError;
 use crate::file::FileRing;
 use crate::filter::FilterRequest;
@@ -15,10 +16,9 @@ use crate::group::Group;
 use crate::ledger::Mode;
 use crate::limits;
 use crate::packet::{self, Direction};
-use crate::pool::Geometry;
 use crate::ring::Ring;
-use crate::source::Source;
 use crate::time::Timestamps;
+use crate::umem::pool::Geometry;
 
 /// Cells per chunk (M) unless something else is asked for.
 pub const DEFAULT_CHUNK_CELLS: u32 = 256;

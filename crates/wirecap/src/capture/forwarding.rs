@@ -9,16 +9,16 @@ use super::{Capture, Shared};
 use crate::device::Device;
 use crate::error::OpenError;
 use crate::forward::{
-    BATCH_PACKETS_MAX, Exchange, Homes, Outlet, PacketOutlet, Port, PortError, PortShared, SHORTEST_FRAME,
-    Sequence,
+    BATCH_PACKETS_MAX, Exchange, Outlet, PacketOutlet, Port, PortError, PortShared, SHORTEST_FRAME, Sequence,
 };
 use crate::ledger::Mode;
 use crate::packet::Direction;
-use crate::pool::Geometry;
-use crate::refill::Refill;
 use crate::ring::Ring;
 use crate::sys::packet::PacketSender;
 use crate::sys::xdp::HEADROOM_BYTES;
+use crate::umem::fill::Refill;
+use crate::umem::owners::Homes;
+use crate::umem::pool::Geometry;
 use crate::xdp;
 
 /// Cells for new packets unless something else is asked for.

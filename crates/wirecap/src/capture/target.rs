@@ -4,16 +4,16 @@ use std::sync::Arc;
 
 use super::builder::{CaptureBuilder, DEFAULT_CHUNKS, Engine, MAX_CELLS};
 use super::{Attachment, Reception};
+use crate::capture::source::DeviceName;
 use crate::device::{self, Device, DeviceCounters, DropSource, HardwareClock, RxMetadata, XdpSupport};
 use crate::error::{FilterChangeError, OpenError};
 use crate::filter::{Filter, FilterRequest};
 use crate::limits;
 use crate::packet::{self, Direction, Spread, Unplaced};
-use crate::pool::Geometry;
-use crate::refill::Refill;
 use crate::ring::Ring;
-use crate::source::DeviceName;
 use crate::steer::Steering;
+use crate::umem::fill::Refill;
+use crate::umem::pool::Geometry;
 use crate::xdp;
 
 /// What a capture is to receive from one interface.

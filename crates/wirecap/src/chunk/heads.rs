@@ -7,8 +7,8 @@ use std::ops::Range;
 
 use super::{Chunk, Packet, Stamps, program_stamp};
 use crate::packet::frame;
-use crate::pool::Descriptor;
 use crate::time::Timestamp;
+use crate::umem::pool::Descriptor;
 
 /// A packet at a glance.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -3,10 +3,11 @@
 use std::ops::RangeInclusive;
 use std::sync::Arc;
 
+use crate::forward::Sequence;
 use crate::forward::outlet::Outlet;
-use crate::forward::{Homes, Sequence};
 use crate::ledger::{PortAccount, PortLedger};
 use crate::sync::{AtomicU64, Ordering};
+use crate::umem::owners::Homes;
 
 /// All ports of a capture.
 #[derive(Debug)]

@@ -12,12 +12,13 @@ use std::slice;
 use std::sync::Arc;
 
 use crate::chunk::{GONE, Home, Origin, RingIdentity, RingName, Stamps};
-use crate::forward::{Homes, Sequence};
-use crate::fragments::CONTINUED;
-use crate::pool::Descriptor;
-use crate::recycle::CellList;
+use crate::forward::Sequence;
 use crate::sys::memory::Memory;
 use crate::time::Timestamp;
+use crate::umem::fragments::CONTINUED;
+use crate::umem::owners::Homes;
+use crate::umem::pool::Descriptor;
+use crate::umem::recycle::CellList;
 
 pub use drain::Drain;
 pub use resize::NoRoom;

@@ -6,11 +6,13 @@ use std::sync::Arc;
 
 use crate::forward::batch::Batch;
 use crate::forward::out_packet::give_away;
-use crate::forward::{Drain, Exchange, Homes, OutPacket, PortShared, Sequence, flow_hash};
-use crate::fragments::CONTINUED;
+use crate::forward::{Drain, Exchange, OutPacket, PortShared, Sequence};
 use crate::ledger::PortAccount;
-use crate::pool::Descriptor;
+use crate::steer::flow::flow_hash;
 use crate::sync::{AtomicU64, Ordering};
+use crate::umem::fragments::CONTINUED;
+use crate::umem::owners::Homes;
+use crate::umem::pool::Descriptor;
 
 /// Bytes of the shortest frame: an Ethernet header.
 pub(crate) const SHORTEST_FRAME: usize = 14;
@@ -208,7 +210,10 @@ impl Port {
         let mut bytes = packet.fragments().flatten();
         let taken = self.new_cells.drain(self.new_cells.len() - cells..);
         for (index, address) in taken.enumerate() {
-            let mut part = homes.new_packet(address, room.min(len - index * room) as u32);
+            let mut part = OutPacket::new(
+                homes.new_cell(address, room.min(len - index * room) as u32),
+                Arc::clone(&homes),
+            );
             part.data_mut().iter_mut().zip(&mut bytes).for_each(|(place, byte)| *place = *byte);
             part.give_away(&mut self.lanes[lane].cells);
             if let Some(cell) = self.lanes[lane].cells.last_mut() {
@@ -241,7 +246,9 @@ impl Port {
         if len > homes.longest_new() || !self.stock_up(&homes, 1) {
             return None;
         }
-        self.new_cells.pop().map(|address| homes.new_packet(address, len as u32))
+        self.new_cells
+            .pop()
+            .map(|address| OutPacket::new(homes.new_cell(address, len as u32), Arc::clone(&homes)))
     }
 
     /// Bytes of the longest packet that can be built.

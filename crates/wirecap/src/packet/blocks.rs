@@ -15,11 +15,11 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering, fence};
 
 use crate::chunk::{Chunk, Home, RingIdentity, Stamps};
 use crate::packet::frame::{self, BadFrame, Frame};
-use crate::pool::Descriptor;
-use crate::recycle::{CellList, Spare};
 use crate::sieve::{Sieve, Sifted};
 use crate::sys::memory::{Mapping, prefetch};
 use crate::sys::packet::BlockShape;
+use crate::umem::pool::Descriptor;
+use crate::umem::recycle::{CellList, Spare};
 
 /// Places in a block, whose description has `struct tpacket_hdr_v1` after two words of its own.
 mod place {

@@ -10,8 +10,8 @@ use std::ptr::NonNull;
 use libc::tpacket3_hdr;
 
 use crate::filter::{PacketType, VlanTag};
-use crate::pool::Descriptor;
 use crate::time::Timestamp;
+use crate::umem::pool::Descriptor;
 
 const HEADER_BYTES: usize = size_of::<tpacket3_hdr>();
 const _: () = assert!(HEADER_BYTES == 48);

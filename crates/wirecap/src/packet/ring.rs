@@ -12,11 +12,11 @@ use crate::error::CaptureError;
 use crate::ledger::{Account, Drops};
 use crate::packet::blocks::{BadBlock, Blocks, Labels, OpenBlock};
 use crate::packet::steering::{self, Selection};
-use crate::pool::Geometry;
 use crate::ring::{Ring, Tally};
 use crate::sieve::{Check, Sieve, UserFilter};
 use crate::sync::{Mutex, lock, try_lock};
 use crate::sys::packet::{PacketSocket, SocketFilter};
+use crate::umem::pool::Geometry;
 
 /// What is the same for all rings of an interface.
 #[derive(Debug, Clone, Copy)]

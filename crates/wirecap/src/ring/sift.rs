@@ -4,9 +4,9 @@ use std::slice;
 
 use super::{RxSide, UmemRing};
 use crate::error::CaptureError;
-use crate::pool::Descriptor;
-use crate::recycle::CellList;
 use crate::sieve::Sifted;
+use crate::umem::pool::Descriptor;
+use crate::umem::recycle::CellList;
 
 impl UmemRing {
     /// Takes the packets out of `list` that the filter does not want. The list was checked.

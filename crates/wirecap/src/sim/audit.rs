@@ -6,7 +6,7 @@ use std::time::Duration;
 use crate::chunk::Chunk;
 use crate::ledger::{Ledger, Mode, PortAccount};
 use crate::sim::{SimCapture, SimSettings, Violation};
-use crate::supply::Supply;
+use crate::umem::supply::Supply;
 
 /// A promise of the engine's that was found broken.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -7,13 +7,13 @@ use std::io;
 use std::os::fd::BorrowedFd;
 use std::sync::{Arc, PoisonError};
 
-use crate::fragments::CONTINUED;
 use crate::kernel_ring::{Consumer, HeapRing, Producer};
-use crate::pool::{Descriptor, Pool};
-use crate::refill::{Kernel, KernelDrops};
 use crate::sim::{HEADROOM_BYTES, SimSettings};
 use crate::sync::{Mutex, lock};
 use crate::time::Timestamp;
+use crate::umem::fill::{Kernel, KernelDrops};
+use crate::umem::fragments::CONTINUED;
+use crate::umem::pool::{Descriptor, Pool};
 
 /// What became of a packet that arrived.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

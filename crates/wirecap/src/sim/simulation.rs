@@ -6,6 +6,7 @@ use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 use std::time::Duration;
 
+use crate::capture::worker::{LONGEST_SLEEP, LOOK_ROUND_FOR_BUDDIES, SHORTEST_SLEEP};
 use crate::chunk::Chunk;
 use crate::forward::Port;
 use crate::ledger::Ledger;
@@ -14,7 +15,6 @@ use crate::sim::audit::{Audit, BrokenPromise};
 use crate::sim::push::Push;
 use crate::sim::{Answer, Arrivals, Random, SimCapture, SimSettings, SimWorker};
 use crate::time::Timestamp;
-use crate::worker::{LONGEST_SLEEP, LOOK_ROUND_FOR_BUDDIES, SHORTEST_SLEEP};
 
 /// What is to happen in a simulated capture.
 #[derive(Debug, Clone, PartialEq)]

@@ -4,12 +4,12 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use crate::forward::{Kicked, TxKernel};
 use crate::kernel_ring::{Consumer, HeapRing, Producer};
-use crate::pool::{Descriptor, Pool};
 use crate::sim::SimSettings;
 use crate::sim::kernel::Places;
 use crate::sync::{Mutex, lock};
+use crate::umem::pool::{Descriptor, Pool};
+use crate::umem::tx::{Kicked, TxKernel};
 
 /// Cells that a call sends at most, as in copy mode.
 const CELLS_PER_CALL: usize = 32;

@@ -4,8 +4,8 @@ use wirecap_testbed::privileged;
 
 use super::*;
 use crate::bpf::{LoadOptions, Program, ProgramKind};
-use crate::forward::flow_hash as hash_of;
 use crate::sim::Random;
+use crate::steer::flow::flow_hash as hash_of;
 
 #[test]
 fn rings_are_dealt_out_evenly() {

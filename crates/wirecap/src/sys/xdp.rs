@@ -19,9 +19,9 @@ use rustix::net::{
 };
 
 use crate::kernel_ring::{Consumer, Producer, SharedRing};
-use crate::pool::Descriptor;
 use crate::sys::memory::{Mapping, Memory};
 use crate::sys::option::set_option;
+use crate::umem::pool::Descriptor;
 
 const RX_RING: u64 = libc::XDP_PGOFF_RX_RING as u64;
 const TX_RING: u64 = libc::XDP_PGOFF_TX_RING as u64;

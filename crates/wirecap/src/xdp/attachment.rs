@@ -10,7 +10,6 @@ use crate::error::{FilterChangeError, OpenError};
 use crate::filter::{Filter, Unsupported};
 use crate::ring::{StampSource, UmemRing};
 use crate::sieve::{Check, UserFilter};
-use crate::stamps::{NoStamps, ProgramStamps};
 use crate::steer::Steering;
 use crate::sys::promiscuous::Promiscuous;
 use crate::sys::wait_for_running_programs;
@@ -20,6 +19,7 @@ use crate::xdp::blueprint::{Blueprint, Where};
 use crate::xdp::claim::Claim;
 use crate::xdp::ladder::Ladder;
 use crate::xdp::place::Place;
+use crate::xdp::stamps::{NoStamps, ProgramStamps};
 use crate::xdp::{Settings, refused, system};
 
 /// What a capture has put on an interface: the program, and the map of its sockets. All of it is held

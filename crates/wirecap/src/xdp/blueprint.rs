@@ -4,14 +4,14 @@
 use std::sync::Arc;
 
 use crate::bpf::{BpfError, Map, MapKind, Program, XDP_DROP, XDP_PASS};
-use crate::clock::Clock;
 use crate::device::Device;
 use crate::filter::{Filter, Unsupported};
-use crate::program::{self, FilterPlan, LoadError, Plan, Stamping};
 use crate::sieve::{Check, UserFilter};
 use crate::steer::Steering;
 use crate::time::Timestamps;
 use crate::xdp::Settings;
+use crate::xdp::clock::Clock;
+use crate::xdp::program::{self, FilterPlan, LoadError, Plan, Stamping};
 
 #[derive(Debug)]
 pub(super) struct Blueprint {

@@ -8,9 +8,9 @@ use std::sync::{Arc, OnceLock};
 
 use crate::device::{Device, Rung, XdpSupport};
 use crate::error::OpenError;
-use crate::pool::{Geometry, Pool};
-use crate::supply::{Stock, Supply};
 use crate::sync::{Mutex, lock};
+use crate::umem::pool::{Geometry, Pool};
+use crate::umem::supply::{Stock, Supply};
 use crate::xdp::{SocketKernel, system};
 
 /// A ring's rx ring has room for the cells of so many pools, which bounds what one ring may take.

@@ -25,9 +25,9 @@ use std::time::{Duration, Instant};
 use crate::bpf::{BpfError, Link, Map, MapKind, Program, link_holding};
 use crate::device::{AttachedXdp, Device, XdpMode};
 use crate::error::OpenError;
-use crate::program::{self, BOUND_PROGRAM, DISPATCHER, QUEUE_PROGRAM};
 use crate::xdp::claim::{holder_beside, is_anybody_beside};
 use crate::xdp::ladder::Ladder;
+use crate::xdp::program::{self, BOUND_PROGRAM, DISPATCHER, QUEUE_PROGRAM};
 use crate::xdp::refused;
 
 /// The name of the array of programs.

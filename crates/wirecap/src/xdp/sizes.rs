@@ -2,9 +2,9 @@
 
 use crate::device::Device;
 use crate::error::OpenError;
-use crate::pool::Geometry;
 use crate::steer::Steering;
 use crate::sys::xdp::HEADROOM_BYTES;
+use crate::umem::pool::Geometry;
 
 /// Bytes of an Ethernet header with two VLAN tags: what a frame is longer than the MTU.
 const LINK_HEADER_BYTES: u32 = 14 + 2 * 4;

@@ -9,12 +9,14 @@ use rustix::io::Errno;
 
 use crate::device::Device;
 use crate::error::OpenError;
-use crate::forward::{CELLS_PER_KICK, Homes, Kicked, Outlet, TxKernel, TxRing};
+use crate::forward::Outlet;
 use crate::kernel_ring::Producer;
-use crate::pool::Descriptor;
-use crate::refill::Refill;
-use crate::supply::Supply;
 use crate::sys::xdp::XdpSocket;
+use crate::umem::fill::Refill;
+use crate::umem::owners::Homes;
+use crate::umem::pool::Descriptor;
+use crate::umem::supply::Supply;
+use crate::umem::tx::{CELLS_PER_KICK, Kicked, TxKernel, TxRing};
 use crate::xdp::claim::Claim;
 use crate::xdp::ladder::{Ladder, refusal_to_bind};
 use crate::xdp::{Commons, PreparedRing, RingName, SocketKernel, system};

@@ -4,7 +4,7 @@ use std::cell::Cell;
 
 use super::OutPacket;
 use crate::chunk::Origin;
-use crate::pool::Descriptor;
+use crate::umem::pool::Descriptor;
 
 /// The packets of a chunk, to be sent or dropped one by one; from [`Chunk::drain`](crate::Chunk::drain). What is not
 /// asked for is recycled with the chunk.

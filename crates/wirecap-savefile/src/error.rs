@@ -1,0 +1,84 @@
+//! Why a savefile could not be read.
+
+use std::error::Error;
+use std::fmt;
+use std::io;
+use std::path::PathBuf;
+
+/// Why a savefile could not be read.
+///
+/// Offsets are in bytes from the beginning of the file; in a compressed file, of what it expands to.
+#[derive(Debug)]
+#[non_exhaustive]
+pub enum ReadError {
+    /// The file could not be opened.
+    Open {
+        /// Its path.
+        path: PathBuf,
+        /// What the system said.
+        source: io::Error,
+    },
+    /// There is nothing in the file.
+    Empty,
+    /// The file is not a savefile.
+    UnknownFormat {
+        /// The bytes that it begins with.
+        magic: [u8; 4],
+    },
+    /// The source failed, or could not be decompressed.
+    Source {
+        /// Where the block begins that needs more.
+        offset: u64,
+        /// What the system or the decompressor said.
+        source: io::Error,
+    },
+    /// The file ends inside a header, block or packet.
+    Truncated {
+        /// Where that begins.
+        offset: u64,
+        /// What it is.
+        what: &'static str,
+        /// How many bytes it has.
+        expected: usize,
+        /// How many of them are in the file.
+        present: usize,
+    },
+    /// The file contradicts its format.
+    Malformed {
+        /// Where the offending block or packet begins.
+        offset: u64,
+        /// What is wrong with it.
+        problem: String,
+    },
+}
+
+impl fmt::Display for ReadError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Open { path, .. } => write!(f, "cannot open {}", path.display()),
+            Self::Empty => write!(f, "the savefile is empty: not even a header is there"),
+            Self::UnknownFormat { magic: [a, b, c, d] } => write!(
+                f,
+                "neither pcapng nor pcap, compressed or not: it begins with {a:02x} {b:02x} {c:02x} {d:02x}"
+            ),
+            Self::Source { offset, .. } => write!(f, "cannot read on at byte {offset} of the savefile"),
+            Self::Truncated { offset, what, expected, present } => write!(
+                f,
+                "the savefile ends inside a {what} that begins at byte {offset}: \
+                 {present} of {expected} bytes are there"
+            ),
+            Self::Malformed { offset, problem } => {
+                write!(f, "malformed savefile: at byte {offset}, {problem}")
+            }
+        }
+    }
+}
+
+impl Error for ReadError {
+    fn source(&self) -> Option<&(dyn Error + 'static)> {
+        match self {
+            Self::Open { source, .. } | Self::Source { source, .. } => Some(source),
+            _ => None,
+        }
+    }
+}

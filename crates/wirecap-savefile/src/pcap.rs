@@ -1,0 +1,87 @@
+//! pcap: a header of 24 bytes, then for each packet 16 bytes and its data.
+
+use crate::{Interface, PACKET_BYTES_MAX, Record};
+
+/// Begins a file whose times have nanoseconds.
+pub(crate) const MAGIC_NANOSECONDS: u32 = 0xa1b2_3c4d;
+
+pub(crate) const FILE_HEADER: usize = 24;
+pub(crate) const PACKET_HEADER: usize = 16;
+
+/// The header of a file whose packets are those of `interface`.
+pub(crate) fn file_header(interface: &Interface) -> [u8; FILE_HEADER] {
+    let words = [
+        MAGIC_NANOSECONDS,
+        2 | 4 << 16, // version 2.4
+        0,           // time zone and accuracy, which nobody has ever filled in
+        0,
+        snap_len(interface),
+        u32::from(interface.link_type.0),
+    ];
+    let mut header = [0; FILE_HEADER];
+    for (bytes, word) in header.chunks_exact_mut(4).zip(words) {
+        bytes.copy_from_slice(&word.to_le_bytes());
+    }
+    header
+}
+
+/// The longest packet that readers of the file take: libpcap silently cuts what is longer.
+pub(crate) fn snap_len(interface: &Interface) -> u32 {
+    match interface.snap_len {
+        0 => PACKET_BYTES_MAX,
+        snap_len => snap_len.min(PACKET_BYTES_MAX),
+    }
+}
+
+/// How many bytes [`packet`] fills for this packet.
+#[inline]
+pub(crate) fn packet_len(record: &Record<'_>) -> usize {
+    PACKET_HEADER + record.data.len()
+}
+
+/// Fills `slot`, which has [`packet_len`] bytes of any content, with the packet.
+///
+/// The format's seconds have 32 bits: they wrap in the year 2106.
+#[inline]
+pub(crate) fn packet(slot: &mut [u8], record: &Record<'_>) {
+    let timestamp = record.timestamp.unwrap_or_default();
+    let time = u64::from(timestamp.subsec_nanos()) << 32 | u64::from(timestamp.unix_seconds() as u32);
+    let lengths = u64::from(record.wire_len) << 32 | record.data.len() as u64;
+    slot[0..8].copy_from_slice(&time.to_le_bytes());
+    slot[8..16].copy_from_slice(&lengths.to_le_bytes());
+    slot[PACKET_HEADER..].copy_from_slice(record.data);
+}
+
+/// The length of the packet at the head of `bytes`, with its header; for our own packets only.
+pub(crate) fn next_packet_len(bytes: &[u8]) -> usize {
+    let data_len = u32::from_le_bytes([bytes[8], bytes[9], bytes[10], bytes[11]]);
+    PACKET_HEADER + data_len as usize
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::LinkType;
+    use crate::Timestamp;
+
+    #[test]
+    fn a_file_header_has_the_nanosecond_magic() {
+        let interface = Interface { link_type: LinkType::RAW, snap_len: 96, ..Interface::default() };
+        let expected =
+            [0x4d, 0x3c, 0xb2, 0xa1, 2, 0, 4, 0, 0, 0, 0, 0, 0, 0, 0, 0, 96, 0, 0, 0, 101, 0, 0, 0];
+        assert_eq!(file_header(&interface), expected);
+    }
+
+    #[test]
+    fn a_packet_has_time_and_lengths_before_its_data() {
+        let record = Record {
+            timestamp: Some(Timestamp::from_unix_nanos(3_000_000_004)),
+            wire_len: 60,
+            data: &[0xaa, 0xbb],
+            ..Record::default()
+        };
+        let mut slot = vec![0xee; packet_len(&record)];
+        packet(&mut slot, &record);
+        assert_eq!(slot, [3, 0, 0, 0, 4, 0, 0, 0, 2, 0, 0, 0, 60, 0, 0, 0, 0xaa, 0xbb]);
+    }
+}

@@ -1,0 +1,140 @@
+//! pcap, read: both byte orders, both resolutions, and the variants that libpcap knows.
+
+use crate::contents::{Contents, Packet, Step, data_bytes_max};
+use crate::fields::{ByteOrder, Fields};
+use crate::pcap::{FILE_HEADER, MAGIC_NANOSECONDS, PACKET_HEADER};
+use crate::window::Window;
+use crate::{Interface, LinkType, ReadError, Timestamp};
+
+const MAGIC_MICROSECONDS: u32 = 0xa1b2_c3d4;
+/// Alexey Kuznetsov's patched tcpdump of the 1990s: longer packet headers.
+const MAGIC_KUZNETSOV: u32 = 0xa1b2_cd34;
+/// Its headers have interface, protocol and packet type at their end.
+const PACKET_HEADER_KUZNETSOV: usize = PACKET_HEADER + 8;
+
+/// The version that DG/UX wrote.
+const VERSION_DG_UX: (u16, u16) = (543, 0);
+
+/// In which order a packet's two lengths stand.
+#[derive(Debug, Clone, Copy)]
+enum Lengths {
+    CapturedFirst,
+    WireFirst,
+    /// Version 2.3 was written both ways; the captured length is the smaller.
+    SmallerIsCaptured,
+}
+
+pub(crate) struct PcapReader {
+    order: ByteOrder,
+    /// Nanoseconds in a unit of the second word of a time.
+    fraction_ns: u64,
+    header_len: usize,
+    lengths: Lengths,
+    data_bytes_max: u32,
+}
+
+impl PcapReader {
+    /// Reads the file's header, which begins with `magic`.
+    pub(crate) fn begin(
+        magic: [u8; 4],
+        window: &mut Window,
+        contents: &mut Contents,
+    ) -> Result<Self, ReadError> {
+        let (order, fraction_ns, header_len) = variant(magic).ok_or(ReadError::UnknownFormat { magic })?;
+        let header = window.need(FILE_HEADER, "file header")?.unwrap_or_default();
+        let header = FileHeader::read(Fields::new(header, 0, order)).expect("a file header has 24 bytes");
+        let lengths = header.lengths().ok_or_else(|| ReadError::Malformed {
+            offset: 0,
+            problem: format!("the file has pcap version {}.{}, not 2.0 to 2.4", header.major, header.minor),
+        })?;
+        window.consume(FILE_HEADER);
+        let interface =
+            Interface { link_type: header.link_type, snap_len: header.snap_len, ..Interface::default() };
+        contents.add_interface(interface);
+        let data_bytes_max = data_bytes_max(header.link_type);
+        Ok(Self { order, fraction_ns, header_len, lengths, data_bytes_max })
+    }
+
+    /// Reads the next packet.
+    #[inline]
+    pub(crate) fn step(&mut self, window: &mut Window) -> Result<Step, ReadError> {
+        let Some(header) = window.need(self.header_len, "packet header")? else { return Ok(Step::End) };
+        let words = Fields::new(header, 0, self.order).words();
+        let [seconds, fraction, first, second] = words.expect("a packet header has 16 bytes or more");
+        let (captured_len, wire_len) = self.lengths.in_order(first, second);
+        if captured_len > self.data_bytes_max {
+            return Err(ReadError::Malformed {
+                offset: window.offset(),
+                problem: format!(
+                    "a packet has {captured_len} bytes, more than the {} of any",
+                    self.data_bytes_max
+                ),
+            });
+        }
+        let len = self.header_len + captured_len as usize;
+        window.need(len, "packet")?;
+        let place = window.consume(len);
+        let nanos = u64::from(seconds) * 1_000_000_000 + u64::from(fraction) * self.fraction_ns;
+        Ok(Step::Packet(Packet {
+            interface: 0,
+            timestamp: Some(Timestamp::from_unix_nanos(nanos)),
+            queue: None,
+            direction: None,
+            wire_len,
+            data: place.start + self.header_len..place.end,
+        }))
+    }
+}
+
+/// Byte order, nanoseconds in the unit of a fraction, and the length of a packet's header.
+fn variant(magic: [u8; 4]) -> Option<(ByteOrder, u64, usize)> {
+    let variants = [
+        (MAGIC_MICROSECONDS, 1000, PACKET_HEADER),
+        (MAGIC_NANOSECONDS, 1, PACKET_HEADER),
+        (MAGIC_KUZNETSOV, 1000, PACKET_HEADER_KUZNETSOV),
+    ];
+    variants.into_iter().find_map(|(number, fraction_ns, header_len)| {
+        Some((ByteOrder::of_magic(magic, number)?, fraction_ns, header_len))
+    })
+}
+
+struct FileHeader {
+    major: u16,
+    minor: u16,
+    snap_len: u32,
+    link_type: LinkType,
+}
+
+impl FileHeader {
+    fn read(mut fields: Fields<'_>) -> Option<Self> {
+        let _magic = fields.u32()?;
+        let (major, minor) = (fields.u16()?, fields.u16()?);
+        let _time_zone_and_accuracy = fields.u64()?;
+        let snap_len = fields.u32()?;
+        // The upper half says whether packets end in a check sequence.
+        let link_type = LinkType(fields.u32()? as u16);
+        Some(Self { major, minor, snap_len, link_type })
+    }
+
+    /// `None` for a version that nobody knows.
+    fn lengths(&self) -> Option<Lengths> {
+        match (self.major, self.minor) {
+            (2, 0..3) | VERSION_DG_UX => Some(Lengths::WireFirst),
+            (2, 3) => Some(Lengths::SmallerIsCaptured),
+            (2, 4) => Some(Lengths::CapturedFirst),
+            _ => None,
+        }
+    }
+}
+
+impl Lengths {
+    /// The captured length and the length on the wire.
+    #[inline]
+    fn in_order(self, first: u32, second: u32) -> (u32, u32) {
+        match self {
+            Self::CapturedFirst => (first, second),
+            Self::WireFirst => (second, first),
+            Self::SmallerIsCaptured => (first.min(second), first.max(second)),
+        }
+    }
+}

@@ -1,0 +1,368 @@
+//! pcapng, read: sections of either byte order, interfaces, packets of all three kinds and statistics.
+
+use crate::contents::{BLOCK_BYTES_MAX, Contents, Packet, Step, data_bytes_max};
+use crate::fields::{ByteOrder, Fields};
+use crate::pcapng::{
+    BYTE_ORDER_MAGIC, ENHANCED_PACKET, FILTER_IS_TEXT, INTERFACE_DESCRIPTION, INTERFACE_STATISTICS,
+    SECTION_HEADER, TIME_SOURCE_NONE, TIME_SOURCE_PREFIX, option, padded,
+};
+use crate::window::Window;
+use crate::{Direction, Interface, LinkType, ReadError, Section, Statistics, Timestamp};
+
+/// A packet as pcapng's first draft had it, with 16 bits for the interface.
+const OBSOLETE_PACKET: u32 = 2;
+/// A packet of the section's first interface, without a time.
+const SIMPLE_PACKET: u32 = 3;
+
+/// Type, length and, in a section header, the byte-order magic; no block is shorter.
+const BLOCK_HEAD: usize = 12;
+/// Where a block's body begins: after its type and length.
+const BODY_START: usize = 8;
+const TRAILING_LENGTH: usize = 4;
+
+/// Each takes some memory even if it takes few bytes of the file.
+const INTERFACES_MAX: usize = 65_536;
+
+pub(crate) struct PcapngReader {
+    order: ByteOrder,
+    /// Where the section's interfaces begin among those of the file.
+    section_start: usize,
+    /// Of every interface of the file.
+    clocks: Vec<Clock>,
+}
+
+impl Default for PcapngReader {
+    fn default() -> Self {
+        Self { order: ByteOrder::Little, section_start: 0, clocks: Vec::new() }
+    }
+}
+
+/// What is wrong with a block.
+type Problem = String;
+
+/// What a packet's block says of it: a packet whose interface is counted in its section and whose data have
+/// their place in the block, and its time in the interface's ticks.
+type BlockPacket = (Packet, Option<u64>);
+
+impl PcapngReader {
+    /// Whether a file that begins with `magic` is pcapng.
+    pub(crate) fn is_magic(magic: [u8; 4]) -> bool {
+        u32::from_le_bytes(magic) == SECTION_HEADER // the same in both byte orders
+    }
+
+    /// Reads the next block.
+    #[inline]
+    pub(crate) fn step(&mut self, window: &mut Window, contents: &mut Contents) -> Result<Step, ReadError> {
+        let offset = window.offset();
+        let malformed = |problem| ReadError::Malformed { offset, problem };
+        let Some(head) = window.need(BLOCK_HEAD, "block")? else { return Ok(Step::End) };
+        let (block_type, block_len) = self.block_head(head).map_err(malformed)?;
+        let block = window.need(block_len, block_name(block_type))?.expect("its head is there");
+        let body = self.body(block).map_err(malformed)?;
+        let packet = match block_type {
+            ENHANCED_PACKET => enhanced_packet(body),
+            SIMPLE_PACKET => simple_packet(body, self.section_interfaces(contents)),
+            OBSOLETE_PACKET => obsolete_packet(body),
+            _ => {
+                self.other_block(block_type, body, contents).map_err(malformed)?;
+                window.consume(block_len);
+                return Ok(Step::Other);
+            }
+        };
+        let (mut packet, ticks) = packet.ok_or_else(|| malformed(too_short(block_type)))?;
+        self.complete(&mut packet, ticks, contents).map_err(malformed)?;
+        let block_start = window.consume(block_len).start;
+        packet.data = block_start + packet.data.start..block_start + packet.data.end;
+        Ok(Step::Packet(packet))
+    }
+
+    /// A block's type and length. A section header sets the byte order for itself and what follows.
+    fn block_head(&mut self, head: &[u8]) -> Result<(u32, usize), Problem> {
+        let (magic, order) = (head.first_chunk(), head.last_chunk());
+        if magic.copied().is_some_and(Self::is_magic) {
+            self.order = order
+                .and_then(|order| ByteOrder::of_magic(*order, BYTE_ORDER_MAGIC))
+                .ok_or("the section header has no byte-order magic")?;
+        }
+        let mut fields = Fields::new(head, 0, self.order);
+        let [block_type, block_len] = fields.words().expect("a block's head has 12 bytes");
+        if block_len % 4 != 0 || !(BLOCK_HEAD as u32..=BLOCK_BYTES_MAX).contains(&block_len) {
+            return Err(format!(
+                "a block of type {block_type:#x} says it has {block_len} bytes, \
+                 not a multiple of 4 from {BLOCK_HEAD} to {BLOCK_BYTES_MAX}"
+            ));
+        }
+        Ok((block_type, block_len as usize))
+    }
+
+    /// The fields of a block after its type and length.
+    fn body<'a>(&self, block: &'a [u8]) -> Result<Fields<'a>, Problem> {
+        let (block, trailer) = block.split_at(block.len() - TRAILING_LENGTH);
+        let trailing_len = Fields::new(trailer, 0, self.order).u32().expect("the trailer has 4 bytes");
+        let block_len = block.len() + TRAILING_LENGTH;
+        if trailing_len as usize != block_len {
+            return Err(format!("a block says {block_len} bytes at its head and {trailing_len} at its end"));
+        }
+        Ok(Fields::new(block, BODY_START, self.order))
+    }
+
+    /// Takes in a block that is not a packet.
+    fn other_block(
+        &mut self,
+        block_type: u32,
+        body: Fields<'_>,
+        contents: &mut Contents,
+    ) -> Result<(), Problem> {
+        let cut_short = || too_short(block_type);
+        match block_type {
+            SECTION_HEADER => {
+                contents.section = section(body).ok_or_else(cut_short)??;
+                self.section_start = contents.interfaces.len();
+            }
+            INTERFACE_DESCRIPTION if contents.interfaces.len() == INTERFACES_MAX => {
+                return Err(format!("the file has more than {INTERFACES_MAX} interfaces"));
+            }
+            INTERFACE_DESCRIPTION => {
+                let (interface, clock) = interface(body).ok_or_else(cut_short)?;
+                contents.add_interface(interface);
+                self.clocks.push(clock);
+            }
+            INTERFACE_STATISTICS => self.statistics(body, contents).ok_or_else(cut_short)??,
+            _ => {} // names, secrets and whatever is to come
+        }
+        Ok(())
+    }
+
+    /// Gives a packet its interface among those of the file, and its time.
+    #[inline]
+    fn complete(&self, packet: &mut Packet, ticks: Option<u64>, contents: &Contents) -> Result<(), Problem> {
+        let index = self.interface_index(packet.interface, contents)?;
+        let (len, len_max) = (packet.data.len(), data_bytes_max(contents.interfaces[index].link_type));
+        if len > len_max as usize {
+            return Err(format!("a packet has {len} bytes, more than the {len_max} of any"));
+        }
+        packet.interface = index as u32;
+        packet.timestamp = ticks.and_then(|ticks| self.clocks[index].timestamp(ticks));
+        Ok(())
+    }
+
+    /// Finds an interface of the section among those of the file.
+    fn interface_index(&self, interface: u32, contents: &Contents) -> Result<usize, Problem> {
+        let interface_count = self.section_interfaces(contents).len();
+        if interface as usize >= interface_count {
+            return Err(format!(
+                "a block belongs to interface {interface}, but its section has {interface_count} so far"
+            ));
+        }
+        Ok(self.section_start + interface as usize)
+    }
+
+    fn section_interfaces<'a>(&self, contents: &'a Contents) -> &'a [Interface] {
+        &contents.interfaces[self.section_start..]
+    }
+
+    fn statistics(&self, mut body: Fields<'_>, contents: &mut Contents) -> Option<Result<(), Problem>> {
+        let index = match self.interface_index(body.u32()?, contents) {
+            Ok(index) => index,
+            Err(problem) => return Some(Err(problem)),
+        };
+        let _written_at = ticks(&mut body)?;
+        let mut statistics = Statistics { interface: index as u32, ..Statistics::default() };
+        let time = |mut value| self.clocks[index].timestamp(ticks(&mut value)?);
+        for_each_option(body, |code, mut value| match code {
+            option::ISB_STARTTIME => statistics.start = time(value),
+            option::ISB_ENDTIME => statistics.end = time(value),
+            option::ISB_IFRECV => statistics.received = value.u64(),
+            option::ISB_IFDROP => statistics.dropped_by_interface = value.u64(),
+            option::ISB_FILTERACCEPT => statistics.accepted_by_filter = value.u64(),
+            option::ISB_OSDROP => statistics.dropped_by_os = value.u64(),
+            option::ISB_USRDELIV => statistics.delivered = value.u64(),
+            _ => {}
+        })?;
+        contents.statistics[index] = Some(statistics);
+        Some(Ok(()))
+    }
+}
+
+/// What a file that ends inside a block is said to end in.
+fn block_name(block_type: u32) -> &'static str {
+    match block_type {
+        ENHANCED_PACKET | SIMPLE_PACKET | OBSOLETE_PACKET => "packet",
+        _ => "block",
+    }
+}
+
+fn too_short(block_type: u32) -> Problem {
+    format!("a block of type {block_type:#x} is too short for its contents")
+}
+
+/// A time as all blocks have it: two words, the upper one first.
+fn ticks(fields: &mut Fields<'_>) -> Option<u64> {
+    fields.words().map(ticks_of_words)
+}
+
+fn ticks_of_words([high, low]: [u32; 2]) -> u64 {
+    u64::from(high) << 32 | u64::from(low)
+}
+
+fn enhanced_packet(mut body: Fields<'_>) -> Option<BlockPacket> {
+    let interface = body.u32()?;
+    timed_packet(interface, body)
+}
+
+fn obsolete_packet(mut body: Fields<'_>) -> Option<BlockPacket> {
+    let interface = body.u16()?;
+    let _dropped_before = body.u16()?;
+    // The options have the same numbers, but there is none for a queue.
+    timed_packet(interface.into(), body).map(|(packet, ticks)| (Packet { queue: None, ..packet }, ticks))
+}
+
+/// What enhanced and obsolete packets have in common.
+#[inline]
+fn timed_packet(interface: u32, mut body: Fields<'_>) -> Option<BlockPacket> {
+    let [high, low, captured_len, wire_len] = body.words()?;
+    let place = body.place(padded(captured_len as usize))?;
+    let data = place.start..place.start + captured_len as usize;
+    let (mut queue, mut direction) = (None, None);
+    for_each_option(body, |code, mut value| match code {
+        option::EPB_FLAGS => direction = value.u32().and_then(flags_direction),
+        option::EPB_QUEUE => queue = value.u32(),
+        _ => {}
+    })?;
+    let packet = Packet { interface, timestamp: None, queue, direction, wire_len, data };
+    Some((packet, Some(ticks_of_words([high, low]))))
+}
+
+/// The block has no captured length: what there is of the packet follows from the interface's `snap_len`.
+fn simple_packet(mut body: Fields<'_>, interfaces: &[Interface]) -> Option<BlockPacket> {
+    let wire_len = body.u32()?;
+    let snap_len = interfaces.first().map_or(0, |interface| interface.snap_len);
+    let captured_len = if snap_len == 0 { wire_len } else { wire_len.min(snap_len) };
+    let data = body.place(captured_len as usize)?;
+    let packet = Packet { interface: 0, timestamp: None, queue: None, direction: None, wire_len, data };
+    Some((packet, None))
+}
+
+fn flags_direction(flags: u32) -> Option<Direction> {
+    match flags & 3 {
+        1 => Some(Direction::Inbound),
+        2 => Some(Direction::Outbound),
+        _ => None,
+    }
+}
+
+fn section(mut body: Fields<'_>) -> Option<Result<Section, Problem>> {
+    let _byte_order_magic = body.u32()?;
+    let (major, minor) = (body.u16()?, body.u16()?);
+    if major != 1 {
+        return Some(Err(format!("the section has pcapng version {major}.{minor}, not 1.x")));
+    }
+    let _section_len = body.u64()?; // often unknown, and nothing that is needed
+    let mut section = Section::default();
+    for_each_option(body, |code, value| match code {
+        option::COMMENT => section.comment = Some(text(value)),
+        option::SHB_HARDWARE => section.hardware = Some(text(value)),
+        option::SHB_OS => section.os = Some(text(value)),
+        option::SHB_USERAPPL => section.application = Some(text(value)),
+        _ => {}
+    })?;
+    Some(Ok(section))
+}
+
+fn interface(mut body: Fields<'_>) -> Option<(Interface, Clock)> {
+    let link_type = LinkType(body.u16()?);
+    let _reserved = body.u16()?;
+    let mut interface = Interface { link_type, snap_len: body.u32()?, ..Interface::default() };
+    let mut clock = Clock::default();
+    for_each_option(body, |code, mut value| match code {
+        option::COMMENT => interface.time_source = interface.time_source.take().or(time_source(value)),
+        option::IF_NAME => interface.name = Some(text(value)),
+        option::IF_DESCRIPTION => interface.description = Some(text(value)),
+        option::IF_FILTER if value.u8() == Some(FILTER_IS_TEXT) => interface.filter = Some(text(value)),
+        option::IF_OS => interface.os = Some(text(value)),
+        option::IF_HARDWARE => interface.hardware = Some(text(value)),
+        option::IF_TSRESOL => clock.unit = value.u8().map_or(clock.unit, Unit::of_tsresol),
+        option::IF_TSOFFSET => clock.offset_s = value.u64().map_or(0, u64::cast_signed),
+        _ => {}
+    })?;
+    Some((interface, clock))
+}
+
+/// The clock that a comment of ours names.
+fn time_source(comment: Fields<'_>) -> Option<String> {
+    let comment = text(comment);
+    let name = comment.strip_prefix(TIME_SOURCE_PREFIX)?;
+    (name != TIME_SOURCE_NONE).then(|| name.to_owned())
+}
+
+/// A text should be UTF-8 without a final zero; not all programs know.
+fn text(value: Fields<'_>) -> String {
+    String::from_utf8_lossy(value.rest()).trim_end_matches('\0').to_owned()
+}
+
+/// Gives `each` the code and value of every option; `None` where one is longer than its block.
+#[inline]
+fn for_each_option<'a>(mut options: Fields<'a>, mut each: impl FnMut(u16, Fields<'a>)) -> Option<()> {
+    while !options.is_empty() {
+        let (code, len) = (options.u16()?, usize::from(options.u16()?));
+        if code == option::END {
+            break;
+        }
+        let mut value = options.part(padded(len))?;
+        each(code, value.part(len)?);
+    }
+    Some(())
+}
+
+/// How an interface's ticks become nanoseconds since the epoch.
+#[derive(Debug, Clone, Copy)]
+struct Clock {
+    unit: Unit,
+    offset_s: i64,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Unit {
+    /// So many nanoseconds.
+    Nanoseconds(u64),
+    /// Such a part of a nanosecond.
+    NanosecondOver(u64),
+    /// Two to the minus this power of a second.
+    SecondOverPowerOf2(u8),
+}
+
+impl Default for Clock {
+    fn default() -> Self {
+        Self { unit: Unit::of_tsresol(6), offset_s: 0 } // microseconds
+    }
+}
+
+impl Unit {
+    /// The option's upper bit chooses the base, the others are the negative power.
+    fn of_tsresol(tsresol: u8) -> Self {
+        let power = tsresol & 0x7f;
+        match power {
+            _ if tsresol != power => Self::SecondOverPowerOf2(power),
+            0..=9 => Self::Nanoseconds(10_u64.pow(9 - u32::from(power))),
+            // The largest number of units smaller than 10^-28 s is not one nanosecond.
+            _ => 10_u64.checked_pow(u32::from(power) - 9).map_or(Self::Nanoseconds(0), Self::NanosecondOver),
+        }
+    }
+
+    fn nanos(self, ticks: u64) -> u128 {
+        match self {
+            Self::Nanoseconds(count) => u128::from(ticks) * u128::from(count),
+            Self::NanosecondOver(divisor) => u128::from(ticks / divisor),
+            Self::SecondOverPowerOf2(power) => (u128::from(ticks) * 1_000_000_000) >> power,
+        }
+    }
+}
+
+impl Clock {
+    /// `None` for times before 1970 or after 2554, which a [`Timestamp`] does not have.
+    #[inline]
+    fn timestamp(&self, ticks: u64) -> Option<Timestamp> {
+        let nanos = self.unit.nanos(ticks).cast_signed() + i128::from(self.offset_s) * 1_000_000_000;
+        u64::try_from(nanos).ok().map(Timestamp::from_unix_nanos)
+    }
+}

@@ -1,0 +1,96 @@
+//! The part of a savefile that is in memory: filled at its end, consumed at its front.
+
+use std::io::{self, Read};
+use std::ops::Range;
+
+use crate::ReadError;
+
+/// Few enough system calls, and still in a core's own cache.
+const WINDOW_BYTES: usize = 256 << 10;
+
+pub(crate) struct Window {
+    source: Box<dyn Read + Send>,
+    buffer: Vec<u8>,
+    start: usize,
+    end: usize,
+    /// Where `start` is in the file; in a compressed file, in what it expands to.
+    offset: u64,
+    /// Why the source is not asked again: after an error some decompressors pretend that all is well.
+    failure: Option<(io::ErrorKind, String)>,
+}
+
+impl Window {
+    pub(crate) fn new(source: Box<dyn Read + Send>) -> Self {
+        Self { source, buffer: vec![0; WINDOW_BYTES], start: 0, end: 0, offset: 0, failure: None }
+    }
+
+    /// The place in the file of what [`need`](Self::need) gives.
+    pub(crate) fn offset(&self) -> u64 {
+        self.offset
+    }
+
+    /// The next `len` bytes; `None` where the file ends before the first of them.
+    ///
+    /// The caller bounds `len`: the window grows to it if the file is as long as that.
+    pub(crate) fn need(&mut self, len: usize, what: &'static str) -> Result<Option<&[u8]>, ReadError> {
+        if self.end - self.start < len {
+            self.fill(len).map_err(|source| ReadError::Source { offset: self.offset, source })?;
+        }
+        match self.end - self.start {
+            0 => Ok(None),
+            present if present < len => {
+                Err(ReadError::Truncated { offset: self.offset, what, expected: len, present })
+            }
+            _ => Ok(Some(&self.buffer[self.start..self.start + len])),
+        }
+    }
+
+    /// Goes past the next `len` bytes, which `need` has given, and says where they are until the next `need`.
+    pub(crate) fn consume(&mut self, len: usize) -> Range<usize> {
+        let consumed = self.start..self.start + len;
+        self.start += len;
+        self.offset += len as u64;
+        consumed
+    }
+
+    /// The bytes at a place that [`consume`](Self::consume) has given.
+    pub(crate) fn bytes(&self, place: Range<usize>) -> &[u8] {
+        &self.buffer[place]
+    }
+
+    /// Reads until there are `len` bytes, or no more.
+    #[cold]
+    fn fill(&mut self, len: usize) -> io::Result<()> {
+        self.buffer.copy_within(self.start..self.end, 0);
+        self.end -= self.start;
+        self.start = 0;
+        while self.end < len {
+            if self.end == self.buffer.len() {
+                // Only as fast as the bytes really come: `len` is no more than the file's own claim.
+                self.buffer.resize(len.min(2 * self.end), 0);
+            }
+            match self.read()? {
+                0 => break,
+                count => self.end += count,
+            }
+        }
+        Ok(())
+    }
+
+    fn read(&mut self) -> io::Result<usize> {
+        if let Some((kind, text)) = &self.failure {
+            return Err(io::Error::new(*kind, text.clone()));
+        }
+        loop {
+            match self.source.read(&mut self.buffer[self.end..]) {
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Err(error),
+                Err(error) => {
+                    self.failure = Some((error.kind(), error.to_string()));
+                    return Err(error);
+                }
+                Ok(count) => return Ok(count),
+            }
+        }
+    }
+}

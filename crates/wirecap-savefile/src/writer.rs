@@ -1,0 +1,603 @@
+//! The writer: blocks gathered in one buffer and handed to a sink in large writes.
+//!
+//! The buffer always begins on a packet boundary of the file. `handed_over` of its first bytes are with the
+//! sink already, which is more than none only after a failed write to a sink that takes nothing back; a later
+//! flush then goes on in the middle of the packet that was torn.
+
+use std::error::Error;
+use std::fmt;
+use std::io;
+
+use crate::{Format, Interface, LinkType, PACKET_BYTES_MAX, Record, Section, Sink, Statistics, pcap, pcapng};
+
+/// Large enough that the system call costs nothing per packet, small enough for a core's own cache.
+const BUFFER_BYTES: usize = 1 << 20;
+
+/// Writes packets to a savefile.
+///
+/// Packets wait in a buffer until it is full, [`flush`](Self::flush) or [`finish`](Self::finish); a file is
+/// whole whenever the process dies between two writes, and ends in the middle of a packet only if it dies
+/// inside one. A writer that is dropped tries to flush, but nobody hears of the error.
+///
+/// After an error the writer goes on where it was: what could not be written stays in the buffer, and a
+/// flush tries again.
+///
+/// ```
+/// use wirecap_savefile::{Format, Interface, Record, Section, StreamSink, Writer};
+///
+/// let sink = StreamSink::new(Vec::new(), "memory");
+/// let mut writer = Writer::new(sink, Format::Pcapng, &Section::default());
+/// let eth0 = writer.add_interface(&Interface { name: Some("eth0".into()), ..Interface::default() })?;
+/// writer.write(&Record { interface: eth0, wire_len: 60, data: &[0; 60], ..Record::default() })?;
+/// let file: Vec<u8> = writer.finish()?.into_inner();
+/// # assert!(!file.is_empty());
+/// # Ok::<(), wirecap_savefile::WriteError>(())
+/// ```
+pub struct Writer<S: Sink> {
+    /// `None` only after `finish` has taken it.
+    sink: Option<S>,
+    format: Format,
+    /// pcap only: what the file's header says, once there is an interface.
+    link_type: Option<LinkType>,
+    interface_count: u32,
+    /// The longest packet that the file may hold.
+    data_bytes_max: usize,
+    /// Filled up to `end`.
+    buffer: Box<[u8]>,
+    end: usize,
+    handed_over: usize,
+    /// The bytes of the file before the buffer.
+    settled_bytes: u64,
+    /// The packets before the buffer.
+    settled_packets: u64,
+    buffered_packets: u64,
+}
+
+impl<S: Sink> Writer<S> {
+    /// Begins a savefile; nothing reaches the sink before the first flush.
+    ///
+    /// A pcap file's own header needs a link type: it is made when the first interface is added.
+    pub fn new(sink: S, format: Format, section: &Section) -> Self {
+        Self::with_buffer(sink, format, section, BUFFER_BYTES)
+    }
+
+    /// Begins a savefile with a buffer of `buffer_bytes`, which grows only for a packet that is longer.
+    pub fn with_buffer(sink: S, format: Format, section: &Section, buffer_bytes: usize) -> Self {
+        let head = match format {
+            Format::Pcapng => pcapng::section_header(section),
+            Format::Pcap => Vec::new(),
+        };
+        let mut buffer = vec![0; buffer_bytes.max(head.len())].into_boxed_slice();
+        buffer[..head.len()].copy_from_slice(&head);
+        Self {
+            sink: Some(sink),
+            format,
+            link_type: None,
+            interface_count: 0,
+            data_bytes_max: PACKET_BYTES_MAX as usize,
+            buffer,
+            end: head.len(),
+            handed_over: 0,
+            settled_bytes: 0,
+            settled_packets: 0,
+            buffered_packets: 0,
+        }
+    }
+
+    /// Adds an interface and gives its number, which its records carry.
+    ///
+    /// A pcap file keeps of its interfaces only the link type, which is the same for all of them, and the
+    /// first one's `snap_len`. libpcap refuses pcapng files whose interfaces differ in either.
+    ///
+    /// # Errors
+    ///
+    /// [`WriteError::LinkType`] in a pcap file that has another link type, and whatever a
+    /// [`flush`](Self::flush) may return.
+    pub fn add_interface(&mut self, interface: &Interface) -> Result<u32, WriteError> {
+        match self.format {
+            Format::Pcapng => self.append(&pcapng::interface_description(interface))?,
+            Format::Pcap => self.join_pcap(interface)?,
+        }
+        self.interface_count += 1;
+        Ok(self.interface_count - 1)
+    }
+
+    /// Writes one packet.
+    ///
+    /// # Errors
+    ///
+    /// [`WriteError::UnknownInterface`] and [`WriteError::TooLong`] for a record that does not fit the file,
+    /// and whatever a [`flush`](Self::flush) may return. The record has not been written then.
+    #[inline]
+    pub fn write(&mut self, record: &Record<'_>) -> Result<(), WriteError> {
+        if record.interface >= self.interface_count || record.data.len() > self.data_bytes_max {
+            return Err(self.unfit(record));
+        }
+        match self.format {
+            Format::Pcapng => {
+                let slot = self.reserve(pcapng::enhanced_packet_len(record))?;
+                pcapng::enhanced_packet(slot, record);
+            }
+            Format::Pcap => {
+                let slot = self.reserve(pcap::packet_len(record))?;
+                pcap::packet(slot, record);
+            }
+        }
+        self.buffered_packets += 1;
+        Ok(())
+    }
+
+    /// Writes what an interface has counted; a pcap file has no place for it and is left as it is.
+    ///
+    /// # Errors
+    ///
+    /// [`WriteError::UnknownInterface`], and whatever a [`flush`](Self::flush) may return.
+    pub fn statistics(&mut self, statistics: &Statistics) -> Result<(), WriteError> {
+        if statistics.interface >= self.interface_count {
+            return Err(self.unknown_interface(statistics.interface));
+        }
+        match self.format {
+            Format::Pcapng => self.append(&pcapng::interface_statistics(statistics)),
+            Format::Pcap => Ok(()),
+        }
+    }
+
+    /// Hands everything written so far to the sink.
+    ///
+    /// # Errors
+    ///
+    /// [`WriteError::BrokenPipe`], [`WriteError::Sink`] or [`WriteError::Torn`]; what could not be written
+    /// stays in the buffer for another flush.
+    pub fn flush(&mut self) -> Result<(), WriteError> {
+        let sink = self.sink.as_mut().expect("a writer has its sink until it is finished");
+        while self.handed_over < self.end {
+            match sink.append(&self.buffer[self.handed_over..self.end]) {
+                Ok(0) => return Err(self.stopped(io::ErrorKind::WriteZero.into())),
+                Ok(count) => self.handed_over += count,
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => return Err(self.stopped(error)),
+            }
+        }
+        let flushed = sink.flush();
+        self.settle(self.end, self.buffered_packets);
+        flushed.map_err(|error| self.failure(error))
+    }
+
+    /// Flushes, and gives the sink back.
+    ///
+    /// # Errors
+    ///
+    /// As [`flush`](Self::flush).
+    pub fn finish(mut self) -> Result<S, WriteError> {
+        self.flush()?;
+        Ok(self.sink.take().expect("a writer has its sink until it is finished"))
+    }
+
+    /// The file's length in bytes, with what still waits in the buffer.
+    pub fn file_bytes(&self) -> u64 {
+        self.settled_bytes + self.end as u64
+    }
+
+    /// The packets written so far, with those that still wait in the buffer.
+    pub fn packets(&self) -> u64 {
+        self.settled_packets + self.buffered_packets
+    }
+
+    fn join_pcap(&mut self, interface: &Interface) -> Result<(), WriteError> {
+        match self.link_type {
+            Some(file) if file != interface.link_type => {
+                Err(WriteError::LinkType { file, interface: interface.link_type })
+            }
+            Some(_) => Ok(()),
+            None => {
+                self.append(&pcap::file_header(interface))?;
+                self.link_type = Some(interface.link_type);
+                self.data_bytes_max = pcap::snap_len(interface) as usize;
+                Ok(())
+            }
+        }
+    }
+
+    /// Writes a block that is not a packet.
+    fn append(&mut self, block: &[u8]) -> Result<(), WriteError> {
+        self.reserve(block.len())?.copy_from_slice(block);
+        Ok(())
+    }
+
+    /// The next `byte_count` bytes of the buffer, to be filled by the caller.
+    #[inline]
+    fn reserve(&mut self, byte_count: usize) -> Result<&mut [u8], WriteError> {
+        if self.buffer.len() - self.end < byte_count {
+            self.make_room(byte_count)?;
+        }
+        let slot = &mut self.buffer[self.end..self.end + byte_count];
+        self.end += byte_count;
+        Ok(slot)
+    }
+
+    #[cold]
+    fn make_room(&mut self, byte_count: usize) -> Result<(), WriteError> {
+        self.flush()?;
+        if self.buffer.len() < byte_count {
+            self.buffer = vec![0; byte_count].into_boxed_slice();
+        }
+        Ok(())
+    }
+
+    /// Leaves the sink with whole packets where it can do that, and says what has happened.
+    #[cold]
+    fn stopped(&mut self, source: io::Error) -> WriteError {
+        let (boundary, packets) = self.last_boundary();
+        let torn_bytes = self.handed_over - boundary;
+        self.settle(boundary, packets);
+        if torn_bytes == 0 {
+            return self.failure(source);
+        }
+        let sink = self.sink.as_mut().expect("a writer has its sink until it is finished");
+        match sink.take_back(torn_bytes) {
+            Ok(true) => self.handed_over = 0,
+            _ if source.kind() == io::ErrorKind::BrokenPipe => {}
+            _ => return WriteError::Torn { sink: sink.name(), packets: self.settled_packets, source },
+        }
+        self.failure(source)
+    }
+
+    /// How much of what the sink has is whole, and the packets in it.
+    fn last_boundary(&self) -> (usize, u64) {
+        let (mut boundary, mut packets) = (0, 0);
+        while boundary < self.handed_over {
+            let (len, is_packet) = self.next_block(boundary);
+            if boundary + len > self.handed_over {
+                break;
+            }
+            boundary += len;
+            packets += u64::from(is_packet);
+        }
+        (boundary, packets)
+    }
+
+    /// The length of the block at `at`, and whether it is a packet.
+    fn next_block(&self, at: usize) -> (usize, bool) {
+        match self.format {
+            Format::Pcapng => pcapng::next_block(&self.buffer[at..self.end]),
+            Format::Pcap if self.settled_bytes == 0 && at == 0 => (pcap::FILE_HEADER, false),
+            Format::Pcap => (pcap::next_packet_len(&self.buffer[at..self.end]), true),
+        }
+    }
+
+    /// Takes whole blocks, which the sink now has, out of the buffer.
+    fn settle(&mut self, byte_count: usize, packets: u64) {
+        self.buffer.copy_within(byte_count..self.end, 0);
+        self.end -= byte_count;
+        self.handed_over -= byte_count;
+        self.settled_bytes += byte_count as u64;
+        self.settled_packets += packets;
+        self.buffered_packets -= packets;
+    }
+
+    #[cold]
+    fn failure(&self, source: io::Error) -> WriteError {
+        let packets = self.settled_packets;
+        if source.kind() == io::ErrorKind::BrokenPipe {
+            return WriteError::BrokenPipe { packets };
+        }
+        let sink = self.sink.as_ref().map(Sink::name).unwrap_or_default();
+        WriteError::Sink { sink, packets, source }
+    }
+
+    #[cold]
+    fn unfit(&self, record: &Record<'_>) -> WriteError {
+        if record.interface >= self.interface_count {
+            return self.unknown_interface(record.interface);
+        }
+        WriteError::TooLong { bytes: record.data.len(), bytes_max: self.data_bytes_max }
+    }
+
+    fn unknown_interface(&self, interface: u32) -> WriteError {
+        WriteError::UnknownInterface { interface, interface_count: self.interface_count }
+    }
+}
+
+impl<S: Sink> Drop for Writer<S> {
+    fn drop(&mut self) {
+        if self.sink.is_some() {
+            // There is nobody to tell: whoever wants to know calls `finish`.
+            let _ = self.flush();
+        }
+    }
+}
+
+impl<S: Sink> fmt::Debug for Writer<S> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Writer")
+            .field("sink", &self.sink.as_ref().map(Sink::name))
+            .field("format", &self.format)
+            .field("interfaces", &self.interface_count)
+            .field("packets", &self.packets())
+            .field("file_bytes", &self.file_bytes())
+            .finish_non_exhaustive()
+    }
+}
+
+/// Why a savefile could not be written.
+#[derive(Debug)]
+#[non_exhaustive]
+pub enum WriteError {
+    /// Whoever read the stream has stopped reading: the usual end of a capture into a pipe.
+    BrokenPipe {
+        /// The packets that went into the pipe whole.
+        packets: u64,
+    },
+    /// The system would not take more. The savefile is whole.
+    Sink {
+        /// The savefile's path.
+        sink: String,
+        /// The packets that are in it.
+        packets: u64,
+        /// What the system said.
+        source: io::Error,
+    },
+    /// The system would not take more in the middle of a packet, and the savefile could not be cut before
+    /// that packet: it is a stream, or the system would not.
+    Torn {
+        /// The savefile's path.
+        sink: String,
+        /// The whole packets that are in it.
+        packets: u64,
+        /// What the system said when it would not take more.
+        source: io::Error,
+    },
+    /// The interface's link type is not that of the pcap file.
+    LinkType {
+        /// The file's link type.
+        file: LinkType,
+        /// The interface's link type.
+        interface: LinkType,
+    },
+    /// No interface with this number has been added.
+    UnknownInterface {
+        /// The number.
+        interface: u32,
+        /// How many interfaces there are.
+        interface_count: u32,
+    },
+    /// The packet has more bytes than the file may hold for one.
+    TooLong {
+        /// The packet's bytes.
+        bytes: usize,
+        /// The most that the file may hold.
+        bytes_max: usize,
+    },
+}
+
+impl fmt::Display for WriteError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::BrokenPipe { packets } => {
+                write!(f, "the pipe's reader has gone after {packets} packets")
+            }
+            Self::Sink { sink, packets, .. } => {
+                write!(f, "cannot write more to {sink}; {packets} packets are safely in it")
+            }
+            Self::Torn { sink, packets, .. } => write!(
+                f,
+                "cannot write more to {sink}, which now ends inside a packet; \
+                 the {packets} packets before it are whole"
+            ),
+            Self::LinkType { file, interface } => write!(
+                f,
+                "a pcap file has one link type: this one has {}, the interface has {}; write pcapng",
+                file.0, interface.0
+            ),
+            Self::UnknownInterface { interface, interface_count } => {
+                write!(f, "no interface {interface} in the savefile, which has {interface_count}")
+            }
+            Self::TooLong { bytes, bytes_max } => {
+                write!(f, "a packet of {bytes} bytes is longer than the {bytes_max} that the savefile allows")
+            }
+        }
+    }
+}
+
+impl Error for WriteError {
+    fn source(&self) -> Option<&(dyn Error + 'static)> {
+        match self {
+            Self::Sink { source, .. } | Self::Torn { source, .. } => Some(source),
+            _ => None,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Takes `room` bytes, at most `gulp` at once, then fails; interrupts every other call.
+    struct Tight {
+        file: Vec<u8>,
+        room: usize,
+        gulp: usize,
+        error: io::ErrorKind,
+        takes_back: bool,
+        calls: usize,
+    }
+
+    impl Tight {
+        fn with_room(room: usize) -> Self {
+            let error = io::ErrorKind::StorageFull;
+            Self { file: Vec::new(), room, gulp: 97, error, takes_back: true, calls: 0 }
+        }
+    }
+
+    impl Sink for &mut Tight {
+        fn append(&mut self, bytes: &[u8]) -> io::Result<usize> {
+            self.calls += 1;
+            let count = bytes.len().min(self.gulp).min(self.room - self.file.len());
+            match count {
+                _ if self.calls % 2 == 1 => Err(io::ErrorKind::Interrupted.into()),
+                0 => Err(self.error.into()),
+                count => {
+                    self.file.extend_from_slice(&bytes[..count]);
+                    Ok(count)
+                }
+            }
+        }
+
+        fn take_back(&mut self, byte_count: usize) -> io::Result<bool> {
+            if self.takes_back {
+                self.file.truncate(self.file.len() - byte_count);
+            }
+            Ok(self.takes_back)
+        }
+
+        fn name(&self) -> String {
+            "tight".into()
+        }
+    }
+
+    const FORMATS: [Format; 2] = [Format::Pcapng, Format::Pcap];
+
+    /// The packet that stands at `index` in every file of these tests.
+    fn packet(index: u64) -> Vec<u8> {
+        vec![index as u8; 20 + index as usize % 50]
+    }
+
+    fn write_one<S: Sink>(writer: &mut Writer<S>, index: u64) -> Result<(), WriteError> {
+        let data = packet(index);
+        writer.write(&Record { wire_len: data.len() as u32, data: &data, ..Record::default() })
+    }
+
+    fn begin<S: Sink>(sink: S, format: Format) -> Writer<S> {
+        let mut writer = Writer::with_buffer(sink, format, &Section::default(), 1000);
+        writer.add_interface(&Interface::default()).expect("the buffer has room for it");
+        writer
+    }
+
+    /// What a file of `packets` packets is.
+    fn whole_file(format: Format, packets: u64) -> Vec<u8> {
+        let mut sink = Tight::with_room(usize::MAX);
+        let mut writer = begin(&mut sink, format);
+        for index in 0..packets {
+            write_one(&mut writer, index).expect("there is room");
+        }
+        writer.finish().expect("there is room");
+        sink.file
+    }
+
+    /// Writes packets until one is refused; gives the error and how many were taken.
+    fn write_until_refused<S: Sink>(writer: &mut Writer<S>) -> (WriteError, u64) {
+        for index in 0..100_000 {
+            if let Err(error) = write_one(writer, index) {
+                return (error, index);
+            }
+        }
+        panic!("the sink never failed");
+    }
+
+    #[test]
+    fn a_full_disk_leaves_whole_packets_and_says_how_many() {
+        for format in FORMATS {
+            for room in 0..5000 {
+                let mut sink = Tight::with_room(room);
+                let mut writer = begin(&mut sink, format);
+                let (error, taken) = write_until_refused(&mut writer);
+                assert_eq!(writer.packets(), taken);
+                drop(writer); // tries once more, and must not spoil the file
+                let WriteError::Sink { packets, .. } = error else { panic!("{error:?}") };
+                assert!(room - sink.file.len() < 120, "room for another packet was left");
+                if packets > 0 {
+                    assert_eq!(sink.file, whole_file(format, packets));
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn a_writer_goes_on_when_there_is_room_again() {
+        for format in FORMATS {
+            for takes_back in [true, false] {
+                for room in [0, 10, 500, 1234, 2345] {
+                    let mut sink = Tight { takes_back, ..Tight::with_room(room) };
+                    let mut writer = begin(&mut sink, format);
+                    let (_, taken) = write_until_refused(&mut writer);
+                    writer.sink.as_mut().expect("it has one").room = usize::MAX;
+                    write_one(&mut writer, taken).expect("there is room again");
+                    writer.finish().expect("there is room again");
+                    assert_eq!(sink.file, whole_file(format, taken + 1));
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn a_stream_that_cannot_be_cut_is_called_torn() {
+        let mut sink = Tight { takes_back: false, ..Tight::with_room(1234) };
+        let (error, _) = write_until_refused(&mut begin(&mut sink, Format::Pcap));
+        assert!(matches!(error, WriteError::Torn { .. }), "{error:?}");
+    }
+
+    #[test]
+    fn a_pipe_without_a_reader_is_told_apart() {
+        let mut sink =
+            Tight { takes_back: false, error: io::ErrorKind::BrokenPipe, ..Tight::with_room(1234) };
+        let (error, _) = write_until_refused(&mut begin(&mut sink, Format::Pcapng));
+        assert!(matches!(error, WriteError::BrokenPipe { packets: 1.. }), "{error:?}");
+    }
+
+    #[test]
+    fn a_real_pipe_breaks_when_its_reader_closes_it() {
+        let (mut reader, pipe) = io::pipe().expect("the system has pipes");
+        let mut writer = begin(crate::StreamSink::new(pipe, "a pipe"), Format::Pcap);
+        write_one(&mut writer, 0).expect("it goes into the buffer");
+        writer.flush().expect("the pipe has room");
+        let mut file = whole_file(Format::Pcap, 1);
+        io::Read::read_exact(&mut reader, &mut file).expect("it is all in the pipe");
+        assert_eq!(file, whole_file(Format::Pcap, 1));
+        drop(reader);
+        let (error, _) = write_until_refused(&mut writer);
+        assert_eq!(error.to_string(), "the pipe's reader has gone after 1 packets");
+    }
+
+    #[test]
+    fn a_packet_longer_than_the_buffer_is_written() {
+        let data = vec![7; PACKET_BYTES_MAX as usize];
+        let mut sink = Tight { gulp: 1 << 20, ..Tight::with_room(1 << 20) };
+        let mut writer = begin(&mut sink, Format::Pcapng);
+        let record = Record { wire_len: PACKET_BYTES_MAX, data: &data, ..Record::default() };
+        writer.write(&record).expect("it is as long as a packet may be");
+        let file_bytes = writer.file_bytes();
+        writer.finish().expect("there is room");
+        assert_eq!(sink.file.len() as u64, file_bytes);
+        assert!(sink.file.windows(data.len()).any(|window| window == data));
+    }
+
+    #[test]
+    fn what_does_not_fit_the_file_is_refused() {
+        let mut sink = Tight::with_room(1 << 20);
+        let mut writer = begin(&mut sink, Format::Pcap);
+        let raw = Interface { link_type: LinkType::RAW, ..Interface::default() };
+        let error = writer.add_interface(&raw).expect_err("the file is Ethernet");
+        assert!(matches!(error, WriteError::LinkType { .. }), "{error:?}");
+        assert_eq!(writer.add_interface(&Interface::default()).expect("it is Ethernet"), 1);
+
+        let error = writer.write(&Record { interface: 2, ..Record::default() }).expect_err("there are two");
+        assert_eq!(error.to_string(), "no interface 2 in the savefile, which has 2");
+        let statistics = Statistics { interface: 2, ..Statistics::default() };
+        writer.statistics(&statistics).expect_err("there are two");
+
+        let data = vec![0; PACKET_BYTES_MAX as usize + 1];
+        let error = writer.write(&Record { data: &data, ..Record::default() }).expect_err("it is too long");
+        assert_eq!(
+            error.to_string(),
+            "a packet of 262145 bytes is longer than the 262144 that the savefile allows"
+        );
+        assert_eq!(writer.packets(), 0);
+    }
+
+    #[test]
+    fn a_dropped_writer_flushes() {
+        let mut sink = Tight::with_room(1 << 20);
+        write_one(&mut begin(&mut sink, Format::Pcapng), 0).expect("there is room");
+        assert_eq!(sink.file, whole_file(Format::Pcapng, 1));
+    }
+}

@@ -1,0 +1,124 @@
+//! Other people's files: every trace that is there, against libpcap, and again compressed.
+
+use std::env;
+use std::fs;
+use std::io::{Cursor, Write as _};
+use std::path::{Path, PathBuf};
+
+use flate2::Compression;
+use flate2::write::GzEncoder;
+
+use crate::packet::{Packet, read_all, read_whole};
+use crate::tools::{has, tcpdump};
+
+/// The savefiles in the folder of traces; none, and a word about it, where there is no such folder.
+fn traces() -> Vec<PathBuf> {
+    let beside_project = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../shared/traces");
+    let root = env::var_os("WIRECAP_TRACES").map_or(beside_project, PathBuf::from);
+    let mut found = Vec::new();
+    let mut folders = vec![root.clone()];
+    while let Some(folder) = folders.pop() {
+        for entry in fs::read_dir(folder).into_iter().flatten() {
+            let path = entry.expect("the folder can be read").path();
+            match path.extension().and_then(|extension| extension.to_str()) {
+                _ if path.is_dir() => folders.push(path),
+                Some("pcap" | "pcapng" | "cap") => found.push(path),
+                _ => {}
+            }
+        }
+    }
+    if found.is_empty() {
+        // Never a failure: the traces are no part of the project.
+        eprintln!("SKIP: no traces in {}", root.display());
+    }
+    found.sort();
+    found
+}
+
+/// As tcpdump copies it: pcap has no interfaces, and its packets without a time have time 0.
+fn as_copied(packet: Packet, copy: &Packet) -> Packet {
+    let nanos = copy.nanos.and(packet.nanos.or(Some(0)));
+    Packet { interface: 0, queue: None, direction: None, nanos, ..packet }
+}
+
+#[test]
+fn every_trace_is_read_as_libpcap_reads_it() {
+    let traces = traces();
+    if traces.is_empty() || !has("tcpdump") {
+        return;
+    }
+    for path in traces {
+        let (expected, whole) = tcpdump(&path);
+        let (packets, error) = read_all(fs::File::open(&path).expect("the trace is there"));
+        assert_eq!(packets.len(), expected.len(), "{}: {error:?}", path.display());
+        for (packet, copy) in packets.into_iter().zip(expected) {
+            assert_eq!(as_copied(packet, &copy), copy, "{}", path.display());
+        }
+        assert_eq!(error.is_none(), whole, "{}: {error:?}", path.display());
+    }
+}
+
+fn gzip(bytes: &[u8]) -> Vec<u8> {
+    let mut encoder = GzEncoder::new(Vec::new(), Compression::fast());
+    encoder.write_all(bytes).expect("memory takes everything");
+    encoder.finish().expect("memory takes everything")
+}
+
+fn zstandard(bytes: &[u8]) -> Vec<u8> {
+    zstd::encode_all(bytes, 1).expect("memory takes everything")
+}
+
+#[test]
+fn a_compressed_trace_has_the_same_packets() {
+    for path in traces().into_iter().step_by(16) {
+        let plain = fs::read(&path).expect("the trace is there");
+        let (expected, error) = read_all(Cursor::new(plain.clone()));
+        for compressed in [gzip(&plain), zstandard(&plain)] {
+            let (packets, compressed_error) = read_all(Cursor::new(compressed));
+            assert!(packets == expected, "{}: packets differ", path.display());
+            assert_eq!(compressed_error.is_some(), error.is_some(), "{}", path.display());
+        }
+    }
+}
+
+/// A pcap file of packets that do not compress.
+fn noisy_file() -> Vec<u8> {
+    let mut file = vec![0; 24];
+    file[..4].copy_from_slice(&0xa1b2_3c4d_u32.to_le_bytes());
+    file[4] = 2;
+    file[6] = 4;
+    let mut noise = 1_u32;
+    for _ in 0..20_000 {
+        file.extend([0; 8]);
+        file.extend([100, 0, 0, 0, 100, 0, 0, 0]);
+        for _ in 0..100 {
+            noise = noise.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+            file.push((noise >> 24) as u8);
+        }
+    }
+    file
+}
+
+#[test]
+fn several_compressed_files_in_a_row_are_one() {
+    let file = noisy_file();
+    let (head, tail) = file.split_at(file.len() / 2);
+    for compress in [gzip, zstandard] {
+        let joined = [compress(head), compress(tail)].concat();
+        assert_eq!(read_whole(&joined), read_whole(&file));
+    }
+}
+
+#[test]
+fn a_compressed_file_that_was_cut_gives_what_is_there() {
+    let file = noisy_file();
+    for compress in [gzip, zstandard] {
+        let mut cut = compress(&file);
+        cut.truncate(cut.len() / 2);
+        let (packets, error) = read_all(Cursor::new(cut));
+        let error = error.expect("half a file is missing");
+        // Zstandard gives 128 KiB at once or nothing.
+        assert!((8500..10_010).contains(&packets.len()), "{} packets, then {error}", packets.len());
+        assert_eq!(packets, read_whole(&file)[..packets.len()]);
+    }
+}

@@ -1,0 +1,361 @@
+//! Workers: the application's side of a capture, one per thread, and how they wait.
+//!
+//! A worker that finds nothing sleeps by time first and polls only when traffic has paused: the
+//! sender's core pays for every wake-up of a poller (a few hundred nanoseconds in the receive path),
+//! while a sleeper costs it nothing, and packets wait safely in the pool.
+
+use std::cell::Cell;
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use rustix::event::{EventfdFlags, epoll, eventfd};
+use rustix::io::Errno;
+use rustix::time::Timespec;
+
+use crate::capture::Shared;
+use crate::capture::affinity::{Placement, bind_thread};
+use crate::chunk::Chunk;
+use crate::error::CaptureError;
+use crate::group::Asked;
+use crate::ledger::Mode;
+use crate::ring::Ring;
+
+/// The shortest sleep, which the kernel's timer slack doubles.
+pub(crate) const SHORTEST_SLEEP: Duration = Duration::from_micros(50);
+/// The longest sleep. When it finds nothing, the worker polls.
+pub(crate) const LONGEST_SLEEP: Duration = Duration::from_millis(1);
+/// A wake-up that finds more packets than this came too late.
+const WORTH_WAKING: usize = 256;
+/// A wake-up that finds fewer packets than this came too early.
+const NOT_WORTH_WAKING: usize = WORTH_WAKING / 2;
+/// A packet comes every so often at the line rate of 10 Gbit/s.
+pub(crate) const PACKET_TIME: Duration = Duration::from_nanos(67);
+/// A sleep may take an eighth of the cells that are posted.
+const SLEEP_PER_CELL: Duration = Duration::from_nanos(PACKET_TIME.as_nanos() as u64 / 8);
+/// How often a worker that polls looks whether its interface is still there, which no descriptor tells: some
+/// thousand instructions.
+const LOOK_ROUND: Duration = Duration::from_millis(250);
+/// In advanced mode it also looks whether a buddy is in need that cannot call for help because it is
+/// busy with one chunk, or stuck. A full pool of 131,072 cells takes 5 Mpackets/s for 26 ms; a wake-up
+/// costs some microseconds, so an idle worker stays below 0.1 % of a core.
+pub(crate) const LOOK_ROUND_FOR_BUDDIES: Duration = Duration::from_millis(20);
+
+/// One thread's handle on a capture: captures chunks from its home rings, and in advanced mode from
+/// its buddies' when they have more than they can handle.
+#[derive(Debug)]
+pub struct Worker {
+    shared: Arc<Shared>,
+    index: usize,
+    /// Where to go on among the home rings.
+    turn: usize,
+    sleep: Duration,
+    longest_sleep: Duration,
+    /// Packets captured since the last sleep.
+    taken: usize,
+    finished: bool,
+    alarm: Alarm,
+    placement: Placement,
+    /// The thread is where `placement` says.
+    placed: bool,
+    /// When the home rings' interfaces were last looked at.
+    checked: Instant,
+    /// Somebody waits on our descriptor instead of in our functions.
+    polled_outside: Cell<bool>,
+    waker: Waker,
+}
+
+/// Ends a worker's wait from anywhere: another thread, a signal handler.
+#[derive(Debug, Clone)]
+pub struct Waker(Arc<Wake>);
+
+#[derive(Debug)]
+struct Wake {
+    called: AtomicBool,
+    bell: Arc<OwnedFd>,
+}
+
+impl Waker {
+    fn of(alarm: &Alarm) -> Self {
+        Self(Arc::new(Wake { called: AtomicBool::new(false), bell: alarm.bell() }))
+    }
+
+    /// Makes the worker's [`next_chunk_timeout`](Worker::next_chunk_timeout), the one that waits or else
+    /// the next one that would, give `None` at once. One atomic store and one write(2): it may be called
+    /// from a signal handler.
+    pub fn wake(&self) {
+        self.0.called.store(true, Ordering::SeqCst);
+        ring_bell(&self.0.bell);
+    }
+
+    /// Whether somebody called since the last time.
+    fn was_called(&self) -> bool {
+        self.0.called.load(Ordering::Relaxed) && self.0.called.swap(false, Ordering::SeqCst)
+    }
+}
+
+/// What wakes a worker: an epoll instance over its rings' sockets and a bell that others ring.
+#[derive(Debug)]
+pub(crate) struct Alarm {
+    epoll: OwnedFd,
+    bell: Arc<OwnedFd>,
+}
+
+impl Alarm {
+    pub(crate) fn new() -> Result<Self, Errno> {
+        let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
+        let bell = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
+        let alarm = Self { epoll, bell: Arc::new(bell) };
+        alarm.watch(alarm.bell.as_fd())?;
+        Ok(alarm)
+    }
+
+    pub(crate) fn watch(&self, descriptor: BorrowedFd<'_>) -> Result<(), Errno> {
+        epoll::add(&self.epoll, descriptor, epoll::EventData::new_u64(0), epoll::EventFlags::IN)
+    }
+
+    pub(crate) fn bell(&self) -> Arc<OwnedFd> {
+        Arc::clone(&self.bell)
+    }
+
+    fn wait(&self, longest: Duration) -> Result<(), Errno> {
+        let mut events = [MaybeUninit::<epoll::Event>::uninit(); 1];
+        let timeout =
+            Timespec { tv_sec: longest.as_secs() as i64, tv_nsec: i64::from(longest.subsec_nanos()) };
+        match epoll::wait(&self.epoll, &mut events, Some(&timeout)) {
+            Ok(_) | Err(Errno::INTR) => {}
+            Err(errno) => return Err(errno),
+        }
+        self.silence();
+        Ok(())
+    }
+
+    /// Stops the bell; whoever rang it finds that the worker looks at its rings after this.
+    fn silence(&self) {
+        let _ = rustix::io::read(&*self.bell, &mut [0u8; 8]);
+    }
+}
+
+/// Wakes the worker whose bell it is.
+pub(crate) fn ring_bell(bell: &OwnedFd) {
+    // Full (2^64 - 2 rings unheard) is as good as rung.
+    let _ = rustix::io::write(bell, &1u64.to_ne_bytes());
+}
+
+impl Worker {
+    pub(crate) fn new(shared: Arc<Shared>, index: usize, alarm: Alarm, placement: Placement) -> Self {
+        let fewest_posted = shared.group.home(index).map(|ring| ring.unattended()).min().unwrap_or(0);
+        Self {
+            shared,
+            index,
+            turn: 0,
+            sleep: SHORTEST_SLEEP,
+            longest_sleep: (SLEEP_PER_CELL.saturating_mul(fewest_posted))
+                .clamp(SHORTEST_SLEEP, LONGEST_SLEEP),
+            taken: 0,
+            finished: false,
+            waker: Waker::of(&alarm),
+            alarm,
+            placed: placement.cpu.is_none(),
+            placement,
+            checked: Instant::now(),
+            polled_outside: Cell::new(false),
+        }
+    }
+
+    /// The worker's number in its capture, from 0.
+    pub fn index(&self) -> usize {
+        self.index
+    }
+
+    /// Something that ends this worker's wait.
+    pub fn waker(&self) -> Waker {
+        self.waker.clone()
+    }
+
+    /// Where the worker runs, and why. The thread that first asks for a chunk is put there.
+    pub fn placement(&self) -> &Placement {
+        &self.placement
+    }
+
+    /// The next chunk, waiting for it as long as it takes. `None` means that the capture was stopped
+    /// and everything that had arrived before has been delivered.
+    ///
+    /// # Errors
+    ///
+    /// When the interface was removed, or the kernel's side of a ring failed. What had arrived before
+    /// was delivered first.
+    pub fn next_chunk(&mut self) -> Result<Option<Chunk>, CaptureError> {
+        self.rest(Duration::MAX)?;
+        loop {
+            if let Some(chunk) = self.try_next_chunk()? {
+                return Ok(Some(chunk));
+            }
+            if self.finished {
+                return Ok(None);
+            }
+            self.wait(Duration::MAX)?;
+        }
+    }
+
+    /// The next chunk, waiting for it up to `longest`. `None` means that none came in that time, or
+    /// none will ever ([`is_finished`](Self::is_finished)), or that somebody called its [`Waker`].
+    ///
+    /// # Errors
+    ///
+    /// As [`next_chunk`](Self::next_chunk).
+    pub fn next_chunk_timeout(&mut self, longest: Duration) -> Result<Option<Chunk>, CaptureError> {
+        // There is none where that is longer than any clock goes.
+        let deadline = Instant::now().checked_add(longest);
+        self.rest(longest)?;
+        loop {
+            if let Some(chunk) = self.try_next_chunk()? {
+                return Ok(Some(chunk));
+            }
+            let left =
+                deadline.map_or(longest, |deadline| deadline.saturating_duration_since(Instant::now()));
+            if self.finished || left.is_zero() || self.waker.was_called() {
+                return Ok(None);
+            }
+            self.wait(left)?;
+        }
+    }
+
+    /// Whether no packets wait in its home rings: a glance, which costs a fraction of
+    /// [`try_next_chunk`](Self::try_next_chunk) and takes no lock.
+    pub fn is_idle(&self) -> bool {
+        self.shared.group.home(self.index).all(|ring| ring.is_empty())
+    }
+
+    /// The next chunk if one is there. `None` means that none is, or none will ever be
+    /// ([`is_finished`](Self::is_finished)).
+    ///
+    /// # Errors
+    ///
+    /// As [`next_chunk`](Self::next_chunk).
+    pub fn try_next_chunk(&mut self) -> Result<Option<Chunk>, CaptureError> {
+        if !self.polled_outside.get() {
+            return self.ask();
+        }
+        self.shared.group.set_asleep(self.index, false);
+        let chunk = self.ask()?;
+        if chunk.is_some() || self.finished {
+            return Ok(chunk);
+        }
+        // The caller will poll now: whoever wants help is to ring from here on, and whoever wanted it
+        // before is found by asking once more.
+        self.alarm.silence();
+        self.shared.group.set_asleep(self.index, true);
+        self.ask()
+    }
+
+    fn ask(&mut self) -> Result<Option<Chunk>, CaptureError> {
+        if !self.placed {
+            self.take_place()?;
+        }
+        if let Some(exchange) = self.shared.exchange() {
+            exchange.tend();
+        }
+        match self.shared.group.ask(self.index, &mut self.turn, || self.shared.now())? {
+            Asked::Chunk { chunk, wake } => {
+                self.taken += chunk.len();
+                if let Some(buddy) = wake {
+                    self.shared.wake(buddy);
+                }
+                return Ok(Some(chunk));
+            }
+            Asked::Nothing => {}
+            Asked::Ended => self.finished = true,
+        }
+        Ok(None)
+    }
+
+    #[cold]
+    fn take_place(&mut self) -> Result<(), CaptureError> {
+        self.placed = true;
+        let failed = |source| CaptureError::System { action: "bind a worker to its CPU", source };
+        self.placement.cpu.map_or(Ok(()), bind_thread).map_err(failed)
+    }
+
+    /// Whether the capture was stopped and all that this worker may get was delivered.
+    pub fn is_finished(&self) -> bool {
+        self.finished
+    }
+
+    /// Sleeps once if so few packets wait that it pays to let them become more: a chunk of two packets
+    /// costs nearly what a full one does.
+    fn rest(&mut self, longest: Duration) -> Result<(), CaptureError> {
+        let worth_taking = |ring: &Arc<dyn Ring>| ring.backlog() as usize >= NOT_WORTH_WAKING;
+        let hurried = self.taken == 0 || self.shared.group.home(self.index).any(worth_taking);
+        if hurried { Ok(()) } else { self.wait(longest) }
+    }
+
+    /// Sleeps until there may be something to do, `longest` at most.
+    fn wait(&mut self, longest: Duration) -> Result<(), CaptureError> {
+        self.adapt_sleep();
+        if self.sleep <= self.longest_sleep {
+            thread::sleep(self.sleep.min(longest));
+            return Ok(());
+        }
+        if self.checked.elapsed() >= LOOK_ROUND {
+            self.checked = Instant::now();
+            self.check_rings()?;
+        }
+        self.shared.group.set_asleep(self.index, true);
+        // Whoever wanted help before it saw us asleep did not ring: look once more, then sleep.
+        let idle = !self.shared.ending.load(Ordering::SeqCst)
+            && self.shared.group.is_quiet(self.index, || self.shared.now());
+        let look_round = match self.shared.group.mode() {
+            // What lags behind on a tx ring goes on only when somebody calls the kernel.
+            _ if self.shared.exchange().is_some_and(|exchange| exchange.is_busy()) => LONGEST_SLEEP,
+            Mode::Basic => LOOK_ROUND,
+            Mode::Advanced(_) => LOOK_ROUND_FOR_BUDDIES,
+        };
+        let outcome = if idle { self.alarm.wait(longest.min(look_round)) } else { Ok(()) };
+        self.shared.group.set_asleep(self.index, false);
+        // A packet socket stays readable while a chunk of its last block is held: when nothing is found
+        // after this, a short sleep comes before the next poll.
+        self.sleep = self.longest_sleep / 2;
+        outcome.map_err(|errno| CaptureError::System { action: "wait for packets", source: errno.into() })
+    }
+
+    /// Makes the next sleep as long as it takes a chunk's worth of packets to come, as far as the last
+    /// one tells; longer than the longest when it is time to poll.
+    fn adapt_sleep(&mut self) {
+        self.sleep = match std::mem::take(&mut self.taken) {
+            0 => (self.sleep * 2).min(self.longest_sleep * 2),
+            few if few < NOT_WORTH_WAKING => (self.sleep * 2).min(self.longest_sleep),
+            many if many > WORTH_WAKING => (self.sleep / 2).max(SHORTEST_SLEEP),
+            _ => self.sleep.min(self.longest_sleep),
+        };
+    }
+
+    fn check_rings(&self) -> Result<(), CaptureError> {
+        match self.shared.group.home(self.index).find(|ring| ring.is_gone()) {
+            Some(ring) => {
+                Err(CaptureError::InterfaceGone { interface: ring.identity().name.interface.clone() })
+            }
+            None => Ok(()),
+        }
+    }
+}
+
+impl AsFd for Worker {
+    /// A descriptor for poll, select or epoll, readable when [`try_next_chunk`](Self::try_next_chunk) may
+    /// find something: packets in a home ring, a buddy that calls for help, the end of the capture. Poll
+    /// it after `try_next_chunk` gave nothing. A buddy that is stuck cannot call: ask at intervals too.
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.polled_outside.set(true);
+        self.alarm.epoll.as_fd()
+    }
+}
+
+impl Drop for Worker {
+    fn drop(&mut self) {
+        self.shared.group.leave(self.index);
+        self.shared.wake_all();
+    }
+}

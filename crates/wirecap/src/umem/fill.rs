@@ -1,0 +1,532 @@
+//! The way back: recycled cells are posted on the fill ring, where the kernel fills them again.
+//!
+//! Whoever drops a chunk posts its cells at once if the fill ring is free to be locked, which it
+//! nearly always is: then the cells go back while they are warm in that core's cache. Otherwise the
+//! list of cells goes into the recycle queue and the holder of the lock, or the next one to capture,
+//! posts it. Nobody ever waits to recycle. Where not all cells are to be posted, the others wait beside
+//! the fill ring ([`Supply`]).
+
+use std::fmt;
+use std::io;
+use std::os::fd::BorrowedFd;
+use std::sync::{Arc, OnceLock, Weak};
+
+use crate::forward::Exchange;
+use crate::kernel_ring::{BrokenRing, Consumer, Gauge, Producer};
+use crate::sync::{Mutex, Ordering, fence, lock, try_lock};
+use crate::umem::cell_check::CellCheck;
+use crate::umem::fragments::refuse;
+use crate::umem::pool::{Descriptor, Pool};
+use crate::umem::recycle::{CellList, RecycleQueue};
+use crate::umem::supply::Supply;
+
+/// The kernel behind a pair of rings: a socket, or the simulated one.
+pub(crate) trait Kernel: Send + Sync + fmt::Debug {
+    /// Makes a driver that sleeps look at the rings.
+    fn wake(&self);
+    /// What the kernel dropped, since the rings were made.
+    fn drops(&self) -> io::Result<KernelDrops>;
+    /// Readable while the rx ring has packets.
+    fn pollable(&self) -> Option<BorrowedFd<'_>>;
+    /// Whether the interface is no more, so that no packets will ever come.
+    fn is_gone(&self) -> bool;
+    /// How many packets a program in the kernel turned away that would have come to the rings; none has without a
+    /// filter.
+    fn filtered(&self) -> u64 {
+        0
+    }
+}
+
+/// Packets that reached a socket and were not put on its rx ring, since the socket was made.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(crate) struct KernelDrops {
+    /// For want of a free cell (`rx_dropped`; `rx_fill_ring_empty_descs` counts the same packets).
+    pub(crate) no_cell: u64,
+    /// For want of room on the rx ring (`rx_ring_full`).
+    pub(crate) ring_full: u64,
+}
+
+/// The fill ring of one queue, and the cells on their way to it.
+#[derive(Debug)]
+pub(crate) struct Refill {
+    pool: Arc<Pool>,
+    supply: Supply,
+    fill: Mutex<FillSide>,
+    recycled: RecycleQueue,
+    /// The ports of a capture that forwards: where cells of this ring may be.
+    exchange: OnceLock<Weak<Exchange>>,
+}
+
+/// What the lock of the fill ring guards, and of the completion ring of the same queue.
+#[derive(Debug)]
+struct FillSide {
+    /// Where the kernel puts the cells that were sent on this queue; they are of any queue.
+    completions: Option<Consumer<u64>>,
+    /// Completed addresses on their way.
+    completed: Vec<u64>,
+    /// None once the capture is closed or the ring broke: cells that come home later have nowhere to go.
+    port: Option<Port>,
+    /// How the ring broke.
+    broken: Option<BrokenRing>,
+    /// Lists without cells, each with room for a whole chunk.
+    #[expect(clippy::vec_box, reason = "a list keeps its place in memory, which the recycle queue links")]
+    spares: Vec<Box<CellList>>,
+    /// Lists with room for a whole chunk that are in use.
+    lists_out: usize,
+    /// The addresses of cells that are home and not posted, the latest last. With room for the whole
+    /// pool, if not all cells are to be posted.
+    idle: Vec<u64>,
+}
+
+#[derive(Debug)]
+struct Port {
+    ring: Producer<u64>,
+    kernel: Arc<dyn Kernel>,
+}
+
+impl Refill {
+    /// A fill ring that posts of `cells`, which are cells of `pool`, as many as `supply` wants.
+    pub(crate) fn new(
+        pool: Arc<Pool>,
+        cells: impl IntoIterator<Item = u64>,
+        supply: Supply,
+        ring: Producer<u64>,
+        kernel: Arc<dyn Kernel>,
+    ) -> Result<Self, BrokenRing> {
+        let room = if supply.posts_all() { 0 } else { pool.geometry().cells() as usize };
+        let port = Some(Port { ring, kernel });
+        let (spares, idle) = (Vec::new(), Vec::with_capacity(room));
+        let (completions, completed) = (None, Vec::new());
+        let side = FillSide { completions, completed, port, broken: None, spares, lists_out: 0, idle };
+        let (fill, recycled, exchange) = (Mutex::new(side), RecycleQueue::new(), OnceLock::new());
+        let refill = Self { pool, supply, fill, recycled, exchange };
+        let cell = |address| Descriptor { address, ..Descriptor::default() };
+        let cells: Vec<Descriptor> = cells.into_iter().map(cell).collect();
+        let mut side = lock(&refill.fill);
+        side.place(&refill, &cells);
+        if let Some(broken) = side.broken {
+            return Err(broken);
+        }
+        drop(side);
+        Ok(refill)
+    }
+
+    /// The completion ring of the queue is this one.
+    pub(crate) fn take_on_completions(&mut self, ring: Consumer<u64>) {
+        lock(&self.fill).completions = Some(ring);
+    }
+
+    /// Cells may be on their way out by these ports.
+    pub(crate) fn join(&self, exchange: &Arc<Exchange>) {
+        let _ = self.exchange.set(Arc::downgrade(exchange));
+    }
+
+    pub(crate) fn pool(&self) -> &Arc<Pool> {
+        &self.pool
+    }
+
+    /// A view of how many cells lie on the completion ring, if there is one.
+    pub(crate) fn completion_gauge(&self) -> Option<Gauge<u64>> {
+        lock(&self.fill).completions.as_ref().map(Consumer::gauge)
+    }
+
+    /// Takes addresses of cells that were sent on this queue from its completion ring; none if somebody else is
+    /// at it. Returns how many.
+    pub(crate) fn take_completions(&self, addresses: &mut [u64]) -> Result<usize, BrokenRing> {
+        let Some(mut side) = try_lock(&self.fill) else { return Ok(0) };
+        let FillSide { completions: Some(ring), completed, .. } = &mut *side else { return Ok(0) };
+        completed.clear();
+        let count = ring.take_into(completed, addresses.len())?;
+        ring.release();
+        addresses[..count].copy_from_slice(completed);
+        drop(side);
+        self.flush_if_free();
+        Ok(count)
+    }
+
+    /// Lets go of the completion ring, and of the fill ring of a queue that only sends.
+    pub(crate) fn close_completions(&self) {
+        let mut side = lock(&self.fill);
+        side.completions = None;
+        if self.supply.own == 0 {
+            side.port = None;
+        }
+    }
+
+    /// Takes free cells of this ring's back that were sent, or were to be.
+    pub(crate) fn take_home(&self, cells: &[Descriptor]) {
+        lock(&self.fill).bring_home(self, cells);
+        self.flush_if_free();
+    }
+
+    /// Takes back what the kernel has sent, on whatever port.
+    pub(crate) fn collect(&self) {
+        if let Some(exchange) = self.exchange.get().and_then(Weak::upgrade) {
+            exchange.collect();
+        }
+    }
+
+    /// How many packets the kernel can take before somebody must [`tend`](Self::tend) the fill ring.
+    pub(crate) fn posted(&self) -> u32 {
+        self.supply.posted
+    }
+
+    /// Posts as many cells as are wanted, of those that are home.
+    pub(crate) fn tend(&self) {
+        self.collect();
+        if self.supply.posts_all() {
+            return;
+        }
+        let mut side = lock(&self.fill);
+        side.flush(self);
+        side.top_up(self);
+        side.give_up_excess(self);
+        drop(side);
+        self.flush_if_free();
+    }
+
+    /// Takes the cells of `list` back. Never fails, blocks or allocates.
+    pub(crate) fn recycle(&self, list: Box<CellList>) {
+        match try_lock(&self.fill) {
+            Some(mut side) => side.take_back(self, list),
+            None => self.recycled.push(list),
+        }
+        // Either we held the lock, and others may have queued lists meanwhile; or we queued ours, and
+        // the holder may have looked at the queue before. Both cases end with somebody who finds the
+        // queue empty, or the lock taken by one who will look at it after this.
+        self.flush_if_free();
+    }
+
+    /// Posts the cells that wait in the recycle queue, unless somebody else is at it.
+    pub(crate) fn flush_if_free(&self) {
+        loop {
+            // Between our push and our try at the lock, and between our unlocking and our look at the
+            // queue: with a full fence in both places, one of two racing threads sees the other.
+            fence(Ordering::SeqCst);
+            if self.recycled.is_empty() {
+                return;
+            }
+            let Some(mut side) = try_lock(&self.fill) else { return };
+            side.flush(self);
+        }
+    }
+
+    /// An empty list with room for a chunk of `cells` cells, after posting what waits.
+    ///
+    /// Lists with room for a whole chunk (M) are kept and used again; there are R of them at most.
+    /// Beyond those, when many part-filled chunks are held, lists are made to measure, so that the
+    /// memory for lists stays in proportion to the pool.
+    ///
+    /// # Errors
+    ///
+    /// When the fill ring broke: whoever holds cells must not be bothered with it, so it is told here.
+    pub(crate) fn empty_list(&self, cells: usize) -> Result<Box<CellList>, BrokenRing> {
+        let mut side = lock(&self.fill);
+        side.flush(self);
+        side.top_up(self);
+        if let Some(broken) = side.broken {
+            return Err(broken);
+        }
+        let geometry = self.pool.geometry();
+        let list = side.spares.pop().unwrap_or_else(|| {
+            let whole = side.lists_out < geometry.chunks as usize;
+            CellList::with_capacity(if whole { geometry.chunk_cells as usize } else { cells })
+        });
+        if list.cells.capacity() >= geometry.chunk_cells as usize {
+            side.lists_out += 1;
+            // Room for it to come home to, so that recycling allocates nothing.
+            let coming = side.lists_out;
+            side.spares.reserve(coming);
+        }
+        drop(side);
+        self.flush_if_free();
+        Ok(list)
+    }
+
+    /// Notes that the kernel gave these cells, of whole packets, to us. Debug builds remove the packets
+    /// with cells that it never had to give; returns how many.
+    pub(crate) fn captured(&self, list: &mut CellList) -> u64 {
+        if !CellCheck::ENABLED {
+            return 0;
+        }
+        let pool = &self.pool;
+        let refused = refuse(&mut list.cells, |cell, _| !pool.check().capture(pool.index_of(cell.address)));
+        lock(&self.fill).bring_home(self, &refused.good);
+        self.flush_if_free();
+        refused.packets
+    }
+
+    /// Plays another thread that holds the fill ring's lock while `act` runs.
+    #[cfg(all(test, not(loom)))]
+    pub(crate) fn while_locked(&self, act: impl FnOnce()) {
+        let side = lock(&self.fill);
+        act();
+        drop(side);
+        self.flush_if_free();
+    }
+
+    /// How many cells wait in the recycle queue. Only for a moment when nobody else recycles.
+    #[cfg(all(test, not(loom)))]
+    pub(crate) fn queued_cells(&self) -> usize {
+        let lists: Vec<_> = self.recycled.take_all().collect();
+        let cells = lists.iter().map(|list| list.cells.len()).sum();
+        lists.into_iter().rev().for_each(|list| self.recycled.push(list));
+        cells
+    }
+
+    /// How many lists are there to be used again.
+    #[cfg(all(test, not(loom)))]
+    pub(crate) fn spare_lists(&self) -> usize {
+        lock(&self.fill).spares.len()
+    }
+
+    /// How many cells are home and not posted.
+    pub(crate) fn idle_cells(&self) -> usize {
+        lock(&self.fill).idle.len()
+    }
+
+    /// Lets go of the fill ring: cells that come home from now on stay out of use.
+    pub(crate) fn close(&self) {
+        let mut side = lock(&self.fill);
+        (side.port, side.completions) = (None, None);
+    }
+}
+
+impl FillSide {
+    fn flush(&mut self, refill: &Refill) {
+        if !refill.recycled.is_empty() {
+            refill.recycled.take_all().for_each(|list| self.take_back(refill, list));
+        }
+    }
+
+    fn take_back(&mut self, refill: &Refill, mut list: Box<CellList>) {
+        self.bring_home(refill, &list.cells);
+        let chunk_cells = refill.pool.geometry().chunk_cells as usize;
+        // Other lists may be as large, of a packet that was kept by itself: there is room for those that went out.
+        if list.cells.capacity() >= chunk_cells && self.spares.len() < self.spares.capacity() {
+            list.clear();
+            self.lists_out = self.lists_out.saturating_sub(1);
+            self.spares.push(list);
+        }
+    }
+
+    fn bring_home(&mut self, refill: &Refill, cells: &[Descriptor]) {
+        let pool = &refill.pool;
+        cells.iter().for_each(|cell| pool.check().come_home(pool.index_of(cell.address)));
+        self.place(refill, cells);
+    }
+
+    /// Posts as many of these cells as are wanted, and keeps the others.
+    fn place(&mut self, refill: &Refill, cells: &[Descriptor]) {
+        if cells.is_empty() {
+            return;
+        }
+        let (pool, supply) = (&refill.pool, &refill.supply);
+        let mask = pool.cell_mask();
+        if supply.posts_all() {
+            return self.post(pool, cells, |cell| cell.address & mask);
+        }
+        let wanted = self.wanted(supply) as usize;
+        let (posted, others) = cells.split_at(wanted.min(cells.len()));
+        self.post(pool, posted, |cell| cell.address & mask);
+        // There is room for all cells; one too many is the double of another one.
+        let room = self.idle.capacity() - self.idle.len();
+        self.idle.extend(others.iter().map(|cell| cell.address & mask).take(room));
+        self.post_idle(pool, wanted - posted.len());
+        self.give_up_excess(refill);
+    }
+
+    /// Posts as many cells as are wanted, of those that are idle here or in the stock.
+    fn top_up(&mut self, refill: &Refill) {
+        if refill.supply.posts_all() {
+            return;
+        }
+        let wanted = self.wanted(&refill.supply) as usize;
+        if let Some(stock) = &refill.supply.stock
+            && wanted > self.idle.len()
+        {
+            stock.take(wanted - self.idle.len(), &mut self.idle);
+        }
+        self.post_idle(&refill.pool, wanted);
+    }
+
+    /// How many cells the fill ring has less than it should.
+    fn wanted(&mut self, supply: &Supply) -> u32 {
+        let Some(port) = &mut self.port else { return 0 };
+        match port.ring.filled() {
+            Ok(filled) => supply.posted.saturating_sub(filled),
+            Err(broken) => {
+                self.give_up_ring(broken);
+                0
+            }
+        }
+    }
+
+    /// Posts up to `count` idle cells, those that came last.
+    fn post_idle(&mut self, pool: &Pool, count: usize) {
+        let left = self.idle.len().saturating_sub(count);
+        let mut idle = std::mem::take(&mut self.idle);
+        self.post(pool, &idle[left..], |address| *address);
+        idle.truncate(left);
+        self.idle = idle;
+    }
+
+    /// Gives what is more than its own to the stock.
+    fn give_up_excess(&mut self, refill: &Refill) {
+        // While fewer cells are posted than wanted none are idle: what is idle here comes on top.
+        if let Some(stock) = &refill.supply.stock
+            && self.idle.len() > refill.supply.kept_idle()
+        {
+            stock.try_put(&mut self.idle, refill.supply.kept_idle());
+        }
+    }
+
+    fn post<T>(&mut self, pool: &Pool, cells: &[T], address: impl Fn(&T) -> u64) {
+        let Some(port) = &mut self.port else { return };
+        if cells.is_empty() {
+            return;
+        }
+        cells.iter().for_each(|cell| pool.check().post(pool.index_of(address(cell))));
+        if let Err(broken) = port.post(cells, address) {
+            self.give_up_ring(broken);
+        }
+    }
+
+    /// The kernel never moves its index back; one that did is trusted with no more cells.
+    fn give_up_ring(&mut self, broken: BrokenRing) {
+        (self.port, self.broken) = (None, Some(broken));
+    }
+}
+
+impl Port {
+    fn post<T>(&mut self, cells: &[T], address: impl Fn(&T) -> u64) -> Result<(), BrokenRing> {
+        // There is room for every cell that is wanted. What does not fit lost its slot to a cell that
+        // was given to us twice.
+        self.ring.push_slice(cells, address)?;
+        self.ring.submit();
+        if self.ring.needs_wakeup() {
+            self.kernel.wake();
+        }
+        Ok(())
+    }
+}
+
+#[cfg(all(test, loom))]
+#[expect(clippy::vec_box, reason = "chunks hold boxed lists")]
+mod model {
+    use loom::thread;
+
+    use super::*;
+    use crate::kernel_ring::{Consumer, HeapRing};
+    use crate::sync::model;
+    use crate::umem::pool::Geometry;
+
+    #[derive(Debug)]
+    struct AwakeKernel;
+
+    impl Kernel for AwakeKernel {
+        fn wake(&self) {
+            panic!("the driver does not sleep");
+        }
+
+        fn drops(&self) -> io::Result<KernelDrops> {
+            Ok(KernelDrops::default())
+        }
+
+        fn pollable(&self) -> Option<BorrowedFd<'_>> {
+            None
+        }
+
+        fn is_gone(&self) -> bool {
+            false
+        }
+    }
+
+    /// A pool of `cells` chunks of one cell each, its kernel's half of the fill ring, and all the
+    /// cells, captured.
+    fn all_captured(cells: u32) -> (Arc<Refill>, Consumer<u64>, Vec<Box<CellList>>) {
+        all_captured_of(cells, None)
+    }
+
+    fn all_captured_of(cells: u32, warm: Option<u32>) -> (Arc<Refill>, Consumer<u64>, Vec<Box<CellList>>) {
+        let pool = Arc::new(Pool::on_heap(Geometry { chunk_cells: 1, chunks: cells, cell_bytes: 64 }));
+        let (producer, mut kernel) = HeapRing::pair(cells.next_power_of_two(), 0);
+        let (addresses, supply) = (pool.cell_addresses(), Supply::of(cells, warm));
+        let refill = Refill::new(pool, addresses, supply, producer, Arc::new(AwakeKernel)).unwrap();
+        let mut addresses = Vec::new();
+        while addresses.len() < cells as usize {
+            addresses.append(&mut posted(&mut kernel));
+            refill.tend();
+        }
+        let lists = addresses.into_iter().map(|address| {
+            let mut list = refill.empty_list(1).unwrap();
+            list.cells.push(Descriptor { address, ..Descriptor::default() });
+            refill.captured(&mut list);
+            list
+        });
+        let lists = lists.collect();
+        (Arc::new(refill), kernel, lists)
+    }
+
+    fn posted(kernel: &mut Consumer<u64>) -> Vec<u64> {
+        let mut addresses = Vec::new();
+        kernel.take_into(&mut addresses, usize::MAX).unwrap();
+        kernel.release();
+        addresses.sort_unstable();
+        addresses
+    }
+
+    fn recycle_in_threads(refill: &Arc<Refill>, lists: Vec<Box<CellList>>) -> Vec<thread::JoinHandle<()>> {
+        let recycle = |list| {
+            let refill = Arc::clone(refill);
+            thread::spawn(move || refill.recycle(list))
+        };
+        lists.into_iter().map(recycle).collect()
+    }
+
+    /// Two threads drop chunks while a third captures: when all are done, every cell is posted, once.
+    #[test]
+    fn no_cell_is_left_behind_or_posted_twice() {
+        model(|| {
+            let (refill, mut kernel, lists) = all_captured(2);
+            let droppers = recycle_in_threads(&refill, lists);
+            let list = refill.empty_list(1).unwrap();
+            droppers.into_iter().for_each(|dropper| dropper.join().unwrap());
+            assert!(refill.recycled.is_empty(), "cells wait for somebody to post them");
+            assert_eq!(posted(&mut kernel), [0, 64]);
+            drop(list);
+        });
+    }
+
+    /// Two threads drop chunks while the keeper looks: every cell is posted or idle, once, and as many are
+    /// posted as should be.
+    #[test]
+    fn no_cell_is_lost_between_droppers_and_the_keeper() {
+        model(|| {
+            let (refill, mut kernel, lists) = all_captured_of(2, Some(1));
+            let droppers = recycle_in_threads(&refill, lists);
+            refill.tend();
+            droppers.into_iter().for_each(|dropper| dropper.join().unwrap());
+            assert!(refill.recycled.is_empty(), "cells wait for somebody to post them");
+            let mut home = posted(&mut kernel);
+            assert_eq!(home.len(), 1);
+            home.extend(&lock(&refill.fill).idle);
+            home.sort_unstable();
+            assert_eq!(home, [0, 64]);
+        });
+    }
+
+    /// Three droppers alone: there need not be anybody who captures.
+    #[test]
+    fn the_last_dropper_posts_what_is_left() {
+        model(|| {
+            let (refill, mut kernel, mut lists) = all_captured(3);
+            let mine = lists.pop().unwrap();
+            let droppers = recycle_in_threads(&refill, lists);
+            refill.recycle(mine);
+            droppers.into_iter().for_each(|dropper| dropper.join().unwrap());
+            assert!(refill.recycled.is_empty(), "cells wait for somebody to post them");
+            assert_eq!(posted(&mut kernel), [0, 64, 128]);
+        });
+    }
+}

@@ -1,0 +1,218 @@
+//! The ring buffer pool: the R x M cells that serve one receive ring (WireCAP, section 3.2.1).
+
+#![allow(unsafe_code)]
+
+use std::io;
+use std::ptr::NonNull;
+
+use crate::sys::memory::{Memory, Pages};
+use crate::umem::cell_check::CellCheck;
+
+/// Where a packet lies in the pool: the kernel's `struct xdp_desc`.
+#[repr(C)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(crate) struct Descriptor {
+    /// Bytes from the start of the pool to the packet.
+    pub(crate) address: u64,
+    /// Bytes of the packet in this cell.
+    pub(crate) len: u32,
+    /// `XDP_PKT_CONTD`: the packet goes on in the next descriptor.
+    pub(crate) options: u32,
+}
+
+const _: () = assert!(size_of::<Descriptor>() == 16);
+const _: () = assert!(std::mem::offset_of!(Descriptor, len) == 8);
+const _: () = assert!(std::mem::offset_of!(Descriptor, options) == 12);
+
+/// The sizes of a pool: **R** chunks of **M** cells.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Geometry {
+    /// M: cells per chunk.
+    pub chunk_cells: u32,
+    /// R: chunks per pool.
+    pub chunks: u32,
+    /// Bytes of one cell; 2,048 or 4,096.
+    pub cell_bytes: u32,
+}
+
+impl Geometry {
+    /// R x M: how many packets a pool can hold.
+    pub fn cells(&self) -> u32 {
+        self.chunks * self.chunk_cells
+    }
+
+    /// Bytes of the pool's cells.
+    pub fn pool_bytes(&self) -> usize {
+        self.cells() as usize * self.cell_bytes as usize
+    }
+}
+
+/// The memory of one ring's cells.
+#[derive(Debug)]
+pub(crate) struct Pool {
+    memory: Memory,
+    geometry: Geometry,
+    check: CellCheck,
+}
+
+impl Pool {
+    /// Maps the cells.
+    pub(crate) fn new(geometry: Geometry) -> io::Result<Self> {
+        Ok(Self::of(Memory::map(geometry.pool_bytes())?, geometry))
+    }
+
+    /// Takes the cells from the heap: for a kernel that is simulated.
+    pub(crate) fn on_heap(geometry: Geometry) -> Self {
+        Self::of(Memory::on_heap(geometry.pool_bytes()), geometry)
+    }
+
+    fn of(memory: Memory, geometry: Geometry) -> Self {
+        assert!(geometry.cell_bytes.is_power_of_two(), "cells are found by masking addresses");
+        Self { memory, geometry, check: CellCheck::new(geometry) }
+    }
+
+    pub(crate) fn geometry(&self) -> Geometry {
+        self.geometry
+    }
+
+    pub(crate) fn memory(&self) -> &Memory {
+        &self.memory
+    }
+
+    /// What debug builds know of each cell.
+    pub(crate) fn check(&self) -> &CellCheck {
+        &self.check
+    }
+
+    pub(crate) fn on_huge_pages(&self) -> bool {
+        self.memory.pages() == Pages::Huge
+    }
+
+    /// The addresses of all cells, each once.
+    pub(crate) fn cell_addresses(&self) -> impl Iterator<Item = u64> + use<> {
+        let bytes = u64::from(self.geometry.cell_bytes);
+        (0..u64::from(self.geometry.cells())).map(move |index| index * bytes)
+    }
+
+    /// What an address has in common with the address of the cell that it lies in.
+    pub(crate) fn cell_mask(&self) -> u64 {
+        !u64::from(self.geometry.cell_bytes - 1)
+    }
+
+    /// The bytes that a simulated kernel sends.
+    pub(crate) fn bytes_of(&self, cell: &Descriptor) -> &[u8] {
+        if !self.holds(cell, 0) {
+            return &[];
+        }
+        // SAFETY: they lie in the pool, and whoever put the cell on a tx ring does not touch it until it comes back.
+        unsafe {
+            let start = self.memory.base().add(cell.address as usize);
+            std::slice::from_raw_parts(start.as_ptr(), cell.len as usize)
+        }
+    }
+
+    /// Fetches the bytes of `cells` into this core's cache. Whoever reads one after the other waits for each that
+    /// another core received, or that is in no cache; the fetches go on side by side.
+    pub(crate) fn fetch(&self, cells: &[Descriptor]) {
+        for cell in cells {
+            let end = cell.address + u64::from(cell.len);
+            for address in (cell.address & !(LINE_BYTES - 1)..end).step_by(LINE_BYTES as usize) {
+                // SAFETY: it lies in the pool, which is as many lines.
+                prefetch(unsafe { self.memory.base().add(address as usize) });
+            }
+        }
+    }
+
+    /// The number of the cell that `address` lies in.
+    pub(crate) fn index_of(&self, address: u64) -> usize {
+        (address / u64::from(self.geometry.cell_bytes)) as usize
+    }
+
+    /// Whether the kernel, which says that it has sent what lay at `address`, had that cell to send, as far as is known.
+    pub(crate) fn complete(&self, address: u64) -> bool {
+        self.contains(address) && self.check.complete(self.index_of(address))
+    }
+
+    /// Whether `address` lies in one of the pool's cells.
+    pub(crate) fn contains(&self, address: u64) -> bool {
+        address < self.geometry.pool_bytes() as u64
+    }
+
+    /// Whether what the kernel wrote can be a packet, or one cell of it: inside the pool, within one
+    /// cell, and with `room` bytes in front of it.
+    pub(crate) fn holds(&self, descriptor: &Descriptor, room: u32) -> bool {
+        let offset = descriptor.address & u64::from(self.geometry.cell_bytes - 1);
+        let end = offset + u64::from(descriptor.len);
+        self.contains(descriptor.address)
+            && end <= u64::from(self.geometry.cell_bytes)
+            && offset >= u64::from(room)
+    }
+
+    /// The bytes of `cells` if the pool [`holds`](Self::holds) each of them, and each is a packet by
+    /// itself, without options; `None` also if one has no bytes.
+    ///
+    /// The same as asking one by one, in half of the instructions: without branches or
+    /// comparisons, so that the compiler takes several at once.
+    pub(crate) fn bytes_of_plain(&self, cells: &[Descriptor], room: u32) -> Option<u64> {
+        let (mut spread, mut signs, mut seen, mut bytes) = (0, 0, 0, 0_u64);
+        for &Descriptor { address, len, options } in cells {
+            let len_and_options = u64::from(len) | u64::from(options) << 32;
+            let start = address.wrapping_sub(room.into());
+            // The bits in which the first byte of the room and the last byte of the packet differ: none
+            // above those of a cell's size where both lie in one cell. Options are a length beyond that.
+            let last = len_and_options.wrapping_sub(1);
+            spread |= start ^ address.wrapping_add(last);
+            // The top bit is set where the room begins before the pool, by a packet of no bytes, which has
+            // no last one, and by the highest option.
+            signs |= start | last;
+            seen |= address;
+            bytes = bytes.wrapping_add(len_and_options);
+        }
+        // No address exceeds what all of them add up to, bit by bit; that lies in the pool, too, unless
+        // the pool's size is no power of two.
+        let in_pool = self.contains(seen) || cells.iter().all(|cell| self.contains(cell.address));
+        let in_cells = spread < u64::from(self.geometry.cell_bytes) && signs >> 63 == 0;
+        (in_pool && in_cells).then_some(bytes)
+    }
+}
+
+/// Bytes of a line of the processor's cache.
+const LINE_BYTES: u64 = 64;
+
+/// Has the processor fetch a line into its cache, if it has an instruction for that.
+#[inline]
+fn prefetch(line: NonNull<u8>) {
+    #[cfg(all(target_arch = "x86_64", not(miri)))]
+    // SAFETY: it reads nothing that a program could see, wherever it points.
+    unsafe {
+        core::arch::x86_64::_mm_prefetch::<{ core::arch::x86_64::_MM_HINT_T0 }>(line.as_ptr().cast());
+    }
+    #[cfg(not(all(target_arch = "x86_64", not(miri))))]
+    let _ = line;
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_quick_look_at_many_cells_agrees_with_the_one_at_each() {
+        let pool = Pool::on_heap(Geometry { chunk_cells: 3, chunks: 1, cell_bytes: 2048 });
+        let addresses = [0, 7, 8, 2047, 2048, 4096 + 256, 6143, 6144, 1 << 32, 1 << 63, u64::MAX];
+        let lens = [0, 1, 1792, 1793, 2040, 2041, 2048, 2049, 1 << 31, u32::MAX];
+        let options = [0, 1, 2, 1 << 30, 1 << 31, u32::MAX];
+        let good = Descriptor { address: 256, len: 60, options: 0 };
+        for address in addresses {
+            for len in lens {
+                for options in options {
+                    let cell = Descriptor { address, len, options };
+                    let expected = (options == 0 && pool.holds(&cell, 8)).then(|| u64::from(len) + 60);
+                    for cells in [[good, cell], [cell, good]] {
+                        let quick = pool.bytes_of_plain(&cells, 8);
+                        assert_eq!(quick, expected.filter(|_| len > 0), "{cell:?}");
+                    }
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,85 @@
+//! How many cells of a fill ring are posted, and where the others are kept.
+//!
+//! With all cells posted, a ring needs nobody to take up R x M packets. A smaller posted set is faster,
+//! since the same cells come round while they are warm in the cache, but somebody must top it up as the
+//! backlog grows. A fill ring cannot be un-posted, so cells that come home go where they are wanted most:
+//! on the fill ring if fewer than wanted are left there, else on a stack beside it, the latest on top.
+
+use std::sync::Arc;
+
+use crate::sync::{Mutex, lock, try_lock};
+use crate::umem::pool::Pool;
+
+/// What one fill ring has of its pool.
+#[derive(Debug, Clone)]
+pub(crate) struct Supply {
+    /// So many cells are to be on the fill ring.
+    pub(crate) posted: u32,
+    /// So many cells are always its own: on the fill ring, filled, in chunks or idle.
+    pub(crate) own: u32,
+    /// Where it takes more from and gives back what is more than its own.
+    pub(crate) stock: Option<Arc<Stock>>,
+}
+
+impl Supply {
+    /// Of `cells` cells, all its own, `warm` are posted, or all.
+    pub(crate) fn of(cells: u32, warm: Option<u32>) -> Self {
+        Self { posted: warm.unwrap_or(cells).min(cells), own: cells, stock: None }
+    }
+
+    /// Shares of an elastic pool: a queue's own cells are a quarter of the `cells` that it would have by
+    /// itself. Of these `warm` are posted, or all; more than its own it gets from `stock`.
+    pub(crate) fn elastic(cells: u32, warm: Option<u32>, stock: Arc<Stock>) -> Self {
+        Self { stock: Some(stock), ..Self::of(Self::guaranteed(cells), warm) }
+    }
+
+    /// How many of `cells` cells an elastic pool guarantees.
+    pub(crate) fn guaranteed(cells: u32) -> u32 {
+        cells.div_ceil(4)
+    }
+
+    /// Whether every cell that comes home is posted.
+    pub(crate) fn posts_all(&self) -> bool {
+        self.posted == self.own && self.stock.is_none()
+    }
+
+    /// How many cells are kept idle, not to be given up.
+    pub(crate) fn kept_idle(&self) -> usize {
+        (self.own - self.posted) as usize
+    }
+}
+
+/// Idle cells that the fill ring of any of several rings may get.
+#[derive(Debug)]
+pub(crate) struct Stock(Mutex<Vec<u64>>);
+
+impl Stock {
+    /// Deals out `own` cells of `pool` to each of `rings` rings; the stock has the others.
+    pub(crate) fn share_out(pool: &Pool, rings: usize, own: u32) -> (Vec<Vec<u64>>, Arc<Self>) {
+        let mut addresses = pool.cell_addresses();
+        let shares = (0..rings).map(|_| addresses.by_ref().take(own as usize).collect()).collect();
+        let mut idle = Vec::with_capacity(pool.geometry().cells() as usize);
+        idle.extend(addresses);
+        (shares, Arc::new(Self(Mutex::new(idle))))
+    }
+
+    /// Moves up to `count` cells to `idle`, those that came last.
+    pub(crate) fn take(&self, count: usize, idle: &mut Vec<u64>) {
+        let stock = &mut *lock(&self.0);
+        idle.extend(stock.drain(stock.len().saturating_sub(count)..));
+    }
+
+    /// Takes what is more than `kept` from `idle`, unless somebody else is at the stock.
+    pub(crate) fn try_put(&self, idle: &mut Vec<u64>, kept: usize) {
+        if let Some(mut stock) = try_lock(&self.0) {
+            // There is room for all cells; one too many is the double of another one.
+            let room = stock.capacity() - stock.len();
+            stock.extend(idle.drain(kept..).take(room));
+        }
+    }
+
+    /// How many cells there are.
+    pub(crate) fn len(&self) -> usize {
+        lock(&self.0).len()
+    }
+}

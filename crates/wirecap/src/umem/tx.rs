@@ -1,0 +1,426 @@
+//! The tx ring of one queue: cells go out as they are, and come back by the queue's completion ring.
+//!
+//! In copy mode the kernel sends only while it is called, a limited number of frames a call, and says of the last one
+//! whether the device refused it. What it did not take stays on the ring, for the next call.
+
+use std::fmt;
+use std::sync::Arc;
+
+use crate::forward::batch::{Batch, packets_in};
+use crate::forward::outlet::Outlet;
+use crate::kernel_ring::{BrokenRing, Gauge, Producer};
+use crate::ledger::{PortAccount, PortDrops};
+use crate::sync::{AtomicBool, AtomicU64, Mutex, Ordering, lock, try_lock};
+use crate::umem::fill::Refill;
+use crate::umem::owners::Homes;
+use crate::umem::pool::Descriptor;
+
+/// Cells are put on the ring so many at a time: when the interface goes down no more are stuck there.
+pub(crate) const CELLS_PER_KICK: u32 = 64;
+/// Completions are taken so many at a time.
+const COMPLETIONS_AT_ONCE: usize = 64;
+/// Frames that a call sends at least, unless the device takes no more.
+const FRAMES_PER_CALL: u32 = 32;
+/// Calls after which the kernel does not get on if none has shown that it took anything, however much there is.
+const CALLS_IN_VAIN_MAX: u32 = 8;
+
+/// What the kernel said when it was called to send.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Kicked {
+    /// It has done what there was.
+    Done,
+    /// There is more to do (EAGAIN); perhaps nothing can be done at the moment.
+    More,
+    /// The device refused a packet (EBUSY), which is dropped and completed.
+    Refused,
+    /// The interface is down (ENETDOWN).
+    Down,
+    /// The interface is no more (ENXIO): the kernel will never look at the ring again.
+    Gone,
+}
+
+/// The kernel behind a tx ring.
+pub(crate) trait TxKernel: Send + Sync + fmt::Debug {
+    /// Has the kernel send what is on the ring, some of it at least.
+    fn kick(&self) -> Kicked;
+    /// How many descriptors it found bad, and skipped.
+    fn bad_descriptors(&self) -> u64;
+}
+
+/// A tx ring, and the cells on their way from it to their home.
+#[derive(Debug)]
+pub(crate) struct TxRing {
+    homes: Arc<Homes>,
+    /// The fill and completion rings of its queue.
+    refill: Arc<Refill>,
+    completions: Gauge<u64>,
+    /// Cells that the kernel has, on the tx ring, in the device or on the completion ring.
+    in_flight: AtomicU64,
+    /// Something is left on the ring.
+    lagging: AtomicBool,
+    /// The interface was down at the last try.
+    down: AtomicBool,
+    /// Packets that wait for their turn.
+    parked: AtomicU64,
+    tx: Mutex<TxSide>,
+}
+
+/// What the lock of the tx ring guards.
+#[derive(Debug)]
+struct TxSide {
+    /// None once the ring is closed or broken, or its interface is no more.
+    open: Option<OpenTx>,
+    /// The interface was down at the last try.
+    down: bool,
+    /// It is no more.
+    gone: bool,
+    taken: u64,
+    /// Packets put on the ring, and their bytes.
+    placed: u64,
+    bytes: u64,
+    late: u64,
+    dropped: PortDrops,
+    /// Packets at the head of the ring that were refused, and that the kernel has not shown to have taken.
+    refused_unseen: u64,
+    /// Cells that the kernel will never take off the ring, to be given back.
+    reclaimed: Vec<Descriptor>,
+}
+
+#[derive(Debug)]
+struct OpenTx {
+    ring: Producer<Descriptor>,
+    kernel: Arc<dyn TxKernel>,
+}
+
+/// Why packets cannot be put on the ring.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Obstacle {
+    Full,
+    Down,
+    Closed,
+}
+
+impl TxRing {
+    /// A tx ring that was just made, of a queue whose fill and completion rings `refill` has.
+    pub(crate) fn new(
+        homes: Arc<Homes>,
+        refill: Arc<Refill>,
+        ring: Producer<Descriptor>,
+        kernel: Arc<dyn TxKernel>,
+    ) -> Self {
+        let completions = refill.completion_gauge().expect("a queue that sends has a completion ring");
+        let side = TxSide {
+            open: Some(OpenTx { ring, kernel }),
+            down: false,
+            gone: false,
+            taken: 0,
+            placed: 0,
+            bytes: 0,
+            late: 0,
+            dropped: PortDrops::default(),
+            refused_unseen: 0,
+            reclaimed: Vec::new(),
+        };
+        Self {
+            homes,
+            refill,
+            completions,
+            in_flight: AtomicU64::new(0),
+            lagging: AtomicBool::new(false),
+            down: AtomicBool::new(false),
+            parked: AtomicU64::new(0),
+            tx: Mutex::new(side),
+        }
+    }
+
+    /// Works on what the lock guards, and gives cells back that nobody will send.
+    fn with<T>(&self, work: impl FnOnce(&mut TxSide) -> T) -> T {
+        let mut side = lock(&self.tx);
+        let result = work(&mut side);
+        let reclaimed = std::mem::take(&mut side.reclaimed);
+        let lagging = side.open.as_mut().is_some_and(|open| open.ring.filled() != Ok(0));
+        self.lagging.store(lagging, Ordering::Relaxed);
+        self.down.store(side.down, Ordering::Relaxed);
+        drop(side);
+        if !reclaimed.is_empty() {
+            self.take_back(&reclaimed);
+        }
+        result
+    }
+
+    /// Takes cells back that were on the ring of an interface that is no more.
+    #[cold]
+    fn take_back(&self, cells: &[Descriptor]) {
+        self.collect();
+        // The first of them may have been sent and completed, though the ring did not show it.
+        let in_flight = self.in_flight.load(Ordering::Relaxed) as usize;
+        let cells = &cells[cells.len().saturating_sub(in_flight)..];
+        self.in_flight.fetch_sub(cells.len() as u64, Ordering::Relaxed);
+        cells.iter().for_each(|cell| _ = self.homes.pool().complete(cell.address));
+        self.homes.give_back(cells);
+    }
+
+    /// Takes completed cells, which must be some that were sent, until there are none or somebody else is at it.
+    fn take_completed(&self) -> Result<(), String> {
+        let mut addresses = [0; COMPLETIONS_AT_ONCE];
+        let mut cells = [Descriptor::default(); COMPLETIONS_AT_ONCE];
+        loop {
+            let count = self.refill.take_completions(&mut addresses).map_err(|broken| broken.to_string())?;
+            if count == 0 {
+                return Ok(());
+            }
+            let in_flight = self.in_flight.load(Ordering::Relaxed);
+            if count as u64 > in_flight {
+                return Err(format!("{count} cells are completed of {in_flight} that were sent"));
+            }
+            self.in_flight.fetch_sub(count as u64, Ordering::Relaxed);
+            let mut kept = 0;
+            for &address in &addresses[..count] {
+                if self.homes.pool().complete(address) {
+                    cells[kept] = Descriptor { address, ..Descriptor::default() };
+                    kept += 1;
+                }
+            }
+            self.homes.give_back(&cells[..kept]);
+        }
+    }
+}
+
+impl TxSide {
+    /// Puts packets on the ring and has them sent, as many as possible; returns how many cells these had. The other
+    /// packets count as dropped.
+    fn place(&mut self, ring: &TxRing, cells: &[Descriptor]) -> usize {
+        let mut placed = 0;
+        if self.down {
+            self.kick();
+        }
+        let pool = ring.homes.pool();
+        pool.fetch(begin_of(cells));
+        let mut stalled = false;
+        while placed < cells.len() {
+            let rest = &cells[placed..];
+            let fitting = match self.room() {
+                Ok(free) => whole_packets(rest, free.min(CELLS_PER_KICK) as usize),
+                Err(obstacle) => {
+                    self.refuse(obstacle, packets_in(rest));
+                    break;
+                }
+            };
+            if fitting == 0 {
+                self.refuse(Obstacle::Full, packets_in(rest));
+                break;
+            }
+            self.submit(ring, &rest[..fitting]);
+            placed += fitting;
+            // While the kernel copies these.
+            pool.fetch(begin_of(&cells[placed..]));
+            stalled = stalled || !self.kick();
+        }
+        placed
+    }
+
+    /// How many cells the ring has room for.
+    fn room(&mut self) -> Result<u32, Obstacle> {
+        let Some(open) = &mut self.open else {
+            return Err(if self.gone { Obstacle::Down } else { Obstacle::Closed });
+        };
+        if self.down {
+            return Err(Obstacle::Down);
+        }
+        match open.ring.free() {
+            Ok(free) => Ok(free),
+            Err(BrokenRing { .. }) => {
+                // The kernel never moves its index back; one that did is trusted with no more cells.
+                self.let_go(Obstacle::Closed);
+                Err(Obstacle::Closed)
+            }
+        }
+    }
+
+    fn submit(&mut self, ring: &TxRing, cells: &[Descriptor]) {
+        let Some(open) = &mut self.open else { return };
+        let pool = ring.homes.pool();
+        cells.iter().for_each(|cell| pool.check().send(pool.index_of(cell.address)));
+        // Before the kernel sees the cells: they may be completed at once.
+        ring.in_flight.fetch_add(cells.len() as u64, Ordering::Relaxed);
+        let pushed = open.ring.push_slice(cells, |cell| *cell);
+        if pushed != Ok(cells.len()) {
+            // There was room before: the kernel has moved its index back.
+            self.open = None;
+            self.dropped.other += packets_in(cells);
+            return;
+        }
+        open.ring.submit();
+        let (packets, bytes) = amount_of(cells);
+        (self.placed, self.bytes) = (self.placed + packets, self.bytes + bytes);
+    }
+
+    /// Calls the kernel until the ring is empty or it goes on by itself; `false` if it does not get on.
+    ///
+    /// What it took off the ring it shows at the end of a call; before Linux 6.17 only when it has done with all that it
+    /// has seen there, and looks for more, which may be some calls later.
+    fn kick(&mut self) -> bool {
+        let mut in_vain = 0;
+        loop {
+            let Some(open) = &mut self.open else { return false };
+            let Ok(left) = open.ring.filled() else {
+                self.let_go(Obstacle::Closed);
+                return false;
+            };
+            if !self.down && (left == 0 || !open.ring.needs_wakeup()) {
+                return true;
+            }
+            let kicked = open.kernel.kick();
+            let left_now = open.ring.filled().unwrap_or(left);
+            self.down = kicked == Kicked::Down;
+            in_vain += 1;
+            if left_now < left {
+                (in_vain, self.refused_unseen) = (0, 0);
+            }
+            match kicked {
+                // Each refusal takes a packet off the ring.
+                Kicked::Refused if in_vain > left => return false,
+                Kicked::Refused => {
+                    self.dropped.refused += 1;
+                    self.refused_unseen += u64::from(in_vain > 0);
+                }
+                Kicked::Done | Kicked::More if left_now == 0 => return true,
+                Kicked::Done if in_vain > 0 => return false,
+                Kicked::More if in_vain > (left / FRAMES_PER_CALL).min(CALLS_IN_VAIN_MAX) => return false,
+                Kicked::Done | Kicked::More => {}
+                Kicked::Down => return false,
+                Kicked::Gone => {
+                    self.gone = true;
+                    self.reclaimed = self.let_go(Obstacle::Down);
+                    return false;
+                }
+            }
+        }
+    }
+
+    /// Lets go of the ring. What the kernel has not taken counts as dropped; returns those cells.
+    #[cold]
+    fn let_go(&mut self, obstacle: Obstacle) -> Vec<Descriptor> {
+        let (left, bad) = (self.left(), self.bad());
+        let (packets, bytes) = amount_of(&left);
+        self.placed = self.placed.saturating_sub(packets + bad);
+        self.bytes = self.bytes.saturating_sub(bytes);
+        self.dropped.other += bad;
+        self.refuse(obstacle, packets);
+        self.open = None;
+        left
+    }
+
+    fn refuse(&mut self, obstacle: Obstacle, packets: u64) {
+        match obstacle {
+            Obstacle::Full => self.dropped.ring_full += packets,
+            Obstacle::Down => self.dropped.down += packets,
+            Obstacle::Closed => self.dropped.other += packets,
+        }
+    }
+
+    /// Cells on the ring that the kernel has not taken.
+    fn left(&mut self) -> Vec<Descriptor> {
+        let mut cells = Vec::new();
+        if let Some(open) = &mut self.open {
+            // A ring whose indices cannot be has nothing that could be told apart.
+            let _ = open.ring.not_taken(&mut cells);
+        }
+        let packets = cells.split_inclusive(|cell| !cell.is_continued());
+        let refused = packets.take(self.refused_unseen as usize).map(<[_]>::len).sum();
+        cells.split_off(refused)
+    }
+
+    /// Packets that the kernel took and found wrong.
+    fn bad(&self) -> u64 {
+        self.open.as_ref().map_or(0, |open| open.kernel.bad_descriptors())
+    }
+}
+
+/// How many packets `cells` hold, and bytes.
+fn amount_of(cells: &[Descriptor]) -> (u64, u64) {
+    (packets_in(cells), cells.iter().map(|cell| u64::from(cell.len)).sum())
+}
+
+/// Those that are put on the ring next.
+fn begin_of(cells: &[Descriptor]) -> &[Descriptor] {
+    &cells[..cells.len().min(CELLS_PER_KICK as usize)]
+}
+
+/// How many of `cells` the whole packets at their beginning have that fit `room` cells.
+fn whole_packets(cells: &[Descriptor], room: usize) -> usize {
+    let room = room.min(cells.len());
+    cells[..room].iter().rposition(|cell| !cell.is_continued()).map_or(0, |last| last + 1)
+}
+
+impl Outlet for TxRing {
+    fn copies(&self) -> bool {
+        false
+    }
+
+    fn submit(&self, batch: &mut Batch, late: bool) {
+        self.collect();
+        let placed = self.with(|side| {
+            side.taken += batch.packets;
+            side.late += if late { batch.packets } else { 0 };
+            side.place(self, &batch.cells)
+        });
+        self.homes.give_back(&batch.cells[placed..]);
+        batch.clear();
+        // Mostly the device is done with them already, and nobody may come by for a while.
+        self.collect();
+    }
+
+    fn count_parked(&self, coming: u64, going: u64) {
+        self.parked.fetch_add(coming, Ordering::Relaxed);
+        self.parked.fetch_sub(going, Ordering::Relaxed);
+    }
+
+    fn collect(&self) {
+        if self.completions.filled() > 0 && self.take_completed().is_err() {
+            // Nothing that comes from there can be trusted any more, and nothing more is sent.
+            self.refill.close_completions();
+            self.with(|side| side.let_go(Obstacle::Closed));
+        }
+    }
+
+    fn push_on(&self) {
+        // Whoever holds the lock is at it.
+        if self.lagging.load(Ordering::Relaxed) && try_lock(&self.tx).is_some() {
+            self.with(TxSide::kick);
+        }
+    }
+
+    fn is_lagging(&self) -> bool {
+        // An interface that is down may stay so for long: no need to look every millisecond.
+        self.lagging.load(Ordering::Relaxed) && !self.down.load(Ordering::Relaxed)
+    }
+
+    fn account(&self) -> PortAccount {
+        let mut side = lock(&self.tx);
+        let ((waiting, waiting_bytes), bad) = (amount_of(&side.left()), side.bad());
+        let parked = self.parked.load(Ordering::Relaxed);
+        let mut dropped = side.dropped;
+        let sent = side.placed.saturating_sub(waiting + dropped.refused + bad);
+        dropped.other += bad;
+        PortAccount {
+            taken: side.taken + parked,
+            sent,
+            bytes: side.bytes.saturating_sub(waiting_bytes),
+            dropped,
+            waiting: waiting + parked,
+            late: side.late,
+            copied: 0,
+        }
+    }
+
+    fn close(&self) {
+        self.collect();
+        self.with(|side| {
+            side.kick();
+            side.let_go(if side.down { Obstacle::Down } else { Obstacle::Closed });
+        });
+        self.collect();
+        self.refill.close_completions();
+    }
+}

@@ -1,0 +1,200 @@
+//! The XDP program of a capture: turns away the packets of its queues that are not wanted, stamps the others,
+//! chooses among the rings of each queue, and redirects to the sockets of those.
+//!
+//! Where several processes capture from one interface, a dispatcher hands each queue's packets to the
+//! program of the process that has the queue.
+
+use crate::bpf::asm::{Assembler, Condition, Helper, Insn, Reg, Size};
+use crate::bpf::{BpfError, LoadOptions, Map, Program, ProgramKind, XDP_PASS, xdp_md};
+use crate::filter::{Filter, Unsupported, XdpTarget};
+use crate::steer::Steering;
+use crate::xdp::clock::Clock;
+
+/// The program's name and version, by which other captures find it, and a user in `bpftool prog`.
+pub(crate) const QUEUE_PROGRAM: &str = "wirecap_v1";
+/// Likewise that of a program which reads the device's clock: it is bound to the device, and no dispatcher can go
+/// on in it.
+pub(crate) const BOUND_PROGRAM: &str = "wirecap_hw_v1";
+/// Likewise the dispatcher's. The versions change when the two no longer fit together.
+pub(crate) const DISPATCHER: &str = "wirecap_disp_v1";
+
+/// Bytes of metadata that the program puts in front of a packet: its time.
+const STAMP_BYTES: i32 = size_of::<u64>() as i32;
+
+/// Where on the stack the key of a count stands.
+const COUNT_KEY: i16 = -4;
+
+/// What the program is to do.
+#[derive(Debug)]
+pub(crate) struct Plan<'a> {
+    /// The programs of all queues: the dispatcher goes on in them.
+    pub(crate) array: &'a Map,
+    /// Where packets go: the socket at the key of their ring, or the host if there is none.
+    pub(crate) sockets: &'a Map,
+    /// The queues that have sockets, and how many.
+    pub(crate) steering: &'a Steering,
+    /// How many queues the interface has.
+    pub(crate) rx_queues: u32,
+    /// Which packets are wanted; all, if there is none.
+    pub(crate) filter: Option<FilterPlan<'a>>,
+    /// How packets get times, if they do.
+    pub(crate) stamping: Option<Stamping<'a>>,
+}
+
+/// How packets get their times.
+#[derive(Debug)]
+pub(crate) struct Stamping<'a> {
+    pub(crate) clock: &'a Clock,
+    /// A one-value array that becomes nonzero where the driver has no room for metadata.
+    pub(crate) failed: &'a Map,
+}
+
+/// The program's filter.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct FilterPlan<'a> {
+    pub(crate) filter: &'a Filter,
+    /// Counts what is not wanted, by queue, on each CPU.
+    pub(crate) counts: &'a Map,
+    /// The interface's Ethernet address.
+    pub(crate) address: Option<[u8; 6]>,
+    /// What becomes of packets that are not wanted.
+    pub(crate) verdict: i32,
+}
+
+/// Why there is no program.
+#[derive(Debug)]
+pub(crate) enum LoadError {
+    /// The filter cannot be a part of it.
+    Filter(Unsupported),
+    /// The kernel would not load it.
+    Kernel(BpfError),
+}
+
+/// Loads the program for `plan`.
+pub(crate) fn load(plan: &Plan<'_>) -> Result<Program, LoadError> {
+    // Who may not compute with addresses (CAP_PERFMON) has the kernel look up bytes at computed offsets.
+    match load_as(plan, true) {
+        Err(LoadError::Kernel(BpfError::Rejected { .. })) if plan.filter.is_some() => load_as(plan, false),
+        loaded => loaded,
+    }
+}
+
+/// Loads the dispatcher: it goes on in the program at the queue's index in `array`, and lets packets of
+/// queues that have none pass.
+pub(crate) fn load_dispatcher(array: &Map) -> Result<Program, BpfError> {
+    let mut program = Assembler::new();
+    program.load(Size::Word, Reg::R3, Reg::R1, xdp_md::RX_QUEUE_INDEX);
+    program.tail_call(Reg::R1, array, Reg::R3);
+    program.mov(Reg::R0, XDP_PASS);
+    program.exit();
+    let code = program.finish().expect("there are no labels");
+    let load = |fragments| load_code(DISPATCHER, &code, LoadOptions { fragments, device: None });
+    load(true).or_else(|error| if knows_no_fragments(&error) { load(false) } else { Err(error) })
+}
+
+fn load_as(plan: &Plan<'_>, address_arithmetic: bool) -> Result<Program, LoadError> {
+    let device = plan.stamping.as_ref().and_then(|stamping| stamping.clock.bound_to());
+    let name = if device.is_some() { BOUND_PROGRAM } else { QUEUE_PROGRAM };
+    let load = |fragments| {
+        let code = assemble(plan, Form { fragments, address_arithmetic }).map_err(LoadError::Filter)?;
+        load_code(name, &code, LoadOptions { fragments, device }).map_err(LoadError::Kernel)
+    };
+    match load(true) {
+        Err(LoadError::Kernel(error)) if knows_no_fragments(&error) => load(false),
+        loaded => loaded,
+    }
+}
+
+/// All programs in one array must be alike in whether they know fragments.
+fn load_code(name: &str, code: &[Insn], options: LoadOptions) -> Result<Program, BpfError> {
+    Program::load(ProgramKind::Xdp, name, code, options)
+}
+
+/// Whether the kernel may be one from before Linux 5.18, which has no frames of several fragments.
+fn knows_no_fragments(error: &BpfError) -> bool {
+    !matches!(error, BpfError::Rejected { .. }) && error.errno() == Some(libc::EINVAL)
+}
+
+/// What the program may do.
+#[derive(Debug, Clone, Copy)]
+struct Form {
+    fragments: bool,
+    address_arithmetic: bool,
+}
+
+fn assemble(plan: &Plan<'_>, form: Form) -> Result<Vec<Insn>, Unsupported> {
+    let mut program = Assembler::new();
+    // For nothing but that the array is found with the program.
+    program.load_map_fd(Reg::R0, plan.array);
+    program.mov(Reg::R6, Reg::R1);
+    let queues = plan.steering.queues();
+    if queues.len() < plan.rx_queues as usize {
+        pass_other_queues(&mut program, queues);
+    }
+    if let Some(filter) = plan.filter {
+        turn_away(&mut program, filter, form)?;
+    }
+    if let Some(stamping) = &plan.stamping {
+        stamp(&mut program, stamping);
+    }
+    plan.steering.find_key(&mut program);
+    program.load_map_fd(Reg::R1, plan.sockets);
+    // Where the ring's socket is gone, the packet goes to the host.
+    program.mov(Reg::R3, XDP_PASS);
+    program.call(Helper::RedirectMap);
+    program.exit();
+    Ok(program.finish().expect("every label is bound once, and near"))
+}
+
+/// Ends with the packets that the filter does not want, and counts them.
+fn turn_away(program: &mut Assembler, plan: FilterPlan<'_>, form: Form) -> Result<(), Unsupported> {
+    let [reject, counted, wanted] = [(); 3].map(|()| program.label());
+    let target = XdpTarget {
+        context: Reg::R6,
+        reject,
+        multi_buffer: form.fragments,
+        address_arithmetic: form.address_arithmetic,
+        address: plan.address,
+    };
+    plan.filter.emit_xdp(program, &target)?;
+    program.jump(wanted).bind(reject);
+    program.load(Size::Word, Reg::R2, Reg::R6, xdp_md::RX_QUEUE_INDEX);
+    program.store(Size::Word, Reg::R10, COUNT_KEY, Reg::R2);
+    program.mov(Reg::R2, Reg::R10).add(Reg::R2, i32::from(COUNT_KEY));
+    program.load_map_fd(Reg::R1, plan.counts).call(Helper::MapLookup);
+    program.jump_if(Reg::R0, Condition::Eq, 0, counted);
+    program.load(Size::Double, Reg::R1, Reg::R0, 0).add(Reg::R1, 1).store(Size::Double, Reg::R0, 0, Reg::R1);
+    program.bind(counted).mov(Reg::R0, plan.verdict).exit().bind(wanted);
+    Ok(())
+}
+
+fn pass_other_queues(program: &mut Assembler, queues: &[u32]) {
+    let ours = program.label();
+    program.load(Size::Word, Reg::R2, Reg::R6, xdp_md::RX_QUEUE_INDEX);
+    for &queue in queues {
+        program.jump_if32(Reg::R2, Condition::Eq, queue.cast_signed(), ours);
+    }
+    program.mov(Reg::R0, XDP_PASS);
+    program.exit();
+    program.bind(ours);
+}
+
+/// Writes the packet's time, in nanoseconds of CLOCK_TAI or of the device's clock, right in front of it.
+fn stamp(program: &mut Assembler, stamping: &Stamping<'_>) {
+    let (failed, done) = (program.label(), program.label());
+    program.mov(Reg::R1, Reg::R6).mov(Reg::R2, -STAMP_BYTES);
+    program.call(Helper::XdpAdjustMeta);
+    program.jump_if(Reg::R0, Condition::Ne, 0, failed);
+    stamping.clock.read(program);
+    // The verifier wants to see that the eight bytes lie between the metadata's start and the packet.
+    program.load(Size::Word, Reg::R2, Reg::R6, xdp_md::DATA_META);
+    program.load(Size::Word, Reg::R3, Reg::R6, xdp_md::DATA);
+    program.mov(Reg::R4, Reg::R2).add(Reg::R4, STAMP_BYTES);
+    program.jump_if(Reg::R4, Condition::Gt, Reg::R3, failed);
+    program.store(Size::Double, Reg::R2, 0, Reg::R0);
+    program.jump(done);
+    program.bind(failed);
+    program.load_map_value(Reg::R2, stamping.failed, 0);
+    program.store(Size::Word, Reg::R2, 0, 1);
+    program.bind(done);
+}

@@ -1,0 +1,101 @@
+//! Other people's files through the engine `file`, against the reader alone.
+
+use std::env;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use wirecap::savefile::Reader;
+use wirecap::{Capture, CaptureError, OpenError, Timestamp, Timestamps};
+
+/// The savefiles in the folder of traces; none, and a word about it, where there is no such folder.
+fn traces() -> Vec<PathBuf> {
+    let beside_project = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../shared/traces");
+    let root = env::var_os("WIRECAP_TRACES").map_or(beside_project, PathBuf::from);
+    let mut found = Vec::new();
+    let mut folders = vec![root.clone()];
+    while let Some(folder) = folders.pop() {
+        for entry in fs::read_dir(folder).into_iter().flatten() {
+            let path = entry.expect("the folder can be read").path();
+            match path.extension().and_then(|extension| extension.to_str()) {
+                _ if path.is_dir() => folders.push(path),
+                Some("pcap" | "pcapng" | "cap") => found.push(path),
+                _ => {}
+            }
+        }
+    }
+    if found.is_empty() {
+        // Never a failure: the traces are no part of the project.
+        eprintln!("SKIP: no traces in {}", root.display());
+    }
+    found
+}
+
+/// What both ways of reading know of a packet.
+#[derive(Debug, PartialEq, Eq)]
+struct Packet {
+    interface: u32,
+    nanos: Option<u64>,
+    queue: Option<u32>,
+    wire_len: u32,
+    data: Vec<u8>,
+}
+
+/// The packets of a file that the reader gives, and whether all of it was read.
+fn read(path: &Path) -> (Vec<Packet>, bool) {
+    let mut packets = Vec::new();
+    let Ok(mut reader) = Reader::open(path) else { return (packets, false) };
+    loop {
+        match reader.next_record() {
+            Ok(Some(record)) => packets.push(Packet {
+                interface: record.interface,
+                nanos: record.timestamp.map(Timestamp::unix_nanos),
+                queue: record.queue,
+                wire_len: record.wire_len,
+                data: record.data.to_vec(),
+            }),
+            Ok(None) => return (packets, true),
+            Err(_) => return (packets, false),
+        }
+    }
+}
+
+/// The packets of a file that come through the engine `file`, and whether all of it was read.
+fn captured(path: &Path) -> (Vec<Packet>, bool) {
+    let builder = Capture::file(path).snap_len(u32::MAX).timestamps(Timestamps::Packet);
+    let capture = match builder.open() {
+        Ok(capture) => capture,
+        Err(OpenError::Savefile { .. }) => return (Vec::new(), false),
+        Err(error) => panic!("{}: {error}", path.display()),
+    };
+    let mut worker = capture.workers().pop().expect("a new capture has its worker");
+    let mut packets = Vec::new();
+    let whole = loop {
+        match worker.next_chunk() {
+            Ok(Some(chunk)) => packets.extend(chunk.iter().map(|packet| Packet {
+                interface: chunk.interface_index() as u32,
+                nanos: packet.timestamp().map(Timestamp::unix_nanos),
+                queue: packet.queue(),
+                wire_len: packet.wire_len(),
+                data: packet.data().to_vec(),
+            })),
+            Ok(None) => break true,
+            Err(CaptureError::Savefile { .. }) => break false,
+            Err(error) => panic!("{}: {error}", path.display()),
+        }
+    };
+    let ledger = capture.close();
+    assert_eq!((ledger.total.offered, ledger.total.delivered), (packets.len() as u64, packets.len() as u64));
+    (packets, whole)
+}
+
+#[test]
+fn every_trace_comes_through_the_engine_as_it_is_read() {
+    for path in traces() {
+        let (expected, read_to_end) = read(&path);
+        let (packets, whole) = captured(&path);
+        assert_eq!((packets.len(), whole), (expected.len(), read_to_end), "{}", path.display());
+        for (packet, expected) in packets.into_iter().zip(expected) {
+            assert_eq!(packet, expected, "{}", path.display());
+        }
+    }
+}
