@@ -15,6 +15,7 @@ mod control;
 mod data;
 mod failure;
 mod find;
+mod forks;
 mod forward;
 mod group;
 mod handle;

@@ -20,6 +20,7 @@ use wirecap::{Capture, CaptureBuilder, OpenError, Waker, Worker};
 
 use crate::abi::{D_INOUT, Program};
 use crate::failure::chain;
+use crate::forks::{self, SoleReader};
 use crate::group::{Group, Joined, Membership};
 use crate::pollable::Pollable;
 use crate::request::{Name, Request};
@@ -62,6 +63,8 @@ pub(crate) struct Live {
     direction: AtomicI32,
     filter: Arc<FilterSlot>,
     membership: Option<Membership>,
+    /// The forks when it was opened.
+    forks: u64,
     /// Packets in the chunks that this handle got, and those of them that were not wanted.
     taken: AtomicU64,
     refused: AtomicU64,
@@ -137,6 +140,7 @@ impl Live {
 
     fn new(request: &Request, device: Device, snap_len: u32, from: Origin) -> Result<Self, LiveError> {
         let Origin { capture, worker, filter, membership } = from;
+        let forks = forks::count();
         let system = |doing| move |error| LiveError::System(doing, error);
         let (ring, waker) = (worker.index(), worker.waker());
         let own = capture.packet_socket(ring).map_err(system("have one more descriptor"))?;
@@ -150,6 +154,9 @@ impl Live {
                 .map_err(|errno| LiveError::System("make an epoll instance", errno.into()))?,
         };
         let cuts = own.is_some();
+        // Two processes may have a packet socket's ring, as with libpcap; who reads AF_XDP's rings changes what the
+        // other one knows of them.
+        let sole = if cuts { None } else { Some(SoleReader::new().map_err(system("map shared memory"))?) };
         let sender = own.map_or_else(|| socket::sender(device.index), Ok);
         let sender = sender.map_err(system("open a packet socket"))?;
         let promiscuous = request.promiscuous.is_some_and(|on| on != 0);
@@ -157,7 +164,7 @@ impl Live {
         // In a group each worker has one ring; else the only one has all.
         let rings = if membership.is_some() { ring..ring + 1 } else { 0..capture.rings().len() };
         Ok(Self {
-            reader: UnsafeCell::new(Reader::new(worker, capture.rings().len())),
+            reader: UnsafeCell::new(Reader::new(worker, capture.rings().len(), sole)),
             rings,
             pollable,
             sender,
@@ -175,6 +182,7 @@ impl Live {
             direction: AtomicI32::new(D_INOUT),
             filter,
             membership,
+            forks,
             taken: AtomicU64::new(0),
             refused: AtomicU64::new(0),
             most_received: AtomicU64::new(0),
@@ -246,10 +254,15 @@ impl Live {
 
     /// Receives no more, so that nothing is left on the interface, and breaks off the read of another thread.
     pub(crate) fn end(&self) {
-        if Arc::strong_count(&self.capture) == 1 {
+        if Arc::strong_count(&self.capture) == 1 && !self.is_shared() {
             self.capture.stop();
         }
         self.break_off();
+    }
+
+    /// Whether another process may have the capture, by a fork.
+    fn is_shared(&self) -> bool {
+        forks::is_past(self.forks)
     }
 
     /// Has only the packets that `program` wants from now on, also of those that have come already.
@@ -370,6 +383,9 @@ impl Sieve {
 
 impl Drop for Live {
     fn drop(&mut self) {
+        if self.is_shared() {
+            self.capture.leave_to_others();
+        }
         if let (Some(group), Some(worker)) = (self.membership.take(), self.reader.get_mut().worker.take()) {
             group.leave(worker);
         }

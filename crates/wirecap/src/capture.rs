@@ -60,6 +60,8 @@ pub(crate) struct Shared {
     /// The ports, if the capture forwards.
     exchange: Option<Arc<Exchange>>,
     pub(crate) ending: AtomicBool,
+    /// Another process has the rings as well.
+    left: AtomicBool,
     bells: Vec<Arc<OwnedFd>>,
     started: Instant,
     running: Mutex<Running>,
@@ -78,6 +80,15 @@ impl Attachment {
         match self {
             Self::Xdp(attachment) => attachment.detach(),
             Self::Packet(attachment) => attachment.detach(),
+        }
+    }
+
+    /// Closes its descriptors, and ends nothing.
+    fn leave_to_others(self) {
+        match self {
+            Self::Xdp(attachment) => attachment.leave_to_others(),
+            // All that it has is descriptors.
+            Self::Packet(attachment) => drop(attachment),
         }
     }
 }
@@ -129,6 +140,9 @@ impl Shared {
     }
 
     fn stop(&self) {
+        if self.left.load(Ordering::SeqCst) {
+            return;
+        }
         let mut running = lock(&self.running);
         if running.end.is_some() {
             return;
@@ -196,6 +210,7 @@ impl Capture {
             group,
             exchange,
             ending: AtomicBool::new(false),
+            left: AtomicBool::new(false),
             started: Instant::now(),
             running: Mutex::new(running),
         });
@@ -308,6 +323,9 @@ impl Capture {
 
     fn shut(&self) {
         self.stop();
+        if self.shared.left.load(Ordering::SeqCst) {
+            return;
+        }
         if let Some(exchange) = self.shared.exchange() {
             exchange.close();
         }

@@ -14,6 +14,7 @@ use super::batch::{Batch, Delivered};
 use super::{Live, Sieve, locked};
 use crate::abi::{D_INOUT, D_OUT, PacketHeader};
 use crate::failure::{cancel, caught, chain, guarded};
+use crate::forks::SoleReader;
 use crate::pollable::Pollable;
 use crate::socket::{self, Health};
 
@@ -24,10 +25,16 @@ const AT_A_TIME: Duration = Duration::from_millis(250);
 /// What libpcap says, and clients compare, when the interface was removed.
 const DISAPPEARED: &str = "The interface disappeared";
 
+/// Why a process may not read from a handle that another one has as well.
+const READ_ELSEWHERE: &str =
+    "wirecap: another process has read from this handle since the fork; the engine xdp serves one";
+
 /// What reading moves.
 pub(super) struct Reader {
     /// None only while the handle is being closed.
     pub(super) worker: Option<Worker>,
+    /// Where only one process can read.
+    sole: Option<SoleReader>,
     chunk: Option<Chunk>,
     /// The first packet of the chunk that was not looked at.
     next: usize,
@@ -325,6 +332,9 @@ impl Live {
     ) -> Result<bool, String> {
         // SAFETY: the turn; no other reference is alive.
         let reader = unsafe { &mut *self.reader.get() };
+        if reader.sole.as_mut().is_some_and(|sole| !sole.may_read()) {
+            return Err(READ_ELSEWHERE.to_owned());
+        }
         let chunk = get(reader)?.map_err(|error| match error {
             CaptureError::InterfaceGone { .. } => DISAPPEARED.to_owned(),
             error => chain(&error),
@@ -380,9 +390,10 @@ impl Live {
 
 impl Reader {
     /// A reader of a capture with so many rings.
-    pub(super) fn new(worker: Worker, rings: usize) -> Self {
+    pub(super) fn new(worker: Worker, rings: usize, sole: Option<SoleReader>) -> Self {
         Self {
             worker: Some(worker),
+            sole,
             chunk: None,
             next: 0,
             wanted: None,

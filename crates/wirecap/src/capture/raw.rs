@@ -2,12 +2,13 @@
 
 use std::io;
 use std::os::fd::OwnedFd;
+use std::sync::atomic::Ordering;
 
 use super::{Attached, Attachment, Capture};
 use crate::filter::{ClassicInsn, Filter};
 use crate::ledger::Account;
 use crate::ring::Tally;
-use crate::sync::lock;
+use crate::sync::{lock, try_lock};
 
 impl Capture {
     /// The account of one ring so far, which asks nobody but its socket.
@@ -47,6 +48,18 @@ impl Capture {
             return Err(io::ErrorKind::Unsupported.into());
         }
         running.interfaces.iter_mut().try_for_each(|attached| attached.run_in_kernel(program))
+    }
+
+    /// After a fork: another process has this capture as well, and goes on with it or ends it. From now on stopping,
+    /// closing or dropping it here unmaps its memory and closes its descriptors, and changes nothing for the other one.
+    pub fn leave_to_others(&self) {
+        self.shared.left.store(true, Ordering::SeqCst);
+        // In a child another thread of the parent may have had the lock. What it guards is descriptors, which then
+        // stay open until the process ends.
+        let Some(mut running) = try_lock(&self.shared.running) else { return };
+        for attachment in running.interfaces.iter_mut().filter_map(|interface| interface.attachment.take()) {
+            attachment.leave_to_others();
+        }
     }
 
     /// The packet socket of a ring, again: what is sent by it the ring does not see, and other options than

@@ -101,11 +101,12 @@ impl Blocks {
 
     /// Opens the next block, if the kernel has handed it over. Each is opened once.
     pub(crate) fn open_next(self: &Arc<Self>) -> Option<OpenBlock> {
-        let number = self.next.load(Ordering::Relaxed);
-        let Turn::Filled(left) = self.turn(number) else { return None };
-        let packets = self.before(number).load(Ordering::Relaxed) + u64::from(left);
+        let last = self.next.load(Ordering::Relaxed);
+        let (number, Turn::Filled(left)) = self.next_turn(last) else { return None };
+        let packets = self.before(last).load(Ordering::Relaxed) + u64::from(left);
+        // Where blocks are passed over, a signal handler may take the one count for the other in between.
         self.before(number + 1).store(packets, Ordering::Relaxed);
-        self.next.compare_exchange(number, number + 1, Ordering::Release, Ordering::Relaxed).ok()?;
+        self.next.compare_exchange(last, number + 1, Ordering::Release, Ordering::Relaxed).ok()?;
         let index = self.index_of(number);
         self.hold(index);
         let start = self.start(index);
@@ -116,7 +117,46 @@ impl Blocks {
 
     /// Whether the kernel has handed over the block that is next to be opened.
     pub(crate) fn is_next_filled(&self) -> bool {
-        matches!(self.turn(self.next.load(Ordering::Relaxed)), Turn::Filled(_))
+        matches!(self.next_turn(self.next.load(Ordering::Relaxed)), (_, Turn::Filled(_)))
+    }
+
+    /// The next block to be opened from block `number` on, and where it stands. Blocks that another process took, which
+    /// has the ring by a fork, are passed over.
+    fn next_turn(&self, mut number: u64) -> (u64, Turn) {
+        loop {
+            match self.turn(number) {
+                Turn::NotYet | Turn::Filling(_) if let Some(next) = self.next_after_taken(number) => {
+                    number = next;
+                }
+                turn => return (number, turn),
+            }
+        }
+    }
+
+    /// Where to go on if another process has taken block `number` and returned it.
+    #[cold]
+    fn next_after_taken(&self, number: u64) -> Option<u64> {
+        let ahead = |number: u64| {
+            let found = self.word(self.index_of(number), place::NUMBER).load(Ordering::Relaxed);
+            found.wrapping_sub(number as u32).cast_signed()
+        };
+        match ahead(number) {
+            // The kernel has begun a later block in its place.
+            blocks @ 1.. => {
+                let latest = number + u64::from(blocks.unsigned_abs());
+                Some((latest + 1).saturating_sub(self.shape.blocks.into()).max(number + 1))
+            }
+            // The kernel hands a block over before it begins the next one: where a later one was handed over already, and
+            // this one is the kernel's, somebody returned it. The status of the later one is looked at first.
+            0 => {
+                let begun = (number + 1..number + u64::from(self.shape.blocks))
+                    .take_while(|&later| ahead(later) == 0);
+                let next = begun.into_iter().find(|&later| matches!(self.turn(later), Turn::Filled(_)))?;
+                let status = self.word(self.index_of(number), place::STATUS).load(Ordering::Acquire);
+                (status & libc::TP_STATUS_USER == 0 && ahead(number) == 0).then_some(next)
+            }
+            _ => None,
+        }
     }
 
     /// How many blocks the kernel has handed over that were not opened yet.
@@ -565,6 +605,30 @@ mod tests {
         drop(held);
         kernel.hand_over(&[plain(60)]);
         assert_eq!((kernel.lost, blocks.filled()), (1, 1));
+    }
+
+    #[test]
+    #[cfg_attr(miri, ignore = "miri has no memfd")]
+    fn blocks_that_another_process_took_are_passed_over() {
+        let (blocks, mut kernel) = ring();
+        let take_elsewhere = |kernel: &Kernel, index: usize| {
+            kernel.write(index * 4096 + place::STATUS, libc::TP_STATUS_KERNEL);
+        };
+        (0..3).for_each(|_| kernel.hand_over(&[plain(60)]));
+        take_elsewhere(&kernel, 0);
+        take_elsewhere(&kernel, 1);
+        assert!(blocks.is_next_filled());
+        assert_eq!(blocks.open_next().unwrap().left(), 1);
+        assert_eq!((blocks.arrived(), blocks.is_next_filled()), (1, false));
+        // Further than once round, and what is left of it in order.
+        for number in 3..9 {
+            kernel.hand_over(&vec![plain(60); number]);
+            if number < 6 {
+                take_elsewhere(&kernel, number % 4);
+            }
+        }
+        let lens: Vec<u32> = std::iter::from_fn(|| blocks.open_next()).map(|block| block.left()).collect();
+        assert_eq!((lens, kernel.lost), (vec![6, 7, 8], 0));
     }
 
     #[test]
