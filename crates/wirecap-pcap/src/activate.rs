@@ -109,7 +109,12 @@ fn activate(handle: &Handle) -> c_int {
         Err(text) => handle.fail(text),
         Ok(settings) => match request.served(settings) {
             Some(device) => activate_engine(handle, &request, device, settings),
-            None => activate_real(handle, &request),
+            None => {
+                tell(settings, || {
+                    format!("{} is captured by libpcap, {}", whole(&request), real::path().display())
+                });
+                activate_real(handle, &request)
+            }
         },
     };
     if status >= 0 {
@@ -155,6 +160,7 @@ fn activate_engine(handle: &Handle, request: &Request, device: Device, settings:
     }
     match Live::open(request, device, snap_len.unsigned_abs(), settings) {
         Ok(live) => {
+            tell(settings, || format!("{} is captured by the engine {}", live.name(), live.engine()));
             // SAFETY: the handle is open.
             live.set_nonblocking(unsafe { real::getnonblock(handle.real(), ptr::null_mut()) } == 1);
             handle.go_live(live);
@@ -165,8 +171,23 @@ fn activate_engine(handle: &Handle, request: &Request, device: Device, settings:
             renew(handle, request);
             handle.fail(&error.to_string())
         }
-        Err(_) => fall_back(handle, request),
+        Err(error) => {
+            tell(settings, || format!("the engine does not serve {}: {error}", whole(request)));
+            fall_back(handle, request)
+        }
     }
+}
+
+/// Says on standard error what captures, if that was asked for.
+fn tell(settings: &Settings, text: impl FnOnce() -> String) {
+    if settings.verbose {
+        let own = crate::find::own_path().unwrap_or_default();
+        eprintln!("wirecap: {}: {}", own.display(), text());
+    }
+}
+
+fn whole(request: &Request) -> String {
+    request.device.as_ref().map_or_else(|| "any".to_owned(), Name::whole)
 }
 
 /// Whether single receive queues were asked for.

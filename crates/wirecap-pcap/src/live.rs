@@ -195,6 +195,16 @@ impl Live {
         self.pollable.descriptor()
     }
 
+    /// The interface.
+    pub(crate) fn name(&self) -> &str {
+        &self.device.name
+    }
+
+    /// The engine's name.
+    pub(crate) fn engine(&self) -> &'static str {
+        if self.cuts { "packet" } else { "xdp" }
+    }
+
     pub(crate) fn sender(&self) -> BorrowedFd<'_> {
         self.sender.as_fd()
     }

@@ -6,7 +6,7 @@ use std::ffi::{CStr, CString, c_char, c_int, c_uchar, c_void};
 use std::marker::PhantomData;
 use std::mem::transmute_copy;
 use std::os::unix::ffi::OsStrExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::ptr::{self, NonNull};
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicPtr, Ordering};
@@ -15,7 +15,10 @@ use crate::abi::{Callback, Insn, PacketHeader, Program, RealPcap, Stats};
 use crate::find;
 
 /// Opened, for good.
-struct Library(NonNull<c_void>);
+struct Library {
+    handle: NonNull<c_void>,
+    path: PathBuf,
+}
 
 // SAFETY: the loader's functions take its handles from any thread.
 unsafe impl Send for Library {}
@@ -30,14 +33,20 @@ fn library() -> Option<NonNull<c_void>> {
         let mut tried = String::new();
         for path in find::candidates() {
             match open(&path) {
-                Ok(library) => return Some(Library(library)),
+                Ok(handle) => return Some(Library { handle, path }),
                 Err(reason) => tried += &format!(" ({}: {reason})", path.display()),
             }
         }
         eprintln!("{MISSING}{tried}");
         None
     });
-    library.as_ref().map(|library| library.0)
+    library.as_ref().map(|library| library.handle)
+}
+
+/// The real library's file; empty if there is none.
+pub(crate) fn path() -> &'static Path {
+    let library = LIBRARY.get().and_then(Option::as_ref);
+    library.map_or(Path::new(""), |library| &library.path)
 }
 
 /// What there is to say without a real library.
