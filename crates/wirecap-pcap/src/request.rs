@@ -15,8 +15,8 @@ const CHUNK_CELLS: u32 = 128;
 const CHUNKS: u32 = 64;
 /// Bytes of a cell, by which buffers are sized.
 const CELL_BYTES: u64 = 2048;
-/// How long a packet may wait in immediate mode: as short as blocks allow.
-const IMMEDIATELY: Duration = Duration::from_millis(1);
+/// What libpcap makes of a snapshot length that means nothing.
+const SNAP_LEN_MAX: c_int = 262_144;
 /// How long it may wait where the program names no time. libpcap then lets packets wait until a block is
 /// full, however long that takes.
 const UNNAMED_TIMEOUT: Duration = Duration::from_millis(20);
@@ -105,13 +105,20 @@ impl Request {
     /// The capture of `device` that was asked for; how many chunks its pools have is for
     /// [`chunks`](Self::chunks) to say. Packets are whole: filters look at them before they are cut.
     pub(crate) fn builder(&self, device: &str, settings: &Settings) -> CaptureBuilder {
-        Capture::on(device)
+        let builder = Capture::on(device)
             .engine(engine(settings))
             .take(settings.take)
             .promiscuous(self.promiscuous.is_some_and(|on| on != 0))
             .timestamps(self.timestamps())
             .retire_after(self.longest_wait())
-            .chunk(chunk_cells(settings))
+            .chunk(chunk_cells(settings));
+        if self.is_immediate() { builder.immediate(self.snap_len()) } else { builder }
+    }
+
+    /// Bytes of a packet that are asked for.
+    fn snap_len(&self) -> u32 {
+        let asked = self.snap_len.filter(|bytes| (1..=SNAP_LEN_MAX).contains(bytes));
+        asked.unwrap_or(SNAP_LEN_MAX).unsigned_abs()
     }
 
     /// R; none for the engine's own choice.
@@ -137,7 +144,6 @@ impl Request {
 
     fn longest_wait(&self) -> Duration {
         match u64::try_from(self.timeout_millis) {
-            _ if self.is_immediate() => IMMEDIATELY,
             Ok(millis @ 1..) => Duration::from_millis(millis),
             _ => UNNAMED_TIMEOUT,
         }

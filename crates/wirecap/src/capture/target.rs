@@ -1,6 +1,7 @@
 //! What a capture receives from each of its interfaces, by which engine, and into how large rings.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use super::builder::{CaptureBuilder, DEFAULT_CHUNKS, Engine, MAX_CELLS};
 use super::{Attachment, Reception};
@@ -306,7 +307,8 @@ impl CaptureBuilder {
                     geometry,
                     spread: spread.clone(),
                     direction: *direction,
-                    retire_after: self.retire_after,
+                    retire_after: if self.immediate.is_some() { Duration::ZERO } else { self.retire_after },
+                    immediate: self.immediate,
                     timestamps: self.timestamps,
                     promiscuous: self.promiscuous,
                     snap_len: target.snap_len,

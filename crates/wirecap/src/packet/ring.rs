@@ -1,4 +1,4 @@
-//! A receive ring of AF_PACKET: the kernel fills blocks, chunks are parts of them.
+//! A receive ring of AF_PACKET: the kernel fills blocks, chunks are parts of them; or frames, which chunks collect.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -11,6 +11,7 @@ use crate::chunk::{Chunk, RingIdentity};
 use crate::error::CaptureError;
 use crate::ledger::{Account, Drops};
 use crate::packet::blocks::{BadBlock, Blocks, Labels, OpenBlock};
+use crate::packet::frames::Frames;
 use crate::packet::steering::{self, Selection};
 use crate::ring::{Ring, Tally};
 use crate::sieve::{Check, Sieve, UserFilter};
@@ -34,13 +35,40 @@ pub(crate) struct PacketRing {
     identity: Arc<RingIdentity>,
     traits: Traits,
     selection: Selection,
-    blocks: Arc<Blocks>,
+    store: Store,
     /// How many packets are left in the block that is open.
     open_packets: AtomicU32,
     /// None once the ring is closed. Only the close writes it, so that whoever reads need not wait for the ring's lock.
     socket: RwLock<Option<PacketSocket>>,
     counts: Counts,
     side: Mutex<Side>,
+}
+
+/// Where the kernel puts packets.
+#[derive(Debug)]
+pub(crate) enum Store {
+    /// Into blocks, which are handed over when they are full or some time has gone by.
+    Blocks(Arc<Blocks>),
+    /// Into a frame each, which is handed over at once.
+    Frames(Arc<Frames>),
+}
+
+impl Store {
+    /// Packets that were not taken yet.
+    fn waiting(&self) -> u64 {
+        match self {
+            Self::Blocks(blocks) => blocks.waiting(),
+            Self::Frames(frames) => frames.filled().into(),
+        }
+    }
+
+    /// Packets in the ring, taken or not.
+    fn arrived(&self) -> u64 {
+        match self {
+            Self::Blocks(blocks) => blocks.arrived(),
+            Self::Frames(frames) => frames.arrived(),
+        }
+    }
 }
 
 /// Counters that a signal handler may read while the thread that it interrupts holds the lock of the ring.
@@ -73,12 +101,12 @@ struct Side {
 const VAIN_ROUNDS_MAX: u32 = 64;
 
 impl PacketRing {
-    /// A ring over the blocks of `socket`, which were just made.
+    /// A ring over the memory of `socket`, which was just made.
     pub(crate) fn new(
         identity: RingIdentity,
         traits: Traits,
         selection: Selection,
-        blocks: Blocks,
+        store: Store,
         socket: PacketSocket,
     ) -> Self {
         let side = Side {
@@ -95,7 +123,7 @@ impl PacketRing {
             identity: Arc::new(identity),
             traits,
             selection,
-            blocks: Arc::new(blocks),
+            store,
             open_packets: AtomicU32::new(0),
             socket: RwLock::new(Some(socket)),
             counts: Counts::default(),
@@ -132,7 +160,7 @@ impl PacketRing {
     pub(crate) fn settle(&self, check: Check) {
         let mut side = lock(&self.side);
         let open = side.open.as_ref().map_or(0, OpenBlock::left);
-        side.sieve.settle(check, self.blocks.waiting() + u64::from(open));
+        side.sieve.settle(check, self.store.waiting() + u64::from(open));
     }
 
     /// Receives nothing more, if it succeeds. A packet that is on its way at this moment may still come.
@@ -140,14 +168,56 @@ impl PacketRing {
         self.with_socket(|socket| socket.attach_filter(&steering::nothing()))
     }
 
-    /// Its blocks.
-    pub(crate) fn blocks(&self) -> &Blocks {
-        &self.blocks
+    /// Takes the packets that the kernel has put in and not handed over.
+    ///
+    /// # Safety
+    ///
+    /// The kernel must have written its last packet into this ring.
+    pub(crate) unsafe fn end(&self) {
+        if let Store::Blocks(blocks) = &self.store {
+            // SAFETY: the caller's promise.
+            unsafe { blocks.end() };
+        }
     }
 
     fn capture_from(&self, side: &mut Side, offloaded: bool) -> Result<Option<Chunk>, CaptureError> {
+        match &self.store {
+            Store::Blocks(blocks) => self.capture_from_blocks(blocks, side, offloaded),
+            Store::Frames(frames) => Ok(self.capture_from_frames(frames, side, offloaded)),
+        }
+    }
+
+    fn capture_from_frames(&self, frames: &Arc<Frames>, side: &mut Side, offloaded: bool) -> Option<Chunk> {
+        self.socket().as_ref()?;
         for _ in 0..VAIN_ROUNDS_MAX {
-            let Some(block) = side.open.take().or_else(|| self.open_next()) else { break };
+            let gathered =
+                frames.take(self.traits.geometry.chunk_cells, self.traits.longest_frame, &mut side.sieve)?;
+            if gathered.is_losing {
+                self.count_losses(self.socket().as_ref());
+            }
+            side.bytes += gathered.bytes;
+            side.super_packets += gathered.super_packets;
+            self.counts.delivered.fetch_add(gathered.len() as u64, Ordering::Relaxed);
+            self.counts.other.fetch_add(gathered.bad, Ordering::Relaxed);
+            let ring = Arc::clone(&self.identity);
+            let chunk = gathered.into_chunk(ring, self.traits.labels, side.next_sequence, offloaded);
+            if chunk.is_some() {
+                side.next_sequence += 1;
+                side.offloaded_chunks += u64::from(offloaded);
+                return chunk;
+            }
+        }
+        None
+    }
+
+    fn capture_from_blocks(
+        &self,
+        blocks: &Arc<Blocks>,
+        side: &mut Side,
+        offloaded: bool,
+    ) -> Result<Option<Chunk>, CaptureError> {
+        for _ in 0..VAIN_ROUNDS_MAX {
+            let Some(block) = side.open.take().or_else(|| self.open_next(blocks)) else { break };
             if let Some(chunk) = self.chunk_of(block, side, offloaded)? {
                 return Ok(Some(chunk));
             }
@@ -186,10 +256,10 @@ impl PacketRing {
     }
 
     /// Opens the next block with packets in it, if the kernel has handed one over.
-    fn open_next(&self) -> Option<OpenBlock> {
+    fn open_next(&self, blocks: &Arc<Blocks>) -> Option<OpenBlock> {
         self.socket().as_ref()?;
         loop {
-            let block = self.blocks.open_next()?;
+            let block = blocks.open_next()?;
             if block.is_losing() {
                 self.count_losses(self.socket().as_ref());
             }
@@ -202,11 +272,22 @@ impl PacketRing {
     /// Counts what is left of the blocks that the kernel has handed over, so far as the sieve wants it.
     #[cold]
     fn count_wanted(&self, side: &mut Side) {
-        while let Some(mut block) = side.open.take().or_else(|| self.open_next()) {
-            let taken = block.take(u32::MAX, self.traits.longest_frame, &mut side.sieve);
-            let wanted = taken.len() as u64;
-            // What cannot be read cannot be unwanted.
-            self.counts.other.fetch_add(wanted + u64::from(block.left()), Ordering::Relaxed);
+        let (longest, counts) = (self.traits.longest_frame, &self.counts);
+        // What cannot be read cannot be unwanted.
+        match &self.store {
+            Store::Blocks(blocks) => {
+                while let Some(mut block) = side.open.take().or_else(|| self.open_next(blocks)) {
+                    let wanted = block.take(u32::MAX, longest, &mut side.sieve).len() as u64;
+                    counts.other.fetch_add(wanted + u64::from(block.left()), Ordering::Relaxed);
+                }
+            }
+            Store::Frames(frames) => {
+                let mut left = Vec::new();
+                while let Some(gathered) = frames.take(u32::MAX, longest, &mut side.sieve) {
+                    counts.other.fetch_add(gathered.len() as u64 + gathered.bad, Ordering::Relaxed);
+                    left.push(gathered);
+                }
+            }
         }
     }
 
@@ -228,17 +309,30 @@ impl Ring for PacketRing {
     }
 
     fn capacity(&self) -> u32 {
-        self.traits.geometry.cells()
+        match &self.store {
+            Store::Blocks(_) => self.traits.geometry.cells(),
+            Store::Frames(frames) => frames.capacity(),
+        }
     }
 
     fn backlog(&self) -> u32 {
         let chunk_cells = self.traits.geometry.chunk_cells;
-        self.blocks.filled().saturating_mul(chunk_cells)
-            + self.open_packets.load(Ordering::Relaxed).min(chunk_cells)
+        match &self.store {
+            Store::Blocks(blocks) => {
+                blocks.filled().saturating_mul(chunk_cells)
+                    + self.open_packets.load(Ordering::Relaxed).min(chunk_cells)
+            }
+            Store::Frames(frames) => frames.filled(),
+        }
     }
 
     fn is_empty(&self) -> bool {
-        self.open_packets.load(Ordering::Relaxed) == 0 && !self.blocks.is_next_filled()
+        match &self.store {
+            Store::Blocks(blocks) => {
+                self.open_packets.load(Ordering::Relaxed) == 0 && !blocks.is_next_filled()
+            }
+            Store::Frames(frames) => !frames.is_next_filled(),
+        }
     }
 
     fn capture(&self) -> Result<Option<Chunk>, CaptureError> {
@@ -263,7 +357,7 @@ impl Ring for PacketRing {
     }
 
     fn arrived(&self) -> u64 {
-        self.blocks.arrived()
+        self.store.arrived()
     }
 
     fn tally(&self) -> Tally {
@@ -274,7 +368,7 @@ impl Ring for PacketRing {
         let count = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
         Tally {
             delivered: count(&self.counts.delivered),
-            arrived: self.blocks.arrived(),
+            arrived: self.store.arrived(),
             dropped: count(&self.counts.no_cell) + count(&self.counts.other),
         }
     }
@@ -323,9 +417,12 @@ impl Ring for PacketRing {
             self.count_wanted(&mut side);
         }
         let open = side.open.take().map_or(0, |block| block.left());
-        self.counts.other.fetch_add(self.blocks.waiting() + u64::from(open), Ordering::Relaxed);
+        self.counts.other.fetch_add(self.store.waiting() + u64::from(open), Ordering::Relaxed);
         self.open_packets.store(0, Ordering::Relaxed);
         *self.socket.write().unwrap_or_else(PoisonError::into_inner) = None;
-        self.blocks.cut_loose();
+        // Frames stay as they are, on a socket that gets no packets.
+        if let Store::Blocks(blocks) = &self.store {
+            blocks.cut_loose();
+        }
     }
 }
