@@ -5,11 +5,11 @@
 
 use libfuzzer_sys::fuzz_target;
 
-#[path = "../../crates/wirecap/tests/filter/body.rs"]
+#[path = "../../crates/wirecap-filter/tests/filter/body.rs"]
 mod body;
-#[path = "../../crates/wirecap/tests/filter/choices.rs"]
+#[path = "../../crates/wirecap-filter/tests/filter/choices.rs"]
 mod choices;
-#[path = "../../crates/wirecap/tests/filter/programs.rs"]
+#[path = "../../crates/wirecap-filter/tests/filter/programs.rs"]
 mod programs;
 
 fuzz_target!(|bytes: &[u8]| body::translate(bytes));

@@ -62,9 +62,9 @@ pub(crate) struct Registry<T> {
     free: Mutex<Free>,
 }
 
-type Segment<T> = Box<[RwLock<Place<T>>]>;
+type Segment<T> = Box<[RwLock<Slot<T>>]>;
 
-struct Place<T> {
+struct Slot<T> {
     /// How many things were here before.
     generation: u32,
     thing: Option<T>,
@@ -102,15 +102,15 @@ impl<T> Registry<T> {
     }
 
     /// The place of this number, if there is one.
-    fn place(&self, index: u32) -> Option<&RwLock<Place<T>>> {
+    fn place(&self, index: u32) -> Option<&RwLock<Slot<T>>> {
         let (segment, offset) = locate(index);
         self.segments.get(segment)?.get()?.get(offset)
     }
 
     /// The place of this number, made if there is none.
-    fn make_place(&self, index: u32) -> &RwLock<Place<T>> {
+    fn make_place(&self, index: u32) -> &RwLock<Slot<T>> {
         let (segment, offset) = locate(index);
-        let empty = |_| RwLock::new(Place { generation: 0, thing: None });
+        let empty = |_| RwLock::new(Slot { generation: 0, thing: None });
         &self.segments[segment].get_or_init(|| (0..FIRST_PLACES << segment).map(empty).collect())[offset]
     }
 }
@@ -155,7 +155,7 @@ impl<T: Kept> Handle<T> {
         is_kind.then_some((index, (value >> GENERATION_SHIFT) as u32))
     }
 
-    fn place(self) -> Result<(&'static RwLock<Place<T>>, u32), Failure> {
+    fn place(self) -> Result<(&'static RwLock<Slot<T>>, u32), Failure> {
         let found =
             self.parts().and_then(|(index, generation)| Some((T::registry().place(index)?, generation)));
         found.ok_or_else(|| self.unknown())
@@ -201,12 +201,12 @@ impl<T: Kept> Handle<T> {
     }
 }
 
-fn write<T>(place: &RwLock<Place<T>>) -> RwLockWriteGuard<'_, Place<T>> {
+fn write<T>(place: &RwLock<Slot<T>>) -> RwLockWriteGuard<'_, Slot<T>> {
     place.write().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Something that is being looked at.
-pub(crate) struct Reading<T: 'static>(RwLockReadGuard<'static, Place<T>>);
+pub(crate) struct Reading<T: 'static>(RwLockReadGuard<'static, Slot<T>>);
 
 impl<T> Deref for Reading<T> {
     type Target = T;
@@ -217,7 +217,7 @@ impl<T> Deref for Reading<T> {
 }
 
 /// Something that is being changed.
-pub(crate) struct Writing<T: 'static>(RwLockWriteGuard<'static, Place<T>>);
+pub(crate) struct Writing<T: 'static>(RwLockWriteGuard<'static, Slot<T>>);
 
 impl<T> Deref for Writing<T> {
     type Target = T;

@@ -4,7 +4,7 @@ use std::io::{self, Write};
 
 use clap::Args;
 use serde_json::json;
-use wirecap::device::{self, Device, Engine};
+use wirecap::device::{self, ChosenEngine, Device};
 
 use crate::failure::Failure;
 use crate::output;
@@ -98,8 +98,8 @@ fn addresses(device: &Device) -> Vec<String> {
 fn in_json(device: &Device) -> serde_json::Value {
     let choice = device.choose_engine();
     let (engine, rung) = match choice.engine {
-        Engine::Xdp(rung) => ("xdp", rung.map(|rung| rung.to_string())),
-        Engine::Packet => ("packet", None),
+        ChosenEngine::Xdp(rung) => ("xdp", rung.map(|rung| rung.to_string())),
+        ChosenEngine::Packet => ("packet", None),
     };
     let program = |program: &device::AttachedXdp| json!({ "program_id": program.program_id, "mode": program.mode.to_string() });
     json!({

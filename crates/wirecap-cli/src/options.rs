@@ -101,7 +101,7 @@ pub(crate) struct EngineOptions {
     warm: Warm,
 
     /// Where workers run: auto (near the CPU that receives their queue), off, or a list of CPUs: 0,2-3
-    #[arg(long, value_name = "auto|off|CPUS", value_parser = parse_pin, default_value = "off")]
+    #[arg(long, value_name = "auto|off|CPUS", default_value = "off")]
     pin: Pin,
 
     /// Do not put the interface into promiscuous mode
@@ -247,27 +247,6 @@ fn parse_warm(text: &str) -> Result<Warm, String> {
             .map(|cells| Warm(Some(cells)))
             .map_err(|_| "write off, or a number of cells".to_owned()),
     }
-}
-
-/// `auto`, `off`, or CPUs such as `0,2-3`.
-fn parse_pin(text: &str) -> Result<Pin, String> {
-    match text {
-        "auto" => Ok(Pin::Auto),
-        "off" => Ok(Pin::Off),
-        list => {
-            cpu_list(list).map(Pin::List).ok_or_else(|| "write auto, off, or CPUs such as 0,2-3".to_owned())
-        }
-    }
-}
-
-fn cpu_list(text: &str) -> Option<Vec<u32>> {
-    let mut cpus = Vec::new();
-    for part in text.split(',') {
-        let (first, last) = part.split_once('-').unwrap_or((part, part));
-        let (first, last): (u32, u32) = (first.parse().ok()?, last.parse().ok()?);
-        cpus.extend((first..=last).take(8192));
-    }
-    (!cpus.is_empty()).then_some(cpus)
 }
 
 pub(crate) fn warn<'a>(warnings: impl IntoIterator<Item = &'a Warning>) {

@@ -16,7 +16,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use rustix::fs::{Mode, OFlags};
 use wirecap::device::Device;
 use wirecap::filter::ClassicInsn;
-use wirecap::{Capture, CaptureBuilder, OpenError, Waker, Worker};
+use wirecap::{Capture, CaptureBuilder, Engine, OpenError, Waker, Worker};
 
 use crate::abi::{D_INOUT, Program};
 use crate::failure::chain;
@@ -33,6 +33,11 @@ use reading::Reader;
 
 /// A program that wants all of every packet.
 const EVERYTHING: ClassicInsn = ClassicInsn { code: RETURN, jt: 0, jf: 0, k: u32::MAX };
+
+/// Where there is no memory for so many chunks, one in so many is left out, and so on, as libpcap does.
+const LACK_STEP: u32 = 20;
+/// Bytes of a packet that the engine needs to put a VLAN tag back.
+const SNAP_BYTES_MIN: u32 = 64;
 
 /// A capture, as its handle has it.
 pub(crate) struct Live {
@@ -416,6 +421,14 @@ impl Origin {
     fn alone(request: &Request, settings: &Settings) -> Result<Self, LiveError> {
         let name = request.device.as_ref().map(Name::whole).unwrap_or_default();
         let capture = open_capture(request.builder(&name, settings).workers(1), request, settings)?;
+        let kept = request.snap_len();
+        if capture.interfaces()[0].reception.engine() == Engine::Packet {
+            // Until there is a filter, which says so itself, the kernel need not copy more than is asked for.
+            let cut = ClassicInsn { k: kept.max(SNAP_BYTES_MIN), ..EVERYTHING };
+            capture
+                .run_in_kernel(&[cut])
+                .map_err(|error| LiveError::System("attach a socket filter", error))?;
+        }
         let worker = capture.workers().pop().expect("a capture has a worker");
         Ok(Self { capture: Arc::new(capture), worker, filter: Arc::default(), membership: None })
     }
@@ -437,7 +450,9 @@ pub(crate) fn open_capture(
     let Some(mut chunks) = request.chunks(settings) else { return builder.open().map_err(LiveError::Open) };
     loop {
         match builder.clone().pool(chunks).open() {
-            Err(error) if settings.chunks.is_none() && chunks > 2 && is_lack_of_memory(&error) => chunks /= 2,
+            Err(error) if settings.chunks.is_none() && chunks > 2 && is_lack_of_memory(&error) => {
+                chunks -= chunks.div_ceil(LACK_STEP);
+            }
             outcome => return outcome.map_err(LiveError::Open),
         }
     }

@@ -13,6 +13,11 @@ use crate::settings::{Choice, Settings};
 const CHUNK_CELLS: u32 = 128;
 /// R unless somebody says otherwise: 16 MiB, eight times what libpcap takes.
 const CHUNKS: u32 = 64;
+/// What libpcap takes.
+const LIBPCAP_BYTES: u64 = 2 << 20;
+/// Bytes that the kernel keeps of a packet at least, and what it puts in front of each.
+const SNAP_BYTES_MIN: u32 = 64;
+const PACKET_OVERHEAD: u64 = 96;
 /// Bytes of a cell, by which buffers are sized.
 const CELL_BYTES: u64 = 2048;
 /// What libpcap makes of a snapshot length that means nothing.
@@ -90,7 +95,7 @@ impl Request {
             && self.protocol == 0
             && self.tstamp_type.is_none_or(|kind| kind == TSTAMP_HOST)
             && settings.engine != Some(Choice::Off);
-        let device = Device::find(&name.interface).ok().filter(|_| plain)?;
+        let device = Device::glance(&name.interface).ok().filter(|_| plain)?;
         (device.up && (device.is_ethernet() || device.is_loopback())).then_some(device)
     }
 
@@ -116,7 +121,7 @@ impl Request {
     }
 
     /// Bytes of a packet that are asked for.
-    fn snap_len(&self) -> u32 {
+    pub(crate) fn snap_len(&self) -> u32 {
         let asked = self.snap_len.filter(|bytes| (1..=SNAP_LEN_MAX).contains(bytes));
         asked.unwrap_or(SNAP_LEN_MAX).unsigned_abs()
     }
@@ -130,10 +135,20 @@ impl Request {
                 // One chunk would leave the kernel nothing while the program has it.
                 Some(bytes.div_ceil(chunk_bytes).max(2) as u32)
             }
-            (None, _) if engine(settings) == Engine::Packet => Some(CHUNKS),
+            (None, _) if engine(settings) == Engine::Packet => Some(self.default_chunks(settings)),
             // Cells of the engine `xdp` hold a packet each, however short: its own default.
             (None, _) => None,
         }
+    }
+
+    /// R for as many packets of the length that is asked for as whole frames have room in the most memory, and for what
+    /// libpcap takes at least.
+    fn default_chunks(&self, settings: &Settings) -> u32 {
+        let kept = u64::from(self.snap_len().max(SNAP_BYTES_MIN)) + PACKET_OVERHEAD;
+        let all = u64::from(CHUNKS * CHUNK_CELLS) * CELL_BYTES;
+        let bytes = (u64::from(CHUNKS * CHUNK_CELLS) * kept).clamp(LIBPCAP_BYTES, all);
+        let chunk_bytes = u64::from(chunk_cells(settings)) * CELL_BYTES;
+        bytes.div_ceil(chunk_bytes).max(2) as u32
     }
 
     /// A clock read for each packet is dear, and microseconds are what most programs see: the engine `xdp` reads it

@@ -4,8 +4,10 @@
 
 use std::os::fd::AsFd;
 
-use wirecap::bpf::asm::{AsmError, Assembler, Condition::*, Helper, Insn, Label, Reg::*, Size::*};
-use wirecap::bpf::{BpfError, Link, LiveFrames, LoadOptions, Map, MapKind, Program, ProgramKind, XDP_DROP};
+use wirecap_filter::bpf::asm::{AsmError, Assembler, Condition::*, Helper, Insn, Label, Reg::*, Size::*};
+use wirecap_filter::bpf::{
+    BpfError, Link, LiveFrames, LoadOptions, Map, MapKind, Program, ProgramKind, XDP_DROP,
+};
 
 use crate::generator::{cpu_reaching, pin_to, reside};
 use crate::sys::Mapping;

@@ -4,7 +4,7 @@ use std::error::Error;
 use std::fmt;
 use std::io;
 
-use wirecap::bpf::BpfError;
+use wirecap_filter::bpf::BpfError;
 
 /// Why a part of the test bed could not be made or read.
 #[derive(Debug)]

@@ -12,7 +12,9 @@ use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
-use wirecap::bpf::{BpfError, Link, LiveFrames, LoadOptions, Map, MapKind, Program, ProgramKind, XdpMode};
+use wirecap_filter::bpf::{
+    BpfError, Link, LiveFrames, LoadOptions, Map, MapKind, Program, ProgramKind, XdpMode,
+};
 
 use crate::pace::{Pacer, Rate, monotonic_ns, sleep_until_ns};
 use crate::program::{self, INTERVAL_NS_MAX, state};
@@ -454,7 +456,7 @@ pub(crate) fn pin_to(cpu: u32) -> io::Result<()> {
 
 #[cfg(test)]
 mod tests {
-    use wirecap::bpf::XDP_REDIRECT;
+    use wirecap_filter::bpf::XDP_REDIRECT;
 
     use super::*;
     use crate::{Sizes, VethPair, privileged};

@@ -6,8 +6,8 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use rustix::net::{AddressFamily, SocketFlags, SocketType, netdevice, socket_with};
-use wirecap::bpf::asm::{Assembler, Reg::R0};
-use wirecap::bpf::{BpfError, Link, LoadOptions, Program, ProgramKind, XDP_DROP, XDP_PASS, XdpMode};
+use wirecap_filter::bpf::asm::{Assembler, Reg::R0};
+use wirecap_filter::bpf::{BpfError, Link, LoadOptions, Program, ProgramKind, XDP_DROP, XDP_PASS, XdpMode};
 
 use crate::{Namespace, SetupError, sys};
 

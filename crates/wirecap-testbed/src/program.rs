@@ -1,8 +1,10 @@
 //! The program that makes frames inside the kernel: it turns each copy of a template frame into the
 //! next frame of its queue and sends it out of the interface.
 
-use wirecap::bpf::asm::{Alu, AsmError, Assembler, Condition::*, Helper, Insn, Label, Reg::*, Size::*};
-use wirecap::bpf::{XDP_DROP, xdp_md};
+use wirecap_filter::bpf::asm::{
+    Alu, AsmError, Assembler, Condition::*, Helper, Insn, Label, Reg::*, Size::*,
+};
+use wirecap_filter::bpf::{XDP_DROP, xdp_md};
 
 use std::os::fd::AsFd;
 

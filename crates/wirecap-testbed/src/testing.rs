@@ -7,7 +7,7 @@ use std::path::Path;
 
 use rustix::fs::{FlockOperation, flock};
 use rustix::io::retry_on_intr;
-use wirecap::bpf::{Map, MapKind};
+use wirecap_filter::bpf::{Map, MapKind};
 
 use crate::Namespace;
 

@@ -4,7 +4,7 @@ use std::num::NonZero;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use wirecap::bpf::Link;
+use wirecap_filter::bpf::Link;
 use wirecap_testbed::{
     Counters, Generator, Load, Namespace, PacketReceiver, SendError, Sent, Sizes, Snapshot, Stamp, Traffic,
     VethPair, drop_program, loss_lock, pass_program, privileged,

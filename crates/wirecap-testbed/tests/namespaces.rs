@@ -12,7 +12,7 @@ use std::process::{Command, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use wirecap::bpf::links;
+use wirecap_filter::bpf::links;
 use wirecap_testbed::{
     Generator, Interface, Load, Namespace, Traffic, VethPair, loss_lock, pass_program, privileged,
 };

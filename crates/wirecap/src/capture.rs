@@ -21,13 +21,13 @@ use crate::capture::affinity::{Machine, Pin, Placement};
 use crate::capture::keeper::Keeper;
 use crate::capture::source::Source;
 use crate::capture::worker::{Alarm, Worker, ring_bell};
-use crate::chunk::RingName;
 use crate::device::DeviceCounters;
 use crate::error::OpenError;
 use crate::file::FileRing;
 use crate::forward::Exchange;
 use crate::group::Group;
 use crate::ledger::{Ledger, RingLedger};
+use crate::names::RingName;
 use crate::packet::{self, Unplaced};
 use crate::ring::Ring;
 use crate::sync::{Mutex, lock};
@@ -278,7 +278,7 @@ impl Capture {
 
     /// The configuration in the paper's notation: `B-(256,512)`.
     pub fn mode(&self) -> String {
-        self.shared.group.mode().notation(&self.geometry)
+        self.shared.group.mode().notation(self.geometry.chunk_cells, self.geometry.chunks)
     }
 
     /// How many packets wait in each ring, in the order of [`rings`](Self::rings): a snapshot. With the

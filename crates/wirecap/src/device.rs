@@ -24,7 +24,7 @@ use netlink::Netlink;
 use survey::Survey;
 
 pub use address::{Address, Route, Routes, Scope};
-pub use auto::{Choice, Engine, Reason, Rung};
+pub use auto::{Choice, ChosenEngine, Reason, Rung};
 pub use counters::{DeviceCounters, DropSource};
 pub(crate) use hardware_clock::HardwareClock;
 pub use offload::Offloads;
@@ -112,6 +112,20 @@ impl Device {
         let mut survey = Survey::new().map_err(kernel)?;
         let found = survey.find(name).map_err(kernel)?;
         found.ok_or_else(|| DeviceError::NoSuchDevice { name: name.to_owned(), existing: survey.names() })
+    }
+
+    /// As [`find`](Self::find), but asks about the interface itself only, however many interfaces, addresses and routes
+    /// the host has: [`addresses`](Self::addresses), [`routes`](Self::routes), [`uppers`](Self::uppers) and
+    /// [`other_macs`](Self::other_macs) stay empty and [`xdp`](Self::xdp) `None`. For a capture by the engine `packet`.
+    ///
+    /// # Errors
+    /// As [`find`](Self::find).
+    pub fn glance(name: &str) -> Result<Self, DeviceError> {
+        check_name(name)?;
+        let found = Survey::glance(name)
+            .map_err(|source| DeviceError::Kernel { interface: Some(name.to_owned()), source })?;
+        // The names that there are belong to the error.
+        found.map_or_else(|| Self::find(name), Ok)
     }
 
     /// Whether it is the host's way to itself.

@@ -6,11 +6,10 @@ use std::io;
 use std::path::PathBuf;
 
 use crate::bpf::BpfError;
-use crate::chunk::RingName;
 use crate::device::{DeviceError, Reason};
 use crate::filter::{FilterError, Unsupported};
+use crate::names::{Holder, RingName};
 use crate::savefile::ReadError;
-use crate::xdp::Holder;
 
 /// Why a capture could not be opened.
 #[derive(Debug)]

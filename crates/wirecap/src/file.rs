@@ -9,15 +9,17 @@ use std::path::{Path, PathBuf};
 use std::ptr::NonNull;
 use std::sync::{Arc, OnceLock};
 
-use crate::chunk::{Chunk, FileRecord, Home, RingIdentity, RingName, Stamps};
 use crate::error::{CaptureError, FilterChangeError};
 use crate::filter::FilterRequest;
 use crate::ledger::Account;
+use crate::names::RingName;
 use crate::ring::Ring;
 use crate::savefile::{LinkType, ReadError, Reader, Record};
 use crate::sync::{Mutex, lock};
+use crate::sys::xdp::Descriptor;
 use crate::time::Timestamp;
-use crate::umem::pool::Descriptor;
+use crate::umem::chunk::records::{FileRecord, Stamps};
+use crate::umem::chunk::{CellOwner, Chunk, RingIdentity};
 use crate::umem::recycle::CellList;
 use sift::Sift;
 
@@ -109,7 +111,7 @@ impl Drop for Block {
 // SAFETY: the bytes stay in one place and nobody writes to them after they were gathered but their chunk;
 // `FileRing` makes one chunk per block, of descriptors that `Gathering::add` took from the very bytes,
 // each behind its record.
-unsafe impl Home for Block {
+unsafe impl CellOwner for Block {
     fn base(&self) -> NonNull<u8> {
         self.0.cast()
     }
@@ -171,9 +173,9 @@ impl FileRing {
         side.next_sequence += 1;
         side.delivered += gathering.list.cells.len() as u64;
         side.bytes += gathering.list.wire_bytes;
-        let home = Arc::new(Block::of(gathering.bytes));
+        let owner = Arc::new(Block::of(gathering.bytes));
         // SAFETY: the descriptors were made with these bytes by `Gathering::add`.
-        Ok(Some(unsafe { Chunk::new(gathering.list, home, ring, Stamps::InFile, sequence, false) }))
+        Ok(Some(unsafe { Chunk::new(gathering.list, owner, ring, Stamps::InFile, sequence, false) }))
     }
 }
 

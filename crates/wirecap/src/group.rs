@@ -8,11 +8,12 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::chunk::{Chunk, RingName};
 use crate::error::CaptureError;
 use crate::ledger::Mode;
+use crate::names::RingName;
 use crate::ring::Ring;
 use crate::sync::{AtomicBool, AtomicU64, AtomicUsize, Mutex, Ordering, fence, try_lock};
+use crate::umem::chunk::Chunk;
 
 /// The rings that one application reads, and the workers that read them.
 #[derive(Debug)]
@@ -362,9 +363,10 @@ mod model {
     use loom::thread;
 
     use super::*;
-    use crate::chunk::{RingIdentity, RingName};
     use crate::ledger::Account;
+    use crate::names::RingName;
     use crate::sync::{AtomicU32, model};
+    use crate::umem::chunk::RingIdentity;
 
     /// A ring that is only a count of the packets that wait in it.
     #[derive(Debug)]

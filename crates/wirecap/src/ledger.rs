@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use serde::Serialize;
 
-use crate::umem::pool::Geometry;
+use crate::numbers::grouped;
 use crate::warning::Warning;
 
 /// How the rings of a capture share their load, written as the paper writes it.
@@ -23,9 +23,8 @@ pub enum Mode {
 }
 
 impl Mode {
-    /// The configuration's name in the paper's notation: `B-(256,500)`, `A-(256,500,60)`.
-    pub fn notation(&self, geometry: &Geometry) -> String {
-        let (m, r) = (geometry.chunk_cells, geometry.chunks);
+    /// The name of the configuration with M cells per chunk and R chunks per pool, in the paper's notation: `B-(256,500)`, `A-(256,500,60)`.
+    pub fn notation(&self, m: u32, r: u32) -> String {
         match self {
             Self::Basic => format!("B-({m},{r})"),
             Self::Advanced(threshold) => format!("A-({m},{r},{:.0})", threshold * 100.0),
@@ -53,6 +52,18 @@ impl Drops {
     pub fn total(&self) -> u64 {
         self.no_cell + self.ring_full + self.device.unwrap_or(0) + self.other
     }
+}
+
+/// What became of the packets of a ring, as far as can be told at any moment.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Tally {
+    /// Packets in chunks that were captured.
+    pub delivered: u64,
+    /// Packets that the ring did not drop, captured yet or not.
+    pub arrived: u64,
+    /// Packets that the ring dropped.
+    pub dropped: u64,
 }
 
 /// The numbers of one ring or of all together.
@@ -289,19 +300,6 @@ impl Ledger {
     }
 }
 
-/// A count with its thousands apart: `10,000,000`.
-pub fn grouped(count: u64) -> String {
-    let digits = count.to_string();
-    let mut out = String::with_capacity(digits.len() + digits.len() / 3);
-    for (index, digit) in digits.chars().enumerate() {
-        if index > 0 && (digits.len() - index).is_multiple_of(3) {
-            out.push(',');
-        }
-        out.push(digit);
-    }
-    out
-}
-
 fn reported(count: Option<u64>) -> String {
     count.map_or_else(|| "not reported".to_owned(), grouped)
 }
@@ -441,16 +439,7 @@ mod tests {
 
     #[test]
     fn the_paper_s_notation() {
-        let geometry = Geometry { chunk_cells: 256, chunks: 500, cell_bytes: 2048 };
-        assert_eq!(Mode::Basic.notation(&geometry), "B-(256,500)");
-        assert_eq!(Mode::Advanced(0.6).notation(&geometry), "A-(256,500,60)");
-    }
-
-    #[test]
-    fn thousands_are_set_apart() {
-        assert_eq!(
-            [0, 999, 1000, 1_234_567].map(grouped),
-            ["0", "999", "1,000", "1,234,567"].map(str::to_owned)
-        );
+        assert_eq!(Mode::Basic.notation(256, 500), "B-(256,500)");
+        assert_eq!(Mode::Advanced(0.6).notation(256, 500), "A-(256,500,60)");
     }
 }

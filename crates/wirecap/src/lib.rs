@@ -34,18 +34,17 @@
 //! What was captured can be changed and sent through another interface, without being copied either:
 //! [`CaptureBuilder::forwarding`], [`Chunk::drain`], [`Port`].
 
-pub mod bpf;
 mod capture;
-mod chunk;
 pub mod device;
 mod error;
 mod file;
-pub mod filter;
 mod forward;
 mod group;
 mod kernel_ring;
 mod ledger;
 mod limits;
+mod names;
+mod numbers;
 mod packet;
 mod reorder;
 mod ring;
@@ -59,22 +58,24 @@ mod umem;
 mod warning;
 mod xdp;
 
-pub use capture::affinity::{Pin, Placement};
+pub use capture::affinity::{BadPin, Pin, Placement};
 pub use capture::source::Source;
 pub use capture::worker::{Waker, Worker};
 pub use capture::{Capture, CaptureBuilder, DEFAULT_CHUNK_CELLS, DEFAULT_CHUNKS, DEFAULT_SNAP_LEN};
 pub use capture::{Engine, Interface, Reception, Stopper};
-pub use chunk::{Chunk, Fragments, Head, Packet, Packets, RingName};
 pub use device::Rung;
 pub use error::{CaptureError, FilterChangeError, OpenError};
 pub use forward::{DetachedPacket, Drain, NoRoom, OutPacket, Port, PortError, TxQueue};
-pub use ledger::{Account, Drops, Ledger, Mode, PortAccount, PortDrops, PortLedger, RingLedger, grouped};
+pub use ledger::{Account, Drops, Ledger, Mode, PortAccount, PortDrops, PortLedger, RingLedger};
+pub use names::{Holder, RingName};
+pub use numbers::grouped;
 pub use packet::{Direction, Spread};
 pub use reorder::{InOrder, Reorder};
-pub use ring::Tally;
 pub use steer::flow::flow_hash;
 pub use time::{Timestamp, Timestamps};
+pub use umem::chunk::{Chunk, Fragments, Head, Packet, Packets};
 pub use umem::pool::Geometry;
 pub use warning::Warning;
+pub use wirecap_filter as filter;
+pub use wirecap_filter::bpf;
 pub use wirecap_savefile as savefile;
-pub use xdp::Holder;

@@ -28,14 +28,12 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-use libc::sock_filter;
-
-use crate::chunk::{RingIdentity, RingName};
 use crate::device::Device;
 use crate::error::{FilterChangeError, OpenError};
 use crate::filter::{ClassicInsn, Filter};
+use crate::names::RingName;
 use crate::packet::blocks::{Blocks, Labels};
-use crate::packet::filtering::Filtering;
+use crate::packet::filtering::{Filtering, socket_insn};
 use crate::packet::frames::Frames;
 use crate::packet::ring::{PacketRing, Store, Traits};
 use crate::packet::steering::Selection;
@@ -45,6 +43,7 @@ use crate::sys::packet::{BlockShape, Fanout, FrameShape, PacketSocket};
 use crate::sys::promiscuous::Promiscuous;
 use crate::sys::wait_for_running_programs;
 use crate::time::Timestamps;
+use crate::umem::chunk::RingIdentity;
 use crate::umem::pool::Geometry;
 
 pub use steering::Direction;
@@ -391,7 +390,7 @@ impl Attachment {
         if program.len() > SOCKET_INSNS_MAX {
             return Err(io::ErrorKind::InvalidInput.into());
         }
-        let program: Vec<_> = program.iter().map(|&insn| sock_filter::from(insn)).collect();
+        let program: Vec<_> = program.iter().copied().map(socket_insn).collect();
         self.rings.iter().try_for_each(|ring| ring.listen(&program, true))
     }
 

@@ -1,28 +1,16 @@
-//! A receive ring of AF_XDP: filled cells are captured from the rx ring as chunks and go back on the
-//! fill ring. The kernel behind the rings is a socket or the simulated one.
-
-#![allow(unsafe_code)]
-
-mod sift;
+//! A receive ring as workers and the group see it, whatever engine fills it.
 
 use std::fmt;
 use std::io;
 use std::os::fd::{BorrowedFd, OwnedFd};
-use std::ptr::NonNull;
-use std::sync::{Arc, PoisonError, RwLock, atomic};
+use std::sync::Arc;
 
-use crate::chunk::{Chunk, Home, RingIdentity, Stamps};
 use crate::error::CaptureError;
-use crate::kernel_ring::{BrokenRing, Consumer, Gauge};
-use crate::ledger::{Account, Drops};
-use crate::sieve::{Check, Sieve, UserFilter};
-use crate::sync::{AtomicU32, Mutex, MutexGuard, Ordering, lock, try_lock};
-use crate::umem::fill::{Kernel, KernelDrops, Refill};
-use crate::umem::fragments::{refuse, unfinished};
-use crate::umem::pool::{Descriptor, Pool};
-use crate::umem::recycle::CellList;
+use crate::ledger::{Account, Tally};
+use crate::umem::chunk::{Chunk, RingIdentity};
+use crate::umem::rx::RxRing;
 
-/// A receive ring as the group sees it: something that chunks are captured from.
+/// Something that chunks are captured from.
 pub(crate) trait Ring: Send + Sync + fmt::Debug {
     /// Its name and place.
     fn identity(&self) -> &Arc<RingIdentity>;
@@ -79,451 +67,57 @@ pub(crate) trait Ring: Send + Sync + fmt::Debug {
     fn close(&self);
 }
 
-/// What became of the packets of a ring.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct Tally {
-    /// Packets in chunks that were captured.
-    pub delivered: u64,
-    /// Packets that the ring did not drop, captured yet or not.
-    pub arrived: u64,
-    /// Packets that the ring dropped.
-    pub dropped: u64,
-}
-
-/// Where the program puts times, and how to read them.
-pub(crate) trait StampSource: Send + Sync + fmt::Debug {
-    /// How the times of packets captured now are to be read.
-    fn stamps(&self) -> Stamps;
-}
-
-/// A receive ring whose cells are in a UMEM.
-#[derive(Debug)]
-pub(crate) struct UmemRing {
-    identity: Arc<RingIdentity>,
-    /// R x M.
-    capacity: u32,
-    refill: Arc<Refill>,
-    stamps: Arc<dyn StampSource>,
-    filled: Gauge<Descriptor>,
-    /// Filled cells of a packet at the head of the rx ring that was not all there at the last look.
-    unfinished: AtomicU32,
-    published: Published,
-    rx: Mutex<RxSide>,
-}
-
-/// What a signal handler may read while the thread that it interrupts holds the lock of the rx ring: copies of the
-/// rx side's counters.
-#[derive(Debug)]
-struct Published {
-    delivered: atomic::AtomicU64,
-    other: atomic::AtomicU64,
-    /// None once the ring is closed; only the close writes it.
-    kernel: RwLock<Option<Arc<dyn Kernel>>>,
-}
-
-impl Published {
-    fn publish(&self, side: &RxSide) {
-        self.delivered.store(side.delivered, Ordering::Relaxed);
-        self.other.store(side.other, Ordering::Relaxed);
-    }
-}
-
-/// What the lock of the rx ring guards.
-#[derive(Debug)]
-struct RxSide {
-    /// None once the ring is closed.
-    open: Option<OpenRx>,
-    next_sequence: u64,
-    delivered: u64,
-    bytes: u64,
-    offloaded_chunks: u64,
-    abandoned_chunks: u64,
-    /// The packet at the head of the rx ring has more cells than a chunk; those seen were posted again.
-    overlong: bool,
-    /// Packets that cannot be, or do not fit a chunk, and those left behind at the close.
-    other: u64,
-    /// What the kernel had dropped at the close.
-    drops: KernelDrops,
-    /// What the kernel had turned away at the close.
-    filtered: u64,
-    sieve: Sieve,
-}
-
-/// Rounds of filtering in which nothing was wanted, before whoever asked gets nothing.
-const VAIN_ROUNDS_MAX: u32 = 64;
-
-/// What came out of the rx ring.
-#[derive(Debug)]
-enum Captured {
-    Chunk(Chunk),
-    /// Only packets that are not wanted.
-    Unwanted,
-    Nothing,
-}
-
-impl Captured {
-    fn chunk(self) -> Option<Chunk> {
-        match self {
-            Self::Chunk(chunk) => Some(chunk),
-            Self::Unwanted | Self::Nothing => None,
-        }
-    }
-}
-
-/// How a buddy captures.
-#[derive(Debug, Clone, Copy)]
-struct Offload {
-    limit: u32,
-    abandoned: bool,
-}
-
-#[derive(Debug)]
-struct OpenRx {
-    ring: Consumer<Descriptor>,
-    kernel: Arc<dyn Kernel>,
-}
-
-/// What the cells of a chunk are.
-#[derive(Debug)]
-struct Checked {
-    bytes: u64,
-    /// Some packets may have several cells.
-    fragmented: bool,
-}
-
-// SAFETY: the pool keeps its memory mapped while the `Refill` lives. `UmemRing::chunk_of` is the only
-// one to make chunks with this home: it checks every descriptor, and the cells are nobody else's from
-// the moment the kernel put them on the rx ring until `recycle` posts them.
-unsafe impl Home for Refill {
-    fn base(&self) -> NonNull<u8> {
-        self.pool().memory().base()
-    }
-
-    fn recycle(&self, list: Box<CellList>) {
-        Refill::recycle(self, list);
-        self.collect();
-    }
-
-    fn cell_bytes(&self) -> Option<u32> {
-        Some(self.pool().geometry().cell_bytes)
-    }
-}
-
-impl UmemRing {
-    /// A ring over our half of an rx ring that was just made, whose cells come from `refill`: from a pool
-    /// of its own, or from one that it shares with other rings. It is to hold `capacity` packets.
-    pub(crate) fn new(
-        identity: RingIdentity,
-        capacity: u32,
-        refill: Arc<Refill>,
-        rx: Consumer<Descriptor>,
-        kernel: Arc<dyn Kernel>,
-        stamps: Arc<dyn StampSource>,
-    ) -> Self {
-        let filled = rx.gauge();
-        let published = Published {
-            delivered: atomic::AtomicU64::new(0),
-            other: atomic::AtomicU64::new(0),
-            kernel: RwLock::new(Some(Arc::clone(&kernel))),
-        };
-        let side = RxSide {
-            open: Some(OpenRx { ring: rx, kernel }),
-            next_sequence: 0,
-            delivered: 0,
-            bytes: 0,
-            offloaded_chunks: 0,
-            abandoned_chunks: 0,
-            overlong: false,
-            other: 0,
-            drops: KernelDrops::default(),
-            filtered: 0,
-            sieve: Sieve::default(),
-        };
-        let (identity, unfinished, rx) = (Arc::new(identity), AtomicU32::new(0), Mutex::new(side));
-        Self { identity, capacity, refill, stamps, filled, unfinished, published, rx }
-    }
-
-    /// From now on `filter` looks at everything that is captured, until [`settle`](Self::settle).
-    pub(crate) fn begin_change(&self, filter: UserFilter) {
-        lock(&self.rx).sieve.begin_change(filter);
-    }
-
-    /// What arrives from now on was filtered by the kernel as far as it could: user space looks at it by `check`.
-    pub(crate) fn settle(&self, check: Check) {
-        let mut side = lock(&self.rx);
-        // A ring whose indices cannot be has nothing that can be delivered.
-        let waiting = side.open.as_mut().map_or(0, |open| open.ring.available().unwrap_or(0));
-        side.sieve.settle(check, waiting.into());
-    }
-
-    fn pool(&self) -> &Pool {
-        self.refill.pool()
-    }
-
-    /// How many cells on the rx ring are filled: also those of a packet that is not all there.
-    #[cfg(all(test, not(loom)))]
-    pub(crate) fn filled_cells(&self) -> u32 {
-        self.filled.filled()
-    }
-
-    pub(crate) fn refill(&self) -> &Refill {
-        &self.refill
-    }
-
-    fn capture_from(
-        &self,
-        mut guard: MutexGuard<'_, RxSide>,
-        offload: Option<Offload>,
-    ) -> Result<Captured, CaptureError> {
-        let side = &mut *guard;
-        let Some(open) = &mut side.open else { return Ok(Captured::Nothing) };
-        let waiting = open.ring.available().map_err(|broken| self.broken(&broken))?;
-        // Looked at under the lock: what a buddy saw may have been captured since.
-        if waiting <= offload.map_or(0, |offload| offload.limit) {
-            drop(guard);
-            self.refill.flush_if_free();
-            return Ok(Captured::Nothing);
-        }
-        let chunk_cells = self.pool().geometry().chunk_cells;
-        let count = waiting.min(chunk_cells) as usize;
-        let mut list = self.refill.empty_list(count).map_err(|broken| self.broken_fill(&broken))?;
-        let stamps = self.stamps.stamps();
-        open.ring.take_into(&mut list.cells, count).map_err(|broken| self.broken(&broken))?;
-        let whole = if list.cells.last().is_some_and(Descriptor::is_continued) || side.overlong {
-            self.keep_packets_whole(side, &mut list)
-        } else {
-            open.ring.release();
-            self.unfinished.store(0, Ordering::Relaxed);
-            Ok(())
-        };
-        // Whatever happened, nothing that cannot be stays in the list.
-        let checked = whole.and(self.check(&mut list, stamps, &mut side.other));
-        side.other += self.refill.captured(&mut list);
-        let sifting = checked.is_ok() && !side.sieve.is_idle();
-        let checked = if sifting { self.sift(side, &mut list).map(|()| total(&list)) } else { checked };
-        if checked.is_err() || list.cells.is_empty() {
-            side.other += packets_in(&list.cells);
-            self.published.publish(side);
-            drop(guard);
-            self.refill.recycle(list);
-            return checked.map(|_| if sifting { Captured::Unwanted } else { Captured::Nothing });
-        }
-        let Checked { bytes, fragmented } = checked?;
-        side.bytes += bytes;
-        list.wire_bytes = bytes;
-        list.left_behind = Some(waiting - count as u32);
-        side.delivered += if fragmented {
-            list.fragmented.find(&list.cells, self.identity.snap_len);
-            list.fragmented.packets().len() as u64
-        } else {
-            list.cells.len() as u64
-        };
-        self.published.publish(side);
-        let sequence = side.next_sequence;
-        side.next_sequence += 1;
-        side.offloaded_chunks += u64::from(offload.is_some());
-        side.abandoned_chunks += u64::from(offload.is_some_and(|offload| offload.abandoned));
-        drop(guard);
-        let home: Arc<dyn Home> = self.refill.clone();
-        // SAFETY: the kernel gave these cells to us, from this pool, and `check` looked at each.
-        let chunk = unsafe {
-            Chunk::new(list, home, Arc::clone(&self.identity), stamps, sequence, offload.is_some())
-        };
-        Ok(Captured::Chunk(chunk))
-    }
-
-    /// Releases the cells of `list`, which were just taken from the rx ring, but for those at the end
-    /// whose packet is not all among them: it is for the next chunk. A packet that has more cells than a
-    /// chunk can hold is taken out, and counted.
-    #[cold]
-    fn keep_packets_whole(&self, side: &mut RxSide, list: &mut CellList) -> Result<(), CaptureError> {
-        let open = side.open.as_mut().expect("cells were just taken from it");
-        let chunk_cells = self.pool().geometry().chunk_cells as usize;
-        let mut unwanted = Vec::new();
-        if side.overlong {
-            let ended = list.cells.iter().position(|cell| !cell.is_continued());
-            unwanted.extend(list.cells.drain(..ended.map_or(list.cells.len(), |end| end + 1)));
-            side.overlong = ended.is_none();
-        }
-        let mut unfinished = unfinished(&list.cells);
-        if unfinished == chunk_cells {
-            unwanted.append(&mut list.cells);
-            unfinished = 0;
-            side.overlong = true;
-            side.other += 1;
-        }
-        list.cells.truncate(list.cells.len() - unfinished);
-        open.ring.put_back(unfinished as u32);
-        open.ring.release();
-        // Only a packet at the head of the ring waits for its end; behind others it waits for its turn.
-        let waiting_for_its_end = if list.cells.is_empty() { unfinished } else { 0 };
-        self.unfinished.store(waiting_for_its_end as u32, Ordering::Relaxed);
-        self.post_again(unwanted)
-    }
-
-    /// Removes from `list` the packets that cannot be, counting them in `other`, and looks at what the
-    /// rest is. A cell with a bad length is posted again; an address outside the pool means that a cell
-    /// is lost, and the ring with it.
-    fn check(&self, list: &mut CellList, stamps: Stamps, other: &mut u64) -> Result<Checked, CaptureError> {
-        let (pool, room) = (self.pool(), stamps.record_bytes());
-        if let Some(bytes) = pool.bytes_of_plain(&list.cells, room) {
-            return Ok(Checked { bytes, fragmented: false });
-        }
-        let refused =
-            refuse(&mut list.cells, |cell, begins| !pool.holds(cell, if begins { room } else { 0 }));
-        *other += refused.packets;
-        self.post_again([refused.good, refused.bad].concat())?;
-        Ok(total(list))
-    }
-
-    /// Posts cells of packets that cannot be delivered.
-    fn post_again(&self, mut cells: Vec<Descriptor>) -> Result<(), CaptureError> {
-        let stray = cells.extract_if(.., |cell| !self.pool().contains(cell.address)).last();
-        if !cells.is_empty() {
-            let mut list = self.refill.empty_list(cells.len()).map_err(|broken| self.broken_fill(&broken))?;
-            // Not as packets: each cell by itself is to be looked at.
-            list.cells.extend(cells.into_iter().map(|cell| Descriptor { options: 0, ..cell }));
-            self.refill.captured(&mut list);
-            self.refill.recycle(list);
-        }
-        match stray {
-            Some(stray) => {
-                Err(self.broken(&format_args!("a packet at {:#x}, outside the pool", stray.address)))
-            }
-            None => Ok(()),
-        }
-    }
-
-    /// How many packets are left on `ring` that are wanted; one that was counted already may end there.
-    fn packets_left(&self, ring: &mut Consumer<Descriptor>, side: &mut RxSide) -> u64 {
-        let mut cells = Vec::new();
-        // A ring whose indices cannot be has nothing that can be counted.
-        let _ = ring.take_into(&mut cells, usize::MAX);
-        let ends_there = side.overlong && !cells.is_empty();
-        let left = packets_in(&cells) - u64::from(ends_there);
-        if side.sieve.is_idle() { left } else { left - self.unwanted_in(&cells, side) }
-    }
-
-    fn broken_fill(&self, broken: &BrokenRing) -> CaptureError {
-        self.broken(&format_args!("fill ring: {broken}"))
-    }
-
-    fn broken(&self, detail: &dyn fmt::Display) -> CaptureError {
-        CaptureError::BrokenRing { ring: self.identity.name.clone(), detail: detail.to_string() }
-    }
-}
-
-impl Ring for UmemRing {
+/// The rx ring of an AF_XDP socket, or of the simulated kernel.
+impl Ring for RxRing {
     fn identity(&self) -> &Arc<RingIdentity> {
-        &self.identity
+        RxRing::identity(self)
     }
 
     fn capacity(&self) -> u32 {
-        self.capacity
+        RxRing::capacity(self)
     }
 
     fn unattended(&self) -> u32 {
-        self.refill.posted().min(self.capacity)
+        RxRing::unattended(self)
     }
 
     fn tend(&self) {
-        self.refill.tend();
+        RxRing::tend(self)
     }
 
     fn backlog(&self) -> u32 {
-        self.filled.filled().saturating_sub(self.unfinished.load(Ordering::Relaxed))
+        RxRing::backlog(self)
     }
 
     fn capture(&self) -> Result<Option<Chunk>, CaptureError> {
-        for _ in 0..VAIN_ROUNDS_MAX {
-            match self.capture_from(lock(&self.rx), None)? {
-                Captured::Unwanted => {}
-                captured => return Ok(captured.chunk()),
-            }
-        }
-        Ok(None)
+        RxRing::capture(self)
     }
 
     fn offload(&self, limit: u32, abandoned: bool) -> Result<Option<Chunk>, CaptureError> {
-        let Some(side) = try_lock(&self.rx) else { return Ok(None) };
-        self.capture_from(side, Some(Offload { limit, abandoned })).map(Captured::chunk)
+        RxRing::offload(self, limit, abandoned)
     }
 
     fn watch(&self, watch: &mut dyn FnMut(BorrowedFd<'_>)) {
-        if let Some(open) = &lock(&self.rx).open
-            && let Some(descriptor) = open.kernel.pollable()
-        {
-            watch(descriptor);
-        }
+        RxRing::watch(self, watch)
     }
 
     fn arrived(&self) -> u64 {
-        // Under the lock, so that nothing is on its way from the one to the other. A packet that is not all there
-        // has arrived, too.
-        let side = lock(&self.rx);
-        side.delivered + u64::from(self.filled.filled())
+        RxRing::arrived(self)
     }
 
     fn tally(&self) -> Tally {
-        // Where the close holds it, the counters have all there is to know, or soon will.
-        let kernel = self.published.kernel.try_read().ok();
-        let kernel = kernel.as_ref().and_then(|kernel| kernel.as_ref());
-        let drops = kernel.and_then(|kernel| kernel.drops().ok()).unwrap_or_default();
-        let delivered = self.published.delivered.load(Ordering::Relaxed);
-        Tally {
-            delivered,
-            arrived: delivered + u64::from(self.filled.filled()),
-            dropped: drops.no_cell + drops.ring_full + self.published.other.load(Ordering::Relaxed),
-        }
+        RxRing::tally(self)
     }
 
     fn is_gone(&self) -> bool {
-        lock(&self.rx).open.as_ref().is_some_and(|open| open.kernel.is_gone())
+        RxRing::is_gone(self)
     }
 
     fn account(&self) -> Account {
-        let side = lock(&self.rx);
-        let drops = side.open.as_ref().and_then(|open| open.kernel.drops().ok()).unwrap_or(side.drops);
-        let filtered = side.open.as_ref().map_or(side.filtered, |open| open.kernel.filtered());
-        let dropped =
-            Drops { no_cell: drops.no_cell, ring_full: drops.ring_full, device: None, other: side.other };
-        Account {
-            delivered: side.delivered,
-            bytes: side.bytes,
-            filtered: Some(filtered + side.sieve.filtered()),
-            dropped,
-            offloaded_chunks: side.offloaded_chunks,
-            abandoned_chunks: side.abandoned_chunks,
-            ..Account::default()
-        }
-        .balanced()
+        RxRing::account(self)
     }
 
     fn close(&self) {
-        let mut side = lock(&self.rx);
-        if let Some(mut open) = side.open.take() {
-            side.other += self.packets_left(&mut open.ring, &mut side);
-            side.drops = open.kernel.drops().unwrap_or_default();
-            side.filtered = open.kernel.filtered();
-            let dropped = side.other + side.drops.no_cell + side.drops.ring_full;
-            self.published.other.store(dropped, Ordering::Relaxed);
-            *self.published.kernel.write().unwrap_or_else(PoisonError::into_inner) = None;
-        }
-        self.refill.close();
+        RxRing::close(self)
     }
-}
-
-/// What the packets in `list` are, one by one.
-fn total(list: &CellList) -> Checked {
-    Checked {
-        bytes: list.cells.iter().map(|cell| u64::from(cell.len)).sum(),
-        fragmented: list.cells.iter().any(Descriptor::is_continued),
-    }
-}
-
-/// How many packets `cells` hold, the last one perhaps without its end.
-fn packets_in(cells: &[Descriptor]) -> u64 {
-    let ends = cells.iter().filter(|cell| !cell.is_continued()).count();
-    ends as u64 + u64::from(unfinished(cells) > 0)
 }

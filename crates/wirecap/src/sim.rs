@@ -59,18 +59,22 @@ pub use simulation::{
 pub use transmitter::{LinkState, SentPacket, SimTransmitter};
 
 use crate::capture::keeper;
-use crate::chunk::{Chunk, RingIdentity, RingName, Stamps};
 use crate::error::CaptureError;
 use crate::forward::{Exchange, Outlet, Port, PortShared, Sequence};
 use crate::group::{Asked, Group};
 use crate::kernel_ring::Producer;
 use crate::ledger::{Ledger, Mode, RingLedger};
-use crate::ring::{Ring, StampSource, UmemRing};
+use crate::names::RingName;
+use crate::ring::Ring;
 use crate::savefile::LinkType;
-use crate::sim::kernel::Places;
-use crate::umem::fill::Refill;
-use crate::umem::owners::Homes;
-use crate::umem::pool::{Descriptor, Geometry, Pool};
+use crate::sim::kernel::CellStates;
+use crate::sys::xdp::Descriptor;
+use crate::umem::chunk::records::Stamps;
+use crate::umem::chunk::{Chunk, RingIdentity};
+use crate::umem::fill::FillRing;
+use crate::umem::owners::Owners;
+use crate::umem::pool::{Geometry, Pool};
+use crate::umem::rx::{RxRing, StampSource};
 use crate::umem::supply::{Stock, Supply};
 use crate::umem::tx::{TxKernel, TxRing};
 
@@ -145,7 +149,7 @@ impl StampSource for SimStamps {
 #[derive(Debug, Clone)]
 pub struct SimCapture {
     group: Arc<Group>,
-    rings: Vec<Arc<UmemRing>>,
+    rings: Vec<Arc<RxRing>>,
     kernels: Vec<Arc<SimKernel>>,
     geometry: Geometry,
     /// What the rings of an elastic pool share.
@@ -192,7 +196,7 @@ impl SimCapture {
     }
 
     /// As [`new`](Self::new), with each ring shown to the group as `disguise` makes it.
-    fn with(settings: &SimSettings, disguise: impl Fn(Arc<UmemRing>) -> Arc<dyn Ring>) -> Self {
+    fn with(settings: &SimSettings, disguise: impl Fn(Arc<RxRing>) -> Arc<dyn Ring>) -> Self {
         assert!((1..=settings.rings).contains(&settings.workers), "1 to {} workers", settings.rings);
         assert!(settings.geometry.cells() > 0, "no cells");
         assert!(settings.geometry.cell_bytes > HEADROOM_BYTES, "cells of {HEADROOM_BYTES} bytes or less");
@@ -223,7 +227,7 @@ impl SimCapture {
         &self.transmitters[queue]
     }
 
-    /// How many cells for new packets are home.
+    /// How many cells for new packets are free.
     pub fn new_cells(&self) -> usize {
         self.exchange.as_ref().map_or(0, |exchange| exchange.new_cells())
     }
@@ -262,12 +266,12 @@ impl SimCapture {
         self.group.unattended().map(keeper::period)
     }
 
-    /// How many cells of ring `ring` are home and not posted.
+    /// How many cells of ring `ring` are free and not posted.
     pub fn idle_cells(&self, ring: usize) -> usize {
-        self.rings[ring].refill().idle_cells()
+        self.rings[ring].fill_ring().idle_cells()
     }
 
-    /// How many cells are home and no ring's, in an elastic pool.
+    /// How many free cells are no ring's, in an elastic pool.
     pub fn stock_cells(&self) -> usize {
         self.stock.as_ref().map_or(0, |stock| stock.len())
     }
@@ -285,7 +289,7 @@ impl SimCapture {
 
     /// How many cells there are in the pool that all rings share.
     fn cells(&self) -> usize {
-        self.rings[0].refill().pool().geometry().cells() as usize
+        self.rings[0].fill_ring().pool().geometry().cells() as usize
     }
 
     /// How many cells are on tx and completion rings and in between, wait for earlier chunks, or are for new packets.
@@ -310,13 +314,13 @@ impl SimCapture {
 
     /// The account so far, for a run that has taken `duration`.
     pub fn ledger(&self, duration: Duration) -> Ledger {
-        let page = |ring: &Arc<UmemRing>| RingLedger {
+        let page = |ring: &Arc<RxRing>| RingLedger {
             name: ring.identity().name.to_string(),
             account: ring.account(),
         };
         let rings = self.rings.iter().map(page).collect();
         let ports = self.exchange.as_ref().map(|exchange| exchange.ledgers()).unwrap_or_default();
-        let mode = self.group.mode().notation(&self.geometry);
+        let mode = self.group.mode().notation(self.geometry.chunk_cells, self.geometry.chunks);
         Ledger { ports, ..Ledger::of("sim", mode, duration, rings, vec![Some(0)]) }
     }
 }
@@ -369,7 +373,7 @@ impl Drop for SimWorker {
 /// The cells of one ring.
 struct RingCells {
     pool: Arc<Pool>,
-    places: Places,
+    states: CellStates,
     addresses: Vec<u64>,
     supply: Supply,
 }
@@ -383,18 +387,18 @@ fn supplies(settings: &SimSettings) -> (Vec<RingCells>, Option<Arc<Stock>>) {
     if !settings.elastic {
         let own = |_| {
             let pool = Arc::new(Pool::on_heap(geometry));
-            let (places, addresses) = (Places::new(&pool), pool.cell_addresses().collect());
-            RingCells { pool, places, addresses, supply: Supply::of(geometry.cells(), warm) }
+            let (states, addresses) = (CellStates::new(&pool), pool.cell_addresses().collect());
+            RingCells { pool, states, addresses, supply: Supply::of(geometry.cells(), warm) }
         };
         return ((0..settings.rings).map(own).collect(), None);
     }
     let chunks = geometry.chunks * settings.rings as u32;
     let pool = Arc::new(Pool::on_heap(Geometry { chunks, ..geometry }));
-    let places = Places::new(&pool);
+    let states = CellStates::new(&pool);
     let (shares, stock) = Stock::share_out(&pool, settings.rings, Supply::guaranteed(geometry.cells()));
     let share = |addresses| RingCells {
         pool: Arc::clone(&pool),
-        places: places.clone(),
+        states: states.clone(),
         addresses,
         supply: Supply::elastic(geometry.cells(), warm, Arc::clone(&stock)),
     };
@@ -406,11 +410,11 @@ fn forwarding_supplies(settings: &SimSettings) -> Vec<RingCells> {
     let geometry = settings.geometry;
     let chunks = geometry.chunks * settings.rings as u32 + 1;
     let pool = Arc::new(Pool::on_heap(Geometry { chunks, ..geometry }));
-    let places = Places::new(&pool);
+    let states = CellStates::new(&pool);
     let mut addresses = pool.cell_addresses();
     let mut own = || RingCells {
         pool: Arc::clone(&pool),
-        places: places.clone(),
+        states: states.clone(),
         addresses: addresses.by_ref().take(geometry.cells() as usize).collect(),
         supply: Supply::of(geometry.cells(), settings.warm),
     };
@@ -419,9 +423,9 @@ fn forwarding_supplies(settings: &SimSettings) -> Vec<RingCells> {
 
 /// A ring while its capture is opened.
 struct Opened {
-    ring: Arc<UmemRing>,
+    ring: Arc<RxRing>,
     kernel: Arc<SimKernel>,
-    refill: Arc<Refill>,
+    fill_ring: Arc<FillRing>,
     sender: Option<(Arc<SimTransmitter>, Producer<Descriptor>)>,
 }
 
@@ -430,28 +434,33 @@ fn open_port(
     opened: &mut [Opened],
     settings: &SimSettings,
 ) -> (Option<Arc<Exchange>>, Vec<Arc<SimTransmitter>>) {
-    let refills: Vec<_> = opened.iter().map(|opened| Arc::clone(&opened.refill)).collect();
-    let pool = Arc::clone(refills[0].pool());
-    let homes = Arc::new(Homes::new(pool, HEADROOM_BYTES, settings.geometry.cells(), refills.clone()));
+    let fill_rings: Vec<_> = opened.iter().map(|opened| Arc::clone(&opened.fill_ring)).collect();
+    let pool = Arc::clone(fill_rings[0].pool());
+    let owners = Arc::new(Owners::new(pool, HEADROOM_BYTES, settings.geometry.cells(), fill_rings.clone()));
     let (mut outlets, mut transmitters): (Vec<Arc<dyn Outlet>>, _) = (Vec::new(), Vec::new());
-    for (opened, refill) in opened.iter_mut().zip(&refills) {
+    for (opened, fill_ring) in opened.iter_mut().zip(&fill_rings) {
         let (transmitter, tx) = opened.sender.take().expect("a capture that forwards has senders");
-        let (homes, refill) = (Arc::clone(&homes), Arc::clone(refill));
-        outlets.push(Arc::new(TxRing::new(homes, refill, tx, Arc::clone(&transmitter) as Arc<dyn TxKernel>)));
+        let (owners, fill_ring) = (Arc::clone(&owners), Arc::clone(fill_ring));
+        outlets.push(Arc::new(TxRing::new(
+            owners,
+            fill_ring,
+            tx,
+            Arc::clone(&transmitter) as Arc<dyn TxKernel>,
+        )));
         transmitters.push(transmitter);
     }
     let queues = (0..settings.rings as u32).collect();
     let port = PortShared::new("sim0".to_owned(), queues, outlets, 1..=usize::MAX);
     let order = |opened: &Opened| {
         let order = Arc::new(Sequence::new(Duration::MAX, usize::MAX));
-        let _ = opened.ring.identity().order.set(Arc::clone(&order));
+        let _ = opened.ring.identity().order.set(order.clone());
         order
     };
     let ordered = matches!(settings.mode, Mode::Advanced(_));
     let orders = if ordered { opened.iter().map(order).collect() } else { Vec::new() };
     let batch = settings.geometry.chunk_cells as usize;
-    let exchange = Arc::new(Exchange::new(Some(homes), vec![port], orders, batch));
-    refills.iter().for_each(|refill| refill.join(&exchange));
+    let exchange = Arc::new(Exchange::new(Some(owners), vec![port], orders, batch));
+    fill_rings.iter().for_each(|fill_ring| fill_ring.join(&exchange));
     (Some(exchange), transmitters)
 }
 
@@ -465,19 +474,19 @@ fn open_ring(index: usize, cells: RingCells, settings: &SimSettings) -> Opened {
         link_type: LinkType::ETHERNET,
         order: OnceLock::new(),
     };
-    let RingCells { pool, places, addresses, supply } = cells;
-    let (kernel, rx, fill) = SimKernel::new(Arc::clone(&pool), places.clone(), settings);
+    let RingCells { pool, states, addresses, supply } = cells;
+    let (kernel, rx, fill) = SimKernel::new(Arc::clone(&pool), states.clone(), settings);
     let kernel = Arc::new(kernel);
-    let sender = settings.forwards.then(|| SimTransmitter::new(Arc::clone(&pool), places, settings));
-    let refill = Refill::new(pool, addresses, supply, fill, kernel.clone());
-    let mut refill = refill.expect("a new ring is not broken");
+    let sender = settings.forwards.then(|| SimTransmitter::new(Arc::clone(&pool), states, settings));
+    let fill_ring = FillRing::new(pool, addresses, supply, fill, kernel.clone());
+    let mut fill_ring = fill_ring.expect("a new ring is not broken");
     let sender = sender.map(|(transmitter, tx, completions)| {
-        refill.take_on_completions(completions);
+        fill_ring.take_on_completions(completions);
         (Arc::new(transmitter), tx)
     });
-    let refill = Arc::new(refill);
+    let fill_ring = Arc::new(fill_ring);
     let capacity = settings.geometry.cells();
     let ring =
-        UmemRing::new(identity, capacity, Arc::clone(&refill), rx, kernel.clone(), Arc::new(SimStamps));
-    Opened { ring: Arc::new(ring), kernel, refill, sender }
+        RxRing::new(identity, capacity, Arc::clone(&fill_ring), rx, kernel.clone(), Arc::new(SimStamps));
+    Opened { ring: Arc::new(ring), kernel, fill_ring, sender }
 }

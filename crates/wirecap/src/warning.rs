@@ -3,7 +3,7 @@
 use std::fmt;
 
 use crate::device::Reason;
-use crate::ledger::grouped;
+use crate::numbers::grouped;
 
 /// Something about a capture that is no error, and that whoever relies on it should know.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -21,25 +21,27 @@ use std::sync::{Arc, OnceLock};
 use rustix::net::{AddressFamily, SocketFlags, SocketType, netdevice, socket_with};
 
 use crate::bpf::{BpfError, Map};
-use crate::chunk::{RingIdentity, RingName};
 use crate::device::{Device, DeviceCounters, Rung};
 use crate::error::OpenError;
 use crate::filter::Filter;
 use crate::kernel_ring::{Consumer, Producer};
 use crate::limits::locked_memory_rlimit;
-use crate::ring::{Ring, UmemRing};
+use crate::names::RingName;
+use crate::ring::Ring;
 use crate::steer::Steering;
+use crate::sys::xdp::Descriptor;
 use crate::sys::xdp::XdpSocket;
 use crate::time::Timestamps;
-use crate::umem::fill::{Kernel, KernelDrops, Refill};
-use crate::umem::pool::{Descriptor, Geometry, Pool};
+use crate::umem::chunk::RingIdentity;
+use crate::umem::fill::{FillRing, Kernel, KernelDrops};
+use crate::umem::pool::{Geometry, Pool};
+use crate::umem::rx::RxRing;
 use crate::umem::supply::Supply;
 use ladder::{Ladder, refusal_to_bind};
 use sizes::pool_geometry;
 use tx::{COMPLETION_SLOTS, TxSocket};
 
 pub(crate) use attachment::Attachment;
-pub use claim::Holder;
 pub(crate) use commons::Commons;
 pub(crate) use sizes::{cell_bytes, check_pools, longest_frame, pool_bytes};
 pub(crate) use tx::{PortClaims, PreparedTx, open_port};
@@ -70,7 +72,7 @@ pub(crate) struct Settings {
 pub(crate) struct Opened {
     pub(crate) rings: Vec<Arc<dyn Ring>>,
     /// The fill rings of the queues, in the order of the queues.
-    pub(crate) refills: Vec<Arc<Refill>>,
+    pub(crate) fill_rings: Vec<Arc<FillRing>>,
     /// The tx rings of the queues, if the capture forwards.
     pub(crate) tx: Vec<PreparedTx>,
     pub(crate) attachment: Attachment,
@@ -103,7 +105,7 @@ pub(crate) fn open(device: &Device, steering: &Steering, settings: &Settings) ->
     let inquiry = Arc::new(inquiry.map_err(|errno| system("open a socket", errno.into()))?);
     let mut rings = Vec::new();
     let mut sockets = Vec::new();
-    let (mut refills, mut tx) = (Vec::new(), Vec::new());
+    let (mut fill_rings, mut tx) = (Vec::new(), Vec::new());
     for queue in queues {
         queue.bind(&mut ladder, settings.commons.as_deref())?;
         let sender = settings.commons.as_deref().filter(|commons| commons.forwards());
@@ -127,12 +129,12 @@ pub(crate) fn open(device: &Device, steering: &Steering, settings: &Settings) ->
         if let Some(commons) = &settings.commons {
             commons.first.get_or_init(|| (Arc::clone(&kernel), ladder.rung));
         }
-        let mut refill = Refill::new(queue.pool, queue.addresses, queue.supply, queue.fill, kernel)
+        let mut fill_ring = FillRing::new(queue.pool, queue.addresses, queue.supply, queue.fill, kernel)
             .map_err(|broken| system("post the cells", io::Error::other(broken.to_string())))?;
-        refill.take_on_completions(queue.completions);
-        let refill = Arc::new(refill);
-        tx.extend(sender.map(|socket| PreparedTx::new(socket, &refill)));
-        refills.push(Arc::clone(&refill));
+        fill_ring.take_on_completions(queue.completions);
+        let fill_ring = Arc::new(fill_ring);
+        tx.extend(sender.map(|socket| PreparedTx::new(socket, &fill_ring)));
+        fill_rings.push(Arc::clone(&fill_ring));
         for (name, rx, kernel) in prepared {
             sockets.push((steering.key(name.queue, name.part.unwrap_or(0)), Arc::clone(&kernel)));
             let identity = RingIdentity {
@@ -143,9 +145,9 @@ pub(crate) fn open(device: &Device, steering: &Steering, settings: &Settings) ->
                 link_type: device.savefile_link_type(),
                 order: OnceLock::new(),
             };
-            let (capacity, refill) = (settings.geometry.cells(), Arc::clone(&refill));
+            let (capacity, fill_ring) = (settings.geometry.cells(), Arc::clone(&fill_ring));
             let stamps = Arc::clone(&attachment.stamps);
-            rings.push(Arc::new(UmemRing::new(identity, capacity, refill, rx, kernel, stamps)));
+            rings.push(Arc::new(RxRing::new(identity, capacity, fill_ring, rx, kernel, stamps)));
         }
     }
     attachment.settle(&rings);
@@ -156,7 +158,7 @@ pub(crate) fn open(device: &Device, steering: &Steering, settings: &Settings) ->
     Ok(Opened {
         posted: rings.iter().map(|ring| ring.unattended()).min().unwrap_or(0),
         rings: rings.into_iter().map(|ring| ring as Arc<dyn Ring>).collect(),
-        refills,
+        fill_rings,
         tx,
         timestamps: attachment.timestamps,
         attachment,

@@ -7,11 +7,11 @@ const FRAMES_MAX: usize = 256;
 #[derive(Clone, Default, Debug)]
 pub struct Batch {
     bytes: Vec<u8>,
-    frames: Vec<Place>,
+    frames: Vec<Entry>,
 }
 
 #[derive(Clone, Copy, Debug)]
-struct Place {
+struct Entry {
     due_ns: u64,
     queue: u32,
     /// Where its bytes end; they begin where those of the one before it end.
@@ -33,7 +33,7 @@ impl Batch {
     /// Adds a frame.
     pub fn push(&mut self, frame: &[u8], due_ns: u64, queue: u32) {
         self.bytes.extend_from_slice(frame);
-        self.frames.push(Place { due_ns, queue, end: self.bytes.len() });
+        self.frames.push(Entry { due_ns, queue, end: self.bytes.len() });
     }
 
     /// Adds a frame made of several pieces, which `finish` may change before it says where it goes.
@@ -41,7 +41,7 @@ impl Batch {
         let start = self.bytes.len();
         pieces.iter().for_each(|piece| self.bytes.extend_from_slice(piece));
         let queue = finish(&mut self.bytes[start..]);
-        self.frames.push(Place { due_ns, queue, end: self.bytes.len() });
+        self.frames.push(Entry { due_ns, queue, end: self.bytes.len() });
     }
 
     /// Number of frames.

@@ -11,10 +11,15 @@ use std::fmt;
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
+use std::str::FromStr;
 
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 
-use crate::chunk::RingName;
+use crate::names::RingName;
+use crate::numbers::parse_ranges;
+
+/// Linux is built for no more CPUs (`CONFIG_NR_CPUS`).
+const CPU_COUNT_MAX: u32 = 8192;
 
 /// Where workers run.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -27,6 +32,31 @@ pub enum Pin {
     /// Worker k on the k-th of these CPUs, beginning again where there are more workers.
     List(Vec<u32>),
 }
+
+impl FromStr for Pin {
+    type Err = BadPin;
+
+    /// `auto`, `off`, or CPUs such as `0,2-3`.
+    fn from_str(text: &str) -> Result<Self, BadPin> {
+        match text {
+            "auto" => Ok(Self::Auto),
+            "off" => Ok(Self::Off),
+            list => parse_ranges(list, CPU_COUNT_MAX).map(Self::List).ok_or(BadPin),
+        }
+    }
+}
+
+/// A text that says nothing about where workers run.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct BadPin;
+
+impl fmt::Display for BadPin {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("write auto, off, or CPUs such as 0,2-3")
+    }
+}
+
+impl std::error::Error for BadPin {}
 
 /// Where one worker runs, and why.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -201,13 +231,7 @@ fn receive_queue(action: &str) -> Option<u32> {
 
 /// `0-3,8`, as the kernel writes lists of CPUs.
 fn parse_cpu_list(text: &str) -> Option<Vec<u32>> {
-    let mut cpus = Vec::new();
-    for part in text.trim().split(',') {
-        let (first, last) = part.split_once('-').unwrap_or((part, part));
-        let (first, last): (u32, u32) = (first.trim().parse().ok()?, last.trim().parse().ok()?);
-        cpus.extend(first..=last.min(first.saturating_add(8191)));
-    }
-    Some(cpus)
+    parse_ranges(text.trim(), CPU_COUNT_MAX)
 }
 
 #[cfg(test)]

@@ -229,7 +229,7 @@ impl CaptureBuilder {
 
     /// The rings share the cells of all their pools. Each has a quarter of R x M for itself, posted to the
     /// kernel (or as many of them as [`warm`](Self::warm) says), and takes more from what is shared as
-    /// its backlog grows: up to all of it, but no more than eight pools. What comes home goes back to what
+    /// its backlog grows: up to all of it, but no more than eight pools. What comes back goes back to what
     /// is shared. Only the engine `xdp` has this, and only with a queue for each ring. Default: every ring
     /// has its own R x M.
     ///
@@ -323,7 +323,7 @@ impl CaptureBuilder {
                 self.open_target(&target, filter, geometry, commons.as_ref(), interface_index, rings.len())?;
             rings.extend(opened.rings);
             if self.forwards() {
-                ports.add_captured(&target.device, opened.tx, opened.refills)?;
+                ports.add_captured(&target.device, opened.tx, opened.fill_rings)?;
             }
             attached.push(Attached {
                 target: target.clone(),

@@ -16,8 +16,8 @@ use crate::packet::Direction;
 use crate::ring::Ring;
 use crate::sys::packet::PacketSender;
 use crate::sys::xdp::HEADROOM_BYTES;
-use crate::umem::fill::Refill;
-use crate::umem::owners::Homes;
+use crate::umem::fill::FillRing;
+use crate::umem::owners::Owners;
 use crate::umem::pool::Geometry;
 use crate::xdp;
 
@@ -173,19 +173,19 @@ pub(super) struct Ports {
     /// The tx rings of each; none where packets are copied.
     tx: Vec<Vec<xdp::PreparedTx>>,
     senders: Vec<Option<PacketSender>>,
-    refills: Vec<Arc<Refill>>,
+    fill_rings: Vec<Arc<FillRing>>,
     claims: Vec<xdp::PortClaims>,
 }
 
 impl Ports {
-    /// An interface that is captured from, by sockets with `tx` rings over cells that go home by `refills`.
+    /// An interface that is captured from, by sockets with `tx` rings over cells that go back by `fill_rings`.
     pub(super) fn add_captured(
         &mut self,
         device: &Device,
         tx: Vec<xdp::PreparedTx>,
-        refills: Vec<Arc<Refill>>,
+        fill_rings: Vec<Arc<FillRing>>,
     ) -> Result<(), OpenError> {
-        self.refills.extend(refills);
+        self.fill_rings.extend(fill_rings);
         self.add(device, tx)
     }
 
@@ -222,16 +222,18 @@ impl Ports {
         commons: Option<&Arc<xdp::Commons>>,
         geometry: Geometry,
     ) -> (Arc<Exchange>, Vec<xdp::PortClaims>) {
-        let homes = commons.map(|commons| {
-            let (pool, rings) = (Arc::clone(&commons.pool), self.refills.clone());
-            Arc::new(Homes::new(pool, HEADROOM_BYTES, commons.ring_cells(), rings))
+        let owners = commons.map(|commons| {
+            let (pool, rings) = (Arc::clone(&commons.pool), self.fill_rings.clone());
+            Arc::new(Owners::new(pool, HEADROOM_BYTES, commons.ring_cells(), rings))
         });
         let shared =
             self.names.into_iter().zip(self.tx).zip(self.senders).map(|(((name, longest), tx), sender)| {
                 let queues = tx.iter().map(|tx| tx.queue).collect::<Vec<_>>();
-                let (queues, outlets): (Vec<u32>, Vec<Arc<dyn Outlet>>) = match (sender, &homes) {
+                let (queues, outlets): (Vec<u32>, Vec<Arc<dyn Outlet>>) = match (sender, &owners) {
                     (Some(sender), _) => (vec![0], vec![Arc::new(PacketOutlet::new(sender))]),
-                    (None, Some(homes)) => (queues, tx.into_iter().map(|tx| tx.into_outlet(homes)).collect()),
+                    (None, Some(owners)) => {
+                        (queues, tx.into_iter().map(|tx| tx.into_outlet(owners)).collect())
+                    }
                     (None, None) => unreachable!("tx rings are made over cells only"),
                 };
                 PortShared::new(name, queues, outlets, SHORTEST_FRAME..=longest)
@@ -241,13 +243,13 @@ impl Ports {
         let order = |ring: &Arc<dyn Ring>| {
             let window = geometry.chunks as usize;
             let order = Arc::new(Sequence::new(builder.forwarding.order_wait, window));
-            let _ = ring.identity().order.set(Arc::clone(&order));
+            let _ = ring.identity().order.set(order.clone());
             order
         };
         let orders = if ordered { rings.iter().map(order).collect() } else { Vec::new() };
         let batch = (geometry.chunk_cells as usize).min(BATCH_PACKETS_MAX);
-        let exchange = Arc::new(Exchange::new(homes, ports, orders, batch));
-        self.refills.iter().for_each(|refill| refill.join(&exchange));
+        let exchange = Arc::new(Exchange::new(owners, ports, orders, batch));
+        self.fill_rings.iter().for_each(|fill_ring| fill_ring.join(&exchange));
         (exchange, self.claims)
     }
 }

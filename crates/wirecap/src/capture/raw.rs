@@ -6,8 +6,7 @@ use std::sync::atomic::Ordering;
 
 use super::{Attached, Attachment, Capture};
 use crate::filter::{ClassicInsn, Filter};
-use crate::ledger::Account;
-use crate::ring::Tally;
+use crate::ledger::{Account, Tally};
 use crate::sync::{lock, try_lock};
 
 impl Capture {

@@ -3,10 +3,11 @@
 
 use std::str::FromStr;
 
-use crate::chunk::RingName;
 use crate::device::Device;
 use crate::error::OpenError;
 use crate::filter::FilterRequest;
+use crate::names::RingName;
+use crate::numbers::parse_ranges;
 
 /// What a capture reads from: an interface (`eth0`: all its receive queues) or receive queues of it (`eth0@2`,
 /// `eth0@0-3`, `eth0@0,2`), with settings of its own. A name by itself is one without any.
@@ -89,17 +90,9 @@ impl FromStr for DeviceName {
     }
 }
 
-/// `2`, `0-3`, `0,2`, `0-1,4`.
+/// As of [`parse_ranges`], in ascending order, each once.
 fn parse_queues(list: &str) -> Option<Vec<u32>> {
-    let mut queues = Vec::new();
-    for part in list.split(',') {
-        let (first, last) = part.split_once('-').unwrap_or((part, part));
-        let (first, last): (u32, u32) = (first.parse().ok()?, last.parse().ok()?);
-        if first > last || last >= QUEUE_COUNT_MAX {
-            return None;
-        }
-        queues.extend(first..=last);
-    }
+    let mut queues = parse_ranges(list, QUEUE_COUNT_MAX)?;
     queues.sort_unstable();
     queues.dedup();
     Some(queues)

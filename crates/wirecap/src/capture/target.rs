@@ -13,7 +13,7 @@ use crate::limits;
 use crate::packet::{self, Direction, Spread, Unplaced};
 use crate::ring::Ring;
 use crate::steer::Steering;
-use crate::umem::fill::Refill;
+use crate::umem::fill::FillRing;
 use crate::umem::pool::Geometry;
 use crate::xdp;
 
@@ -109,7 +109,7 @@ pub(super) struct Opened {
     pub(super) rings: Vec<Arc<dyn Ring>>,
     /// The tx rings of its queues, and the fill rings: if the capture forwards, with the engine `xdp`.
     pub(super) tx: Vec<xdp::PreparedTx>,
-    pub(super) refills: Vec<Arc<Refill>>,
+    pub(super) fill_rings: Vec<Arc<FillRing>>,
     pub(super) attachment: Attachment,
     pub(super) counters_at_start: Option<DeviceCounters>,
     /// Counts packets that no ring gets because their queue is not known.
@@ -123,7 +123,11 @@ impl CaptureBuilder {
         let mut targets: Vec<Target> = Vec::new();
         for source in &self.sources {
             let name: DeviceName = source.device.parse()?;
-            let device = Device::find(&name.interface)?;
+            // Only the other engines take anything from the host that would have to be known.
+            let device = match self.engine {
+                Engine::Packet if !self.forwards() => Device::glance(&name.interface)?,
+                _ => Device::find(&name.interface)?,
+            };
             let queues = name.queues_of(&device)?;
             let snap_len = source.settings.snap_len.unwrap_or(self.snap_len);
             let filter = source.settings.filter.as_ref().or(self.filter.as_ref());
@@ -209,14 +213,14 @@ impl CaptureBuilder {
         let packet = |why| (Engine::Packet, Some(why));
         let choice = device.choose_engine();
         match choice.engine {
-            device::Engine::Xdp(_) if self.wants_sent() => {
+            device::ChosenEngine::Xdp(_) if self.wants_sent() => {
                 packet("the engine xdp does not see what the host sends".to_owned())
             }
-            device::Engine::Xdp(_) if xdp::cell_bytes(device, self.chunk_cells).is_err() => {
+            device::ChosenEngine::Xdp(_) if xdp::cell_bytes(device, self.chunk_cells).is_err() => {
                 packet(format!("frames of its MTU, {}, do not fit a cell", device.mtu))
             }
-            device::Engine::Xdp(_) => (Engine::Xdp, Some(choice.why)),
-            device::Engine::Packet => packet(choice.why),
+            device::ChosenEngine::Xdp(_) => (Engine::Xdp, Some(choice.why)),
+            device::ChosenEngine::Packet => packet(choice.why),
         }
     }
 
@@ -289,7 +293,7 @@ impl CaptureBuilder {
                 Ok(Opened {
                     rings: opened.rings,
                     tx: opened.tx,
-                    refills: opened.refills,
+                    fill_rings: opened.fill_rings,
                     counters_at_start: opened.counters_at_start,
                     attachment: Attachment::Xdp(Box::new(opened.attachment)),
                     unplaced: None,
@@ -320,7 +324,7 @@ impl CaptureBuilder {
                 Ok(Opened {
                     rings: opened.rings,
                     tx: Vec::new(),
-                    refills: Vec::new(),
+                    fill_rings: Vec::new(),
                     counters_at_start: target.counters(),
                     attachment: Attachment::Packet(Box::new(opened.attachment)),
                     unplaced: opened.unplaced,

@@ -18,11 +18,11 @@ use rustix::time::Timespec;
 
 use crate::capture::Shared;
 use crate::capture::affinity::{Placement, bind_thread};
-use crate::chunk::Chunk;
 use crate::error::CaptureError;
 use crate::group::Asked;
 use crate::ledger::Mode;
 use crate::ring::Ring;
+use crate::umem::chunk::Chunk;
 
 /// The shortest sleep, which the kernel's timer slack doubles.
 pub(crate) const SHORTEST_SLEEP: Duration = Duration::from_micros(50);

@@ -64,7 +64,7 @@ impl fmt::Display for Rung {
 
 /// An engine that captures from interfaces.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Engine {
+pub enum ChosenEngine {
     /// AF_XDP, on the rung that is to be expected; `None` where the kernel (before 6.3) does not say what the
     /// driver can do, and only an attempt will tell.
     Xdp(Option<Rung>),
@@ -72,7 +72,7 @@ pub enum Engine {
     Packet,
 }
 
-impl fmt::Display for Engine {
+impl fmt::Display for ChosenEngine {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Xdp(Some(rung)) => write!(f, "xdp ({rung})"),
@@ -87,7 +87,7 @@ impl fmt::Display for Engine {
 #[non_exhaustive]
 pub struct Choice {
     /// The engine.
-    pub engine: Engine,
+    pub engine: ChosenEngine,
     /// The reason, as words that may stand after the engine and a colon.
     pub why: String,
 }
@@ -111,11 +111,11 @@ impl Device {
     /// The engine that `--engine auto` takes for this interface.
     pub fn choose_engine(&self) -> Choice {
         if let Some(reason) = self.carries_host_traffic() {
-            return Choice { engine: Engine::Packet, why: reason.to_string() };
+            return Choice { engine: ChosenEngine::Packet, why: reason.to_string() };
         }
         if !self.is_ethernet() {
             let why = format!("its link layer (type {}) is not Ethernet", self.link_type);
-            return Choice { engine: Engine::Packet, why };
+            return Choice { engine: ChosenEngine::Packet, why };
         }
         let rung = self.xdp.map(|support| support.expected_rung());
         let driver = self.driver.as_deref().unwrap_or("its driver");
@@ -125,6 +125,9 @@ impl Device {
             Some(Rung::Generic) => format!("{driver} has no native XDP"),
             None => format!("this kernel does not tell what {driver} can do"),
         };
-        Choice { engine: Engine::Xdp(rung), why: format!("it carries none of the host's traffic; {ability}") }
+        Choice {
+            engine: ChosenEngine::Xdp(rung),
+            why: format!("it carries none of the host's traffic; {ability}"),
+        }
     }
 }

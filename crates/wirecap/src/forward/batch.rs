@@ -1,6 +1,6 @@
 //! Packets on their way to a tx queue, as many as are handed over at once.
 
-use crate::umem::pool::Descriptor;
+use crate::sys::xdp::Descriptor;
 
 /// Packets for one tx queue, in their order.
 #[derive(Debug, Default)]

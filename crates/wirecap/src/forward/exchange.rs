@@ -1,4 +1,4 @@
-//! All ports of a capture that forwards, and the way home from them.
+//! All ports of a capture that forwards, and the way back from them.
 
 use std::ops::RangeInclusive;
 use std::sync::Arc;
@@ -7,13 +7,13 @@ use crate::forward::Sequence;
 use crate::forward::outlet::Outlet;
 use crate::ledger::{PortAccount, PortLedger};
 use crate::sync::{AtomicU64, Ordering};
-use crate::umem::owners::Homes;
+use crate::umem::owners::Owners;
 
 /// All ports of a capture.
 #[derive(Debug)]
 pub(crate) struct Exchange {
     /// Where cells belong; `None` if all packets are copied.
-    pub(super) homes: Option<Arc<Homes>>,
+    pub(super) owners: Option<Arc<Owners>>,
     pub(super) ports: Vec<PortShared>,
     /// What keeps rings in order, if anything does.
     orders: Vec<Arc<Sequence>>,
@@ -69,12 +69,12 @@ impl PortShared {
 
 impl Exchange {
     pub(crate) fn new(
-        homes: Option<Arc<Homes>>,
+        owners: Option<Arc<Owners>>,
         ports: Vec<PortShared>,
         orders: Vec<Arc<Sequence>>,
         batch_packets: usize,
     ) -> Self {
-        Self { homes, ports, orders, batch_packets }
+        Self { owners, ports, orders, batch_packets }
     }
 
     /// The interfaces of the ports.
@@ -86,15 +86,15 @@ impl Exchange {
         self.ports.iter().flat_map(|port| &port.outlets)
     }
 
-    /// The ways home of the cells.
+    /// The owners of the cells.
     #[cfg(all(test, not(loom)))]
-    pub(crate) fn homes(&self) -> &Arc<Homes> {
-        self.homes.as_ref().expect("there are cells")
+    pub(crate) fn owners(&self) -> &Arc<Owners> {
+        self.owners.as_ref().expect("there are cells")
     }
 
-    /// How many cells for new packets are home.
+    /// How many cells for new packets are free.
     pub(crate) fn new_cells(&self) -> usize {
-        self.homes.as_ref().map_or(0, |homes| homes.new_cells())
+        self.owners.as_ref().map_or(0, |owners| owners.new_cells())
     }
 
     /// Cells of packets that wait for earlier chunks.

@@ -2,7 +2,6 @@
 
 #![allow(unsafe_code)]
 
-mod drain;
 mod resize;
 
 use std::cell::Cell;
@@ -11,20 +10,75 @@ use std::ptr::NonNull;
 use std::slice;
 use std::sync::Arc;
 
-use crate::chunk::{GONE, Home, Origin, RingIdentity, RingName, Stamps};
-use crate::forward::Sequence;
+use crate::names::RingName;
 use crate::sys::memory::Memory;
+use crate::sys::xdp::CONTINUED;
+use crate::sys::xdp::Descriptor;
 use crate::time::Timestamp;
-use crate::umem::fragments::CONTINUED;
-use crate::umem::owners::Homes;
-use crate::umem::pool::Descriptor;
+use crate::umem::chunk::records::Stamps;
+use crate::umem::chunk::{CellOwner, Chunk, Drained, GONE, Order, Origin, RingIdentity};
+use crate::umem::owners::Owners;
 use crate::umem::recycle::CellList;
 
-pub use drain::Drain;
 pub use resize::NoRoom;
 
 /// Bytes in front of and behind a packet that is kept as a copy.
 const COPY_ROOM: usize = 256;
+
+impl Chunk {
+    /// Takes the packets out, in ring order, to be changed and sent by a [`Port`](crate::Port). Those that are
+    /// dropped instead are recycled when the chunk is. The chunk itself is empty from now on.
+    pub fn drain(&mut self) -> Drain<'_> {
+        let packets = self.len();
+        let Drained { cells, fragmented, origin } = self.take_cells();
+        let cell_bytes = origin.owner.cell_bytes().map(u64::from);
+        Drain { cells: Cell::from_mut(cells).as_slice_of_cells(), packets, fragmented, origin, cell_bytes }
+    }
+}
+
+/// The packets of a chunk, to be sent or dropped one by one; from [`Chunk::drain`]. What is not
+/// asked for is recycled with the chunk.
+#[derive(Debug)]
+pub struct Drain<'a> {
+    cells: &'a [Cell<Descriptor>],
+    packets: usize,
+    fragmented: bool,
+    origin: &'a Origin,
+    cell_bytes: Option<u64>,
+}
+
+impl<'a> Drain<'a> {
+    /// The cells of what is left, if each is a packet by itself and may come back by itself, and where they come from.
+    pub(super) fn plain(&self) -> Option<(&'a [Cell<Descriptor>], &'a Origin)> {
+        (!self.fragmented && self.cell_bytes.is_some()).then_some((self.cells, self.origin))
+    }
+}
+
+impl<'a> Iterator for Drain<'a> {
+    type Item = OutPacket<'a>;
+
+    #[inline]
+    fn next(&mut self) -> Option<OutPacket<'a>> {
+        if self.cells.is_empty() {
+            return None;
+        }
+        let more = if self.fragmented {
+            self.cells.iter().take_while(|cell| cell.get().is_continued()).count()
+        } else {
+            0
+        };
+        let (cells, rest) = self.cells.split_at(more + 1);
+        self.cells = rest;
+        self.packets -= 1;
+        Some(OutPacket::lent(cells, self.origin, self.cell_bytes, self.fragmented))
+    }
+
+    fn size_hint(&self) -> (usize, Option<usize>) {
+        (self.packets, Some(self.packets))
+    }
+}
+
+impl ExactSizeIterator for Drain<'_> {}
 
 /// A packet that was taken out of its chunk and owns its cells: it can be changed, and sent by a
 /// [`Port`](crate::Port). Dropped unsent, its cells are recycled with the chunk.
@@ -67,13 +121,13 @@ enum Cells<'a> {
 /// A cell for a new packet.
 struct NewCell {
     cell: Cell<Descriptor>,
-    homes: Arc<Homes>,
+    owners: Arc<Owners>,
 }
 
 impl Drop for NewCell {
     fn drop(&mut self) {
         if self.cell.get().address != GONE {
-            self.homes.give_back(&[self.cell.get()]);
+            self.owners.give_back(&[self.cell.get()]);
         }
     }
 }
@@ -81,17 +135,21 @@ impl Drop for NewCell {
 /// The cells of a packet that outlives its chunk.
 struct Kept {
     cells: Box<[Cell<Descriptor>]>,
-    home: Arc<dyn Home>,
+    owner: Arc<dyn CellOwner>,
     ring: Arc<RingIdentity>,
-    /// What they come home in.
+    /// What they come back in.
     list: Option<Box<CellList>>,
 }
 
 impl Kept {
-    fn new(cells: impl Iterator<Item = Descriptor>, home: Arc<dyn Home>, ring: Arc<RingIdentity>) -> Self {
+    fn new(
+        cells: impl Iterator<Item = Descriptor>,
+        owner: Arc<dyn CellOwner>,
+        ring: Arc<RingIdentity>,
+    ) -> Self {
         let cells: Box<[_]> = cells.map(Cell::new).collect();
         let list = Some(CellList::with_capacity(cells.len()));
-        Self { cells, home, ring, list }
+        Self { cells, owner, ring, list }
     }
 }
 
@@ -100,7 +158,7 @@ impl Drop for Kept {
         let Some(mut list) = self.list.take() else { return };
         list.cells.extend(self.cells.iter().map(Cell::get).filter(|cell| cell.address != GONE));
         if !list.cells.is_empty() {
-            self.home.recycle(list);
+            self.owner.recycle(list);
         }
     }
 }
@@ -110,7 +168,7 @@ impl Drop for Kept {
 struct Copied(Memory);
 
 // SAFETY: the memory lives as long as the value, and one packet has it.
-unsafe impl Home for Copied {
+unsafe impl CellOwner for Copied {
     fn base(&self) -> NonNull<u8> {
         self.0.base()
     }
@@ -154,9 +212,9 @@ impl<'a> OutPacket<'a> {
     }
 
     /// A new packet in the cell at `address`, of which the last bytes from `address` on are its own.
-    pub(super) fn new(cell: Descriptor, homes: Arc<Homes>) -> OutPacket<'static> {
-        let base = homes.pool().memory().base();
-        let bytes = u64::from(homes.pool().geometry().cell_bytes);
+    pub(super) fn new(cell: Descriptor, owners: Arc<Owners>) -> OutPacket<'static> {
+        let base = owners.pool().memory().base();
+        let bytes = u64::from(owners.pool().geometry().cell_bytes);
         let lowest = cell.address & !(bytes - 1);
         let captured = Captured {
             address: cell.address,
@@ -165,7 +223,7 @@ impl<'a> OutPacket<'a> {
             cut_short: false,
             time: Some(None),
         };
-        let cells = Cells::New(NewCell { cell: Cell::new(cell), homes });
+        let cells = Cells::New(NewCell { cell: Cell::new(cell), owners });
         OutPacket { cells, base, lowest, highest: lowest + bytes, captured }
     }
 
@@ -195,7 +253,7 @@ impl<'a> OutPacket<'a> {
     }
 
     /// What keeps it in the order of its ring, and the number of its chunk.
-    pub(super) fn order(&self) -> Option<(&Arc<Sequence>, u64)> {
+    pub(super) fn order(&self) -> Option<(&Arc<dyn Order>, u64)> {
         match &self.cells {
             Cells::Lent { origin, .. } => Some((origin.ring.order.get()?, origin.sequence)),
             Cells::New(_) | Cells::Kept(_) => None,
@@ -295,11 +353,11 @@ impl<'a> OutPacket<'a> {
     pub fn detach(self) -> DetachedPacket {
         let Cells::Lent { cells, origin } = self.cells else { return DetachedPacket(self.into_static()) };
         let ring = Arc::clone(&origin.ring);
-        if origin.home.cell_bytes().is_none() {
+        if origin.owner.cell_bytes().is_none() {
             return DetachedPacket(self.copied(ring));
         }
         let given = cells.iter().map(|cell| cell.replace(Descriptor { address: GONE, ..cell.get() }));
-        let kept = Kept::new(given, Arc::clone(&origin.home), ring);
+        let kept = Kept::new(given, Arc::clone(&origin.owner), ring);
         let Self { base, lowest, highest, captured, .. } = self;
         DetachedPacket(OutPacket { cells: Cells::Kept(Box::new(kept)), base, lowest, highest, captured })
     }
@@ -362,7 +420,7 @@ impl fmt::Debug for OutPacket<'_> {
 #[derive(Debug)]
 pub struct DetachedPacket(OutPacket<'static>);
 
-// SAFETY: the packet borrows from no chunk: its cells are its own, their memory and their home are not tied to a
+// SAFETY: the packet borrows from no chunk: its cells are its own, their memory and their owner are not tied to a
 // thread.
 unsafe impl Send for DetachedPacket {}
 

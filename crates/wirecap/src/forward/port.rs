@@ -10,9 +10,10 @@ use crate::forward::{Drain, Exchange, OutPacket, PortShared, Sequence};
 use crate::ledger::PortAccount;
 use crate::steer::flow::flow_hash;
 use crate::sync::{AtomicU64, Ordering};
-use crate::umem::fragments::CONTINUED;
-use crate::umem::owners::Homes;
-use crate::umem::pool::Descriptor;
+use crate::sys::xdp::CONTINUED;
+use crate::sys::xdp::Descriptor;
+use crate::umem::chunk::Order;
+use crate::umem::owners::Owners;
 
 /// Bytes of the shortest frame: an Ethernet header.
 pub(crate) const SHORTEST_FRAME: usize = 14;
@@ -67,8 +68,8 @@ impl Port {
         let lanes = exchange.ports[index].outlets.iter().map(|_| Batch::with_capacity(room)).collect();
         let queue = TxQueue::default();
         let new_cells = Vec::with_capacity(NEW_CELLS_AT_ONCE);
-        let homes = exchange.homes.as_ref().filter(|_| !copies);
-        let memory = homes.map(|homes| homes.pool().memory().base().addr().get());
+        let owners = exchange.owners.as_ref().filter(|_| !copies);
+        let memory = owners.map(|owners| owners.pool().memory().base().addr().get());
         Self { exchange, index, queue, memory, lanes, waiting: 0, new_cells, held: None }
     }
 
@@ -174,12 +175,14 @@ impl Port {
     }
 
     /// Sees to it that all that waits is of this chunk.
-    fn hold(&mut self, order: &Arc<Sequence>, sequence: u64) {
-        let is_held = |(held, number): &(Arc<Sequence>, u64)| Arc::ptr_eq(held, order) && *number == sequence;
+    fn hold(&mut self, order: &Arc<dyn Order>, sequence: u64) {
+        let is_same = |held: &Arc<Sequence>| Arc::as_ptr(held).addr() == Arc::as_ptr(order).addr();
+        let is_held = |(held, number): &(Arc<Sequence>, u64)| is_same(held) && *number == sequence;
         if !self.held.as_ref().is_some_and(is_held) {
             self.flush();
+            let order = Sequence::of(order);
             order.hold(sequence);
-            self.held = Some((Arc::clone(order), sequence));
+            self.held = Some((order, sequence));
         }
     }
 
@@ -201,18 +204,18 @@ impl Port {
 
     /// Copies a packet of `len` bytes into free cells; `false` if there are not enough.
     fn copy_into_cells(&mut self, packet: &OutPacket<'_>, len: usize, lane: usize) -> bool {
-        let Some(homes) = self.exchange.homes.clone() else { return false };
-        let room = homes.longest_new();
+        let Some(owners) = self.exchange.owners.clone() else { return false };
+        let room = owners.longest_new();
         let cells = len.div_ceil(room);
-        if !self.stock_up(&homes, cells) {
+        if !self.stock_up(&owners, cells) {
             return false;
         }
         let mut bytes = packet.fragments().flatten();
         let taken = self.new_cells.drain(self.new_cells.len() - cells..);
         for (index, address) in taken.enumerate() {
             let mut part = OutPacket::new(
-                homes.new_cell(address, room.min(len - index * room) as u32),
-                Arc::clone(&homes),
+                owners.new_cell(address, room.min(len - index * room) as u32),
+                Arc::clone(&owners),
             );
             part.data_mut().iter_mut().zip(&mut bytes).for_each(|(place, byte)| *place = *byte);
             part.give_away(&mut self.lanes[lane].cells);
@@ -225,15 +228,15 @@ impl Port {
     }
 
     /// Whether there are so many free cells for new packets, once more were taken.
-    fn stock_up(&mut self, homes: &Homes, cells: usize) -> bool {
+    fn stock_up(&mut self, owners: &Owners, cells: usize) -> bool {
         if self.new_cells.len() < cells {
             let wanted = cells.max(NEW_CELLS_AT_ONCE) - self.new_cells.len();
-            homes.take_new(wanted, &mut self.new_cells);
+            owners.take_new(wanted, &mut self.new_cells);
         }
         if self.new_cells.len() < cells {
             // Some may have been sent meanwhile.
             self.exchange.collect();
-            homes.take_new(cells - self.new_cells.len(), &mut self.new_cells);
+            owners.take_new(cells - self.new_cells.len(), &mut self.new_cells);
         }
         self.new_cells.len() >= cells
     }
@@ -242,18 +245,18 @@ impl Port {
     /// their way ([`CaptureBuilder::new_packets`](crate::CaptureBuilder::new_packets)), and if no cell holds as many
     /// bytes ([`longest_new_packet`](Self::longest_new_packet)).
     pub fn build(&mut self, len: usize) -> Option<OutPacket<'static>> {
-        let homes = self.exchange.homes.clone()?;
-        if len > homes.longest_new() || !self.stock_up(&homes, 1) {
+        let owners = self.exchange.owners.clone()?;
+        if len > owners.longest_new() || !self.stock_up(&owners, 1) {
             return None;
         }
         self.new_cells
             .pop()
-            .map(|address| OutPacket::new(homes.new_cell(address, len as u32), Arc::clone(&homes)))
+            .map(|address| OutPacket::new(owners.new_cell(address, len as u32), Arc::clone(&owners)))
     }
 
     /// Bytes of the longest packet that can be built.
     pub fn longest_new_packet(&self) -> usize {
-        self.exchange.homes.as_ref().map_or(0, |homes| homes.longest_new()).min(*self.shared().lens.end())
+        self.exchange.owners.as_ref().map_or(0, |owners| owners.longest_new()).min(*self.shared().lens.end())
     }
 
     /// Hands what waits to the kernel and has it sent, as far as the device takes it. Also takes back the cells of what
@@ -296,8 +299,8 @@ impl Port {
 impl Drop for Port {
     fn drop(&mut self) {
         self.flush();
-        if let Some(homes) = &self.exchange.homes {
-            homes.put_new(&mut self.new_cells);
+        if let Some(owners) = &self.exchange.owners {
+            owners.put_new(&mut self.new_cells);
         }
     }
 }

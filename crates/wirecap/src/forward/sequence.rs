@@ -4,6 +4,7 @@
 //! them handed over. Whoever is done with the chunk that others wait for hands over what waited. The wait is bounded:
 //! a chunk that takes too long is given up, and what is sent of it after all counts as late.
 
+use std::any::Any;
 use std::collections::VecDeque;
 use std::mem;
 use std::sync::Arc;
@@ -12,6 +13,7 @@ use std::time::{Duration, Instant};
 use crate::forward::batch::Batch;
 use crate::forward::outlet::Outlet;
 use crate::sync::{AtomicBool, Mutex, Ordering, lock, try_lock};
+use crate::umem::chunk::Order;
 
 /// What keeps one ring's packets in order.
 #[derive(Debug)]
@@ -57,6 +59,12 @@ impl Sequence {
         Self { longest_wait, window, blocked, state }
     }
 
+    /// What keeps a ring in order, as the ring has it: nothing else ever does.
+    pub(crate) fn of(order: &Arc<dyn Order>) -> Arc<Self> {
+        let order: Arc<dyn Any + Send + Sync> = Arc::clone(order) as _;
+        order.downcast().expect("rings are kept in order by sequences")
+    }
+
     /// Says that there are packets of chunk `sequence`, to be handed over by [`submit`](Self::submit), before
     /// [`finish`](Self::finish) is called once more.
     pub(crate) fn hold(&self, sequence: u64) {
@@ -75,17 +83,6 @@ impl Sequence {
             state.park(sequence, outlet, batch);
             self.give_up_overdue(&mut state);
         }
-        self.note(&state);
-    }
-
-    /// Says that the chunk was dropped, or that all that was held of it was handed over.
-    pub(crate) fn finish(&self, sequence: u64) {
-        let mut state = lock(&self.state);
-        if let Some(slot) = state.slot(sequence) {
-            slot.holders -= 1;
-        }
-        state.advance();
-        self.give_up_overdue(&mut state);
         self.note(&state);
     }
 
@@ -128,6 +125,19 @@ impl Sequence {
 
     fn note(&self, state: &State) {
         self.blocked.store(state.parked > 0, Ordering::Relaxed);
+    }
+}
+
+impl Order for Sequence {
+    /// Says that the chunk was dropped, or that all that was held of it was handed over.
+    fn finish(&self, sequence: u64) {
+        let mut state = lock(&self.state);
+        if let Some(slot) = state.slot(sequence) {
+            slot.holders -= 1;
+        }
+        state.advance();
+        self.give_up_overdue(&mut state);
+        self.note(&state);
     }
 }
 

@@ -13,12 +13,13 @@ use std::slice;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering, fence};
 
-use crate::chunk::{Chunk, Home, RingIdentity, Stamps};
 use crate::packet::frame::{self, BadFrame, Frame};
 use crate::sieve::{Sieve, Sifted};
 use crate::sys::memory::{Mapping, prefetch};
 use crate::sys::packet::BlockShape;
-use crate::umem::pool::Descriptor;
+use crate::sys::xdp::Descriptor;
+use crate::umem::chunk::records::{Stamps, packet_type};
+use crate::umem::chunk::{CellOwner, Chunk, RingIdentity};
 use crate::umem::recycle::{CellList, Spare};
 
 /// Places in a block, whose description has `struct tpacket_hdr_v1` after two words of its own.
@@ -258,9 +259,9 @@ impl Blocks {
 }
 
 // SAFETY: the mapping lives as long as the value, and is exchanged only for one with the same packets.
-// `Taken::into_chunk` is the only one to make chunks with this home: every packet was checked, and the
+// `Taken::into_chunk` is the only one to make chunks with this owner: every packet was checked, and the
 // block is held for the chunk until `recycle`.
-unsafe impl Home for Blocks {
+unsafe impl CellOwner for Blocks {
     fn base(&self) -> NonNull<u8> {
         self.mapping.base()
     }
@@ -401,12 +402,12 @@ impl Taken<'_> {
             return None;
         }
         self.list.wire_bytes = self.bytes;
-        let home = Arc::clone(&self.block.blocks);
-        home.hold(self.block.index);
+        let owner = Arc::clone(&self.block.blocks);
+        owner.hold(self.block.index);
         let stamps = Stamps::Header { told: labels.timestamps, by_queue: labels.by_queue };
         // SAFETY: `frame::read` checked each packet, which has its header as far in front of it as its
         // descriptor says; the block was just held for the chunk.
-        Some(unsafe { Chunk::new(self.list, home, ring, stamps, sequence, offloaded) })
+        Some(unsafe { Chunk::new(self.list, owner, ring, stamps, sequence, offloaded) })
     }
 }
 
@@ -422,12 +423,12 @@ fn fetch_ahead(base: NonNull<u8>, next: usize, distance: usize) {
 }
 
 /// Whether the sieve wants a packet that was [read](frame::read) behind `base`, and is ours.
-fn is_wanted(base: NonNull<u8>, frame: &Frame, sieve: &mut Sieve) -> bool {
-    let Descriptor { address, len, .. } = frame.descriptor;
+pub(super) fn is_wanted(base: NonNull<u8>, frame: &Frame, sieve: &mut Sieve) -> bool {
+    let Descriptor { address, len, options: mac } = frame.descriptor;
     // SAFETY: `frame::read` found that the packet and its header lie in the block.
     let (data, packet_type) = unsafe {
         let start = base.add(address as usize);
-        (slice::from_raw_parts(start.as_ptr(), len as usize), frame::packet_type(base, frame))
+        (slice::from_raw_parts(start.as_ptr(), len as usize), packet_type(start.sub(mac as usize), mac))
     };
     sieve.wants(1, &Sifted { data, wire_len: frame.wire_len, tagged: frame.tagged, packet_type })
 }
@@ -440,7 +441,7 @@ mod tests {
     use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
 
     use super::*;
-    use crate::chunk::RingName;
+    use crate::names::RingName;
 
     const SHAPE: BlockShape = BlockShape { block_bytes: 4096, blocks: 4 };
     const LABELS: Labels = Labels { timestamps: true, by_queue: false };

@@ -68,7 +68,7 @@ impl Filtering {
             Unsure::Tagged(filter) => Check::Tagged(user(filter)),
             Unsure::Everything(filter) => Check::Everything(user(filter)),
         };
-        let program = form.program.into_iter().map(sock_filter::from).collect();
+        let program = form.program.into_iter().map(socket_insn).collect();
         Self { program, check, filters: true, in_user_space: None }
     }
 
@@ -126,8 +126,7 @@ fn is_refusal(error: &io::Error) -> bool {
     matches!(error.raw_os_error(), Some(libc::EINVAL | libc::ENOMEM))
 }
 
-impl From<ClassicInsn> for sock_filter {
-    fn from(ClassicInsn { code, jt, jf, k }: ClassicInsn) -> Self {
-        Self { code, jt, jf, k }
-    }
+/// An instruction as the kernel's headers declare it.
+pub(crate) fn socket_insn(ClassicInsn { code, jt, jf, k }: ClassicInsn) -> sock_filter {
+    sock_filter { code, jt, jf, k }
 }

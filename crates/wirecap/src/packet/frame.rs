@@ -3,18 +3,13 @@
 #![allow(unsafe_code)]
 
 use std::fmt;
-use std::mem::offset_of;
 use std::ops::Range;
 use std::ptr::NonNull;
 
 use libc::tpacket3_hdr;
 
-use crate::filter::{PacketType, VlanTag};
-use crate::time::Timestamp;
-use crate::umem::pool::Descriptor;
-
-const HEADER_BYTES: usize = size_of::<tpacket3_hdr>();
-const _: () = assert!(HEADER_BYTES == 48);
+use crate::sys::xdp::Descriptor;
+use crate::umem::chunk::records::{HEADER_BYTES, TAG_PUT_BACK};
 
 /// Bytes of a VLAN tag.
 const TAG_BYTES: usize = 4;
@@ -22,13 +17,6 @@ const TAG_BYTES: usize = 4;
 const ADDRESS_BYTES: usize = 12;
 /// What a tag begins with unless the kernel says otherwise.
 const TPID_8021Q: u16 = 0x8100;
-
-/// What we write among the kernel's status bits when a tag was put back; the kernel uses no such bit.
-const TAG_PUT_BACK: u32 = 1 << 24;
-
-/// Where the kernel's `struct sockaddr_ll` stands, counted from the header, and in it the packet's type.
-const ADDRESS_OFFSET: usize = HEADER_BYTES;
-const TYPE_OFFSET: usize = ADDRESS_OFFSET + offset_of!(libc::sockaddr_ll, sll_pkttype);
 
 /// A packet's header that leads nowhere.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -146,101 +134,11 @@ unsafe fn put_tag_back(place: NonNull<u8>) -> tpacket3_hdr {
     header
 }
 
-/// The length on the wire of the packet whose header stands at `header`.
-///
-/// # Safety
-///
-/// There must be a header that nobody writes to.
-#[inline]
-pub(crate) unsafe fn wire_len(header: NonNull<u8>) -> u32 {
-    let header = header.cast::<tpacket3_hdr>().as_ptr();
-    // SAFETY: the caller's promise.
-    unsafe { (&raw const (*header).tp_len).read_unaligned() }
-}
-
-/// For whom the packet is that lies in `frame`, counted from `base`: the kernel says so in the link-layer address
-/// behind the header. `None` where there is no room for one.
-///
-/// # Safety
-///
-/// The frame must have been [`read`] there, and nobody may write to it.
-pub(crate) unsafe fn packet_type(base: NonNull<u8>, frame: &Frame) -> Option<PacketType> {
-    const PLACE: usize = HEADER_BYTES + offset_of!(libc::sockaddr_ll, sll_pkttype);
-    let Descriptor { address, options: mac, .. } = frame.descriptor;
-    if (mac as usize) <= PLACE {
-        return None;
-    }
-    // SAFETY: the header stands `mac` bytes in front of the packet, and the place lies between the two.
-    let packet_type = unsafe { base.add(address as usize - mac as usize + PLACE).read() };
-    Some(match packet_type {
-        libc::PACKET_BROADCAST => PacketType::Broadcast,
-        libc::PACKET_MULTICAST => PacketType::Multicast,
-        libc::PACKET_OTHERHOST => PacketType::OtherHost,
-        libc::PACKET_OUTGOING => PacketType::Outgoing,
-        _ => PacketType::Host,
-    })
-}
-
-/// When the packet arrived whose header stands at `header`.
-///
-/// # Safety
-///
-/// As for [`wire_len`].
-#[inline]
-pub(crate) unsafe fn timestamp(header: NonNull<u8>) -> Timestamp {
-    // SAFETY: the caller's promise.
-    let (seconds, nanos) = unsafe { seconds_and_nanos(header) };
-    Timestamp::from_unix_nanos(seconds * 1_000_000_000 + u64::from(nanos))
-}
-
-/// When the packet arrived whose header stands at `header`, as the kernel has it.
-///
-/// # Safety
-///
-/// As for [`wire_len`].
-#[inline]
-pub(crate) unsafe fn seconds_and_nanos(header: NonNull<u8>) -> (u64, u32) {
-    let header = header.cast::<tpacket3_hdr>().as_ptr();
-    // SAFETY: the caller's promise.
-    unsafe {
-        let seconds = (&raw const (*header).tp_sec).read_unaligned();
-        (seconds.into(), (&raw const (*header).tp_nsec).read_unaligned())
-    }
-}
-
-/// The tag that the kernel had taken out of the packet, and which was put back.
-///
-/// # Safety
-///
-/// As for [`wire_len`].
-pub(crate) unsafe fn tag_put_back(header: NonNull<u8>) -> Option<VlanTag> {
-    // SAFETY: the caller's promise; the struct is made of integers.
-    let header = unsafe { header.cast::<tpacket3_hdr>().read_unaligned() };
-    let tag = VlanTag { tpid: header.hv1.tp_vlan_tpid, tci: header.hv1.tp_vlan_tci as u16 };
-    (header.tp_status & TAG_PUT_BACK != 0).then_some(tag)
-}
-
-/// For whom a packet is that begins `mac` bytes behind its header.
-///
-/// # Safety
-///
-/// As for [`wire_len`], and what lies between header and packet must be readable.
-pub(crate) unsafe fn packet_type_of(header: NonNull<u8>, mac: u32) -> Option<PacketType> {
-    let offset = if (mac as usize) < TYPE_OFFSET + TAG_BYTES { return None } else { TYPE_OFFSET };
-    // SAFETY: the place lies between the header and the packet.
-    match unsafe { header.add(offset).read() } {
-        libc::PACKET_HOST => Some(PacketType::Host),
-        libc::PACKET_BROADCAST => Some(PacketType::Broadcast),
-        libc::PACKET_MULTICAST => Some(PacketType::Multicast),
-        libc::PACKET_OTHERHOST => Some(PacketType::OtherHost),
-        libc::PACKET_OUTGOING => Some(PacketType::Outgoing),
-        _ => None,
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::time::Timestamp;
+    use crate::umem::chunk::records::{timestamp, wire_len};
 
     /// A packet of `len` bytes behind its header, `mac` bytes from it.
     fn packet(mac: u16, len: u32, tag: Option<(u16, u32)>) -> Vec<u8> {

@@ -7,17 +7,16 @@
 
 use std::mem::offset_of;
 use std::ptr::NonNull;
-use std::slice;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
-use crate::chunk::{Chunk, Home, RingIdentity, Stamps};
-use crate::packet::blocks::Labels;
+use crate::packet::blocks::{Labels, is_wanted};
 use crate::packet::frame::{self, Frame};
-use crate::sieve::{Sieve, Sifted};
+use crate::sieve::Sieve;
 use crate::sys::memory::Mapping;
 use crate::sys::packet::FrameShape;
-use crate::umem::pool::Descriptor;
+use crate::umem::chunk::records::Stamps;
+use crate::umem::chunk::{CellOwner, Chunk, RingIdentity};
 use crate::umem::recycle::{CellList, Spare};
 
 /// The status of a frame that was taken and not returned: neither the kernel's (0) nor filled.
@@ -109,7 +108,9 @@ impl Frames {
             let room = start..start + self.shape.frame_bytes as usize;
             // SAFETY: the frame is mapped, and ours.
             match unsafe { frame::read(self.mapping.base(), &room, start) } {
-                Ok(frame) if idle || self.is_wanted(&frame, sieve) => gathered.add(&frame, longest),
+                Ok(frame) if idle || is_wanted(self.mapping.base(), &frame, sieve) => {
+                    gathered.add(&frame, longest)
+                }
                 Ok(_) => self.give_back(number),
                 Err(_) => {
                     gathered.bad += 1;
@@ -166,23 +167,11 @@ impl Frames {
         }
         self.status(number).store(HELD, Ordering::Relaxed);
     }
-
-    /// Whether the sieve wants a packet that was just read, and is ours.
-    fn is_wanted(&self, frame: &Frame, sieve: &mut Sieve) -> bool {
-        let Descriptor { address, len, .. } = frame.descriptor;
-        let base = self.mapping.base();
-        // SAFETY: `frame::read` found that the packet and its header lie in the frame.
-        let (data, packet_type) = unsafe {
-            let start = base.add(address as usize);
-            (slice::from_raw_parts(start.as_ptr(), len as usize), frame::packet_type(base, frame))
-        };
-        sieve.wants(1, &Sifted { data, wire_len: frame.wire_len, tagged: frame.tagged, packet_type })
-    }
 }
 
-// SAFETY: the mapping lives as long as the value. `Gathered::into_chunk` is the only one to make chunks with this home:
+// SAFETY: the mapping lives as long as the value. `Gathered::into_chunk` is the only one to make chunks with this owner:
 // every packet was checked, and its frame is the chunk's until `recycle`.
-unsafe impl Home for Frames {
+unsafe impl CellOwner for Frames {
     fn base(&self) -> NonNull<u8> {
         self.mapping.base()
     }
@@ -231,7 +220,7 @@ mod tests {
     use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
 
     use super::*;
-    use crate::chunk::RingName;
+    use crate::names::RingName;
 
     const LABELS: Labels = Labels { timestamps: true, by_queue: false };
 

@@ -7,16 +7,16 @@ use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard};
 
 use rustix::net::netdevice;
 
-use crate::chunk::{Chunk, RingIdentity};
 use crate::error::CaptureError;
-use crate::ledger::{Account, Drops};
+use crate::ledger::{Account, Drops, Tally};
 use crate::packet::blocks::{BadBlock, Blocks, Labels, OpenBlock};
 use crate::packet::frames::Frames;
 use crate::packet::steering::{self, Selection};
-use crate::ring::{Ring, Tally};
+use crate::ring::Ring;
 use crate::sieve::{Check, Sieve, UserFilter};
 use crate::sync::{Mutex, lock, try_lock};
 use crate::sys::packet::{PacketSocket, SocketFilter};
+use crate::umem::chunk::{Chunk, RingIdentity};
 use crate::umem::pool::Geometry;
 
 /// What is the same for all rings of an interface.

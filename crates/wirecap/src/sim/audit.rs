@@ -3,9 +3,9 @@
 use std::fmt;
 use std::time::Duration;
 
-use crate::chunk::Chunk;
 use crate::ledger::{Ledger, Mode, PortAccount};
 use crate::sim::{SimCapture, SimSettings, Violation};
+use crate::umem::chunk::Chunk;
 use crate::umem::supply::Supply;
 
 /// A promise of the engine's that was found broken.

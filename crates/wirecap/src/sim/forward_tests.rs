@@ -247,7 +247,7 @@ impl Schedule {
     /// mode in the order of the ring.
     fn check_sent(&mut self) {
         for ring in 0..self.settings.rings {
-            let base = self.capture.rings[ring].refill().pool().memory().base().addr().get();
+            let base = self.capture.rings[ring].fill_ring().pool().memory().base().addr().get();
             for packet in self.capture.transmitter(ring).take_sent() {
                 let place = |(address, bytes): (u64, Vec<u8>)| (base + address as usize, bytes);
                 let cells: Vec<_> = packet.cells.into_iter().map(place).collect();
@@ -278,12 +278,12 @@ impl Schedule {
             let (kernel, transmitter) = (self.capture.kernel(ring), self.capture.transmitter(ring));
             assert_eq!((kernel.violations(), transmitter.violations()), (vec![], vec![]));
             sum += kernel.free_cells() + self.capture.cells_waiting(ring);
-            sum += self.capture.rings[ring].refill().queued_cells() + self.capture.idle_cells(ring);
+            sum += self.capture.rings[ring].fill_ring().queued_cells() + self.capture.idle_cells(ring);
         }
         assert_eq!(sum, self.capture.cells());
     }
 
-    /// All comes home, and the books balance.
+    /// All comes back, and the books balance.
     fn finish(mut self) {
         let rings = 0..self.settings.rings;
         for ring in rings.clone() {
@@ -391,7 +391,7 @@ fn a_flush_sends_what_an_earlier_one_could_not() {
     assert_eq!((account.sent, account.waiting), (1, 0), "{account:?}");
 }
 
-/// With chunks of one cell the list that a kept packet comes home in is as large as a chunk's.
+/// With chunks of one cell the list that a kept packet comes back in is as large as a chunk's.
 #[test]
 fn packets_that_are_kept_leave_no_lists_behind() {
     let geometry = Geometry { chunk_cells: 1, chunks: 4, cell_bytes: 64 };
@@ -404,20 +404,20 @@ fn packets_that_are_kept_leave_no_lists_behind() {
         drop((chunk, kept));
     }
     assert_eq!(capture.kernel(0).free_cells(), 4);
-    let lists = capture.rings[0].refill().spare_lists();
+    let lists = capture.rings[0].fill_ring().spare_lists();
     assert!(lists <= 2 * geometry.chunks as usize, "{lists} lists");
 }
 
 /// The books of the test itself must be able to not balance.
 #[test]
-#[should_panic(expected = "comes home twice")]
+#[should_panic(expected = "comes back twice")]
 #[cfg_attr(not(debug_assertions), ignore = "only debug builds know where cells are")]
 fn an_engine_that_gives_a_cell_back_twice_is_caught() {
     let (capture, mut worker, mut port) = one_ring();
     receive(&capture, 1);
     pass_on(&mut worker, &mut port);
-    let homes = capture.exchange.as_ref().unwrap().homes();
-    homes.give_back(&[Descriptor::default()]);
+    let owners = capture.exchange.as_ref().unwrap().owners();
+    owners.give_back(&[Descriptor::default()]);
 }
 
 /// A kernel that shows late what it took, as those before 6.17, is called until it is done.
@@ -500,7 +500,7 @@ fn a_completion_of_a_cell_that_was_not_sent_closes_the_port_and_doubles_no_cell(
     assert_eq!(capture.kernel(0).free_cells(), 6, "the two that were sent are not back");
 }
 
-/// A kernel that moves its index where it cannot be gets no more cells, and those that are refused come home.
+/// A kernel that moves its index where it cannot be gets no more cells, and those that are refused come back.
 #[test]
 fn a_tx_ring_whose_index_cannot_be_is_trusted_no_more() {
     let (capture, mut worker, mut port) = one_ring();

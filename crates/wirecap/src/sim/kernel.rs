@@ -10,10 +10,11 @@ use std::sync::{Arc, PoisonError};
 use crate::kernel_ring::{Consumer, HeapRing, Producer};
 use crate::sim::{HEADROOM_BYTES, SimSettings};
 use crate::sync::{Mutex, lock};
+use crate::sys::xdp::CONTINUED;
+use crate::sys::xdp::Descriptor;
 use crate::time::Timestamp;
 use crate::umem::fill::{Kernel, KernelDrops};
-use crate::umem::fragments::CONTINUED;
-use crate::umem::pool::{Descriptor, Pool};
+use crate::umem::pool::Pool;
 
 /// What became of a packet that arrived.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -78,7 +79,7 @@ pub enum Violation {
 #[derive(Debug)]
 pub struct SimKernel {
     pool: Arc<Pool>,
-    places: Places,
+    states: CellStates,
     state: Mutex<State>,
 }
 
@@ -104,7 +105,7 @@ struct State {
 
 /// Where a cell is, as far as a kernel knows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Place {
+enum CellState {
     /// Not posted yet, or given to the application.
     Away,
     /// In the driver's hands.
@@ -117,29 +118,29 @@ enum Place {
 
 /// Where the cells of a pool are, as far as the kernels of all its rings know.
 #[derive(Debug, Clone)]
-pub(super) struct Places(Arc<std::sync::Mutex<Vec<Place>>>);
+pub(super) struct CellStates(Arc<std::sync::Mutex<Vec<CellState>>>);
 
-impl Places {
+impl CellStates {
     pub(super) fn new(pool: &Pool) -> Self {
-        let away = vec![Place::Away; pool.geometry().cells() as usize];
+        let away = vec![CellState::Away; pool.geometry().cells() as usize];
         Self(Arc::new(std::sync::Mutex::new(away)))
     }
 
     /// Says that a cell is being sent; whether it was the application's to send.
     pub(super) fn take(&self, cell: usize) -> bool {
-        self.put(cell, Place::Sending) == Place::Away
+        self.put(cell, CellState::Sending) == CellState::Away
     }
 
     /// Says that a cell was sent.
     pub(super) fn give(&self, cell: usize) {
-        self.put(cell, Place::Away);
+        self.put(cell, CellState::Away);
     }
 
     /// Says that a cell is at `place`, and where it was.
-    fn put(&self, cell: usize, place: Place) -> Place {
+    fn put(&self, cell: usize, place: CellState) -> CellState {
         // Not loom's mutex: every kernel asks under its own lock, and nothing happens meanwhile.
-        let mut places = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        std::mem::replace(&mut places[cell], place)
+        let mut states = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        std::mem::replace(&mut states[cell], place)
     }
 }
 
@@ -147,7 +148,7 @@ impl SimKernel {
     /// A kernel over the cells of `pool`, and the application's halves of its rings.
     pub(super) fn new(
         pool: Arc<Pool>,
-        places: Places,
+        states: CellStates,
         settings: &SimSettings,
     ) -> (Self, Consumer<Descriptor>, Producer<u64>) {
         let slots = pool.geometry().cells().next_power_of_two();
@@ -169,7 +170,7 @@ impl SimKernel {
             drops: KernelDrops::default(),
             violations: Vec::new(),
         };
-        (Self { pool, places, state: Mutex::new(state) }, rx_consumer, fill_producer)
+        (Self { pool, states, state: Mutex::new(state) }, rx_consumer, fill_producer)
     }
 
     /// Receives `packet`, which arrives at `time`, into as many cells as it needs.
@@ -193,7 +194,7 @@ impl SimKernel {
             Err(fate) => return fate,
         };
         for (&cell, piece) in cells.iter().zip(&pieces) {
-            self.places.put(self.pool.index_of(cell), Place::Away);
+            self.states.put(self.pool.index_of(cell), CellState::Away);
             // SAFETY: the application posted the cell, so it does not touch it until it is published.
             unsafe { self.write(cell, piece, time) };
         }
@@ -210,7 +211,7 @@ impl SimKernel {
             return fate;
         }
         let cell = state.descriptors.pop_front().expect("a cell was provided");
-        self.places.put(self.pool.index_of(cell), Place::Away);
+        self.states.put(self.pool.index_of(cell), CellState::Away);
         // SAFETY: the application posted the cell, so it does not touch it until it is published.
         unsafe { self.write(cell, packet, time) };
         let address = cell + u64::from(HEADROOM_BYTES);
@@ -251,8 +252,8 @@ impl SimKernel {
             }
         }
         for cell in &cells {
-            let place = if lost == Some(cell) { Place::Lost } else { Place::Away };
-            self.places.put(self.pool.index_of(*cell), place);
+            let place = if lost == Some(cell) { CellState::Lost } else { CellState::Away };
+            self.states.put(self.pool.index_of(*cell), place);
         }
         state.publish(&descriptors);
         Fate::Received
@@ -281,7 +282,7 @@ impl SimKernel {
         let mut state = lock(&self.state);
         state.publish_rest();
         let wanted = state.descriptor_count;
-        state.refill(self, wanted);
+        state.fill_ring(self, wanted);
     }
 
     /// How many free cells the kernel has: on the fill ring and in the driver.
@@ -341,7 +342,7 @@ impl State {
     fn provide(&mut self, kernel: &SimKernel, count: usize) -> Result<(), Fate> {
         self.publish_rest();
         if self.descriptors.len() < count {
-            self.refill(kernel, count.max(self.descriptor_count));
+            self.fill_ring(kernel, count.max(self.descriptor_count));
         }
         // In the kernel's order, too: without cells it does not look at the rx ring.
         if self.descriptors.len() < count {
@@ -375,7 +376,7 @@ impl State {
 
     /// Takes free cells from the fill ring until there are `wanted`; falls asleep if there are none and
     /// the driver is of that kind.
-    fn refill(&mut self, kernel: &SimKernel, wanted: usize) {
+    fn fill_ring(&mut self, kernel: &SimKernel, wanted: usize) {
         if self.stalled || self.asleep {
             return;
         }
@@ -392,7 +393,7 @@ impl State {
     }
 
     fn fetch(&mut self, kernel: &SimKernel, wanted: usize) {
-        let SimKernel { pool, places, .. } = kernel;
+        let SimKernel { pool, states, .. } = kernel;
         let wanted = wanted.saturating_sub(self.descriptors.len());
         self.fetched.clear();
         self.fill
@@ -405,12 +406,12 @@ impl State {
                 continue;
             }
             let cell = pool.index_of(address);
-            match places.put(cell, Place::Here) {
-                Place::Away => self.descriptors.push_back(address),
-                Place::Here => self.violations.push(Violation::PostedTwice { cell }),
-                Place::Sending => self.violations.push(Violation::PostedWhileSent { cell }),
-                Place::Lost => {
-                    places.put(cell, Place::Lost);
+            match states.put(cell, CellState::Here) {
+                CellState::Away => self.descriptors.push_back(address),
+                CellState::Here => self.violations.push(Violation::PostedTwice { cell }),
+                CellState::Sending => self.violations.push(Violation::PostedWhileSent { cell }),
+                CellState::Lost => {
+                    states.put(cell, CellState::Lost);
                     self.lost_cells += 1;
                 }
             }
@@ -421,7 +422,7 @@ impl State {
         self.calls += 1;
         self.asleep = false;
         self.fill.set_needs_wakeup(false);
-        self.refill(kernel, self.descriptor_count);
+        self.fill_ring(kernel, self.descriptor_count);
     }
 }
 

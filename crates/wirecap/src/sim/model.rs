@@ -7,7 +7,7 @@ use crate::sync::model;
 use crate::time::Timestamp;
 
 /// A worker and its buddy take from one ring and drop what they got, while the kernel fills it:
-/// nothing is delivered twice, and every cell comes home.
+/// nothing is delivered twice, and every cell comes back.
 #[test]
 fn a_chunk_is_delivered_once_and_its_cells_come_home() {
     let settings = SimSettings {
@@ -39,7 +39,7 @@ fn a_chunk_is_delivered_once_and_its_cells_come_home() {
     });
 }
 
-/// A cell comes home while the driver, which found none, falls asleep: it is called, or has seen it.
+/// A cell comes back while the driver, which found none, falls asleep: it is called, or has seen it.
 #[test]
 fn no_driver_sleeps_beside_a_free_cell() {
     let settings = SimSettings {
@@ -103,7 +103,7 @@ fn send(mut chunk: Chunk, mut port: Port) {
     port.flush();
 }
 
-/// Two threads send, each takes back what is completed, and a third one, too: every cell is sent once and comes home
+/// Two threads send, each takes back what is completed, and a third one, too: every cell is sent once and comes back
 /// once.
 #[test]
 fn a_cell_that_is_sent_comes_home_once() {
@@ -126,7 +126,7 @@ fn a_cell_that_is_sent_comes_home_once() {
     });
 }
 
-/// Completions are taken while a chunk comes home and while the kernel completes more.
+/// Completions are taken while a chunk comes back and while the kernel completes more.
 #[test]
 fn completions_and_recycling_do_not_disturb_each_other() {
     model(|| {

@@ -2,9 +2,9 @@
 
 use std::collections::VecDeque;
 
-use crate::chunk::Chunk;
 use crate::ledger::Mode;
 use crate::sim::{Answer, SimSettings};
+use crate::umem::chunk::Chunk;
 
 /// The capture queues of a buddy group.
 #[derive(Debug)]

@@ -7,7 +7,6 @@ use std::collections::BinaryHeap;
 use std::time::Duration;
 
 use crate::capture::worker::{LONGEST_SLEEP, LOOK_ROUND_FOR_BUDDIES, SHORTEST_SLEEP};
-use crate::chunk::Chunk;
 use crate::forward::Port;
 use crate::ledger::Ledger;
 use crate::sim::arrivals::Times;
@@ -15,6 +14,7 @@ use crate::sim::audit::{Audit, BrokenPromise};
 use crate::sim::push::Push;
 use crate::sim::{Answer, Arrivals, Random, SimCapture, SimSettings, SimWorker};
 use crate::time::Timestamp;
+use crate::umem::chunk::Chunk;
 
 /// What is to happen in a simulated capture.
 #[derive(Debug, Clone, PartialEq)]
@@ -199,7 +199,7 @@ pub struct Simulation {
     ending: bool,
     audit: Audit,
     outcome: Outcome,
-    /// What a broken engine does to a chunk that comes home.
+    /// What a broken engine does to a chunk that comes back.
     #[cfg(test)]
     pub(super) sabotage: Option<fn(&mut Chunk)>,
 }

@@ -136,7 +136,7 @@ fn an_engine_that_forgets_a_cell_is_caught() {
 }
 
 #[test]
-#[cfg_attr(debug_assertions, should_panic(expected = "comes home twice"))]
+#[cfg_attr(debug_assertions, should_panic(expected = "comes back twice"))]
 fn an_engine_that_posts_a_cell_twice_is_caught() {
     let broken = broken_promises(|chunk| chunk.tamper(|cells| cells.push(cells[0])));
     assert!(matches!(broken[0], BrokenPromise::Cells { ring: 0, found, .. } if found > 10_000), "{broken:?}");
@@ -144,7 +144,7 @@ fn an_engine_that_posts_a_cell_twice_is_caught() {
 
 /// A ring that seems fuller than it is.
 #[derive(Debug)]
-struct Boastful(Arc<UmemRing>);
+struct Boastful(Arc<RxRing>);
 
 impl Ring for Boastful {
     fn identity(&self) -> &Arc<RingIdentity> {

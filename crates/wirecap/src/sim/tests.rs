@@ -126,7 +126,7 @@ struct Schedule {
     faulty: bool,
     /// User space turns away every fourth packet.
     filters: bool,
-    /// What a broken engine does to a chunk that comes home.
+    /// What a broken engine does to a chunk that comes back.
     sabotage: fn(&mut Chunk),
 }
 
@@ -235,17 +235,17 @@ impl Schedule {
         }
     }
 
-    /// Chunks come home while another thread has the fill ring's lock.
+    /// Chunks come back while another thread has the fill ring's lock.
     fn drop_while_locked(&mut self, ring: usize) {
-        let refill = self.capture.rings[ring].refill();
+        let fill_ring = self.capture.rings[ring].fill_ring();
         let (held, random) = (&mut self.held, &mut self.random);
-        refill.while_locked(|| {
+        fill_ring.while_locked(|| {
             let mut queued = 0;
             for _ in 0..random.below(4) {
                 let Some(chunk) = random.take(held) else { break };
                 queued += if chunk.ring_index() == ring { chunk.cells() } else { 0 };
             }
-            assert_eq!(refill.queued_cells(), queued);
+            assert_eq!(fill_ring.queued_cells(), queued);
         });
     }
 
@@ -358,7 +358,7 @@ impl Schedule {
             let strays = model.waiting.iter().filter(|waiting| waiting.expected == Expected::Stray).count();
             let held: usize =
                 self.held.iter().filter(|chunk| chunk.ring_index() == ring).map(Chunk::cells).sum();
-            let home = self.capture.rings[ring].refill().queued_cells() + self.capture.idle_cells(ring);
+            let home = self.capture.rings[ring].fill_ring().queued_cells() + self.capture.idle_cells(ring);
             let known = kernel.free_cells() + left - strays + held + home + kernel.lost_cells();
             sum += known;
             if self.settings.elastic {
@@ -373,7 +373,7 @@ impl Schedule {
         }
     }
 
-    /// Chunks outlive the capture, every cell comes home, and the books balance.
+    /// Chunks outlive the capture, every cell comes back, and the books balance.
     fn finish(mut self) {
         let capture = self.capture.clone();
         let close_first = self.random.once_in(2);
@@ -508,7 +508,7 @@ fn an_engine_that_forgets_a_cell_is_caught() {
 }
 
 #[test]
-#[cfg_attr(debug_assertions, should_panic(expected = "comes home twice"))]
+#[cfg_attr(debug_assertions, should_panic(expected = "comes back twice"))]
 #[cfg_attr(not(debug_assertions), should_panic(expected = "cells of ring"))]
 fn an_engine_that_posts_a_cell_twice_is_caught() {
     let double: fn(&mut Chunk) = |chunk| chunk.tamper(|cells| cells.push(cells[0]));

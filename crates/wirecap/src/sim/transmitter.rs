@@ -6,9 +6,10 @@ use std::sync::Arc;
 
 use crate::kernel_ring::{Consumer, HeapRing, Producer};
 use crate::sim::SimSettings;
-use crate::sim::kernel::Places;
+use crate::sim::kernel::CellStates;
 use crate::sync::{Mutex, lock};
-use crate::umem::pool::{Descriptor, Pool};
+use crate::sys::xdp::Descriptor;
+use crate::umem::pool::Pool;
 use crate::umem::tx::{Kicked, TxKernel};
 
 /// Cells that a call sends at most, as in copy mode.
@@ -38,7 +39,7 @@ pub struct SentPacket {
 #[derive(Debug)]
 pub struct SimTransmitter {
     pool: Arc<Pool>,
-    places: Places,
+    states: CellStates,
     state: Mutex<State>,
 }
 
@@ -71,7 +72,7 @@ impl SimTransmitter {
     /// A kernel that sends cells of `pool`, and the application's halves of its rings.
     pub(super) fn new(
         pool: Arc<Pool>,
-        places: Places,
+        states: CellStates,
         settings: &SimSettings,
     ) -> (Self, Producer<Descriptor>, Consumer<u64>) {
         let (tx_producer, tx) = HeapRing::pair(settings.tx_slots, settings.first_index);
@@ -92,7 +93,7 @@ impl SimTransmitter {
             sent: Vec::new(),
             violations: Vec::new(),
         };
-        (Self { pool, places, state: Mutex::new(state) }, tx_producer, completion_consumer)
+        (Self { pool, states, state: Mutex::new(state) }, tx_producer, completion_consumer)
     }
 
     /// Makes the interface go up or down, stall or vanish. One that vanished does not come back, and has completed what
@@ -193,7 +194,7 @@ impl State {
             self.tx.take_into(&mut cell, 1).expect("the application's half is sound");
             self.seen -= 1;
             let ours =
-                kernel.pool.holds(&cell[0], 0) && kernel.places.take(kernel.pool.index_of(cell[0].address));
+                kernel.pool.holds(&cell[0], 0) && kernel.states.take(kernel.pool.index_of(cell[0].address));
             if !ours {
                 self.violations.push(cell[0].address);
             }
@@ -223,7 +224,7 @@ impl State {
     fn complete(&mut self, kernel: &SimTransmitter, cells: usize) {
         let free = self.completions.free().expect("the application's half is sound") as usize;
         let done: Vec<u64> = self.in_device.drain(..cells.min(self.in_device.len()).min(free)).collect();
-        done.iter().for_each(|address| kernel.places.give(kernel.pool.index_of(*address)));
+        done.iter().for_each(|address| kernel.states.give(kernel.pool.index_of(*address)));
         let pushed = self.completions.push_slice(&done, |address| *address);
         assert_eq!(pushed, Ok(done.len()), "there was room on the completion ring");
         self.completions.submit();

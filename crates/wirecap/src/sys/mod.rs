@@ -1,11 +1,6 @@
 //! System calls that no crate wraps: the only place where the engine talks to the kernel by hand.
 
-pub(crate) mod bpf;
-// Filters become machine code on this processor only, and not under Miri.
-#[cfg(all(target_arch = "x86_64", not(miri)))]
-pub(crate) mod code;
 pub(crate) mod ethtool;
-pub(crate) mod libpcap;
 pub(crate) mod memory;
 pub(crate) mod netlink;
 pub(crate) mod option;

@@ -21,7 +21,6 @@ use rustix::net::{
 use crate::kernel_ring::{Consumer, Producer, SharedRing};
 use crate::sys::memory::{Mapping, Memory};
 use crate::sys::option::set_option;
-use crate::umem::pool::Descriptor;
 
 const RX_RING: u64 = libc::XDP_PGOFF_RX_RING as u64;
 const TX_RING: u64 = libc::XDP_PGOFF_TX_RING as u64;
@@ -40,6 +39,32 @@ pub(crate) const HEADROOM_BYTES: u32 = 256;
 const BUSY_RETRY_TIME: Duration = Duration::from_secs(10);
 const BUSY_PAUSE: Duration = Duration::from_millis(5);
 const BUSY_PAUSE_MAX: Duration = Duration::from_millis(160);
+
+/// Where a packet lies in the pool: the kernel's `struct xdp_desc`.
+#[repr(C)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(crate) struct Descriptor {
+    /// Bytes from the start of the pool to the packet.
+    pub(crate) address: u64,
+    /// Bytes of the packet in this cell.
+    pub(crate) len: u32,
+    /// `XDP_PKT_CONTD`: the packet goes on in the next descriptor.
+    pub(crate) options: u32,
+}
+
+const _: () = assert!(size_of::<Descriptor>() == 16);
+const _: () = assert!(std::mem::offset_of!(Descriptor, len) == 8);
+const _: () = assert!(std::mem::offset_of!(Descriptor, options) == 12);
+
+/// Descriptor option `XDP_PKT_CONTD`: the packet goes on in the next descriptor.
+pub(crate) const CONTINUED: u32 = libc::XDP_PKT_CONTD;
+
+impl Descriptor {
+    /// Whether the packet goes on in the next cell.
+    pub(crate) fn is_continued(&self) -> bool {
+        self.options & CONTINUED != 0
+    }
+}
 
 /// How a socket gets its packets.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -14,7 +14,7 @@ mod imp {
 
     /// In a chunk, or on its way back.
     const OUT: u8 = 0;
-    /// Home, and not posted.
+    /// Free, and not posted.
     const IDLE: u8 = 1;
     /// On a fill ring, or filled since.
     const POSTED: u8 = 2;
@@ -28,21 +28,21 @@ mod imp {
     impl CellCheck {
         pub(crate) const ENABLED: bool = true;
 
-        /// All cells are home.
+        /// All cells are free.
         pub(crate) fn new(geometry: Geometry) -> Self {
             Self((0..geometry.cells()).map(|_| AtomicU8::new(IDLE)).collect())
         }
 
         /// The cell was given back.
-        pub(crate) fn come_home(&self, index: usize) {
+        pub(crate) fn come_back(&self, index: usize) {
             let place = self.0[index].swap(IDLE, Ordering::Relaxed);
-            assert!(place == OUT, "cell {index} comes home twice");
+            assert!(place == OUT, "cell {index} comes back twice");
         }
 
         /// The cell was posted.
         pub(crate) fn post(&self, index: usize) {
             let place = self.0[index].swap(POSTED, Ordering::Relaxed);
-            assert!(place == IDLE, "cell {index} is posted and was not home");
+            assert!(place == IDLE, "cell {index} is posted and was not free");
         }
 
         /// Whether the cell was posted, which it is no longer.
@@ -53,7 +53,7 @@ mod imp {
         /// The cell was taken for a new packet.
         pub(crate) fn take(&self, index: usize) {
             let place = self.0[index].swap(OUT, Ordering::Relaxed);
-            assert!(place == IDLE, "cell {index} is taken for a new packet and was not home");
+            assert!(place == IDLE, "cell {index} is taken for a new packet and was not free");
         }
 
         /// The cell is about to be put on a tx ring.
@@ -84,7 +84,7 @@ mod imp {
             Self
         }
 
-        pub(crate) fn come_home(&self, _index: usize) {}
+        pub(crate) fn come_back(&self, _index: usize) {}
 
         pub(crate) fn post(&self, _index: usize) {}
 

@@ -14,9 +14,10 @@ use std::sync::{Arc, OnceLock, Weak};
 use crate::forward::Exchange;
 use crate::kernel_ring::{BrokenRing, Consumer, Gauge, Producer};
 use crate::sync::{Mutex, Ordering, fence, lock, try_lock};
+use crate::sys::xdp::Descriptor;
 use crate::umem::cell_check::CellCheck;
 use crate::umem::fragments::refuse;
-use crate::umem::pool::{Descriptor, Pool};
+use crate::umem::pool::Pool;
 use crate::umem::recycle::{CellList, RecycleQueue};
 use crate::umem::supply::Supply;
 
@@ -48,10 +49,10 @@ pub(crate) struct KernelDrops {
 
 /// The fill ring of one queue, and the cells on their way to it.
 #[derive(Debug)]
-pub(crate) struct Refill {
+pub(crate) struct FillRing {
     pool: Arc<Pool>,
     supply: Supply,
-    fill: Mutex<FillSide>,
+    side: Mutex<FillSide>,
     recycled: RecycleQueue,
     /// The ports of a capture that forwards: where cells of this ring may be.
     exchange: OnceLock<Weak<Exchange>>,
@@ -64,7 +65,7 @@ struct FillSide {
     completions: Option<Consumer<u64>>,
     /// Completed addresses on their way.
     completed: Vec<u64>,
-    /// None once the capture is closed or the ring broke: cells that come home later have nowhere to go.
+    /// None once the capture is closed or the ring broke: cells that come back later have nowhere to go.
     port: Option<Port>,
     /// How the ring broke.
     broken: Option<BrokenRing>,
@@ -73,7 +74,7 @@ struct FillSide {
     spares: Vec<Box<CellList>>,
     /// Lists with room for a whole chunk that are in use.
     lists_out: usize,
-    /// The addresses of cells that are home and not posted, the latest last. With room for the whole
+    /// The addresses of free cells that are not posted, the latest last. With room for the whole
     /// pool, if not all cells are to be posted.
     idle: Vec<u64>,
 }
@@ -84,7 +85,7 @@ struct Port {
     kernel: Arc<dyn Kernel>,
 }
 
-impl Refill {
+impl FillRing {
     /// A fill ring that posts of `cells`, which are cells of `pool`, as many as `supply` wants.
     pub(crate) fn new(
         pool: Arc<Pool>,
@@ -98,22 +99,22 @@ impl Refill {
         let (spares, idle) = (Vec::new(), Vec::with_capacity(room));
         let (completions, completed) = (None, Vec::new());
         let side = FillSide { completions, completed, port, broken: None, spares, lists_out: 0, idle };
-        let (fill, recycled, exchange) = (Mutex::new(side), RecycleQueue::new(), OnceLock::new());
-        let refill = Self { pool, supply, fill, recycled, exchange };
+        let (side, recycled, exchange) = (Mutex::new(side), RecycleQueue::new(), OnceLock::new());
+        let fill_ring = Self { pool, supply, side, recycled, exchange };
         let cell = |address| Descriptor { address, ..Descriptor::default() };
         let cells: Vec<Descriptor> = cells.into_iter().map(cell).collect();
-        let mut side = lock(&refill.fill);
-        side.place(&refill, &cells);
+        let mut side = lock(&fill_ring.side);
+        side.place(&fill_ring, &cells);
         if let Some(broken) = side.broken {
             return Err(broken);
         }
         drop(side);
-        Ok(refill)
+        Ok(fill_ring)
     }
 
     /// The completion ring of the queue is this one.
     pub(crate) fn take_on_completions(&mut self, ring: Consumer<u64>) {
-        lock(&self.fill).completions = Some(ring);
+        lock(&self.side).completions = Some(ring);
     }
 
     /// Cells may be on their way out by these ports.
@@ -127,13 +128,13 @@ impl Refill {
 
     /// A view of how many cells lie on the completion ring, if there is one.
     pub(crate) fn completion_gauge(&self) -> Option<Gauge<u64>> {
-        lock(&self.fill).completions.as_ref().map(Consumer::gauge)
+        lock(&self.side).completions.as_ref().map(Consumer::gauge)
     }
 
     /// Takes addresses of cells that were sent on this queue from its completion ring; none if somebody else is
     /// at it. Returns how many.
     pub(crate) fn take_completions(&self, addresses: &mut [u64]) -> Result<usize, BrokenRing> {
-        let Some(mut side) = try_lock(&self.fill) else { return Ok(0) };
+        let Some(mut side) = try_lock(&self.side) else { return Ok(0) };
         let FillSide { completions: Some(ring), completed, .. } = &mut *side else { return Ok(0) };
         completed.clear();
         let count = ring.take_into(completed, addresses.len())?;
@@ -146,7 +147,7 @@ impl Refill {
 
     /// Lets go of the completion ring, and of the fill ring of a queue that only sends.
     pub(crate) fn close_completions(&self) {
-        let mut side = lock(&self.fill);
+        let mut side = lock(&self.side);
         side.completions = None;
         if self.supply.own == 0 {
             side.port = None;
@@ -154,8 +155,8 @@ impl Refill {
     }
 
     /// Takes free cells of this ring's back that were sent, or were to be.
-    pub(crate) fn take_home(&self, cells: &[Descriptor]) {
-        lock(&self.fill).bring_home(self, cells);
+    pub(crate) fn take_back(&self, cells: &[Descriptor]) {
+        lock(&self.side).bring_back(self, cells);
         self.flush_if_free();
     }
 
@@ -171,13 +172,13 @@ impl Refill {
         self.supply.posted
     }
 
-    /// Posts as many cells as are wanted, of those that are home.
+    /// Posts as many cells as are wanted, of those that are free.
     pub(crate) fn tend(&self) {
         self.collect();
         if self.supply.posts_all() {
             return;
         }
-        let mut side = lock(&self.fill);
+        let mut side = lock(&self.side);
         side.flush(self);
         side.top_up(self);
         side.give_up_excess(self);
@@ -187,7 +188,7 @@ impl Refill {
 
     /// Takes the cells of `list` back. Never fails, blocks or allocates.
     pub(crate) fn recycle(&self, list: Box<CellList>) {
-        match try_lock(&self.fill) {
+        match try_lock(&self.side) {
             Some(mut side) => side.take_back(self, list),
             None => self.recycled.push(list),
         }
@@ -206,7 +207,7 @@ impl Refill {
             if self.recycled.is_empty() {
                 return;
             }
-            let Some(mut side) = try_lock(&self.fill) else { return };
+            let Some(mut side) = try_lock(&self.side) else { return };
             side.flush(self);
         }
     }
@@ -221,7 +222,7 @@ impl Refill {
     ///
     /// When the fill ring broke: whoever holds cells must not be bothered with it, so it is told here.
     pub(crate) fn empty_list(&self, cells: usize) -> Result<Box<CellList>, BrokenRing> {
-        let mut side = lock(&self.fill);
+        let mut side = lock(&self.side);
         side.flush(self);
         side.top_up(self);
         if let Some(broken) = side.broken {
@@ -234,7 +235,7 @@ impl Refill {
         });
         if list.cells.capacity() >= geometry.chunk_cells as usize {
             side.lists_out += 1;
-            // Room for it to come home to, so that recycling allocates nothing.
+            // Room for it to come back to, so that recycling allocates nothing.
             let coming = side.lists_out;
             side.spares.reserve(coming);
         }
@@ -251,7 +252,7 @@ impl Refill {
         }
         let pool = &self.pool;
         let refused = refuse(&mut list.cells, |cell, _| !pool.check().capture(pool.index_of(cell.address)));
-        lock(&self.fill).bring_home(self, &refused.good);
+        lock(&self.side).bring_back(self, &refused.good);
         self.flush_if_free();
         refused.packets
     }
@@ -259,7 +260,7 @@ impl Refill {
     /// Plays another thread that holds the fill ring's lock while `act` runs.
     #[cfg(all(test, not(loom)))]
     pub(crate) fn while_locked(&self, act: impl FnOnce()) {
-        let side = lock(&self.fill);
+        let side = lock(&self.side);
         act();
         drop(side);
         self.flush_if_free();
@@ -277,31 +278,31 @@ impl Refill {
     /// How many lists are there to be used again.
     #[cfg(all(test, not(loom)))]
     pub(crate) fn spare_lists(&self) -> usize {
-        lock(&self.fill).spares.len()
+        lock(&self.side).spares.len()
     }
 
-    /// How many cells are home and not posted.
+    /// How many free cells are not posted.
     pub(crate) fn idle_cells(&self) -> usize {
-        lock(&self.fill).idle.len()
+        lock(&self.side).idle.len()
     }
 
-    /// Lets go of the fill ring: cells that come home from now on stay out of use.
+    /// Lets go of the fill ring: cells that come back from now on stay out of use.
     pub(crate) fn close(&self) {
-        let mut side = lock(&self.fill);
+        let mut side = lock(&self.side);
         (side.port, side.completions) = (None, None);
     }
 }
 
 impl FillSide {
-    fn flush(&mut self, refill: &Refill) {
-        if !refill.recycled.is_empty() {
-            refill.recycled.take_all().for_each(|list| self.take_back(refill, list));
+    fn flush(&mut self, fill_ring: &FillRing) {
+        if !fill_ring.recycled.is_empty() {
+            fill_ring.recycled.take_all().for_each(|list| self.take_back(fill_ring, list));
         }
     }
 
-    fn take_back(&mut self, refill: &Refill, mut list: Box<CellList>) {
-        self.bring_home(refill, &list.cells);
-        let chunk_cells = refill.pool.geometry().chunk_cells as usize;
+    fn take_back(&mut self, fill_ring: &FillRing, mut list: Box<CellList>) {
+        self.bring_back(fill_ring, &list.cells);
+        let chunk_cells = fill_ring.pool.geometry().chunk_cells as usize;
         // Other lists may be as large, of a packet that was kept by itself: there is room for those that went out.
         if list.cells.capacity() >= chunk_cells && self.spares.len() < self.spares.capacity() {
             list.clear();
@@ -310,18 +311,18 @@ impl FillSide {
         }
     }
 
-    fn bring_home(&mut self, refill: &Refill, cells: &[Descriptor]) {
-        let pool = &refill.pool;
-        cells.iter().for_each(|cell| pool.check().come_home(pool.index_of(cell.address)));
-        self.place(refill, cells);
+    fn bring_back(&mut self, fill_ring: &FillRing, cells: &[Descriptor]) {
+        let pool = &fill_ring.pool;
+        cells.iter().for_each(|cell| pool.check().come_back(pool.index_of(cell.address)));
+        self.place(fill_ring, cells);
     }
 
     /// Posts as many of these cells as are wanted, and keeps the others.
-    fn place(&mut self, refill: &Refill, cells: &[Descriptor]) {
+    fn place(&mut self, fill_ring: &FillRing, cells: &[Descriptor]) {
         if cells.is_empty() {
             return;
         }
-        let (pool, supply) = (&refill.pool, &refill.supply);
+        let (pool, supply) = (&fill_ring.pool, &fill_ring.supply);
         let mask = pool.cell_mask();
         if supply.posts_all() {
             return self.post(pool, cells, |cell| cell.address & mask);
@@ -333,21 +334,21 @@ impl FillSide {
         let room = self.idle.capacity() - self.idle.len();
         self.idle.extend(others.iter().map(|cell| cell.address & mask).take(room));
         self.post_idle(pool, wanted - posted.len());
-        self.give_up_excess(refill);
+        self.give_up_excess(fill_ring);
     }
 
     /// Posts as many cells as are wanted, of those that are idle here or in the stock.
-    fn top_up(&mut self, refill: &Refill) {
-        if refill.supply.posts_all() {
+    fn top_up(&mut self, fill_ring: &FillRing) {
+        if fill_ring.supply.posts_all() {
             return;
         }
-        let wanted = self.wanted(&refill.supply) as usize;
-        if let Some(stock) = &refill.supply.stock
+        let wanted = self.wanted(&fill_ring.supply) as usize;
+        if let Some(stock) = &fill_ring.supply.stock
             && wanted > self.idle.len()
         {
             stock.take(wanted - self.idle.len(), &mut self.idle);
         }
-        self.post_idle(&refill.pool, wanted);
+        self.post_idle(&fill_ring.pool, wanted);
     }
 
     /// How many cells the fill ring has less than it should.
@@ -372,12 +373,12 @@ impl FillSide {
     }
 
     /// Gives what is more than its own to the stock.
-    fn give_up_excess(&mut self, refill: &Refill) {
+    fn give_up_excess(&mut self, fill_ring: &FillRing) {
         // While fewer cells are posted than wanted none are idle: what is idle here comes on top.
-        if let Some(stock) = &refill.supply.stock
-            && self.idle.len() > refill.supply.kept_idle()
+        if let Some(stock) = &fill_ring.supply.stock
+            && self.idle.len() > fill_ring.supply.kept_idle()
         {
-            stock.try_put(&mut self.idle, refill.supply.kept_idle());
+            stock.try_put(&mut self.idle, fill_ring.supply.kept_idle());
         }
     }
 
@@ -444,28 +445,28 @@ mod model {
 
     /// A pool of `cells` chunks of one cell each, its kernel's half of the fill ring, and all the
     /// cells, captured.
-    fn all_captured(cells: u32) -> (Arc<Refill>, Consumer<u64>, Vec<Box<CellList>>) {
+    fn all_captured(cells: u32) -> (Arc<FillRing>, Consumer<u64>, Vec<Box<CellList>>) {
         all_captured_of(cells, None)
     }
 
-    fn all_captured_of(cells: u32, warm: Option<u32>) -> (Arc<Refill>, Consumer<u64>, Vec<Box<CellList>>) {
+    fn all_captured_of(cells: u32, warm: Option<u32>) -> (Arc<FillRing>, Consumer<u64>, Vec<Box<CellList>>) {
         let pool = Arc::new(Pool::on_heap(Geometry { chunk_cells: 1, chunks: cells, cell_bytes: 64 }));
         let (producer, mut kernel) = HeapRing::pair(cells.next_power_of_two(), 0);
         let (addresses, supply) = (pool.cell_addresses(), Supply::of(cells, warm));
-        let refill = Refill::new(pool, addresses, supply, producer, Arc::new(AwakeKernel)).unwrap();
+        let fill_ring = FillRing::new(pool, addresses, supply, producer, Arc::new(AwakeKernel)).unwrap();
         let mut addresses = Vec::new();
         while addresses.len() < cells as usize {
             addresses.append(&mut posted(&mut kernel));
-            refill.tend();
+            fill_ring.tend();
         }
         let lists = addresses.into_iter().map(|address| {
-            let mut list = refill.empty_list(1).unwrap();
+            let mut list = fill_ring.empty_list(1).unwrap();
             list.cells.push(Descriptor { address, ..Descriptor::default() });
-            refill.captured(&mut list);
+            fill_ring.captured(&mut list);
             list
         });
         let lists = lists.collect();
-        (Arc::new(refill), kernel, lists)
+        (Arc::new(fill_ring), kernel, lists)
     }
 
     fn posted(kernel: &mut Consumer<u64>) -> Vec<u64> {
@@ -476,10 +477,13 @@ mod model {
         addresses
     }
 
-    fn recycle_in_threads(refill: &Arc<Refill>, lists: Vec<Box<CellList>>) -> Vec<thread::JoinHandle<()>> {
+    fn recycle_in_threads(
+        fill_ring: &Arc<FillRing>,
+        lists: Vec<Box<CellList>>,
+    ) -> Vec<thread::JoinHandle<()>> {
         let recycle = |list| {
-            let refill = Arc::clone(refill);
-            thread::spawn(move || refill.recycle(list))
+            let fill_ring = Arc::clone(fill_ring);
+            thread::spawn(move || fill_ring.recycle(list))
         };
         lists.into_iter().map(recycle).collect()
     }
@@ -488,11 +492,11 @@ mod model {
     #[test]
     fn no_cell_is_left_behind_or_posted_twice() {
         model(|| {
-            let (refill, mut kernel, lists) = all_captured(2);
-            let droppers = recycle_in_threads(&refill, lists);
-            let list = refill.empty_list(1).unwrap();
+            let (fill_ring, mut kernel, lists) = all_captured(2);
+            let droppers = recycle_in_threads(&fill_ring, lists);
+            let list = fill_ring.empty_list(1).unwrap();
             droppers.into_iter().for_each(|dropper| dropper.join().unwrap());
-            assert!(refill.recycled.is_empty(), "cells wait for somebody to post them");
+            assert!(fill_ring.recycled.is_empty(), "cells wait for somebody to post them");
             assert_eq!(posted(&mut kernel), [0, 64]);
             drop(list);
         });
@@ -503,16 +507,16 @@ mod model {
     #[test]
     fn no_cell_is_lost_between_droppers_and_the_keeper() {
         model(|| {
-            let (refill, mut kernel, lists) = all_captured_of(2, Some(1));
-            let droppers = recycle_in_threads(&refill, lists);
-            refill.tend();
+            let (fill_ring, mut kernel, lists) = all_captured_of(2, Some(1));
+            let droppers = recycle_in_threads(&fill_ring, lists);
+            fill_ring.tend();
             droppers.into_iter().for_each(|dropper| dropper.join().unwrap());
-            assert!(refill.recycled.is_empty(), "cells wait for somebody to post them");
-            let mut home = posted(&mut kernel);
-            assert_eq!(home.len(), 1);
-            home.extend(&lock(&refill.fill).idle);
-            home.sort_unstable();
-            assert_eq!(home, [0, 64]);
+            assert!(fill_ring.recycled.is_empty(), "cells wait for somebody to post them");
+            let mut free = posted(&mut kernel);
+            assert_eq!(free.len(), 1);
+            free.extend(&lock(&fill_ring.side).idle);
+            free.sort_unstable();
+            assert_eq!(free, [0, 64]);
         });
     }
 
@@ -520,12 +524,12 @@ mod model {
     #[test]
     fn the_last_dropper_posts_what_is_left() {
         model(|| {
-            let (refill, mut kernel, mut lists) = all_captured(3);
+            let (fill_ring, mut kernel, mut lists) = all_captured(3);
             let mine = lists.pop().unwrap();
-            let droppers = recycle_in_threads(&refill, lists);
-            refill.recycle(mine);
+            let droppers = recycle_in_threads(&fill_ring, lists);
+            fill_ring.recycle(mine);
             droppers.into_iter().for_each(|dropper| dropper.join().unwrap());
-            assert!(refill.recycled.is_empty(), "cells wait for somebody to post them");
+            assert!(fill_ring.recycled.is_empty(), "cells wait for somebody to post them");
             assert_eq!(posted(&mut kernel), [0, 64, 128]);
         });
     }

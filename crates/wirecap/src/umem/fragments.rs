@@ -10,17 +10,7 @@ use std::ops::Range;
 use std::slice;
 use std::sync::{Mutex, OnceLock, PoisonError};
 
-use crate::umem::pool::Descriptor;
-
-/// Descriptor option `XDP_PKT_CONTD`: the packet goes on in the next descriptor.
-pub(crate) const CONTINUED: u32 = 1;
-
-impl Descriptor {
-    /// Whether the packet goes on in the next cell.
-    pub(crate) fn is_continued(&self) -> bool {
-        self.options & CONTINUED != 0
-    }
-}
+use crate::sys::xdp::{CONTINUED, Descriptor};
 
 /// How many cells at the end of `cells` belong to a packet whose end is not among them.
 pub(crate) fn unfinished(cells: &[Descriptor]) -> usize {
@@ -77,15 +67,15 @@ pub(crate) fn refuse(
 #[derive(Debug, Default)]
 pub(crate) struct Fragmented {
     /// The packets, each described by its first cell's address and the length of the whole. Those that
-    /// must be put together have [`CONTINUED`] in their options and their place's index above it.
+    /// must be put together have [`CONTINUED`] in their options and the index of their chain above it.
     packets: Vec<Descriptor>,
-    places: Vec<Place>,
+    chains: Vec<Chain>,
     assembly: Assembly,
 }
 
 /// The cells of one packet, and where it is put together.
 #[derive(Debug)]
-struct Place {
+struct Chain {
     cells: Range<usize>,
     start: usize,
 }
@@ -113,8 +103,8 @@ impl Fragmented {
             let len: u32 = packet.iter().map(|cell| cell.len).sum();
             let mut options = 0;
             if first.len < len.min(snap_len) {
-                options = (self.places.len() as u32) << 1 | CONTINUED;
-                self.places.push(Place { cells: begin..begin + packet.len(), start });
+                options = (self.chains.len() as u32) << 1 | CONTINUED;
+                self.chains.push(Chain { cells: begin..begin + packet.len(), start });
                 start += len.min(snap_len) as usize;
             }
             self.packets.push(Descriptor { address: first.address, len, options });
@@ -125,7 +115,7 @@ impl Fragmented {
     /// Forgets the packets, and keeps the memory.
     pub(crate) fn clear(&mut self) {
         self.packets.clear();
-        self.places.clear();
+        self.chains.clear();
         if let Some(filled) = self.assembly.filled.take() {
             *self.assembly.spare.get_mut().unwrap_or_else(PoisonError::into_inner) = filled;
         }
@@ -136,7 +126,7 @@ impl Fragmented {
         if !packet.is_continued() {
             return slice::from_ref(packet);
         }
-        &cells[self.place(packet).cells.clone()]
+        &cells[self.chain(packet).cells.clone()]
     }
 
     /// The first `len` bytes of `packet`, which lies in several cells, in one piece. `fill` appends such
@@ -154,12 +144,12 @@ impl Fragmented {
             fill(&mut bytes);
             bytes
         });
-        let start = self.place(packet).start;
+        let start = self.chain(packet).start;
         &filled[start..start + len]
     }
 
-    fn place(&self, packet: &Descriptor) -> &Place {
-        &self.places[(packet.options >> 1) as usize]
+    fn chain(&self, packet: &Descriptor) -> &Chain {
+        &self.chains[(packet.options >> 1) as usize]
     }
 }
 

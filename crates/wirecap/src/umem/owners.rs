@@ -4,26 +4,27 @@
 use std::sync::Arc;
 
 use crate::sync::{Mutex, lock};
-use crate::umem::fill::Refill;
-use crate::umem::pool::{Descriptor, Pool};
+use crate::sys::xdp::Descriptor;
+use crate::umem::fill::FillRing;
+use crate::umem::pool::Pool;
 
-/// The ways home of all cells of a pool.
+/// The owners of all cells of a pool.
 #[derive(Debug)]
-pub(crate) struct Homes {
+pub(crate) struct Owners {
     pool: Arc<Pool>,
     /// Bytes in front of a new packet.
     headroom: u32,
     /// Bytes of the part of each ring.
     ring_bytes: u64,
     /// The fill rings of the rings' queues, in the order of their parts.
-    rings: Vec<Arc<Refill>>,
+    rings: Vec<Arc<FillRing>>,
     /// The addresses of free cells for new packets, with room for all.
     new: Mutex<Vec<u64>>,
 }
 
-impl Homes {
+impl Owners {
     /// Of `rings` each has the next `ring_cells` cells of `pool`. New packets have `headroom` bytes in front.
-    pub(crate) fn new(pool: Arc<Pool>, headroom: u32, ring_cells: u32, rings: Vec<Arc<Refill>>) -> Self {
+    pub(crate) fn new(pool: Arc<Pool>, headroom: u32, ring_cells: u32, rings: Vec<Arc<FillRing>>) -> Self {
         let taken = ring_cells as usize * rings.len();
         let new: Vec<u64> = pool.cell_addresses().skip(taken).collect();
         let ring_bytes = u64::from(ring_cells) * u64::from(pool.geometry().cell_bytes);
@@ -49,13 +50,13 @@ impl Homes {
     pub(crate) fn give_back(&self, cells: &[Descriptor]) {
         let mut rest = cells;
         while let Some(first) = rest.first() {
-            let home = (first.address / self.ring_bytes) as usize;
-            let start = home as u64 * self.ring_bytes;
+            let owner = (first.address / self.ring_bytes) as usize;
+            let start = owner as u64 * self.ring_bytes;
             let is_there = |cell: &&Descriptor| cell.address.wrapping_sub(start) < self.ring_bytes;
-            match self.rings.get(home) {
+            match self.rings.get(owner) {
                 Some(ring) => {
                     let (here, others) = rest.split_at(rest.iter().take_while(is_there).count());
-                    ring.take_home(here);
+                    ring.take_back(here);
                     rest = others;
                 }
                 None => {
@@ -68,7 +69,7 @@ impl Homes {
 
     fn keep_new(&self, address: u64) {
         let address = address & self.pool.cell_mask();
-        self.pool.check().come_home(self.pool.index_of(address));
+        self.pool.check().come_back(self.pool.index_of(address));
         let mut new = lock(&self.new);
         // There is room for all cells; one too many is the double of another one.
         if new.len() < new.capacity() {

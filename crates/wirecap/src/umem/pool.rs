@@ -6,23 +6,8 @@ use std::io;
 use std::ptr::NonNull;
 
 use crate::sys::memory::{Memory, Pages};
+use crate::sys::xdp::Descriptor;
 use crate::umem::cell_check::CellCheck;
-
-/// Where a packet lies in the pool: the kernel's `struct xdp_desc`.
-#[repr(C)]
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub(crate) struct Descriptor {
-    /// Bytes from the start of the pool to the packet.
-    pub(crate) address: u64,
-    /// Bytes of the packet in this cell.
-    pub(crate) len: u32,
-    /// `XDP_PKT_CONTD`: the packet goes on in the next descriptor.
-    pub(crate) options: u32,
-}
-
-const _: () = assert!(size_of::<Descriptor>() == 16);
-const _: () = assert!(std::mem::offset_of!(Descriptor, len) == 8);
-const _: () = assert!(std::mem::offset_of!(Descriptor, options) == 12);
 
 /// The sizes of a pool: **R** chunks of **M** cells.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -1,4 +1,4 @@
-//! The recycle queue: how cells come home from any thread (the paper's work-queue pair, section 3.2.2).
+//! The recycle queue: how cells come back from any thread (the paper's work-queue pair, section 3.2.2).
 //!
 //! It holds whole lists of cells, linked through the lists themselves, so there is always room:
 //! putting a list in never fails, blocks or allocates. Whoever captures next from the ring takes all
@@ -10,8 +10,8 @@
 use std::ptr;
 
 use crate::sync::{AtomicPtr, Ordering};
+use crate::sys::xdp::Descriptor;
 use crate::umem::fragments::Fragmented;
-use crate::umem::pool::Descriptor;
 
 /// The captured cells of one chunk.
 #[derive(Debug)]

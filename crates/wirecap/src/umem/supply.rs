@@ -2,7 +2,7 @@
 //!
 //! With all cells posted, a ring needs nobody to take up R x M packets. A smaller posted set is faster,
 //! since the same cells come round while they are warm in the cache, but somebody must top it up as the
-//! backlog grows. A fill ring cannot be un-posted, so cells that come home go where they are wanted most:
+//! backlog grows. A fill ring cannot be un-posted, so cells that come back go where they are wanted most:
 //! on the fill ring if fewer than wanted are left there, else on a stack beside it, the latest on top.
 
 use std::sync::Arc;
@@ -38,7 +38,7 @@ impl Supply {
         cells.div_ceil(4)
     }
 
-    /// Whether every cell that comes home is posted.
+    /// Whether every cell that comes back is posted.
     pub(crate) fn posts_all(&self) -> bool {
         self.posted == self.own && self.stock.is_none()
     }

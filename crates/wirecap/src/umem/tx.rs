@@ -11,9 +11,9 @@ use crate::forward::outlet::Outlet;
 use crate::kernel_ring::{BrokenRing, Gauge, Producer};
 use crate::ledger::{PortAccount, PortDrops};
 use crate::sync::{AtomicBool, AtomicU64, Mutex, Ordering, lock, try_lock};
-use crate::umem::fill::Refill;
-use crate::umem::owners::Homes;
-use crate::umem::pool::Descriptor;
+use crate::sys::xdp::Descriptor;
+use crate::umem::fill::FillRing;
+use crate::umem::owners::Owners;
 
 /// Cells are put on the ring so many at a time: when the interface goes down no more are stuck there.
 pub(crate) const CELLS_PER_KICK: u32 = 64;
@@ -47,12 +47,12 @@ pub(crate) trait TxKernel: Send + Sync + fmt::Debug {
     fn bad_descriptors(&self) -> u64;
 }
 
-/// A tx ring, and the cells on their way from it to their home.
+/// A tx ring, and the cells on their way from it to their owner.
 #[derive(Debug)]
 pub(crate) struct TxRing {
-    homes: Arc<Homes>,
+    owners: Arc<Owners>,
     /// The fill and completion rings of its queue.
-    refill: Arc<Refill>,
+    fill_ring: Arc<FillRing>,
     completions: Gauge<u64>,
     /// Cells that the kernel has, on the tx ring, in the device or on the completion ring.
     in_flight: AtomicU64,
@@ -101,14 +101,14 @@ enum Obstacle {
 }
 
 impl TxRing {
-    /// A tx ring that was just made, of a queue whose fill and completion rings `refill` has.
+    /// A tx ring that was just made, of a queue whose fill and completion rings `fill_ring` has.
     pub(crate) fn new(
-        homes: Arc<Homes>,
-        refill: Arc<Refill>,
+        owners: Arc<Owners>,
+        fill_ring: Arc<FillRing>,
         ring: Producer<Descriptor>,
         kernel: Arc<dyn TxKernel>,
     ) -> Self {
-        let completions = refill.completion_gauge().expect("a queue that sends has a completion ring");
+        let completions = fill_ring.completion_gauge().expect("a queue that sends has a completion ring");
         let side = TxSide {
             open: Some(OpenTx { ring, kernel }),
             down: false,
@@ -122,8 +122,8 @@ impl TxRing {
             reclaimed: Vec::new(),
         };
         Self {
-            homes,
-            refill,
+            owners,
+            fill_ring,
             completions,
             in_flight: AtomicU64::new(0),
             lagging: AtomicBool::new(false),
@@ -156,8 +156,8 @@ impl TxRing {
         let in_flight = self.in_flight.load(Ordering::Relaxed) as usize;
         let cells = &cells[cells.len().saturating_sub(in_flight)..];
         self.in_flight.fetch_sub(cells.len() as u64, Ordering::Relaxed);
-        cells.iter().for_each(|cell| _ = self.homes.pool().complete(cell.address));
-        self.homes.give_back(cells);
+        cells.iter().for_each(|cell| _ = self.owners.pool().complete(cell.address));
+        self.owners.give_back(cells);
     }
 
     /// Takes completed cells, which must be some that were sent, until there are none or somebody else is at it.
@@ -165,7 +165,8 @@ impl TxRing {
         let mut addresses = [0; COMPLETIONS_AT_ONCE];
         let mut cells = [Descriptor::default(); COMPLETIONS_AT_ONCE];
         loop {
-            let count = self.refill.take_completions(&mut addresses).map_err(|broken| broken.to_string())?;
+            let count =
+                self.fill_ring.take_completions(&mut addresses).map_err(|broken| broken.to_string())?;
             if count == 0 {
                 return Ok(());
             }
@@ -176,12 +177,12 @@ impl TxRing {
             self.in_flight.fetch_sub(count as u64, Ordering::Relaxed);
             let mut kept = 0;
             for &address in &addresses[..count] {
-                if self.homes.pool().complete(address) {
+                if self.owners.pool().complete(address) {
                     cells[kept] = Descriptor { address, ..Descriptor::default() };
                     kept += 1;
                 }
             }
-            self.homes.give_back(&cells[..kept]);
+            self.owners.give_back(&cells[..kept]);
         }
     }
 }
@@ -194,7 +195,7 @@ impl TxSide {
         if self.down {
             self.kick();
         }
-        let pool = ring.homes.pool();
+        let pool = ring.owners.pool();
         pool.fetch(begin_of(cells));
         let mut stalled = false;
         while placed < cells.len() {
@@ -239,7 +240,7 @@ impl TxSide {
 
     fn submit(&mut self, ring: &TxRing, cells: &[Descriptor]) {
         let Some(open) = &mut self.open else { return };
-        let pool = ring.homes.pool();
+        let pool = ring.owners.pool();
         cells.iter().for_each(|cell| pool.check().send(pool.index_of(cell.address)));
         // Before the kernel sees the cells: they may be completed at once.
         ring.in_flight.fetch_add(cells.len() as u64, Ordering::Relaxed);
@@ -365,7 +366,7 @@ impl Outlet for TxRing {
             side.late += if late { batch.packets } else { 0 };
             side.place(self, &batch.cells)
         });
-        self.homes.give_back(&batch.cells[placed..]);
+        self.owners.give_back(&batch.cells[placed..]);
         batch.clear();
         // Mostly the device is done with them already, and nobody may come by for a while.
         self.collect();
@@ -379,7 +380,7 @@ impl Outlet for TxRing {
     fn collect(&self) {
         if self.completions.filled() > 0 && self.take_completed().is_err() {
             // Nothing that comes from there can be trusted any more, and nothing more is sent.
-            self.refill.close_completions();
+            self.fill_ring.close_completions();
             self.with(|side| side.let_go(Obstacle::Closed));
         }
     }
@@ -421,6 +422,6 @@ impl Outlet for TxRing {
             side.let_go(if side.down { Obstacle::Down } else { Obstacle::Closed });
         });
         self.collect();
-        self.refill.close_completions();
+        self.fill_ring.close_completions();
     }
 }

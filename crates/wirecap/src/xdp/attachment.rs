@@ -8,13 +8,13 @@ use crate::bpf::{BpfError, Map, Program};
 use crate::device::{Device, Rung};
 use crate::error::{FilterChangeError, OpenError};
 use crate::filter::{Filter, Unsupported};
-use crate::ring::{StampSource, UmemRing};
 use crate::sieve::{Check, UserFilter};
 use crate::steer::Steering;
 use crate::sys::promiscuous::Promiscuous;
 use crate::sys::wait_for_running_programs;
 use crate::sys::xdp::XdpSocket;
 use crate::time::Timestamps;
+use crate::umem::rx::{RxRing, StampSource};
 use crate::xdp::blueprint::{Blueprint, Where};
 use crate::xdp::claim::Claim;
 use crate::xdp::ladder::Ladder;
@@ -33,7 +33,7 @@ pub(crate) struct Attachment {
     pub(super) stamps: Arc<dyn StampSource>,
     /// Whose times the program looks up.
     pub(super) timestamps: Timestamps,
-    rings: Vec<Arc<UmemRing>>,
+    rings: Vec<Arc<RxRing>>,
     filters: Where,
     check: Check,
     /// The program in place turns nothing away.
@@ -109,7 +109,7 @@ impl Attachment {
     }
 
     /// Has user space do on `rings` what the program leaves to it.
-    pub(super) fn settle(&mut self, rings: &[Arc<UmemRing>]) {
+    pub(super) fn settle(&mut self, rings: &[Arc<RxRing>]) {
         self.rings = rings.to_vec();
         self.rings.iter().for_each(|ring| ring.settle(self.check.clone()));
     }

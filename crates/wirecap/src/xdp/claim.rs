@@ -6,7 +6,6 @@
 //! who connects to it learns which process has it. Nobody ever accepts such a connection; what was sent by
 //! one stays until the socket is gone.
 
-use std::fmt;
 use std::fs;
 use std::io::{self, IoSlice};
 use std::mem::MaybeUninit;
@@ -20,9 +19,9 @@ use rustix::net::{
     SocketType, bind, connect, listen, sendmsg, socket_with,
 };
 
-use crate::chunk::RingName;
 use crate::device::Device;
 use crate::error::OpenError;
+use crate::names::{Holder, RingName};
 use crate::sys::peer::listening_process;
 use crate::xdp::system;
 
@@ -57,7 +56,7 @@ impl Claim {
             let now = Instant::now();
             if now - looked >= LOOK_INTERVAL {
                 looked = now;
-                let current = Holder::of(&name);
+                let current = holder_of(&name);
                 if current != holder {
                     (holder, since) = (current, now);
                 }
@@ -89,14 +88,14 @@ impl Claim {
         let name = queue_name(device, queue);
         take(&name)?.ok_or_else(|| OpenError::QueueTaken {
             ring: RingName::of_queue(&device.name, queue),
-            holder: Holder::of(&name).unwrap_or_default(),
+            holder: holder_of(&name).unwrap_or_default(),
         })
     }
 }
 
 /// Who captures from a queue of `device` that is not among `own`, if anybody does.
 pub(super) fn holder_beside(device: &Device, own: &[u32]) -> Option<Holder> {
-    names_beside(device, own).find_map(|name| Holder::of(&name))
+    names_beside(device, own).find_map(|name| holder_of(&name))
 }
 
 /// Whether anybody captures from a queue of `device` that is not among `own`. To be asked by whose turn it is:
@@ -139,40 +138,18 @@ fn address(name: &str) -> SocketAddrUnix {
     SocketAddrUnix::new_abstract_name(name.as_bytes()).expect("the names are short")
 }
 
-/// The process that has something, as far as it can be known.
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
-#[non_exhaustive]
-pub struct Holder {
-    /// Its number; `None` where that is not to be seen.
-    pub pid: Option<u32>,
-    /// The name of its program.
-    pub program: Option<String>,
-}
-
-impl Holder {
-    /// Who has the claim of this name, if anybody has.
-    fn of(name: &str) -> Option<Self> {
-        let pid = match process_listening_at(name) {
-            Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => return None,
-            outcome => outcome.ok().flatten(),
-        };
-        let program = pid.and_then(|pid| fs::read_to_string(format!("/proc/{pid}/comm")).ok());
-        Some(Self { pid, program: program.map(|name| name.trim_end().to_owned()) })
-    }
+/// Who has the claim of this name, if anybody has.
+fn holder_of(name: &str) -> Option<Holder> {
+    let pid = match process_listening_at(name) {
+        Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => return None,
+        outcome => outcome.ok().flatten(),
+    };
+    let program = pid.and_then(|pid| fs::read_to_string(format!("/proc/{pid}/comm")).ok());
+    Some(Holder { pid, program: program.map(|name| name.trim_end().to_owned()) })
 }
 
 fn process_listening_at(name: &str) -> io::Result<Option<u32>> {
     let socket = unix_socket()?;
     connect(&socket, &address(name))?;
     listening_process(&socket)
-}
-
-impl fmt::Display for Holder {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match (self.pid, &self.program) {
-            (Some(pid), Some(program)) => write!(f, "process {pid} ({program})"),
-            (Some(pid), None) => write!(f, "process {pid}"),
-            (None, _) => f.write_str("another process"),
-        }
-    }
 }

@@ -13,8 +13,7 @@ use std::ffi::CStr;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use crate::bpf::asm::{Assembler, Condition, Helper, Label, Reg, Size};
-use crate::bpf::btf::kernel_function;
-use crate::bpf::{BpfError, Link, LoadOptions, Map, MapKind, Program, ProgramKind};
+use crate::bpf::{BpfError, Link, LoadOptions, Map, MapKind, Program, ProgramKind, kernel_function};
 use crate::device::Device;
 use crate::time::Timestamps;
 

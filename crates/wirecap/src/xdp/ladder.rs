@@ -3,9 +3,9 @@
 use std::io;
 
 use crate::bpf::{self, BpfError, Link, Program};
-use crate::chunk::RingName;
 use crate::device::{Device, Rung, XdpMode};
 use crate::error::OpenError;
+use crate::names::RingName;
 use crate::sys::xdp::{BindMode, XdpSocket};
 use crate::xdp::sizes::{ONE_CELL_MTU, cells_per_frame};
 

@@ -6,9 +6,9 @@ use std::sync::atomic::{AtomicU8, Ordering};
 use rustix::time::{ClockId, DynamicClockId, clock_gettime, clock_gettime_dynamic};
 
 use crate::bpf::Map;
-use crate::chunk::Stamps;
-use crate::ring::StampSource;
 use crate::time::Timestamp;
+use crate::umem::chunk::records::Stamps;
+use crate::umem::rx::StampSource;
 
 const NANOS_PER_SECOND: i64 = 1_000_000_000;
 

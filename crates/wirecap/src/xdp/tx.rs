@@ -11,15 +11,16 @@ use crate::device::Device;
 use crate::error::OpenError;
 use crate::forward::Outlet;
 use crate::kernel_ring::Producer;
+use crate::names::RingName;
+use crate::sys::xdp::Descriptor;
 use crate::sys::xdp::XdpSocket;
-use crate::umem::fill::Refill;
-use crate::umem::owners::Homes;
-use crate::umem::pool::Descriptor;
+use crate::umem::fill::FillRing;
+use crate::umem::owners::Owners;
 use crate::umem::supply::Supply;
 use crate::umem::tx::{CELLS_PER_KICK, Kicked, TxKernel, TxRing};
 use crate::xdp::claim::Claim;
 use crate::xdp::ladder::{Ladder, refusal_to_bind};
-use crate::xdp::{Commons, PreparedRing, RingName, SocketKernel, system};
+use crate::xdp::{Commons, PreparedRing, SocketKernel, system};
 
 /// Slots of a tx ring.
 const TX_SLOTS: u32 = 2048;
@@ -53,24 +54,24 @@ impl TxSocket {
     }
 }
 
-/// A tx ring whose cells' homes are not known yet.
+/// A tx ring whose cells' owners are not known yet.
 #[derive(Debug)]
 pub(crate) struct PreparedTx {
     pub(crate) queue: u32,
     ring: Producer<Descriptor>,
     kernel: Arc<TxSocketKernel>,
-    refill: Arc<Refill>,
+    fill_ring: Arc<FillRing>,
 }
 
 impl PreparedTx {
-    /// Of a socket on the queue of `refill`.
-    pub(super) fn new(socket: TxSocket, refill: &Arc<Refill>) -> Self {
+    /// Of a socket on the queue of `fill_ring`.
+    pub(super) fn new(socket: TxSocket, fill_ring: &Arc<FillRing>) -> Self {
         let kernel = Arc::new(TxSocketKernel(socket.socket));
-        Self { queue: socket.queue, ring: socket.ring, kernel, refill: Arc::clone(refill) }
+        Self { queue: socket.queue, ring: socket.ring, kernel, fill_ring: Arc::clone(fill_ring) }
     }
 
-    pub(crate) fn into_outlet(self, homes: &Arc<Homes>) -> Arc<dyn Outlet> {
-        Arc::new(TxRing::new(Arc::clone(homes), self.refill, self.ring, self.kernel))
+    pub(crate) fn into_outlet(self, owners: &Arc<Owners>) -> Arc<dyn Outlet> {
+        Arc::new(TxRing::new(Arc::clone(owners), self.fill_ring, self.ring, self.kernel))
     }
 }
 
@@ -104,10 +105,10 @@ fn open_queue(device: &Device, queue: u32, commons: &Commons) -> Result<Prepared
     ladder.bind_sharing(&sender.socket, (&first.socket, *rung), &name)?;
     // No cells are posted here, and nothing is received.
     let kernel: Arc<SocketKernel> = Arc::clone(first);
-    let refill = Refill::new(Arc::clone(&commons.pool), [], Supply::of(0, None), fill, kernel);
-    let mut refill = refill.expect("a ring that nothing was put on is not broken");
-    refill.take_on_completions(completions);
-    Ok(PreparedTx::new(sender, &Arc::new(refill)))
+    let fill_ring = FillRing::new(Arc::clone(&commons.pool), [], Supply::of(0, None), fill, kernel);
+    let mut fill_ring = fill_ring.expect("a ring that nothing was put on is not broken");
+    fill_ring.take_on_completions(completions);
+    Ok(PreparedTx::new(sender, &Arc::new(fill_ring)))
 }
 
 /// The kernel's side of a tx ring on a real interface.

@@ -9,8 +9,8 @@ use std::time::{Duration, Instant};
 use namespace::{Namespace, ethtool_sum, in_new_namespace, ip, link_counter, make_pair};
 use sender::{Sender, Tap};
 use wirecap::device::{
-    AttachedXdp, Device, DeviceError, DropSource, Engine, Mac, OperationalState, Presence, Reason, Rung,
-    Scope, XdpFeatures, XdpMode, devices,
+    AttachedXdp, ChosenEngine, Device, DeviceError, DropSource, Mac, OperationalState, Presence, Reason,
+    Rung, Scope, XdpFeatures, XdpMode, devices,
 };
 use xdp::{Program, Verdict};
 
@@ -258,7 +258,7 @@ fn an_interface_without_anything_is_free() {
         make_pair(2);
         let choice = find("a1").choose_engine();
         assert_eq!(find("a1").carries_host_traffic(), None);
-        assert_eq!(choice.engine, Engine::Xdp(Some(Rung::NativeCopy)), "{}", choice.why);
+        assert_eq!(choice.engine, ChosenEngine::Xdp(Some(Rung::NativeCopy)), "{}", choice.why);
     });
 }
 
@@ -368,12 +368,12 @@ fn a_macvlan_in_a_container_is_noticed() {
 fn loopback_and_what_is_down_are_left_alone() {
     in_new_namespace(|| {
         assert_eq!(find("lo").carries_host_traffic(), Some(Reason::Loopback));
-        assert_eq!(find("lo").choose_engine().engine, Engine::Packet);
+        assert_eq!(find("lo").choose_engine().engine, ChosenEngine::Packet);
         assert!(find("lo").is_loopback());
         make_pair(1);
         ip("link set a1 down");
         assert_eq!(find("a1").carries_host_traffic(), Some(Reason::Down));
-        assert_eq!(find("a1").choose_engine().engine, Engine::Packet);
+        assert_eq!(find("a1").choose_engine().engine, ChosenEngine::Packet);
         assert_eq!(find("a1").operational_state, OperationalState::Down);
         assert_eq!(find("a0").operational_state, OperationalState::LowerLayerDown);
         assert!(!find("a0").carrier);
@@ -387,7 +387,7 @@ fn an_interface_without_its_own_xdp_gets_the_generic_rung() {
         ip("link add m0 link a1 type macvlan");
         ip("link set m0 addrgenmode none up");
         let choice = find("m0").choose_engine();
-        assert_eq!(choice.engine, Engine::Xdp(Some(Rung::Generic)), "{}", choice.why);
+        assert_eq!(choice.engine, ChosenEngine::Xdp(Some(Rung::Generic)), "{}", choice.why);
     });
 }
 
@@ -399,7 +399,7 @@ fn an_interface_without_ethernet_gets_the_packet_engine() {
         let device = find("t0");
         assert_eq!(device.mac, None);
         assert_eq!(device.carries_host_traffic(), None);
-        assert_eq!(device.choose_engine().engine, Engine::Packet);
+        assert_eq!(device.choose_engine().engine, ChosenEngine::Packet);
     });
 }
 

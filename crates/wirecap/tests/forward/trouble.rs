@@ -92,7 +92,7 @@ fn an_interface_that_is_down_costs_packets_and_no_cells_and_goes_on_when_it_is_u
 }
 
 /// An interface goes down, and at last vanishes, while frames are put on its ring: each is counted once, and its cell
-/// comes home once.
+/// comes back once.
 #[test]
 fn an_interface_that_goes_under_traffic_keeps_its_books() {
     if !privileged() {

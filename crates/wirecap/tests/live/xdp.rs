@@ -55,7 +55,7 @@ fn with_warm_cells_the_keeper_tops_up_while_the_consumer_sleeps() {
         balanced(&ledger, turn * 100_000);
         assert!(ledger.is_lossless(), "{ledger}");
     }
-    // All cells have come home: a burst of what is posted needs no keeper.
+    // All cells have come back: a burst of what is posted needs no keeper.
     generator.send(&[Load::new(0, 16_384)]).unwrap();
     take(&mut worker, 16_384, |_| {});
     let ledger = bed.close(capture);

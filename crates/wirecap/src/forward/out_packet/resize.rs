@@ -4,7 +4,7 @@ use std::fmt;
 use std::slice;
 
 use super::{OutPacket, in_memory};
-use crate::umem::pool::Descriptor;
+use crate::sys::xdp::Descriptor;
 
 /// Bytes of the two MAC addresses.
 const MACS_BYTES: usize = 12;

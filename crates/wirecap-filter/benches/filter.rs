@@ -1,0 +1,220 @@
+//! What a filter costs a packet: libpcap's interpreter, ours, and machine code, in ns per packet.
+//!
+//! The filters are those of the WinPcap paper (Risso and Degioanni, 2001): only IP; one TCP port among five; ten
+//! addresses and ten ports. Each runs on a packet that it accepts as late as it can, and on one that it rejects
+//! as late as it can. All forms of a filter run in turns within one round, so that what the machine does
+//! meanwhile concerns them alike; the table has the median of the rounds, and their extremes.
+
+use std::hint::black_box;
+use std::time::Instant;
+
+use wirecap_filter::LinkType;
+use wirecap_filter::bpf::asm::{Assembler, Condition, Helper, Reg, Size};
+use wirecap_filter::bpf::{LoadOptions, Map, MapKind, Program, ProgramKind, XDP_PASS, xdp_md};
+use wirecap_filter::{CompiledFilter, Context, Filter, Interpreter, Libpcap, XdpTarget};
+
+const ROUNDS: usize = 31;
+const PACKETS_PER_ROUND: u32 = 100_000;
+const FRAME_BYTES: usize = 60;
+const KERNEL_RUNS: u32 = 300_000;
+
+/// A form of a filter by name.
+type Form<'a> = (&'static str, &'a dyn Fn(&[u8]) -> u32);
+
+struct Case {
+    name: &'static str,
+    expression: String,
+    accepted: Vec<u8>,
+    rejected: Vec<u8>,
+}
+
+/// A TCP segment from 10.0.0.1, port 1, to the given host and port.
+fn segment(host: u8, port: u16) -> Vec<u8> {
+    let mut frame = vec![0; FRAME_BYTES];
+    frame[12..14].copy_from_slice(&[8, 0]);
+    (frame[14], frame[23]) = (0x45, 6);
+    frame[26..34].copy_from_slice(&[10, 0, 0, 1, 10, 1, 1, host]);
+    frame[34..38].copy_from_slice(&[0, 1, 0, 0]);
+    frame[36..38].copy_from_slice(&port.to_be_bytes());
+    frame
+}
+
+fn cases() -> [Case; 3] {
+    let list = |items: Vec<String>| items.join(" or ");
+    let ports = |count: u16| list((1..=count).map(|port| format!("tcp port {}", port * 1000)).collect());
+    let hosts = list((1..=10).map(|host| format!("host 10.1.1.{host}")).collect());
+    let arp = {
+        let mut frame = segment(1, 1);
+        frame[13] = 6;
+        frame
+    };
+    [
+        Case { name: "IP only", expression: "ip".to_owned(), accepted: segment(1, 1), rejected: arp },
+        Case {
+            name: "one port among 5",
+            expression: ports(5),
+            accepted: segment(1, 5000),
+            rejected: segment(1, 2),
+        },
+        Case {
+            name: "10 addresses, 10 ports",
+            expression: format!("({hosts}) and ({})", ports(10)),
+            accepted: segment(10, 10_000),
+            rejected: segment(10, 2),
+        },
+    ]
+}
+
+/// Time of a packet in ns.
+fn time(matches: &dyn Fn(&[u8]) -> u32, frame: &[u8], verdict: u32) -> f64 {
+    let start = Instant::now();
+    let mut wrong = 0;
+    for _ in 0..PACKETS_PER_ROUND {
+        wrong += u32::from(matches(black_box(frame)) != verdict);
+    }
+    let elapsed = start.elapsed();
+    assert_eq!(wrong, 0, "wrong verdicts");
+    elapsed.as_nanos() as f64 / f64::from(PACKETS_PER_ROUND)
+}
+
+/// The least, the median and the most.
+fn spread(mut times: Vec<f64>) -> [f64; 3] {
+    times.sort_by(f64::total_cmp);
+    [times[0], times[times.len() / 2], times[times.len() - 1]]
+}
+
+fn measure(case: &Case) {
+    let filter = Filter::compile(&case.expression, LinkType::ETHERNET, 0).expect("libpcap is needed");
+    let context = Context::default();
+    let libpcap = Libpcap::get().expect("it just compiled").prepare(&filter).expect("no extensions");
+    let interpreter = Interpreter::new(&filter).expect("no extensions");
+    let compiled = CompiledFilter::new(&filter).expect("no extensions");
+    assert!(compiled.is_machine_code() || !cfg!(target_arch = "x86_64"));
+    let wire_len = FRAME_BYTES as u32;
+    let forms: [Form<'_>; 3] = [
+        ("libpcap", &|frame| libpcap.matches(frame, wire_len)),
+        ("interpreter", &|frame| interpreter.matches(frame, wire_len, &context)),
+        ("machine code", &|frame| compiled.matches(frame, wire_len, &context)),
+    ];
+    for (packet, frame, verdict) in [("accepted", &case.accepted, 262_144), ("rejected", &case.rejected, 0)] {
+        let mut times = [const { Vec::new() }; 3];
+        for _ in 0..ROUNDS {
+            for (times, (_, matches)) in times.iter_mut().zip(forms) {
+                times.push(time(matches, frame, verdict));
+            }
+        }
+        let times = times.map(spread);
+        for ((form, _), [least, median, most]) in forms.iter().zip(times) {
+            println!(
+                "{:<24} {:>3} insns  {packet}  {form:<12} {median:>7.2} ns/packet ({least:.2}-{most:.2})  {:>5.2} x libpcap",
+                case.name,
+                filter.program().len(),
+                times[0][1] / median,
+            );
+        }
+    }
+}
+
+/// How an XDP program ends with a packet that it rejects.
+#[derive(Clone, Copy)]
+enum Rejection {
+    /// Without more ado.
+    Plain,
+    /// Counted by a value for each CPU, as a capture does.
+    PerCpu,
+    /// Counted by one value for all.
+    Atomic,
+}
+
+/// A program that lets everything pass, after it has run `filter`, if there is one.
+fn program(filter: Option<(&Filter, Rejection)>) -> Program {
+    let mut asm = Assembler::new();
+    asm.mov(Reg::R6, Reg::R1);
+    let pass = asm.label();
+    let counts =
+        [MapKind::PercpuArray, MapKind::Array].map(|kind| Map::create(kind, "bench", 8, 1).expect("a map"));
+    if let Some((filter, rejection)) = filter {
+        let reject = asm.label();
+        let target = XdpTarget {
+            context: Reg::R6,
+            reject,
+            multi_buffer: true,
+            address_arithmetic: true,
+            address: None,
+        };
+        filter.emit_xdp(&mut asm, &target).expect("short filters");
+        asm.jump(pass).bind(reject);
+        count(&mut asm, rejection, &counts);
+    }
+    asm.bind(pass).mov(Reg::R0, XDP_PASS).exit();
+    let options = LoadOptions { fragments: true, ..LoadOptions::default() };
+    let code = asm.finish().expect("labels are bound");
+    Program::load(ProgramKind::Xdp, "bench", &code, options).expect("the verifier takes it")
+}
+
+fn count(asm: &mut Assembler, rejection: Rejection, [per_cpu, shared]: &[Map; 2]) {
+    match rejection {
+        Rejection::Plain => {}
+        Rejection::PerCpu => {
+            let none = asm.label();
+            asm.load(Size::Word, Reg::R2, Reg::R6, xdp_md::RX_QUEUE_INDEX).store(
+                Size::Word,
+                Reg::R10,
+                -4,
+                Reg::R2,
+            );
+            asm.mov(Reg::R2, Reg::R10).add(Reg::R2, -4);
+            asm.load_map_fd(Reg::R1, per_cpu).call(Helper::MapLookup);
+            asm.jump_if(Reg::R0, Condition::Eq, 0, none);
+            asm.load(Size::Double, Reg::R1, Reg::R0, 0).add(Reg::R1, 1).store(
+                Size::Double,
+                Reg::R0,
+                0,
+                Reg::R1,
+            );
+            asm.bind(none);
+        }
+        Rejection::Atomic => {
+            asm.load_map_value(Reg::R1, shared, 0).mov(Reg::R2, 1);
+            asm.atomic_add(Size::Double, Reg::R1, 0, Reg::R2);
+        }
+    }
+}
+
+/// What a rejected packet costs in the kernel: nanoseconds of a test run, less those of a bare XDP_PASS.
+fn measure_in_kernel(case: &Case) {
+    let filter = Filter::compile(&case.expression, LinkType::ETHERNET, 0).expect("libpcap is needed");
+    let run = |program: &Program| {
+        let run = program.test_run(&case.rejected, KERNEL_RUNS).expect("a test run");
+        assert_eq!(run.verdict, XDP_PASS.cast_unsigned());
+        // The kernel's own clock leaves out the time of others, but it rounds to whole nanoseconds.
+        f64::from(run.duration_ns)
+    };
+    let forms =
+        [("uncounted", Rejection::Plain), ("per CPU", Rejection::PerCpu), ("atomic", Rejection::Atomic)];
+    let bare = program(None);
+    let programs = forms.map(|(name, rejection)| (name, program(Some((&filter, rejection)))));
+    let mut times = [const { Vec::new() }; 3];
+    let mut bare_times = Vec::new();
+    for _ in 0..ROUNDS {
+        let without = run(&bare);
+        bare_times.push(without);
+        for (times, (_, program)) in times.iter_mut().zip(&programs) {
+            times.push(run(program) - without);
+        }
+    }
+    let [least, median, most] = spread(bare_times);
+    println!("{:<24} XDP_PASS alone            {median:>5.0} ns/run ({least:.0}-{most:.0})", case.name);
+    for ((name, _), times) in programs.iter().zip(times) {
+        let [least, median, most] = spread(times);
+        println!("{:<24} rejected, {name:<14} +{median:>5.0} ns/run ({least:.0}-{most:.0})", case.name);
+    }
+}
+
+fn main() {
+    cases().iter().for_each(measure);
+    match Map::create(MapKind::Array, "probe", 4, 1) {
+        Ok(_) => cases().iter().for_each(measure_in_kernel),
+        Err(error) => println!("SKIP what a rejected packet costs in the kernel: {error}"),
+    }
+}

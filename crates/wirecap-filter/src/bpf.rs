@@ -1,0 +1,112 @@
+//! Programs, maps and links of bpf(2), without libbpf, ELF or clang.
+//!
+//! A program is assembled by [`asm::Assembler`], loaded by [`Program::load`], attached by
+//! [`Link::attach_xdp`] and talks to user space through a [`Map`]. All three objects live as long
+//! as their descriptor; nothing is pinned, so whatever way the process ends, they are gone.
+//!
+//! ```
+//! use wirecap_filter::bpf::asm::{Assembler, Reg::*};
+//! use wirecap_filter::bpf::XDP_PASS;
+//!
+//! let mut asm = Assembler::new();
+//! asm.mov(R0, XDP_PASS).exit();
+//! assert_eq!(asm.finish()?.len(), 2);
+//! # Ok::<(), wirecap_filter::bpf::asm::AsmError>(())
+//! ```
+
+use std::io;
+
+pub mod asm;
+mod btf;
+mod error;
+mod link;
+mod map;
+mod program;
+
+pub use btf::kernel_function;
+pub use error::BpfError;
+pub use link::{Link, LinkInfo, XdpMode, link_holding, links};
+pub use map::{Map, MapInfo, MapKind};
+pub use program::{LiveFrames, LoadOptions, Program, ProgramInfo, ProgramKind, TestRun, programs_named};
+
+use crate::sys::bpf::ObjectName;
+
+/// Verdict of an XDP program: an error, counted by the tracepoint `xdp_exception`.
+pub const XDP_ABORTED: i32 = 0;
+/// Verdict of an XDP program: the frame is dropped.
+pub const XDP_DROP: i32 = 1;
+/// Verdict of an XDP program: the frame goes on to the host's network stack.
+pub const XDP_PASS: i32 = 2;
+/// Verdict of an XDP program: the frame leaves by the interface it came from.
+pub const XDP_TX: i32 = 3;
+/// Verdict of an XDP program: the frame goes where a redirect helper said.
+pub const XDP_REDIRECT: i32 = 4;
+
+/// Offsets of the fields of `struct xdp_md`, an XDP program's context.
+pub mod xdp_md {
+    /// Address of the frame's first byte.
+    pub const DATA: i16 = 0;
+    /// Address behind the frame's last byte (of its first fragment).
+    pub const DATA_END: i16 = 4;
+    /// Address of the metadata before the frame; equals `DATA` when there is none.
+    pub const DATA_META: i16 = 8;
+    /// Index of the interface that received the frame.
+    pub const INGRESS_IFINDEX: i16 = 12;
+    /// Receive queue of that interface.
+    pub const RX_QUEUE_INDEX: i16 = 16;
+}
+
+/// `name` in the kernel's form, if the kernel accepts it.
+fn object_name(name: &str) -> Result<ObjectName, BpfError> {
+    let accepted = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'_' || byte == b'.';
+    let mut object_name = ObjectName::default();
+    if name.len() >= object_name.len() || !name.bytes().all(accepted) {
+        return Err(BpfError::BadName { name: name.to_owned() });
+    }
+    object_name[..name.len()].copy_from_slice(name.as_bytes());
+    Ok(object_name)
+}
+
+fn name_text(name: &ObjectName) -> String {
+    name.iter().take_while(|&&byte| byte != 0).map(|&byte| char::from(byte)).collect()
+}
+
+/// All objects of one kind: walks their ids and opens each, leaving out those that vanish meanwhile.
+fn collect_objects<T>(
+    kind: &'static str,
+    next_id: fn(u32) -> io::Result<Option<u32>>,
+    open: impl Fn(u32) -> Result<T, BpfError>,
+) -> Result<Vec<T>, BpfError> {
+    let mut objects = Vec::new();
+    let mut id = 0;
+    while let Some(next) = next_id(id).map_err(|source| BpfError::discovering(kind, id, source))? {
+        id = next;
+        match open(id) {
+            Ok(object) => objects.push(object),
+            Err(error) if error.is_gone() => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(objects)
+}
+
+/// The first object of one kind that `is_match` accepts. Only one is open at a time, because an open
+/// descriptor keeps its object alive after the owner has closed it.
+fn find_object<T>(
+    kind: &'static str,
+    next_id: fn(u32) -> io::Result<Option<u32>>,
+    open: impl Fn(u32) -> Result<T, BpfError>,
+    is_match: impl Fn(&T) -> Result<bool, BpfError>,
+) -> Result<Option<T>, BpfError> {
+    let mut id = 0;
+    while let Some(next) = next_id(id).map_err(|source| BpfError::discovering(kind, id, source))? {
+        id = next;
+        match open(id) {
+            Ok(object) if is_match(&object)? => return Ok(Some(object)),
+            Ok(_) => {}
+            Err(error) if error.is_gone() => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(None)
+}

@@ -1,0 +1,147 @@
+//! Why bpf(2) refused.
+
+use std::error::Error;
+use std::fmt;
+use std::io;
+
+/// Loading and attaching need these.
+const NEEDS_BPF: &str = "CAP_BPF and CAP_NET_ADMIN";
+/// Finding objects of other processes needs this.
+const NEEDS_ADMIN: &str = "CAP_SYS_ADMIN";
+
+/// Why the kernel did not do what was asked of bpf(2).
+#[derive(Debug)]
+#[non_exhaustive]
+pub enum BpfError {
+    /// The process lacks a capability.
+    NotPermitted {
+        /// What was tried: `create map`, `load program`, ...
+        operation: &'static str,
+        /// The name of the map or program, or the interface.
+        object: String,
+        /// The capabilities that would do.
+        needs: &'static str,
+        /// The kernel's answer.
+        source: io::Error,
+    },
+    /// Another XDP program is on the interface.
+    InterfaceBusy {
+        /// The interface's index in the current network namespace.
+        ifindex: u32,
+        /// The kernel's answer.
+        source: io::Error,
+    },
+    /// The verifier refused the program.
+    Rejected {
+        /// The program's name.
+        program: String,
+        /// What the verifier wrote, to its last line.
+        log: String,
+        /// The kernel's answer.
+        source: io::Error,
+    },
+    /// The kernel would not accept this as an object's name.
+    BadName {
+        /// The name given.
+        name: String,
+    },
+    /// A key or value is not as long as the map's.
+    WrongSize {
+        /// The map's name.
+        map: String,
+        /// `key` or `value`.
+        part: &'static str,
+        /// The length given, in bytes.
+        given_bytes: usize,
+        /// The map's length, in bytes.
+        map_bytes: usize,
+    },
+    /// Anything else.
+    Failed {
+        /// What was tried: `create map`, `load program`, ...
+        operation: &'static str,
+        /// The name of the map or program, or the interface.
+        object: String,
+        /// The kernel's answer.
+        source: io::Error,
+    },
+}
+
+impl BpfError {
+    pub(super) fn new(operation: &'static str, object: impl fmt::Display, source: io::Error) -> Self {
+        Self::classify(operation, object.to_string(), NEEDS_BPF, source)
+    }
+
+    pub(super) fn discovering(kind: &'static str, id: u32, source: io::Error) -> Self {
+        Self::classify("look up", format!("{kind} with id {id}"), NEEDS_ADMIN, source)
+    }
+
+    pub(super) fn attaching(ifindex: u32, source: io::Error) -> Self {
+        match source.raw_os_error() {
+            Some(libc::EBUSY | libc::EEXIST) => Self::InterfaceBusy { ifindex, source },
+            _ => Self::new("attach an XDP program to", format!("interface {ifindex}"), source),
+        }
+    }
+
+    fn classify(operation: &'static str, object: String, needs: &'static str, source: io::Error) -> Self {
+        match source.raw_os_error() {
+            Some(libc::EPERM | libc::EACCES) => Self::NotPermitted { operation, object, needs, source },
+            _ => Self::Failed { operation, object, source },
+        }
+    }
+
+    /// The kernel's error number, where the kernel was asked.
+    pub fn errno(&self) -> Option<i32> {
+        match self {
+            Self::NotPermitted { source, .. }
+            | Self::InterfaceBusy { source, .. }
+            | Self::Rejected { source, .. }
+            | Self::Failed { source, .. } => source.raw_os_error(),
+            Self::BadName { .. } | Self::WrongSize { .. } => None,
+        }
+    }
+
+    /// True if the object vanished before it could be opened.
+    pub(super) fn is_gone(&self) -> bool {
+        self.errno() == Some(libc::ENOENT)
+    }
+}
+
+impl fmt::Display for BpfError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::NotPermitted { operation, object, needs, .. } => {
+                write!(f, "cannot {operation} {object}; run as root or grant {needs} ")?;
+                f.write_str("(kernel.unprivileged_bpf_disabled excludes all other users)")
+            }
+            Self::InterfaceBusy { ifindex, .. } => {
+                write!(f, "cannot attach to interface {ifindex}: another XDP program is on it; ")?;
+                f.write_str(
+                    "`bpftool net` and `ip -d link` name it, the process that holds it must end first",
+                )
+            }
+            Self::Rejected { program, log, .. } => {
+                write!(f, "the kernel's verifier rejected program {program}:\n{}", log.trim_end())
+            }
+            Self::BadName { name } => {
+                write!(f, "{name:?} is no name for a BPF object; use up to 15 letters, digits, _ and .")
+            }
+            Self::WrongSize { map, part, given_bytes, map_bytes } => {
+                write!(f, "a {part} of map {map} has {map_bytes} bytes, not {given_bytes}")
+            }
+            Self::Failed { operation, object, .. } => write!(f, "cannot {operation} {object}"),
+        }
+    }
+}
+
+impl Error for BpfError {
+    fn source(&self) -> Option<&(dyn Error + 'static)> {
+        match self {
+            Self::NotPermitted { source, .. }
+            | Self::InterfaceBusy { source, .. }
+            | Self::Rejected { source, .. }
+            | Self::Failed { source, .. } => Some(source),
+            Self::BadName { .. } | Self::WrongSize { .. } => None,
+        }
+    }
+}

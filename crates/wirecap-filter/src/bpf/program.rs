@@ -1,0 +1,260 @@
+//! Programs: loading them, asking about them, running them on test frames.
+
+use std::ffi::CStr;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+
+use super::asm::{Insn, to_bytes};
+use super::{BpfError, collect_objects, name_text, object_name};
+use crate::sys::bpf::{self as sys, ProgramSource, TestRunRequest};
+
+/// The licence that programs declare: the kernel keeps some helpers, the clock among them, for the GPL.
+const LICENSE: &CStr = c"Dual MIT/GPL";
+/// Room for the verifier's log of a rejected program.
+const LOG_BYTES: usize = 1 << 20;
+/// Load flag: the program knows frames of several fragments.
+const XDP_HAS_FRAGS: u32 = 1 << 5;
+/// Load flag: the program is bound to one interface, whose metadata it may read.
+const XDP_DEV_BOUND_ONLY: u32 = 1 << 6;
+/// What a program may add to a frame in a test run: its last part cannot grow beyond its page.
+const TEST_FRAME_GROWTH_BYTES: usize = 4096;
+
+/// The kinds of program that wirecap loads.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[repr(u32)]
+pub enum ProgramKind {
+    /// Decides which packets a socket gets.
+    SocketFilter = 1,
+    /// Classifies packets of a queueing discipline.
+    SchedCls = 3,
+    /// Runs on every frame that an interface receives, before the network stack.
+    Xdp = 6,
+    /// Runs at a tracepoint of the kernel.
+    RawTracepoint = 17,
+}
+
+/// How a program is to be loaded.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub struct LoadOptions {
+    /// The program knows frames of several fragments, so it may sit on interfaces with jumbo frames.
+    pub fragments: bool,
+    /// Binds the program to the interface of this index: needed to read hardware metadata; such a
+    /// program attaches nowhere else and cannot be a tail-call target.
+    pub device: Option<u32>,
+}
+
+/// A loaded program. It lives as long as a descriptor, a link or a map refers to it.
+#[derive(Debug)]
+pub struct Program {
+    name: String,
+    fd: OwnedFd,
+}
+
+/// What the kernel says of a program.
+#[derive(Clone, PartialEq, Eq, Debug)]
+#[non_exhaustive]
+pub struct ProgramInfo {
+    /// The kernel's number for it, unique until it is gone.
+    pub id: u32,
+    /// The name it was loaded with.
+    pub name: String,
+    /// `enum bpf_prog_type`; compare with `ProgramKind::Xdp as u32`.
+    pub kind: u32,
+    /// A hash of its instructions without the map descriptors in them: equal programs, equal tags.
+    pub tag: [u8; 8],
+    /// The maps it uses.
+    pub map_ids: Vec<u32>,
+}
+
+/// What became of a test frame.
+#[derive(Clone, PartialEq, Eq, Debug)]
+#[non_exhaustive]
+pub struct TestRun {
+    /// What the program returned: [`XDP_PASS`](super::XDP_PASS) and the like.
+    pub verdict: u32,
+    /// The frame as the program left it.
+    pub frame: Vec<u8>,
+    /// Mean duration of one run, in nanoseconds.
+    pub duration_ns: u32,
+}
+
+/// A run whose verdicts are really carried out, on copies of one frame that the kernel makes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct LiveFrames<'a> {
+    /// The frame that each copy starts as, 14 to 3,408 bytes. Copies are reused with what the program
+    /// wrote into them, so it must write every field that it varies.
+    pub frame: &'a [u8],
+    /// Number of frames.
+    pub frame_count: u32,
+    /// Frames between two flushes, 1 to 256.
+    pub batch_frames: u32,
+    /// The interface that the frames seem to come from; none: the loopback of the current namespace.
+    pub ingress_ifindex: Option<u32>,
+}
+
+impl Program {
+    /// Loads a program.
+    ///
+    /// # Errors
+    ///
+    /// [`BpfError::Rejected`] with the verifier's log, or another [`BpfError`] if the name is not
+    /// one, the privilege is missing, or the kernel cannot take such a program.
+    pub fn load(
+        kind: ProgramKind,
+        name: &str,
+        code: &[Insn],
+        options: LoadOptions,
+    ) -> Result<Self, BpfError> {
+        let source = ProgramSource {
+            program_type: kind as u32,
+            name: object_name(name)?,
+            code: &to_bytes(code),
+            license: LICENSE,
+            flags: options.flags(),
+            ifindex: options.device.unwrap_or(0),
+            expected_attach_type: if kind == ProgramKind::Xdp { sys::ATTACH_XDP } else { 0 },
+        };
+        // Most programs load: they are not made to pay for a log.
+        sys::program_load(&source, &mut [])
+            .or_else(|_| load_with_log(name, &source))
+            .map(|fd| Self { name: name.to_owned(), fd })
+    }
+
+    /// Opens the program that has this id.
+    ///
+    /// # Errors
+    ///
+    /// [`BpfError`] if there is none (any more), or CAP_SYS_ADMIN is missing.
+    pub fn by_id(id: u32) -> Result<Self, BpfError> {
+        let failed = |source| BpfError::discovering("program", id, source);
+        let fd = sys::program_by_id(id).map_err(failed)?;
+        let name = name_text(&sys::program_info(fd.as_fd()).map_err(failed)?.0.name);
+        Ok(Self { name, fd })
+    }
+
+    /// The same program again.
+    ///
+    /// # Errors
+    ///
+    /// [`BpfError`] if the process has no descriptor left.
+    pub fn try_clone(&self) -> Result<Self, BpfError> {
+        let fd = self.fd.try_clone();
+        let fd =
+            fd.map_err(|source| BpfError::new("have one more descriptor of program", &self.name, source))?;
+        Ok(Self { name: self.name.clone(), fd })
+    }
+
+    /// What the kernel says of the program.
+    ///
+    /// # Errors
+    ///
+    /// [`BpfError`] if the kernel says nothing.
+    pub fn info(&self) -> Result<ProgramInfo, BpfError> {
+        let (raw, map_ids) = sys::program_info(self.fd.as_fd())
+            .map_err(|source| BpfError::new("describe program", &self.name, source))?;
+        Ok(ProgramInfo {
+            id: raw.id,
+            name: name_text(&raw.name),
+            kind: raw.program_type,
+            tag: raw.tag,
+            map_ids,
+        })
+    }
+
+    /// The name it was loaded with.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// Runs the program `repeat` times on `frame`; nothing leaves the machine or the call.
+    ///
+    /// # Errors
+    ///
+    /// [`BpfError`] if the frame is shorter than 14 bytes, or too long for a page and the program does not know
+    /// frames of several fragments.
+    pub fn test_run(&self, frame: &[u8], repeat: u32) -> Result<TestRun, BpfError> {
+        let mut frame_out = vec![0; frame.len() + TEST_FRAME_GROWTH_BYTES];
+        let request = TestRunRequest {
+            data: frame,
+            data_out: &mut frame_out,
+            context: &[],
+            repeat,
+            flags: 0,
+            batch_frames: 0,
+        };
+        let result = sys::program_test_run(self.fd.as_fd(), request)
+            .map_err(|source| BpfError::new("test program", &self.name, source))?;
+        frame_out.truncate(result.data_out_bytes);
+        Ok(TestRun { verdict: result.verdict, frame: frame_out, duration_ns: result.duration_ns })
+    }
+
+    /// Runs the program on `frames.frame_count` frames and does to each what the program says:
+    /// redirects it, transmits it, or hands it to the host's stack.
+    ///
+    /// The run takes place on the calling thread's CPU. A signal ends it early with `EINTR`.
+    ///
+    /// # Errors
+    ///
+    /// [`BpfError`] if a length or count is out of its range, or the run was interrupted.
+    pub fn run_live(&self, frames: LiveFrames<'_>) -> Result<(), BpfError> {
+        let context = frames.ingress_ifindex.map(|ifindex| context_bytes(frames.frame.len(), ifindex));
+        let request = TestRunRequest {
+            data: frames.frame,
+            data_out: &mut [],
+            context: context.as_ref().map_or(&[], |context| context.as_slice()),
+            repeat: frames.frame_count,
+            flags: sys::TEST_XDP_LIVE_FRAMES,
+            batch_frames: frames.batch_frames,
+        };
+        sys::program_test_run(self.fd.as_fd(), request)
+            .map(drop)
+            .map_err(|source| BpfError::new("run live frames through program", &self.name, source))
+    }
+}
+
+impl AsFd for Program {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
+    }
+}
+
+impl LoadOptions {
+    fn flags(self) -> u32 {
+        let fragments = if self.fragments { XDP_HAS_FRAGS } else { 0 };
+        let device = if self.device.is_some() { XDP_DEV_BOUND_ONLY } else { 0 };
+        fragments | device
+    }
+}
+
+/// The loaded programs of this name, of all processes.
+///
+/// # Errors
+///
+/// [`BpfError`] if CAP_SYS_ADMIN is missing.
+pub fn programs_named(name: &str) -> Result<Vec<Program>, BpfError> {
+    let mut programs = collect_objects("program", sys::next_program_id, Program::by_id)?;
+    programs.retain(|program| program.name == name);
+    Ok(programs)
+}
+
+/// Loads a program that was refused once more, to have the verifier's reason if it was the verifier.
+fn load_with_log(name: &str, source: &ProgramSource<'_>) -> Result<OwnedFd, BpfError> {
+    let mut log = vec![0; LOG_BYTES];
+    sys::program_load(source, &mut log).map_err(|error| {
+        let log: Vec<u8> = log.into_iter().take_while(|&byte| byte != 0).collect();
+        if log.is_empty() {
+            return BpfError::new("load program", name, error);
+        }
+        let log = String::from_utf8_lossy(&log).into_owned();
+        BpfError::Rejected { program: name.to_owned(), log, source: error }
+    })
+}
+
+/// A `struct xdp_md` for a frame of this length that came in by this interface, queue 0.
+fn context_bytes(frame_bytes: usize, ingress_ifindex: u32) -> [u8; 24] {
+    let fields = [0, frame_bytes as u32, 0, ingress_ifindex, 0, 0];
+    let mut context = [0; 24];
+    for (bytes, field) in context.as_chunks_mut::<4>().0.iter_mut().zip(fields) {
+        *bytes = field.to_ne_bytes();
+    }
+    context
+}

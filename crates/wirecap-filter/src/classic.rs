@@ -1,0 +1,312 @@
+//! Classic programs: checked, read from text, printed.
+
+use std::error::Error;
+use std::fmt;
+
+use crate::insn::{ClassicInsn, Op, Operand, Operation, SLOTS, Source};
+
+/// The kernel's limit, `BPF_MAXINSNS`.
+pub(crate) const INSNS_MAX: usize = 1 << 20;
+
+/// A classic program that is known to be sound: every instruction has a meaning, no jump leaves the program,
+/// and the program ends with a verdict.
+///
+/// Jumps may go backwards, as in what libpcap makes of `protochain`; the kernel takes no such program.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) struct ClassicProgram {
+    insns: Vec<ClassicInsn>,
+    ops: Vec<Op>,
+}
+
+/// Why numbers are not a classic BPF program.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[non_exhaustive]
+pub enum ProgramError {
+    /// There is no instruction.
+    Empty,
+    /// There are more than the kernel takes.
+    TooLong {
+        /// How many there are.
+        insns: usize,
+    },
+    /// An instruction has no meaning.
+    Unknown {
+        /// The instruction's place in the program, from 0.
+        index: usize,
+        /// The instruction.
+        insn: ClassicInsn,
+    },
+    /// An instruction jumps out of the program.
+    JumpsOut {
+        /// The instruction's place in the program, from 0.
+        index: usize,
+        /// Where it jumps to.
+        target: u32,
+        /// How many instructions the program has.
+        insns: usize,
+    },
+    /// An instruction divides by the constant zero.
+    DividesByZero {
+        /// The instruction's place in the program, from 0.
+        index: usize,
+    },
+    /// An instruction shifts by more bits than the accumulator has.
+    ShiftsTooFar {
+        /// The instruction's place in the program, from 0.
+        index: usize,
+        /// By how many bits.
+        bits: u32,
+    },
+    /// An instruction uses scratch memory that is not there.
+    NoSuchSlot {
+        /// The instruction's place in the program, from 0.
+        index: usize,
+        /// The slot.
+        slot: u32,
+    },
+    /// The last instruction is no `ret`, so the program has no end.
+    NoReturn,
+    /// A line of a program's text is not what it should be.
+    Text {
+        /// The line, from 1.
+        line: usize,
+        /// What belongs there.
+        expected: &'static str,
+    },
+    /// A program's text has not as many instructions as it says.
+    Count {
+        /// How many it says.
+        announced: usize,
+        /// How many there are.
+        found: usize,
+    },
+}
+
+impl fmt::Display for ProgramError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Empty => write!(f, "the BPF program is empty"),
+            Self::TooLong { insns } => {
+                write!(f, "the BPF program has {insns} instructions; the most is {INSNS_MAX}")
+            }
+            Self::Unknown { index, insn: ClassicInsn { code, jt, jf, k } } => {
+                write!(f, "BPF instruction {index} means nothing: {code} {jt} {jf} {k}")
+            }
+            Self::JumpsOut { index, target, insns } => {
+                write!(f, "BPF instruction {index} jumps to {target}, but the last one is {}", insns - 1)
+            }
+            Self::DividesByZero { index } => write!(f, "BPF instruction {index} divides by zero"),
+            Self::ShiftsTooFar { index, bits } => {
+                write!(f, "BPF instruction {index} shifts by {bits} bits; the most is 31")
+            }
+            Self::NoSuchSlot { index, slot } => {
+                write!(f, "BPF instruction {index} uses M[{slot}]; the last slot is M[{}]", SLOTS - 1)
+            }
+            Self::NoReturn => write!(f, "the BPF program does not end with ret"),
+            Self::Text { line, expected } => {
+                write!(f, "line {line} of the BPF program is not {expected}, as tcpdump -ddd prints it")
+            }
+            Self::Count { announced, found } => {
+                write!(f, "the BPF program announces {announced} instructions and has {found}")
+            }
+        }
+    }
+}
+
+impl Error for ProgramError {}
+
+impl ClassicProgram {
+    pub(crate) fn new(insns: Vec<ClassicInsn>) -> Result<Self, ProgramError> {
+        if insns.len() > INSNS_MAX {
+            return Err(ProgramError::TooLong { insns: insns.len() });
+        }
+        let ops = insns.iter().enumerate().map(|(index, &insn)| {
+            let op = insn.decode(index as u32).ok_or(ProgramError::Unknown { index, insn })?;
+            check(index, op, insns.len()).map(|()| op)
+        });
+        let ops: Vec<Op> = ops.collect::<Result<_, _>>()?;
+        match ops.last() {
+            None => Err(ProgramError::Empty),
+            Some(Op::Return(_)) => Ok(Self { insns, ops }),
+            Some(_) => Err(ProgramError::NoReturn),
+        }
+    }
+
+    /// Reads what `tcpdump -ddd` prints: the number of instructions, then code, jt, jf and k of each, in
+    /// lines of their own or separated by commas.
+    pub(crate) fn parse(text: &str) -> Result<Self, ProgramError> {
+        let mut lines = text
+            .split(['\n', ','])
+            .map(str::trim)
+            .enumerate()
+            .map(|(index, line)| (index + 1, line))
+            .filter(|(_, line)| !line.is_empty());
+        let (line, count) = lines.next().ok_or(ProgramError::Empty)?;
+        let announced =
+            count.parse().map_err(|_| ProgramError::Text { line, expected: "the number of instructions" })?;
+        let insns: Vec<ClassicInsn> = lines
+            .map(|(line, text)| {
+                parse_insn(text).ok_or(ProgramError::Text { line, expected: "four numbers: code jt jf k" })
+            })
+            .collect::<Result<_, _>>()?;
+        if insns.len() != announced {
+            return Err(ProgramError::Count { announced, found: insns.len() });
+        }
+        Self::new(insns)
+    }
+
+    pub(crate) fn insns(&self) -> &[ClassicInsn] {
+        &self.insns
+    }
+
+    pub(crate) fn ops(&self) -> &[Op] {
+        &self.ops
+    }
+
+    /// Whether some load is from this slot of scratch memory.
+    pub(crate) fn loads_slot(&self, slot: u32) -> bool {
+        self.ops.iter().any(|op| matches!(*op, Op::Load(_, Source::Slot(loaded)) if loaded == slot))
+    }
+
+    /// Whether a jump goes backwards.
+    pub(crate) fn has_loop(&self) -> bool {
+        let mut ops = self.ops.iter().zip(0..);
+        // Branches cannot: what they skip is not negative.
+        ops.any(|(op, index)| matches!(*op, Op::Jump(target) if target <= index))
+    }
+}
+
+fn check(index: usize, op: Op, insns: usize) -> Result<(), ProgramError> {
+    let inside = |target: u32| match (target as usize) < insns {
+        true => Ok(()),
+        false => Err(ProgramError::JumpsOut { index, target, insns }),
+    };
+    match op {
+        Op::Jump(target) => inside(target),
+        Op::Branch { if_true, if_false, .. } => inside(if_true).and_then(|()| inside(if_false)),
+        Op::Load(_, Source::Slot(slot)) | Op::Store(_, slot) if slot >= SLOTS => {
+            Err(ProgramError::NoSuchSlot { index, slot })
+        }
+        Op::Alu(Operation::Div | Operation::Mod, Operand::Constant(0)) => {
+            Err(ProgramError::DividesByZero { index })
+        }
+        Op::Alu(Operation::ShiftLeft | Operation::ShiftRight, Operand::Constant(bits)) if bits > 31 => {
+            Err(ProgramError::ShiftsTooFar { index, bits })
+        }
+        _ => Ok(()),
+    }
+}
+
+fn parse_insn(text: &str) -> Option<ClassicInsn> {
+    let mut numbers = text.split_whitespace();
+    let insn = ClassicInsn {
+        code: numbers.next()?.parse().ok()?,
+        jt: numbers.next()?.parse().ok()?,
+        jf: numbers.next()?.parse().ok()?,
+        k: numbers.next()?.parse().ok()?,
+    };
+    numbers.next().is_none().then_some(insn)
+}
+
+/// As `tcpdump -d` prints it, column for column.
+impl fmt::Display for ClassicProgram {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (index, (insn, op)) in self.insns.iter().zip(&self.ops).enumerate() {
+            let (name, operand) = text::of(*insn, *op);
+            match op {
+                Op::Branch { if_true, if_false, .. } => {
+                    writeln!(f, "({index:03}) {name:<8} {operand:<16} jt {if_true}\tjf {if_false}")?;
+                }
+                _ => writeln!(f, "({index:03}) {name:<8} {operand}")?,
+            }
+        }
+        Ok(())
+    }
+}
+
+/// The names and operands of instructions.
+mod text {
+    use crate::insn::{ClassicInsn, Condition, Op, Operand, Operation, Register, Source, Verdict, Width};
+
+    pub(super) fn of(insn: ClassicInsn, op: Op) -> (&'static str, String) {
+        match op {
+            Op::Load(register, source) => (load_name(register, insn), loaded(source, insn.k)),
+            Op::Store(Register::A, slot) => ("st", format!("M[{slot}]")),
+            Op::Store(Register::X, slot) => ("stx", format!("M[{slot}]")),
+            Op::Alu(operation, operand) => (operation_name(operation), alu_operand(operation, operand)),
+            Op::Negate => ("neg", String::new()),
+            Op::Tax => ("tax", String::new()),
+            Op::Txa => ("txa", String::new()),
+            Op::Jump(target) => ("ja", target.to_string()),
+            Op::Branch { condition, operand, .. } => (condition_name(condition), hexadecimal(operand)),
+            Op::Return(Verdict::Constant(bytes)) => ("ret", decimal(bytes)),
+            Op::Return(Verdict::A) => ("ret", String::new()),
+        }
+    }
+
+    fn load_name(register: Register, insn: ClassicInsn) -> &'static str {
+        match (register, insn.width()) {
+            (Register::X, Some(Width::Byte)) => "ldxb",
+            (Register::X, _) => "ldx",
+            (Register::A, Some(Width::Byte)) => "ldb",
+            (Register::A, Some(Width::Half)) => "ldh",
+            (Register::A, _) => "ld",
+        }
+    }
+
+    fn loaded(source: Source, k: u32) -> String {
+        let offset = k.cast_signed();
+        match source {
+            Source::Constant(_) => format!("#{k:#x}"),
+            Source::Slot(slot) => format!("M[{slot}]"),
+            Source::WireLen => "#pktlen".to_owned(),
+            Source::Absolute(..) => format!("[{offset}]"),
+            Source::Indirect(..) => format!("[x + {offset}]"),
+            Source::HeaderLen(_) => format!("4*([{offset}]&0xf)"),
+            Source::Extension(extension) => format!("[{extension}]"),
+        }
+    }
+
+    fn operation_name(operation: Operation) -> &'static str {
+        match operation {
+            Operation::Add => "add",
+            Operation::Sub => "sub",
+            Operation::Mul => "mul",
+            Operation::Div => "div",
+            Operation::Mod => "mod",
+            Operation::And => "and",
+            Operation::Or => "or",
+            Operation::Xor => "xor",
+            Operation::ShiftLeft => "lsh",
+            Operation::ShiftRight => "rsh",
+        }
+    }
+
+    fn condition_name(condition: Condition) -> &'static str {
+        match condition {
+            Condition::Equal => "jeq",
+            Condition::Greater => "jgt",
+            Condition::GreaterOrEqual => "jge",
+            Condition::AnySet => "jset",
+        }
+    }
+
+    fn alu_operand(operation: Operation, operand: Operand) -> String {
+        match (operation, operand) {
+            (Operation::And | Operation::Or | Operation::Xor, _) => hexadecimal(operand),
+            (_, Operand::Constant(k)) => decimal(k),
+            (_, Operand::X) => "x".to_owned(),
+        }
+    }
+
+    fn hexadecimal(operand: Operand) -> String {
+        match operand {
+            Operand::Constant(k) => format!("#{k:#x}"),
+            Operand::X => "x".to_owned(),
+        }
+    }
+
+    fn decimal(k: u32) -> String {
+        format!("#{}", k.cast_signed())
+    }
+}

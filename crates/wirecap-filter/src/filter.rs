@@ -1,0 +1,121 @@
+//! A filter: a program that is sound, for packets of one link type.
+
+use std::fmt;
+
+use wirecap_savefile::LinkType;
+
+use crate::classic::{ClassicProgram, ProgramError};
+use crate::context::Unsupported;
+use crate::insn::{Base, ClassicInsn, Extension, Op, Place, Source, Verdict};
+
+/// Decides which packets match, and how many bytes of each are kept.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Filter {
+    pub(crate) program: ClassicProgram,
+    pub(crate) link_type: LinkType,
+    pub(crate) expression: Option<String>,
+}
+
+impl Filter {
+    /// Reads a program as `tcpdump -ddd` prints it: the number of instructions, then `code jt jf k` of each,
+    /// in lines or separated by commas. It is for packets of a link type.
+    ///
+    /// # Errors
+    ///
+    /// [`ProgramError`] if the text is not of that form or the program is not sound.
+    pub fn parse(text: &str, link_type: LinkType) -> Result<Self, ProgramError> {
+        ClassicProgram::parse(text).map(|program| Self { program, link_type, expression: None })
+    }
+
+    /// A filter that is a program already, for packets of a link type.
+    ///
+    /// # Errors
+    ///
+    /// [`ProgramError`] if the program is not sound.
+    pub fn from_program(insns: Vec<ClassicInsn>, link_type: LinkType) -> Result<Self, ProgramError> {
+        ClassicProgram::new(insns).map(|program| Self { program, link_type, expression: None })
+    }
+
+    /// The program.
+    pub fn program(&self) -> &[ClassicInsn] {
+        self.program.insns()
+    }
+
+    /// The kind of packets it is for.
+    pub fn link_type(&self) -> LinkType {
+        self.link_type
+    }
+
+    /// What it was compiled from.
+    pub fn expression(&self) -> Option<&str> {
+        self.expression.as_deref()
+    }
+
+    /// Whether every packet matches.
+    pub fn matches_everything(&self) -> bool {
+        matches!(self.program.ops()[0], Op::Return(Verdict::Constant(1..)))
+    }
+
+    /// Whether the program loads what only Linux knows of a packet.
+    pub(crate) fn asks_linux(&self) -> bool {
+        self.program().iter().any(|insn| insn.is_for_linux())
+    }
+
+    /// Whether all that the program loads can be had, where `refuses` says why an extension cannot.
+    pub(crate) fn check_sources(
+        &self,
+        refuses: fn(Extension) -> Option<&'static str>,
+    ) -> Result<(), Unsupported> {
+        for &op in self.program.ops() {
+            let Op::Load(_, source) = op else { continue };
+            if let Source::Extension(extension) = source
+                && let Some(reason) = refuses(extension)
+            {
+                return Err(Unsupported::Extension { extension, reason });
+            }
+            if NetworkHeader::of(self.link_type).lets(source) {
+                continue;
+            }
+            return Err(Unsupported::NetworkHeader { link_type: self.link_type.0 });
+        }
+        Ok(())
+    }
+}
+
+/// As `tcpdump -d` prints the program.
+impl fmt::Display for Filter {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.program.fmt(f)
+    }
+}
+
+/// Where the network header of a packet begins.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum NetworkHeader {
+    /// There is nothing before it.
+    First,
+    /// Behind an Ethernet header, and a VLAN tag if there is one.
+    Ethernet,
+    Unknown,
+}
+
+impl NetworkHeader {
+    pub(crate) fn of(link_type: LinkType) -> Self {
+        match link_type {
+            LinkType::ETHERNET => Self::Ethernet,
+            LinkType::RAW => Self::First,
+            _ => Self::Unknown,
+        }
+    }
+
+    /// Whether enough is known for such a load.
+    fn lets(self, source: Source) -> bool {
+        match source {
+            Source::Extension(Extension::Protocol) => self == Self::Ethernet,
+            Source::Absolute(_, Place { base, .. })
+            | Source::Indirect(_, Place { base, .. })
+            | Source::HeaderLen(Place { base, .. }) => base == Base::Packet || self != Self::Unknown,
+            _ => true,
+        }
+    }
+}

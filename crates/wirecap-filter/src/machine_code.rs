@@ -1,0 +1,60 @@
+//! Filters as machine code of this process.
+//!
+//! The code comes from [`x86_64`], which makes it of eBPF instructions and checks no access to memory. It does
+//! not have to: the program itself checks each load against the packet's end, since the translation writes it so.
+#![allow(unsafe_code)]
+
+use std::io;
+use std::ptr;
+use std::sync::Arc;
+
+use crate::context::Context;
+use crate::filter::Filter;
+use crate::sys::code::Code;
+use crate::translate::{Surroundings, user_program};
+use crate::x86_64;
+
+/// A filter as a function of the packet's address and length, two things that do not matter, its length on the
+/// wire, and what else is known of it.
+type Function = unsafe extern "sysv64" fn(*const u8, usize, usize, usize, u64, *const Surroundings) -> u64;
+
+/// A filter as a function of this process. Copies share it.
+#[derive(Clone, Debug)]
+pub(crate) struct MachineCode {
+    /// Stands in `code`.
+    function: Function,
+    _code: Arc<Code>,
+    /// Whether the filter asks for more than the packet's bytes and length. Few do.
+    asks_linux: bool,
+}
+
+impl MachineCode {
+    /// Fails where the filter is not made for it, and where the system lets no process make code.
+    pub(crate) fn compile(filter: &Filter) -> io::Result<Self> {
+        let program = user_program(filter).map_err(io::Error::other)?;
+        let code = x86_64::compile(&program).ok_or(io::ErrorKind::Unsupported)?;
+        let code = Arc::new(Code::new(&code)?);
+        // SAFETY: `compile` makes such functions. It is called through this value only, which keeps the code.
+        let function = unsafe { code.function() };
+        Ok(Self { function, _code: code, asks_linux: filter.asks_linux() })
+    }
+
+    /// How many bytes of the packet to keep; 0: none of it.
+    #[inline]
+    pub(crate) fn matches(&self, packet: &[u8], wire_len: u32, context: &Context) -> u32 {
+        if self.asks_linux {
+            let surroundings = Surroundings::from(context);
+            return self.call(packet, wire_len, &raw const surroundings);
+        }
+        self.call(packet, wire_len, ptr::null())
+    }
+
+    #[inline]
+    fn call(&self, packet: &[u8], wire_len: u32, surroundings: *const Surroundings) -> u32 {
+        // SAFETY: the code lives as long as this value. It does what `user_program`'s does: that reads the packet
+        // between its beginning and its end, the surroundings only where the filter asks Linux, and its own stack.
+        let verdict =
+            unsafe { (self.function)(packet.as_ptr(), packet.len(), 0, 0, wire_len.into(), surroundings) };
+        verdict as u32
+    }
+}

@@ -1,0 +1,75 @@
+//! A filter that is asked for before it is known what the packets begin with.
+
+use std::fmt;
+
+use wirecap_savefile::LinkType;
+
+use crate::classic::{ClassicProgram, ProgramError};
+use crate::error::FilterError;
+use crate::filter::Filter;
+use crate::insn::ClassicInsn;
+
+/// A filter before the link type is known. Each interface compiles it for its own.
+///
+/// ```
+/// use wirecap_filter::FilterRequest;
+///
+/// let request = FilterRequest::from("udp and net 131.225.2.0/24");
+/// assert_eq!(request.to_string(), "udp and net 131.225.2.0/24");
+/// // What `tcpdump -ddd arp` prints.
+/// let request = FilterRequest::program("4\n40 0 0 12\n21 0 1 2054\n6 0 0 262144\n6 0 0 0\n")?;
+/// assert_eq!(request.to_string(), "a BPF program of 4 instructions");
+/// # Ok::<(), wirecap_filter::ProgramError>(())
+/// ```
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum FilterRequest {
+    /// An expression in pcap-filter(7)'s language. An empty one matches every packet.
+    Expression(String),
+    /// A classic BPF program, as it is for every link type. What it returns for a packet says whether the
+    /// packet matches, not how much of it is kept.
+    Program(Vec<ClassicInsn>),
+}
+
+impl FilterRequest {
+    /// Reads a program as `tcpdump -ddd` prints it.
+    ///
+    /// # Errors
+    ///
+    /// [`ProgramError`] if the text is not of that form or the program is not sound.
+    pub fn program(text: &str) -> Result<Self, ProgramError> {
+        ClassicProgram::parse(text).map(|program| Self::Program(program.insns().to_vec()))
+    }
+
+    /// The filter for packets of a link type.
+    ///
+    /// # Errors
+    ///
+    /// As [`Filter::compile`] and [`Filter::from_program`].
+    pub fn compile(&self, link_type: LinkType) -> Result<Filter, FilterError> {
+        match self {
+            Self::Expression(expression) => Filter::compile(expression, link_type, 0),
+            Self::Program(insns) => Ok(Filter::from_program(insns.clone(), link_type)?),
+        }
+    }
+}
+
+impl From<&str> for FilterRequest {
+    fn from(expression: &str) -> Self {
+        Self::Expression(expression.to_owned())
+    }
+}
+
+impl From<String> for FilterRequest {
+    fn from(expression: String) -> Self {
+        Self::Expression(expression)
+    }
+}
+
+impl fmt::Display for FilterRequest {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Expression(expression) => f.write_str(expression),
+            Self::Program(insns) => write!(f, "a BPF program of {} instructions", insns.len()),
+        }
+    }
+}

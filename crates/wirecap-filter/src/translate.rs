@@ -1,0 +1,286 @@
+//! The translation of classic BPF to eBPF, for the XDP program and for user space.
+//!
+//! The accumulator, the index register and the packet's address live in registers that survive calls. A load
+//! goes to a label of its own if it lies beyond the packet's end; it is not checked where an earlier load on
+//! every way to it was checked as far. Both registers and the scratch memory start as zero.
+
+// Only where filters become machine code is the translation for user space in use.
+#![cfg_attr(any(miri, not(target_arch = "x86_64")), allow(dead_code, unused_imports))]
+
+mod load;
+mod user;
+mod xdp;
+
+pub(crate) use user::{Surroundings, user_program};
+pub use xdp::XdpTarget;
+
+use crate::bpf::asm::{Alu, Assembler, Condition as Jump, Label, Operand as AsmOperand, Reg, Size};
+use crate::filter::Filter;
+use crate::flow::{Flow, is_rejection, may_match};
+use crate::insn::{Condition, Op, Operand, Operation, Register, SLOTS, Verdict};
+use crate::interpreter::BACKWARD_JUMPS_MAX;
+
+/// The accumulator.
+const A: Reg = Reg::R7;
+/// The index register.
+const X: Reg = Reg::R8;
+/// What passes between two instructions.
+const SCRATCH: Reg = Reg::R0;
+/// How many more backward jumps there may be: on the stack, below the scratch memory.
+const JUMPS_LEFT: i16 = slot_offset(SLOTS) - 8;
+/// What a program may have at most, so that every jump reaches its target.
+const INSNS_MAX: usize = 32_000;
+
+/// Where a slot of scratch memory is, from the stack's end.
+const fn slot_offset(slot: u32) -> i16 {
+    -4 * (slot as i16 + 1)
+}
+
+/// What runs the translation.
+#[derive(Clone, Copy, Debug)]
+enum Environment {
+    /// The kernel, on a frame that an interface received.
+    Xdp {
+        /// The interface's Ethernet address.
+        address: [u8; 6],
+    },
+    /// This process, on packets in its memory.
+    User,
+}
+
+/// Where the packet is, and what is known of it.
+#[derive(Clone, Copy, Debug)]
+struct Registers {
+    /// Holds the address of the packet's first byte.
+    data: Reg,
+    /// XDP: holds the address behind the packet's last byte; lost in calls, and loaded anew behind them.
+    /// User space: holds the number of the packet's bytes.
+    end: Reg,
+    /// Holds the address of the program's context, or of the [`Surroundings`].
+    context: Reg,
+    /// User space: holds the packet's length on the wire.
+    wire_len: Reg,
+}
+
+/// How a load gets at the packet.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Way {
+    /// It reads between the packet's beginning and end.
+    Direct,
+    /// It asks the kernel for a copy: slower, but the kernel finds any byte of any fragment.
+    Ask,
+}
+
+/// How loads get at the packet.
+#[derive(Clone, Copy, Debug)]
+struct Access {
+    /// Those whose offset stands in the program.
+    constant: Way,
+    /// Those whose offset depends on the packet.
+    computed: Way,
+}
+
+/// Where a translation goes on.
+#[derive(Clone, Copy, Debug)]
+struct Exits {
+    /// With a packet that matches, and in `R0` how much of it to keep.
+    accept: Label,
+    /// With one that does not.
+    reject: Label,
+    /// Where a direct load is beyond the end of what is mapped.
+    beyond: Label,
+}
+
+/// A filter on its way into an assembler.
+struct Translation<'a> {
+    filter: &'a Filter,
+    flow: Flow,
+    asm: &'a mut Assembler,
+    environment: Environment,
+    access: Access,
+    exits: Exits,
+    registers: Registers,
+    /// One for each instruction of the filter.
+    labels: Vec<Label>,
+}
+
+impl<'a> Translation<'a> {
+    fn new(
+        filter: &'a Filter,
+        asm: &'a mut Assembler,
+        environment: Environment,
+        registers: Registers,
+        access: Access,
+        exits: Exits,
+    ) -> Self {
+        let labels = filter.program.ops().iter().map(|_| asm.label()).collect();
+        let flow = Flow::of(&filter.program);
+        Self { filter, flow, asm, environment, access, exits, registers, labels }
+    }
+
+    /// Writes the whole filter. Returns whether what comes behind it is reached with packets that match.
+    fn write(mut self) -> bool {
+        self.begin();
+        let ops = self.filter.program.ops();
+        for (index, &op) in ops.iter().enumerate() {
+            if self.flow.reaches(index) {
+                self.asm.bind(self.labels[index]);
+                self.op(index, op);
+            }
+        }
+        may_match(ops[self.flow.last()])
+    }
+
+    fn begin(&mut self) {
+        self.load_bounds();
+        for register in [Register::A, Register::X] {
+            if self.flow.needs_start(&self.filter.program, register) {
+                self.asm.mov32(self::register(register), 0);
+            }
+        }
+        for slot in (0..SLOTS).filter(|&slot| self.filter.program.loads_slot(slot)) {
+            self.asm.store(Size::Word, Reg::R10, slot_offset(slot), 0);
+        }
+        if self.filter.program.has_loop() {
+            let most = BACKWARD_JUMPS_MAX.cast_signed();
+            self.asm.store(Size::Word, Reg::R10, JUMPS_LEFT, most);
+        }
+    }
+
+    fn op(&mut self, index: usize, op: Op) {
+        match op {
+            Op::Load(register, source) => self.load(index, self::register(register), source),
+            Op::Store(register, slot) => {
+                self.asm.store(Size::Word, Reg::R10, slot_offset(slot), self::register(register));
+            }
+            Op::Alu(operation, operand) => self.alu(operation, operand),
+            Op::Negate => _ = self.asm.neg32(A),
+            Op::Tax => _ = self.asm.mov32(X, A),
+            Op::Txa => _ = self.asm.mov32(A, X),
+            Op::Jump(target) => self.jump(index, target),
+            Op::Branch { condition, operand, if_true, if_false } => {
+                self.branch(index, condition, operand.into(), if_true, if_false);
+            }
+            Op::Return(Verdict::Constant(0)) => _ = self.asm.jump(self.exits.reject),
+            Op::Return(Verdict::Constant(bytes)) => {
+                self.asm.mov32(Reg::R0, bytes.cast_signed());
+                self.accept(index);
+            }
+            Op::Return(Verdict::A) => {
+                self.asm.jump_if32(A, Jump::Eq, 0, self.exits.reject).mov32(Reg::R0, A);
+                self.accept(index);
+            }
+        }
+    }
+
+    fn accept(&mut self, index: usize) {
+        if index != self.flow.last() {
+            self.asm.jump(self.exits.accept);
+        }
+    }
+
+    fn alu(&mut self, operation: Operation, operand: Operand) {
+        let alu = match operation {
+            Operation::Add => Alu::Add,
+            Operation::Sub => Alu::Sub,
+            Operation::Mul => Alu::Mul,
+            Operation::Div => Alu::Div,
+            Operation::Mod => Alu::Mod,
+            Operation::And => Alu::And,
+            Operation::Or => Alu::Or,
+            Operation::Xor => Alu::Xor,
+            Operation::ShiftLeft => Alu::ShiftLeft,
+            Operation::ShiftRight => Alu::ShiftRight,
+        };
+        match (alu, operand) {
+            (Alu::Div | Alu::Mod, Operand::X) => {
+                self.asm.jump_if32(X, Jump::Eq, 0, self.exits.reject).alu32(alu, A, X);
+            }
+            (Alu::ShiftLeft | Alu::ShiftRight, Operand::X) => self.shift(alu),
+            _ => _ = self.asm.alu32(alu, A, AsmOperand::from(operand)),
+        }
+    }
+
+    /// Shifts by the index register. All bits are gone from 32 on, where eBPF would look at the low five only.
+    fn shift(&mut self, alu: Alu) {
+        let (near, done) = (self.asm.label(), self.asm.label());
+        self.asm.jump_if32(X, Jump::Lt, 32, near).mov32(A, 0).jump(done);
+        self.asm.bind(near).alu32(alu, A, X).bind(done);
+    }
+
+    fn jump(&mut self, index: usize, target: u32) {
+        if target as usize <= index {
+            let left = SCRATCH;
+            self.asm.load(Size::Word, left, Reg::R10, JUMPS_LEFT);
+            self.asm.jump_if32(left, Jump::Eq, 0, self.exits.reject);
+            self.asm.alu32(Alu::Sub, left, 1).store(Size::Word, Reg::R10, JUMPS_LEFT, left);
+        }
+        if target as usize != index + 1 {
+            self.asm.jump(self.labels[target as usize]);
+        }
+    }
+
+    fn branch(
+        &mut self,
+        index: usize,
+        condition: Condition,
+        operand: AsmOperand,
+        if_true: u32,
+        if_false: u32,
+    ) {
+        let [to_true, to_false] = [if_true, if_false].map(|target| self.label(target));
+        let next = self.labels.get(index + 1);
+        match opposite(condition) {
+            Some(opposite) if next == Some(&to_true) => {
+                self.asm.jump_if32(A, opposite, operand, to_false);
+            }
+            _ => {
+                self.asm.jump_if32(A, jump(condition), operand, to_true);
+                if next != Some(&to_false) {
+                    self.asm.jump(to_false);
+                }
+            }
+        }
+    }
+
+    /// Where a branch to this instruction goes.
+    fn label(&self, target: u32) -> Label {
+        let target = target as usize;
+        if is_rejection(self.filter.program.ops()[target]) { self.exits.reject } else { self.labels[target] }
+    }
+}
+
+fn register(register: Register) -> Reg {
+    match register {
+        Register::A => A,
+        Register::X => X,
+    }
+}
+
+fn jump(condition: Condition) -> Jump {
+    match condition {
+        Condition::Equal => Jump::Eq,
+        Condition::Greater => Jump::Gt,
+        Condition::GreaterOrEqual => Jump::Ge,
+        Condition::AnySet => Jump::AnySet,
+    }
+}
+
+/// Holds where the condition does not, if there is such a jump.
+fn opposite(condition: Condition) -> Option<Jump> {
+    match condition {
+        Condition::Equal => Some(Jump::Ne),
+        Condition::Greater => Some(Jump::Le),
+        Condition::GreaterOrEqual => Some(Jump::Lt),
+        Condition::AnySet => None,
+    }
+}
+
+impl From<Operand> for AsmOperand {
+    fn from(operand: Operand) -> Self {
+        match operand {
+            Operand::Constant(k) => Self::Constant(k.cast_signed()),
+            Operand::X => Self::Register(X),
+        }
+    }
+}

@@ -1,0 +1,314 @@
+//! The loads: constants, scratch memory, bytes of the packet, and Linux' extensions.
+
+use std::mem::offset_of;
+
+use super::Registers;
+use super::{A, Environment, JUMPS_LEFT, SCRATCH, Surroundings, Translation, Way, X, slot_offset};
+use crate::bpf::asm::{Alu, Condition as Jump, Helper, Reg, Size};
+use crate::bpf::xdp_md;
+use crate::context::PacketType;
+use crate::ethernet;
+use crate::filter::NetworkHeader;
+use crate::insn::{Base, Extension, Place, Source, Width};
+
+/// An offset that depends on the packet; then the address that is made of it.
+const INDEX: Reg = Reg::R3;
+/// Where the kernel copies bytes of the packet to: on the stack, below what else is there.
+const COPY: i16 = JUMPS_LEFT - 8;
+/// How many bytes of a packet the kernel lets an XDP program see.
+pub(super) const XDP_BYTES_MAX: u32 = 0xffff;
+/// How many bytes of a packet machine code looks at.
+pub(super) const USER_BYTES_MAX: u32 = i32::MAX as u32;
+
+/// Which bytes of the packet.
+#[derive(Clone, Copy, Debug)]
+enum Offset {
+    Constant(u32),
+    /// So many behind `INDEX`.
+    Computed(u32),
+}
+
+impl Translation<'_> {
+    pub(super) fn load(&mut self, index: usize, to: Reg, source: Source) {
+        match source {
+            Source::Constant(k) => _ = self.asm.mov32(to, k.cast_signed()),
+            Source::Slot(slot) => _ = self.asm.load(Size::Word, to, Reg::R10, slot_offset(slot)),
+            Source::WireLen => self.wire_len(to),
+            Source::Absolute(width, place) => self.absolute(index, to, width, place),
+            Source::Indirect(width, place) => self.indirect(to, width, place),
+            Source::HeaderLen(place) => {
+                self.absolute(index, to, Width::Byte, place);
+                self.asm.and(to, 0xf).shift_left(to, 2);
+            }
+            Source::Extension(extension) => self.extension(extension),
+        }
+    }
+
+    fn absolute(&mut self, index: usize, to: Reg, width: Width, place: Place) {
+        if self.is_at_the_network_header(place) {
+            self.network_index();
+            self.bytes(to, width, Offset::Computed(place.offset));
+        } else {
+            let sure_bytes = self.flow.sure_bytes(index);
+            self.bytes_unless_sure(to, width, Offset::Constant(place.offset), sure_bytes);
+        }
+    }
+
+    fn indirect(&mut self, to: Reg, width: Width, place: Place) {
+        if self.is_at_the_network_header(place) {
+            self.network_index();
+            self.asm.add(INDEX, X);
+        } else {
+            self.asm.mov(INDEX, X);
+        }
+        self.bytes(to, width, Offset::Computed(place.offset));
+    }
+
+    fn is_at_the_network_header(&self, place: Place) -> bool {
+        let header = NetworkHeader::of(self.filter.link_type());
+        place.base == Base::Network && header == NetworkHeader::Ethernet
+    }
+
+    fn bytes(&mut self, to: Reg, width: Width, offset: Offset) {
+        self.bytes_unless_sure(to, width, offset, 0);
+    }
+
+    /// Loads bytes in network order. `sure_bytes` need not be checked any more.
+    fn bytes_unless_sure(&mut self, to: Reg, width: Width, offset: Offset, sure_bytes: u32) {
+        let way = match offset {
+            Offset::Constant(_) => self.access.constant,
+            Offset::Computed(_) => self.access.computed,
+        };
+        match way {
+            Way::Direct => self.bytes_directly(to, width, offset, sure_bytes),
+            Way::Ask => self.bytes_from_the_kernel(to, width, offset),
+        }
+        if width != Width::Byte {
+            self.asm.to_big_endian(size(width), to);
+        }
+    }
+
+    fn bytes_directly(&mut self, to: Reg, width: Width, offset: Offset, sure_bytes: u32) {
+        let (Offset::Constant(k) | Offset::Computed(k)) = offset;
+        let Some(end) = k.checked_add(width.bytes()).filter(|&end| end <= self.bytes_max()) else {
+            self.asm.jump(self.exits.beyond);
+            return;
+        };
+        match offset {
+            Offset::Constant(_) if end <= sure_bytes => {}
+            Offset::Constant(_) => self.check_constant(end),
+            Offset::Computed(_) => self.check_index(end),
+        }
+        let data = self.registers.data;
+        let (address, displacement) = match (offset, i16::try_from(k)) {
+            (Offset::Constant(_), Ok(k)) => (data, k),
+            (Offset::Constant(_), Err(_)) => {
+                self.asm.mov(SCRATCH, data).add(SCRATCH, k.cast_signed());
+                (SCRATCH, 0)
+            }
+            // It is at the end of the bytes by now.
+            (Offset::Computed(_), _) => (INDEX, -(width.bytes() as i16)),
+        };
+        self.asm.load(size(width), to, address, displacement);
+    }
+
+    fn bytes_max(&self) -> u32 {
+        match self.environment {
+            Environment::Xdp { .. } => XDP_BYTES_MAX,
+            Environment::User => USER_BYTES_MAX,
+        }
+    }
+
+    /// Goes on if the packet has so many bytes.
+    fn check_constant(&mut self, end: u32) {
+        let (beyond, end) = (self.exits.beyond, end.cast_signed());
+        match self.environment {
+            Environment::Xdp { .. } => {
+                self.asm.mov(SCRATCH, self.registers.data).add(SCRATCH, end);
+                self.asm.jump_if(SCRATCH, Jump::Gt, self.registers.end, beyond)
+            }
+            Environment::User => self.asm.jump_if(self.registers.end, Jump::Lt, end, beyond),
+        };
+    }
+
+    /// Goes on if the packet has so many bytes behind the index, which becomes the address of their end.
+    fn check_index(&mut self, end: u32) {
+        let Registers { data, end: bound, .. } = self.registers;
+        let (beyond, end_max) = (self.exits.beyond, (self.bytes_max() - end).cast_signed());
+        let end = end.cast_signed();
+        match self.environment {
+            Environment::Xdp { .. } => {
+                // The verifier requires proof that the address does not wrap before it sees where it ends.
+                self.asm.jump_if(INDEX, Jump::Gt, end_max, beyond).add(INDEX, data).add(INDEX, end);
+                self.asm.jump_if(INDEX, Jump::Gt, bound, beyond)
+            }
+            Environment::User => {
+                self.asm.add(INDEX, end).jump_if(INDEX, Jump::Gt, bound, beyond).add(INDEX, data)
+            }
+        };
+    }
+
+    fn bytes_from_the_kernel(&mut self, to: Reg, width: Width, offset: Offset) {
+        match offset {
+            Offset::Constant(k) => _ = self.asm.mov(Reg::R2, k.cast_signed()),
+            Offset::Computed(k) => {
+                // The kernel would look at the low 32 bits only.
+                let most = XDP_BYTES_MAX.cast_signed();
+                self.asm.mov(Reg::R2, INDEX).add(Reg::R2, k.cast_signed());
+                self.asm.jump_if(Reg::R2, Jump::Gt, most, self.exits.reject);
+            }
+        }
+        self.asm.mov(Reg::R1, self.registers.context);
+        self.asm.mov(Reg::R3, Reg::R10).add(Reg::R3, i32::from(COPY)).mov(Reg::R4, width.bytes() as i32);
+        self.call(Helper::XdpLoadBytes);
+        self.asm.jump_if(Reg::R0, Jump::Ne, 0, self.exits.reject);
+        self.asm.load(size(width), to, Reg::R10, COPY);
+    }
+
+    /// XDP: loads the addresses of the packet's beginning and end.
+    pub(super) fn load_bounds(&mut self) {
+        if matches!(self.environment, Environment::Xdp { .. }) && self.reads_directly() {
+            let Registers { data, context, .. } = self.registers;
+            self.asm.load(Size::Word, data, context, xdp_md::DATA);
+            self.load_end();
+        }
+    }
+
+    fn load_end(&mut self) {
+        let Registers { end, context, .. } = self.registers;
+        self.asm.load(Size::Word, end, context, xdp_md::DATA_END);
+    }
+
+    fn reads_directly(&self) -> bool {
+        self.access.constant == Way::Direct || self.access.computed == Way::Direct
+    }
+
+    /// Calls a helper of the kernel.
+    fn call(&mut self, helper: Helper) {
+        self.asm.call(helper);
+        if self.reads_directly() {
+            self.load_end();
+        }
+    }
+
+    fn wire_len(&mut self, to: Reg) {
+        match self.environment {
+            Environment::Xdp { .. } => {
+                self.asm.mov(Reg::R1, self.registers.context);
+                self.call(Helper::XdpFrameLen);
+                self.asm.mov32(to, Reg::R0);
+            }
+            Environment::User => _ = self.asm.mov32(to, self.registers.wire_len),
+        }
+    }
+
+    /// User space: loads one of the [`Surroundings`].
+    fn ask(&mut self, to: Reg, field_offset: usize) {
+        self.asm.load(Size::Word, to, self.registers.context, field_offset as i16);
+    }
+
+    fn extension(&mut self, extension: Extension) {
+        match (extension, self.environment) {
+            (Extension::Protocol, _) => self.protocol(),
+            (Extension::XorX, _) => _ = self.asm.alu32(Alu::Xor, A, X),
+            (_, Environment::Xdp { address }) => self.extension_of_xdp(extension, address),
+            (_, Environment::User) => self.extension_of_user_space(extension),
+        }
+    }
+
+    fn extension_of_xdp(&mut self, extension: Extension, address: [u8; 6]) {
+        match extension {
+            Extension::PacketType => self.packet_type(address),
+            Extension::InterfaceIndex => {
+                self.asm.load(Size::Word, A, self.registers.context, xdp_md::INGRESS_IFINDEX);
+            }
+            Extension::Queue => {
+                self.asm.load(Size::Word, A, self.registers.context, xdp_md::RX_QUEUE_INDEX).alu32(
+                    Alu::Add,
+                    A,
+                    1,
+                );
+            }
+            Extension::Cpu => self.ask_helper(Helper::CpuId),
+            Extension::Random => self.ask_helper(Helper::RandomU32),
+            _ => unreachable!("[{extension}] is refused before"),
+        }
+    }
+
+    fn ask_helper(&mut self, helper: Helper) {
+        self.call(helper);
+        self.asm.mov32(A, Reg::R0);
+    }
+
+    fn extension_of_user_space(&mut self, extension: Extension) {
+        match extension {
+            Extension::PacketType => self.ask(A, offset_of!(Surroundings, packet_type)),
+            Extension::InterfaceIndex => self.ask(A, offset_of!(Surroundings, ifindex)),
+            Extension::Queue => {
+                self.ask(A, offset_of!(Surroundings, queue));
+                self.asm.alu32(Alu::Add, A, 1);
+            }
+            Extension::VlanTag => self.ask(A, offset_of!(Surroundings, vlan_tci)),
+            Extension::VlanPresent => self.ask(A, offset_of!(Surroundings, vlan_present)),
+            Extension::VlanProtocol => self.ask(A, offset_of!(Surroundings, vlan_tpid)),
+            _ => unreachable!("[{extension}] is refused before"),
+        }
+    }
+
+    /// For whom the kernel would say that the packet is, by its Ethernet address.
+    fn packet_type(&mut self, address: [u8; 6]) {
+        let [group, multicast, other_host, done] = [(); 4].map(|()| self.asm.label());
+        let high = i32::from_be_bytes([address[0], address[1], address[2], address[3]]);
+        let low = i32::from(u16::from_be_bytes([address[4], address[5]]));
+        self.bytes(A, Width::Word, Offset::Constant(0));
+        self.asm.jump_if32(A, Jump::AnySet, 0x0100_0000, group).jump_if32(A, Jump::Ne, high, other_host);
+        self.bytes(A, Width::Half, Offset::Constant(4));
+        self.asm.jump_if32(A, Jump::Ne, low, other_host);
+        self.asm.mov32(A, PacketType::Host as i32).jump(done);
+        self.asm.bind(group).jump_if32(A, Jump::Ne, -1, multicast);
+        self.bytes(A, Width::Half, Offset::Constant(4));
+        self.asm.jump_if32(A, Jump::Ne, 0xffff, multicast);
+        self.asm.mov32(A, PacketType::Broadcast as i32).jump(done);
+        self.asm.bind(multicast).mov32(A, PacketType::Multicast as i32).jump(done);
+        self.asm.bind(other_host).mov32(A, PacketType::OtherHost as i32);
+        self.asm.bind(done);
+    }
+
+    /// `A` becomes what the kernel takes for the frame's protocol; as [`ethernet::protocol`].
+    fn protocol(&mut self) {
+        let (novell, done) = (self.asm.label(), self.asm.label());
+        self.network_index();
+        self.asm.sub(INDEX, 2);
+        self.bytes(A, Width::Half, Offset::Computed(0));
+        self.asm.jump_if32(A, Jump::Ge, ethernet::TYPE_MIN.cast_signed(), done);
+        self.network_index();
+        self.bytes(A, Width::Half, Offset::Computed(0));
+        self.asm.jump_if32(A, Jump::Eq, ethernet::NOVELL.cast_signed(), novell);
+        self.asm.mov32(A, ethernet::PROTOCOL_802_2.cast_signed()).jump(done);
+        self.asm.bind(novell).mov32(A, ethernet::PROTOCOL_802_3.cast_signed());
+        self.asm.bind(done);
+    }
+
+    /// `INDEX` becomes the offset of the network header; as [`ethernet::network_offset`].
+    fn network_index(&mut self) {
+        let (tagged, done) = (self.asm.label(), self.asm.label());
+        self.bytes(SCRATCH, Width::Half, Offset::Constant(ethernet::TYPE_OFFSET));
+        let [tag, service_tag] = ethernet::TAG_TYPES.map(u32::cast_signed);
+        self.asm.mov(INDEX, ethernet::HEADER_BYTES.cast_signed());
+        self.asm.jump_if32(SCRATCH, Jump::Eq, tag, tagged).jump_if32(SCRATCH, Jump::Ne, service_tag, done);
+        self.asm.bind(tagged);
+        if matches!(self.environment, Environment::User) {
+            self.ask(SCRATCH, offset_of!(Surroundings, vlan_present));
+            self.asm.jump_if32(SCRATCH, Jump::Ne, 0, done);
+        }
+        self.asm.add(INDEX, ethernet::TAG_BYTES.cast_signed()).bind(done);
+    }
+}
+
+fn size(width: Width) -> Size {
+    match width {
+        Width::Byte => Size::Byte,
+        Width::Half => Size::Half,
+        Width::Word => Size::Word,
+    }
+}

@@ -1,0 +1,184 @@
+//! Filters inside of XDP programs.
+
+use super::load::XDP_BYTES_MAX;
+use super::{Access, Environment, Exits, INSNS_MAX, Registers, Translation, Way};
+use crate::bpf::asm::{Assembler, Condition as Jump, Label, Reg};
+use crate::context::Unsupported;
+use crate::ethernet;
+use crate::filter::Filter;
+use crate::flow::{Flow, may_match};
+use crate::insn::{Base, Extension, Op, Operand, Place, Source, Width};
+
+/// The verifier gives up where more branches than 8,192 are yet to be looked at; some are left to the program
+/// around the filter.
+const JUMPS_IN_A_ROW_MAX: u32 = 8000;
+
+/// What the XDP program around a filter is like.
+#[derive(Clone, Copy, Debug)]
+pub struct XdpTarget {
+    /// Where the program keeps its context: `R6`, which the filter keeps. It loses all other registers and the
+    /// upper 128 bytes of the stack.
+    pub context: Reg,
+    /// Where packets go that do not match.
+    pub reject: Label,
+    /// The program sees packets of several fragments: what lies beyond the first is asked of the kernel.
+    pub multi_buffer: bool,
+    /// The loader may compute with addresses (CAP_PERFMON or CAP_SYS_ADMIN). If not, what lies at offsets that
+    /// depend on the packet is asked of the kernel, which takes longer.
+    pub address_arithmetic: bool,
+    /// The interface's Ethernet address, for filters that ask for whom a packet is.
+    pub address: Option<[u8; 6]>,
+}
+
+impl Filter {
+    /// Writes the filter into an XDP program. Packets that match go on behind it, with the number of bytes to
+    /// keep in `R0`; the others at `target.reject`, which some do as far as the verifier can see.
+    ///
+    /// Bytes and length are those of the whole packet. An offset that depends on the packet reaches the first
+    /// 65,535 bytes: the kernel shows no more.
+    ///
+    /// # Errors
+    ///
+    /// [`Unsupported`] if the filter asks for what an XDP program does not know, or is more than the kernel
+    /// takes. Nothing is written then.
+    pub fn emit_xdp(&self, asm: &mut Assembler, target: &XdpTarget) -> Result<(), Unsupported> {
+        self.check_sources(xdp_refuses)?;
+        if self.program.has_loop() {
+            return Err(Unsupported::Loop);
+        }
+        self.program.ops().iter().try_for_each(|&op| check_op(op, target))?;
+        let passes = if target.multi_buffer { 2 } else { 1 };
+        let jumps = passes * self.jumps_in_a_row();
+        if jumps > JUMPS_IN_A_ROW_MAX {
+            return Err(Unsupported::TooManyJumps { jumps, most: JUMPS_IN_A_ROW_MAX });
+        }
+        let mut longer = asm.clone();
+        self.write_xdp(&mut longer, target);
+        let insns = longer.len() - asm.len();
+        if insns > INSNS_MAX {
+            return Err(Unsupported::TooLong { insns, most: INSNS_MAX });
+        }
+        *asm = longer;
+        Ok(())
+    }
+
+    /// How many conditional jumps there are on the longest way through the translation, at most.
+    fn jumps_in_a_row(&self) -> u32 {
+        let ops = self.program.ops();
+        let mut behind = vec![0; ops.len() + 1];
+        for (index, &op) in ops.iter().enumerate().rev() {
+            let from = |target: u32| behind[target as usize];
+            behind[index] = conditional_jumps(op)
+                + match op {
+                    Op::Jump(target) => from(target),
+                    Op::Branch { if_true, if_false, .. } => from(if_true).max(from(if_false)),
+                    Op::Return(_) => 0,
+                    _ => from(index as u32 + 1),
+                };
+        }
+        behind[0]
+    }
+
+    fn write_xdp(&self, asm: &mut Assembler, target: &XdpTarget) {
+        let (accept, whole) = (asm.label(), asm.label());
+        let write = |access, beyond, asm: &mut Assembler| {
+            let environment = Environment::Xdp { address: target.address.unwrap_or_default() };
+            let exits = Exits { accept, reject: target.reject, beyond };
+            let registers =
+                Registers { data: Reg::R9, end: Reg::R5, context: target.context, wire_len: Reg::R0 };
+            Translation::new(self, asm, environment, registers, access, exits).write()
+        };
+        if !self.may_match() {
+            jump_never(asm, accept);
+        }
+        let computed = if target.address_arithmetic { Way::Direct } else { Way::Ask };
+        let quick = Access { constant: Way::Direct, computed };
+        if target.multi_buffer {
+            // Nearly all packets have in their first fragment what the filter looks at. Where that turns out not to
+            // be so, the filter starts over and asks the kernel for every byte.
+            let falls_through = write(quick, whole, asm);
+            if asm.has_jump_to(whole) {
+                if falls_through {
+                    asm.jump(accept);
+                }
+                asm.bind(whole);
+                write(Access { constant: Way::Ask, computed: Way::Ask }, target.reject, asm);
+            }
+        } else {
+            write(quick, target.reject, asm);
+        }
+        asm.bind(accept);
+        if !asm.has_jump_to(target.reject) {
+            jump_never(asm, target.reject);
+        }
+    }
+
+    /// Whether there is a way to accept a packet.
+    fn may_match(&self) -> bool {
+        let flow = Flow::of(&self.program);
+        let mut ops = self.program.ops().iter().enumerate();
+        ops.any(|(index, &op)| may_match(op) && flow.reaches(index))
+    }
+}
+
+/// A jump that the verifier sees and no packet takes: the verifier requires a way to every instruction.
+fn jump_never(asm: &mut Assembler, target: Label) {
+    asm.mov32(Reg::R1, 1).jump_if32(Reg::R1, Jump::Eq, 0, target);
+}
+
+/// Why an XDP program cannot answer for the extension, if it cannot.
+fn xdp_refuses(extension: Extension) -> Option<&'static str> {
+    match extension {
+        Extension::Mark | Extension::ReceiveHash | Extension::PayloadOffset => {
+            Some("only the host's network stack knows it, which the packet has not reached")
+        }
+        Extension::HardwareType => Some("an XDP program does not see the kind of the interface"),
+        Extension::NetlinkAttribute | Extension::NetlinkNested => {
+            Some("no interface with netlink messages has XDP")
+        }
+        Extension::VlanTag | Extension::VlanPresent | Extension::VlanProtocol => {
+            Some("an XDP program sees packets with their tag in place")
+        }
+        _ => None,
+    }
+}
+
+/// How many conditional jumps the instruction becomes, at most.
+fn conditional_jumps(op: Op) -> u32 {
+    match op {
+        Op::Load(_, Source::Extension(_)) => 20,
+        Op::Load(_, Source::Indirect(_, place)) | Op::Load(_, Source::Absolute(_, place))
+            if place.base == Base::Network =>
+        {
+            6
+        }
+        Op::Load(_, Source::Indirect(..)) => 2,
+        Op::Load(_, Source::Absolute(..) | Source::HeaderLen(_)) | Op::Branch { .. } | Op::Return(_) => 1,
+        Op::Alu(_, Operand::X) => 1,
+        _ => 0,
+    }
+}
+
+fn check_op(op: Op, target: &XdpTarget) -> Result<(), Unsupported> {
+    let Op::Load(_, source) = op else { return Ok(()) };
+    match source {
+        Source::Extension(extension @ Extension::PacketType) if target.address.is_none() => {
+            Err(Unsupported::Extension { extension, reason: "the interface has no Ethernet address" })
+        }
+        Source::Absolute(width, place) | Source::Indirect(width, place) => check_reach(width, place),
+        Source::HeaderLen(place) => check_reach(Width::Byte, place),
+        _ => Ok(()),
+    }
+}
+
+fn check_reach(width: Width, place: Place) -> Result<(), Unsupported> {
+    let base = match place.base {
+        Base::Packet => 0,
+        Base::Network => ethernet::HEADER_BYTES + ethernet::TAG_BYTES,
+    };
+    let most = XDP_BYTES_MAX - width.bytes() - base;
+    match place.offset <= most {
+        true => Ok(()),
+        false => Err(Unsupported::Offset { offset: place.offset, most }),
+    }
+}
