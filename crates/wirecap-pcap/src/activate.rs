@@ -149,6 +149,8 @@ fn activate_engine(handle: &Handle, request: &Request, device: Device, settings:
     let (status, link_type, snap_len, descriptor) = unsafe {
         let real = handle.real();
         real::set_buffer_size(real, COMPANION_BYTES);
+        // One of both is enough, and the host sees how often it was asked for.
+        real::set_promisc(real, 0);
         let status = real::activate(real);
         if status < 0 {
             return status;

@@ -49,7 +49,7 @@ pub(crate) struct Live {
     reader: UnsafeCell<Reader>,
     pollable: Pollable,
     /// By which frames are sent: the ring's own socket, where it has one, since it does not see them.
-    sender: OwnedFd,
+    sender: Arc<OwnedFd>,
     waker: Waker,
     snap_len: u32,
     nanos: bool,
@@ -148,13 +148,9 @@ impl Live {
         let forks = forks::count();
         let system = |doing| move |error| LiveError::System(doing, error);
         let (ring, waker) = (worker.index(), worker.waker());
-        let own = capture.packet_socket(ring).map_err(system("have one more descriptor"))?;
+        let own = capture.packet_socket(ring);
         let pollable = match &own {
-            Some(socket) if capture.rings().len() == 1 => {
-                let socket = socket.try_clone().map_err(system("have one more descriptor"))?;
-                Pollable::single(socket)
-                    .map_err(|errno| LiveError::System("have one more descriptor", errno.into()))?
-            }
+            Some(socket) if capture.rings().len() == 1 => Pollable::single(Arc::clone(socket), waker.clone()),
             _ => Pollable::several(&worker)
                 .map_err(|errno| LiveError::System("make an epoll instance", errno.into()))?,
         };
@@ -162,7 +158,7 @@ impl Live {
         // Two processes may have a packet socket's ring, as with libpcap; who reads AF_XDP's rings changes what the
         // other one knows of them.
         let sole = if cuts { None } else { Some(SoleReader::new().map_err(system("map shared memory"))?) };
-        let sender = own.map_or_else(|| socket::sender(device.index), Ok);
+        let sender = own.map_or_else(|| socket::sender(device.index).map(Arc::new), Ok);
         let sender = sender.map_err(system("open a packet socket"))?;
         let promiscuous = request.promiscuous.is_some_and(|on| on != 0);
         let interface_drops = InterfaceDrops::of(&device.name);
@@ -249,10 +245,7 @@ impl Live {
     pub(crate) fn break_off(&self) {
         self.broken.store(true, Ordering::SeqCst);
         self.disturb();
-        match &self.pollable {
-            Pollable::Socket(single) => single.ring(),
-            Pollable::Several(_) => self.waker.wake(),
-        }
+        self.waker.wake();
     }
 
     /// Whether somebody called [`break_off`](Self::break_off) since the last time.

@@ -1,7 +1,6 @@
 //! A receive ring as workers and the group see it, whatever engine fills it.
 
 use std::fmt;
-use std::io;
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::sync::Arc;
 
@@ -52,7 +51,7 @@ pub(crate) trait Ring: Send + Sync + fmt::Debug {
         }
     }
     /// The packet socket that receives its packets, if that is how they come.
-    fn packet_socket(&self) -> Option<io::Result<OwnedFd>> {
+    fn packet_socket(&self) -> Option<Arc<OwnedFd>> {
         None
     }
     /// How many packets it can take while nobody [`tend`](Self::tend)s it.

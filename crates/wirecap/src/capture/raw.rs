@@ -2,6 +2,7 @@
 
 use std::io;
 use std::os::fd::OwnedFd;
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use super::{Attached, Attachment, Capture};
@@ -61,14 +62,10 @@ impl Capture {
         }
     }
 
-    /// The packet socket of a ring, again: what is sent by it the ring does not see, and other options than
-    /// a filter may be set. `None` where packets come in another way.
-    ///
-    /// # Errors
-    ///
-    /// When the process has no descriptor left.
-    pub fn packet_socket(&self, ring: usize) -> io::Result<Option<OwnedFd>> {
-        self.shared.group.rings()[ring].packet_socket().transpose()
+    /// The packet socket of a ring: what is sent by it the ring does not see, and other options than a filter may be
+    /// set. It stays open as long as it is held here. `None` where packets come in another way.
+    pub fn packet_socket(&self, ring: usize) -> Option<Arc<OwnedFd>> {
+        self.shared.group.rings()[ring].packet_socket()
     }
 }
 

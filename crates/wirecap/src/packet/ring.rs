@@ -373,8 +373,8 @@ impl Ring for PacketRing {
         }
     }
 
-    fn packet_socket(&self) -> Option<io::Result<OwnedFd>> {
-        self.socket().as_ref().map(|socket| socket.as_fd().try_clone_to_owned())
+    fn packet_socket(&self) -> Option<Arc<OwnedFd>> {
+        self.socket().as_ref().map(PacketSocket::share)
     }
 
     fn is_gone(&self) -> bool {

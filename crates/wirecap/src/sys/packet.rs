@@ -6,6 +6,7 @@ use std::ffi::c_int;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::ptr;
+use std::sync::Arc;
 use std::time::Duration;
 
 use libc::sock_filter;
@@ -118,13 +119,19 @@ pub(crate) struct PacketCounts {
 
 /// An AF_PACKET socket.
 #[derive(Debug)]
-pub(crate) struct PacketSocket(OwnedFd);
+pub(crate) struct PacketSocket(Arc<OwnedFd>);
 
 impl PacketSocket {
     /// A socket that receives nothing yet.
     pub(crate) fn new() -> io::Result<Self> {
         // Protocol 0: no packet comes before `bind` names a protocol.
-        Ok(Self(socket_with(AddressFamily::PACKET, SocketType::RAW, SocketFlags::CLOEXEC, None)?))
+        let socket = socket_with(AddressFamily::PACKET, SocketType::RAW, SocketFlags::CLOEXEC, None)?;
+        Ok(Self(Arc::new(socket)))
+    }
+
+    /// The socket, for whoever does something else with it. It is open as long as anybody has it.
+    pub(crate) fn share(&self) -> Arc<OwnedFd> {
+        Arc::clone(&self.0)
     }
 
     /// Makes the receive ring and maps it. The kernel hands a block over when it is full, or
