@@ -24,7 +24,7 @@ const COMPANION_BYTES: c_int = 4096;
 unsafe extern "C-unwind" fn pcap_create(device: *const c_char, errors: *mut c_char) -> *mut Pcap {
     // SAFETY: the caller keeps pcap(3PCAP)'s rules.
     unsafe {
-        let name = (!device.is_null()).then(|| Name::parse(&failure::text(device)));
+        let name = (!device.is_null()).then(|| Name::of_device(&failure::text(device)));
         let Some(queues_of) = name.as_ref().filter(|name| name.queues.is_some()) else {
             return adopt(create(device, errors), Some(Request::new(name)), errors);
         };
@@ -153,6 +153,11 @@ fn activate_engine(handle: &Handle, request: &Request, device: Device, settings:
         real::set_promisc(real, 0);
         let status = real::activate(real);
         if status < 0 {
+            // The program may try again, and must find the handle as it made it.
+            let text = failure::text(real::geterr(real));
+            if renew(handle, request) {
+                handle.fail(&text);
+            }
             return status;
         }
         (status, real::datalink(real), real::snapshot(real), real::fileno(real))

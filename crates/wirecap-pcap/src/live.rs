@@ -3,6 +3,7 @@
 
 mod batch;
 mod reading;
+mod rest;
 
 use std::cell::UnsafeCell;
 use std::ffi::{CStr, CString, c_int};
@@ -12,6 +13,7 @@ use std::ops::Range;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use rustix::fs::{Mode, OFlags};
 use wirecap::device::Device;
@@ -30,6 +32,7 @@ use crate::wanted::{RETURN, RETURN_A, Wanted};
 pub(crate) use batch::{Batch, Delivered};
 pub(crate) use reading::Found;
 use reading::Reader;
+use rest::Rest;
 
 /// A program that wants all of every packet.
 const EVERYTHING: ClassicInsn = ClassicInsn { code: RETURN, jt: 0, jf: 0, k: u32::MAX };
@@ -91,7 +94,7 @@ pub(crate) struct FilterSlot {
     /// Changes with `sieve`.
     generation: AtomicU32,
     program: Mutex<Vec<ClassicInsn>>,
-    /// It runs here in the kernel's place, who would not have woken the reader for packets that it refuses.
+    /// It runs here in the kernel's place, on all packets.
     sifts: AtomicBool,
 }
 
@@ -155,6 +158,10 @@ impl Live {
                 .map_err(|errno| LiveError::System("make an epoll instance", errno.into()))?,
         };
         let cuts = own.is_some();
+        // In a group a reader must see that others need help, and a packet socket's blocks make it rest by themselves.
+        let may_rest = !cuts && membership.is_none() && !request.is_immediate();
+        let longest_rest = if may_rest { request.longest_wait() } else { Duration::ZERO };
+        let rest = Rest::new(longest_rest, capture.geometry().cells());
         // Two processes may have a packet socket's ring, as with libpcap; who reads AF_XDP's rings changes what the
         // other one knows of them.
         let sole = if cuts { None } else { Some(SoleReader::new().map_err(system("map shared memory"))?) };
@@ -165,7 +172,7 @@ impl Live {
         // In a group each worker has one ring; else the only one has all.
         let rings = if membership.is_some() { ring..ring + 1 } else { 0..capture.rings().len() };
         Ok(Self {
-            reader: UnsafeCell::new(Reader::new(worker, capture.rings().len(), sole)),
+            reader: UnsafeCell::new(Reader::new(worker, capture.rings().len(), sole, rest)),
             rings,
             pollable,
             sender,
@@ -237,7 +244,8 @@ impl Live {
     #[inline]
     pub(crate) fn is_endless(&self) -> bool {
         // Who waits on the descriptor by itself is woken for unwanted packets too, and must get control back.
-        let waits = self.endless || self.filter.sifts.load(Ordering::Relaxed) && !self.pollable.is_wanted();
+        let sifts = || !self.cuts && self.filter.sifts.load(Ordering::Relaxed);
+        let waits = self.endless || sifts() && !self.pollable.is_wanted();
         waits && !self.is_nonblocking()
     }
 
@@ -299,7 +307,7 @@ impl Live {
         let tells = is_in_kernel && self.membership.is_none();
         let until = tells.then(|| rings.map(|ring| self.capture.arrived(ring)).collect());
         self.filter.sift(Sieve { wanted: wanted(), until });
-        self.filter.sifts.store(!is_in_kernel && !self.cuts, Ordering::Relaxed);
+        self.filter.sifts.store(!is_in_kernel, Ordering::Relaxed);
         *current = insns;
         self.disturb();
         Ok(())
@@ -328,12 +336,18 @@ impl Live {
             delivered += tally.delivered;
             dropped += tally.dropped;
         }
-        // In a group others took part of what was delivered from this ring, and we of theirs.
+        let taken = self.taken.load(Ordering::Relaxed);
         let passed = match self.membership {
+            // What waits was not looked at yet, and most of it may not be wanted.
+            _ if self.filter.sifts.load(Ordering::Relaxed) => taken,
             None => arrived,
-            Some(_) => self.taken.load(Ordering::Relaxed) + arrived.saturating_sub(delivered),
+            // In a group others took part of what was delivered from this ring, and we of theirs.
+            Some(_) => taken + arrived.saturating_sub(delivered),
         };
         let received = passed.saturating_sub(self.refused.load(Ordering::Relaxed)) + dropped;
+        if self.filter.sifts.load(Ordering::Relaxed) {
+            return (received, dropped);
+        }
         (received.max(self.most_received.fetch_max(received, Ordering::Relaxed)), dropped)
     }
 

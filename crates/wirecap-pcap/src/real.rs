@@ -12,7 +12,7 @@ use std::sync::OnceLock;
 use std::sync::atomic::{AtomicPtr, Ordering};
 
 use crate::abi::{Callback, Insn, PacketHeader, Program, RealPcap, Stats};
-use crate::find;
+use crate::{data, find};
 
 /// Opened, for good.
 struct Library {
@@ -33,7 +33,10 @@ fn library() -> Option<NonNull<c_void>> {
         let mut tried = String::new();
         for path in find::candidates() {
             match open(&path) {
-                Ok(handle) => return Some(Library { handle, path }),
+                Ok(handle) => {
+                    data::take_version_of(handle);
+                    return Some(Library { handle, path });
+                }
                 Err(reason) => tried += &format!(" ({}: {reason})", path.display()),
             }
         }

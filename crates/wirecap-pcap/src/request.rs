@@ -1,6 +1,7 @@
 //! What a program asked for before it activates a handle.
+#![allow(unsafe_code)]
 
-use std::ffi::c_int;
+use std::ffi::{CString, c_int};
 use std::time::Duration;
 
 use wirecap::device::Device;
@@ -63,6 +64,25 @@ impl Name {
         }
     }
 
+    /// As [`parse`](Self::parse), but a name that an interface has as it is means that interface.
+    pub(crate) fn of_device(name: &str) -> Self {
+        let parsed = Self::parse(name);
+        let is_interface = || {
+            let name = CString::new(name).ok();
+            // SAFETY: the name is a string.
+            name.is_some_and(|name| unsafe { libc::if_nametoindex(name.as_ptr()) } != 0)
+        };
+        match parsed.queues {
+            Some(_) if is_interface() => Self { interface: name.to_owned(), queues: None },
+            _ => parsed,
+        }
+    }
+
+    /// Whether the engine takes the name of the interface for what it is.
+    fn is_plain(&self) -> bool {
+        Self::parse(&self.interface).queues.is_none()
+    }
+
     /// The name as it was.
     pub(crate) fn whole(&self) -> String {
         match &self.queues {
@@ -94,7 +114,8 @@ impl Request {
         let plain = self.rfmon == 0
             && self.protocol == 0
             && self.tstamp_type.is_none_or(|kind| kind == TSTAMP_HOST)
-            && settings.engine != Some(Choice::Off);
+            && settings.engine != Some(Choice::Off)
+            && name.is_plain();
         let device = Device::glance(&name.interface).ok().filter(|_| plain)?;
         (device.up && (device.is_ethernet() || device.is_loopback())).then_some(device)
     }
@@ -157,7 +178,8 @@ impl Request {
         if self.wants_nanos() { Timestamps::Packet } else { Timestamps::Batch }
     }
 
-    fn longest_wait(&self) -> Duration {
+    /// How long a packet may wait for others.
+    pub(crate) fn longest_wait(&self) -> Duration {
         match u64::try_from(self.timeout_millis) {
             Ok(millis @ 1..) => Duration::from_millis(millis),
             _ => UNNAMED_TIMEOUT,

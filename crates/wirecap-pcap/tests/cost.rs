@@ -34,10 +34,8 @@ fn a_handle_takes_no_more_of_the_machine_than_it_is_asked_for() {
     let program = compile("cost.c", folder.path(), &[]);
     let bed = Bed::new();
     // What looks at headers only gets as much memory as from libpcap, to a block.
-    let (theirs, ours) = (
-        cost(&bed, &program, Library::System, "68"),
-        cost(&bed, &program, Library::DropIn, "68"),
-    );
+    let (theirs, ours) =
+        (cost(&bed, &program, Library::System, "68"), cost(&bed, &program, Library::DropIn, "68"));
     assert!(ours("ring_kib") <= theirs("ring_kib") + 256);
     assert_eq!(ours("promiscuity"), theirs("promiscuity"));
     assert!(ours("descriptors") <= 6);

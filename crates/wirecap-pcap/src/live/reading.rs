@@ -11,6 +11,7 @@ use wirecap::filter::PacketType;
 use wirecap::{CaptureError, Chunk, Packet, Worker};
 
 use super::batch::{Batch, Delivered};
+use super::rest::Rest;
 use super::{Live, Sieve, locked};
 use crate::abi::{D_INOUT, D_OUT, PacketHeader};
 use crate::failure::{cancel, caught, chain, guarded};
@@ -35,6 +36,7 @@ pub(super) struct Reader {
     pub(super) worker: Option<Worker>,
     /// Where only one process can read.
     sole: Option<SoleReader>,
+    rest: Rest,
     chunk: Option<Chunk>,
     /// The first packet of the chunk that was not looked at.
     next: usize,
@@ -249,6 +251,10 @@ impl Live {
             let nonblocking = self.is_nonblocking();
             let waits = !nonblocking && matches!(self.pollable, Pollable::Several(_));
             // SAFETY: the caller's promise.
+            if waits && unsafe { self.rest() } {
+                continue;
+            }
+            // SAFETY: the caller's promise.
             let taken = unsafe {
                 match waits {
                     true => {
@@ -267,6 +273,24 @@ impl Live {
                 Err(text) => return Err(Found::Failed(text)),
             }
         }
+    }
+
+    /// Leaves a ring alone that was just emptied, so that packets become more. Whether it did.
+    ///
+    /// # Safety
+    ///
+    /// As for [`look`](Self::look).
+    unsafe fn rest(&self) -> bool {
+        // SAFETY: the turn; no other reference is alive.
+        let reader = unsafe { &mut *self.reader.get() };
+        if !reader.worker().is_idle() {
+            return false;
+        }
+        let Some(longest) = reader.rest.begin() else { return false };
+        if socket::wait([self.waker.as_fd()], Some(longest)) != [0] {
+            let _ = rustix::io::read(&self.waker, &mut [0u8; 8]);
+        }
+        true
     }
 
     /// Lets some time go by until there are packets, where the worker has not done so.
@@ -347,6 +371,7 @@ impl Live {
         reader.before_chunk = *got;
         *got += chunk.len() as u64;
         reader.chunks += 1;
+        reader.rest.took(chunk.len());
         (reader.chunk, reader.next) = (Some(chunk), 0);
         Ok(true)
     }
@@ -363,6 +388,16 @@ impl Live {
             reader.chunk = None;
         }
         self.pollable.tell(reader.chunk.is_some());
+    }
+
+    /// Where the header of the last packet is that [`keep`](Self::keep) gave.
+    ///
+    /// # Safety
+    ///
+    /// The caller must have the handle's turn.
+    pub(crate) unsafe fn header(&self) -> *mut PacketHeader {
+        // SAFETY: the turn; no reference is made.
+        unsafe { &raw mut (*self.reader.get()).header }
     }
 
     /// Keeps a packet for as long as `pcap_next` promises, and gives the chunk back if it was its last.
@@ -390,10 +425,11 @@ impl Live {
 
 impl Reader {
     /// A reader of a capture with so many rings.
-    pub(super) fn new(worker: Worker, rings: usize, sole: Option<SoleReader>) -> Self {
+    pub(super) fn new(worker: Worker, rings: usize, sole: Option<SoleReader>, rest: Rest) -> Self {
         Self {
             worker: Some(worker),
             sole,
+            rest,
             chunk: None,
             next: 0,
             wanted: None,
