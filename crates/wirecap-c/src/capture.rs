@@ -4,7 +4,8 @@
 use std::ffi::{CStr, c_char, c_int};
 use std::io::{self, PipeWriter, Read, Write};
 use std::os::fd::AsRawFd;
-use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::thread;
 
 use wirecap::Capture;
@@ -28,25 +29,31 @@ pub(crate) struct Opened {
 }
 
 /// The end of a pipe that a signal handler may write to, and a thread at the other one that stops the capture.
-struct StopPipe(PipeWriter);
+struct StopPipe {
+    writer: PipeWriter,
+    ended: Arc<AtomicBool>,
+}
 
 impl StopPipe {
     fn new(capture: &Capture) -> io::Result<Self> {
         let (mut reader, writer) = io::pipe()?;
-        let stopper = capture.stopper();
+        let (stopper, ended) = (capture.stopper(), Arc::new(AtomicBool::new(false)));
+        let told = Arc::clone(&ended);
+        // Handlers may write several times: nobody who writes finds the other end closed.
         thread::Builder::new().name("wirecap-stop".to_owned()).spawn(move || {
-            if reader.read_exact(&mut [0]).is_ok() {
+            while reader.read_exact(&mut [0]).is_ok() && !told.load(Ordering::SeqCst) {
                 stopper.stop();
             }
         })?;
-        Ok(Self(writer))
+        Ok(Self { writer, ended })
     }
 }
 
 impl Drop for StopPipe {
     fn drop(&mut self) {
-        // The thread ends with this. A child of a fork may have the pipe as well.
-        let _ = self.0.write_all(&[0]);
+        self.ended.store(true, Ordering::SeqCst);
+        // A child of a fork may have the pipe as well, so that its end is not seen.
+        let _ = self.writer.write_all(&[0]);
     }
 }
 
@@ -152,7 +159,7 @@ extern "C" fn wirecap_stop_fd(capture: Handle<Opened>) -> c_int {
             let _ = capture.stop.set(StopPipe::new(&capture.capture).map_err(failed)?);
         }
         let pipe = capture.stop.get().expect("it was just made");
-        Ok(pipe.0.as_raw_fd())
+        Ok(pipe.writer.as_raw_fd())
     })
 }
 
