@@ -3,7 +3,7 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -eu -o pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help build demo picture test clients check bench lab install pcap install-pcap install-pcap-system uninstall-pcap c install-c uninstall-c deps-build deps-demo deps-test deps-bench deps-lab deps-dpdk test-sim test-model test-miri
+.PHONY: help build demo picture test clients check bench instructions lab install pcap install-pcap install-pcap-system uninstall-pcap c install-c uninstall-c deps-build deps-demo deps-test deps-bench deps-lab deps-dpdk test-sim test-model test-miri
 
 # What talks to the kernel runs as root; what compiles does not.
 SUDO := $(shell [ "$$(id -u)" = 0 ] || echo sudo -E)
@@ -32,13 +32,13 @@ demo: build deps-demo ## Sends, captures and accounts for packets between two na
 
 test: deps-test ## All tests, on real veth pairs where a kernel is needed
 	cargo test --workspace --locked
-	cargo test --locked -p wirecap-savefile --no-default-features --lib
+	.ci/at-least 15 cargo test --locked -p wirecap-savefile --no-default-features --lib
 	$(MAKE) --no-print-directory test-sim test-model test-miri
 
 test-sim: deps-build # 100,000 random schedules of the simulator, and the papers' whole trace; a debug build runs less
-	cargo test --locked -p wirecap --lib --release -- sim::
-	cargo test --locked -p wirecap-lab --lib --release -- paper::
-	cargo test --locked -p wirecap-cli --test paper --release
+	.ci/at-least 50 cargo test --locked -p wirecap --lib --release -- sim::
+	.ci/at-least 15 cargo test --locked -p wirecap-lab --lib --release -- paper::
+	.ci/at-least 6 cargo test --locked -p wirecap-cli --test paper --release
 
 # Installs the clients, each of which the table in tests/clients names with its package; a client that cannot be
 # installed or built is a skip.
@@ -49,7 +49,7 @@ clients: deps-test ## Some forty programs that use libpcap and its own test prog
 
 test-model: deps-build # Every interleaving of the rings' and queues' atomics (loom)
 	RUSTFLAGS="--cfg loom" LOOM_MAX_PREEMPTIONS=3 \
-	  cargo test --locked -p wirecap --lib --release --target-dir target/loom -- model
+	  .ci/at-least 12 cargo test --locked -p wirecap --lib --release --target-dir target/loom -- model
 
 # What has unsafe code and needs no kernel, and what drives it.
 MIRI_MODULES := sim:: forward:: sieve:: kernel_ring:: umem:: ledger:: group:: sys::memory::
@@ -61,17 +61,21 @@ test-miri: deps-build
 	  [ -z "$${WIRECAP_NO_SKIP:-}" ] || exit 1; \
 	else \
 	  rustup component add --toolchain nightly miri rust-src >/dev/null 2>&1 || true; \
-	  MIRIFLAGS=-Zmiri-disable-isolation cargo +nightly miri test --locked -p wirecap --lib --target-dir target/miri \
-	    -- $(MIRI_MODULES); \
+	  MIRIFLAGS=-Zmiri-disable-isolation .ci/at-least 60 \
+	    cargo +nightly miri test --locked -p wirecap --lib --target-dir target/miri -- $(MIRI_MODULES); \
 	fi
 
 check: deps-build ## Format, lints and documentation, warnings denied
 	cargo fmt --all --check
 	cargo clippy --workspace --all-targets --locked -- -D warnings
+	cargo clippy --locked -p wirecap -- -D warnings # as users build it: without the simulator
 	RUSTDOCFLAGS="-D warnings" cargo doc --workspace --no-deps --locked
 
 bench: build deps-bench ## Measures wirecap beside its rivals, as ratios
 	cargo bench --workspace --locked
+
+instructions: deps-bench ## Counts instructions per packet without a kernel, and fails where they exceed the committed baseline
+	cargo bench --locked -p wirecap-cli --bench instructions -- --check
 
 lab: build deps-lab ## Runs the lab on this machine, beside the tools that people use otherwise: minutes
 	$(SUDO) $(WIRECAP) lab report --quick

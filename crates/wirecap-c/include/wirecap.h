@@ -3,7 +3,7 @@
  *
  * Behind every receive queue of a network interface stands a pool of R chunks of M packet buffers (cells). A worker
  * takes filled cells as a chunk, without copying them, and gives them back by recycling it. The rings that one
- * program reads are a buddy group: in advanced mode idle workers take chunks of a ring whose backlog exceeds the
+ * program reads are a buddy group: in advanced mode workers take chunks of a ring whose backlog exceeds the
  * threshold T. A ledger says what became of every packet.
  *
  *     wirecap_group *group = wirecap_group_new();
@@ -184,8 +184,9 @@ int wirecap_group_set_take(wirecap_group *group, int on);
 int wirecap_group_set_chunk(wirecap_group *group, uint32_t cells);
 
 /*
- * R: chunks per pool. Every ring keeps R x M packets, whatever the program is doing. Default 512, or less:
- * unless R is given, all pools together take an eighth of the machine's memory at most.
+ * R: chunks per pool. Every ring keeps R x M packets, whatever the program is doing. Default: by the speed of the link, up
+ * to 512: all pools together take 64 MiB up to 1 Gbit/s, 256 MiB up to 10 Gbit/s and for virtual interfaces, 1 GiB at 100
+ * Gbit/s, and an eighth of the memory of the machine or of the memory cgroup at most.
  */
 int wirecap_group_set_pool(wirecap_group *group, uint32_t chunks);
 
@@ -198,7 +199,7 @@ int wirecap_group_set_buffer(wirecap_group *group, uint64_t bytes);
 int wirecap_group_set_basic(wirecap_group *group);
 
 /*
- * Advanced mode, A-(M,R,T): idle workers also take chunks of buddies whose backlog exceeds the threshold T, a
+ * Advanced mode, A-(M,R,T): workers also take chunks of buddies whose backlog exceeds the threshold T, a
  * share of the pool from 0 to 1; 0.6 is a good start. Packets of one flow may then be in two workers' hands at
  * a time.
  */

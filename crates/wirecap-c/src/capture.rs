@@ -10,12 +10,12 @@ use std::thread;
 
 use wirecap::Capture;
 
-use crate::failure::{self, Failure, Status, call, handle, quick, text};
+use crate::failure::{self, Failure, Status, call, out_of_range, quick, text};
 use crate::given::{self, Room, Rooms};
 use crate::group::Group;
 use crate::ledger::Books;
 use crate::names::lasting;
-use crate::registry::{Handle, Kept, Registry};
+use crate::registry::{Handle, Kept, Registry, handle};
 
 /// A running capture.
 pub(crate) struct Opened {
@@ -90,14 +90,6 @@ impl Opened {
                 .ok_or_else(|| Failure::new(Status::Busy, format!("worker {index} was handed out already"))),
         }
     }
-}
-
-/// A thing of a capture was asked for by a number that none has.
-pub(crate) fn out_of_range(what: &str, index: u32, count: usize) -> Failure {
-    Failure::new(
-        Status::Argument,
-        format!("there is no {what} {index}: the capture has {count}, counted from 0"),
-    )
 }
 
 #[unsafe(no_mangle)]

@@ -10,8 +10,6 @@ use wirecap::device::DeviceError;
 use wirecap::{CaptureError, FilterChangeError, OpenError, PortError};
 use wirecap_boundary::{caught, chain, guarded};
 
-use crate::registry::{Handle, Kept};
-
 /// `enum wirecap_status`. What is below 0 is an error.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(i32)]
@@ -74,6 +72,14 @@ impl Failure {
     }
 }
 
+/// A thing of a capture was asked for by a number that none has.
+pub(crate) fn out_of_range(what: &str, index: u32, count: usize) -> Failure {
+    Failure::new(
+        Status::Argument,
+        format!("there is no {what} {index}: the capture has {count}, counted from 0"),
+    )
+}
+
 /// Whether the kernel does not allow it to this process.
 fn is_permission(error: &(dyn Error + 'static)) -> bool {
     let mut cause = Some(error);
@@ -94,7 +100,11 @@ fn is_busy(error: &io::Error) -> bool {
 
 impl From<OpenError> for Failure {
     fn from(error: OpenError) -> Self {
-        let status = match &error {
+        let cause = match &error {
+            OpenError::PacketPermitted(cause) => cause,
+            error => error,
+        };
+        let status = match cause {
             OpenError::Device(DeviceError::NoSuchDevice { .. } | DeviceError::InvalidName { .. })
             | OpenError::InterfaceDown { .. }
             | OpenError::NoSuchQueue { .. }
@@ -102,7 +112,9 @@ impl From<OpenError> for Failure {
             OpenError::BadDeviceName { .. }
             | OpenError::SettingsDiffer { .. }
             | OpenError::BadParameter { .. } => Status::Argument,
-            OpenError::PoolTooLarge { .. } | OpenError::NotEnoughMemory { .. } => Status::Memory,
+            OpenError::PoolTooLarge { .. }
+            | OpenError::NotEnoughMemory { .. }
+            | OpenError::CgroupTooSmall { .. } => Status::Memory,
             OpenError::QueueTaken { .. } | OpenError::OtherVersion { .. } | OpenError::Contended { .. } => {
                 Status::Busy
             }
@@ -187,9 +199,9 @@ pub(crate) fn count(work: impl FnOnce() -> Result<c_int, Failure>) -> c_int {
     finish(guarded(work)).unwrap_or_else(|status| status as c_int)
 }
 
-/// Does the work of a function that returns a handle, or null.
-pub(crate) fn handle<T: Kept>(work: impl FnOnce() -> Result<Handle<T>, Failure>) -> Handle<T> {
-    finish(guarded(work)).unwrap_or_else(|_status| Handle::null())
+/// Does the work of a function that returns something else, or nothing, and may sleep.
+pub(crate) fn value<T>(work: impl FnOnce() -> Result<T, Failure>) -> Option<T> {
+    finish(guarded(work)).ok()
 }
 
 /// Does the work of a function that returns a text, or null.

@@ -1,15 +1,13 @@
 //! Packets on their way out, while the program decides where they go.
 #![allow(unsafe_code)]
 
-use std::ffi::{c_int, c_void};
+use std::ffi::c_int;
 
 use wirecap::{NoRoom, OutPacket};
 
 use crate::abi::{NOT_REPORTED, Piece};
 use crate::failure::{Failure, Status, quick};
 use crate::given::Rooms;
-use crate::port::PortPlace;
-use crate::registry::Handle;
 
 /// `struct wirecap_frame`.
 #[repr(C)]
@@ -22,9 +20,6 @@ pub(crate) struct FrameInfo {
     /// The packet, during the call that the frame was made for.
     pub(crate) packet: *mut OutPacket<'static>,
 }
-
-/// `wirecap_route`: where a frame goes, or null.
-pub(crate) type Route = unsafe extern "C" fn(*mut FrameInfo, *mut c_void) -> Handle<PortPlace>;
 
 impl FrameInfo {
     /// The frame for a packet, which nobody else may use while the program has it.

@@ -8,9 +8,9 @@ use wirecap::filter::{ClassicInsn, FilterRequest};
 use wirecap::{Capture, CaptureBuilder, Direction, Pin, Source, Timestamps};
 
 use crate::abi::{DirectionCode, ENGINES, EngineCode, TimestampsCode, value_of};
-use crate::failure::{Failure, Status, call, handle};
+use crate::failure::{Failure, Status, call};
 use crate::given;
-use crate::registry::{Handle, Kept, Registry};
+use crate::registry::{Handle, Kept, Registry, handle};
 
 /// The values of `enum wirecap_timestamps`, by their numbers.
 pub(crate) const TIMESTAMPS: [Timestamps; 4] =

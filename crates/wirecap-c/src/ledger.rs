@@ -7,8 +7,7 @@ use std::sync::OnceLock;
 use wirecap::Ledger;
 
 use crate::abi::{AccountInfo, PortAccountInfo};
-use crate::capture::out_of_range;
-use crate::failure::{Failure, Status, call, quick, text};
+use crate::failure::{Failure, Status, call, out_of_range, quick, text};
 use crate::given::Room;
 use crate::names::lasting;
 use crate::registry::{Handle, Kept, Registry};

@@ -7,16 +7,19 @@ use std::sync::{Arc, Mutex, PoisonError};
 use wirecap::{Chunk, Port, TxQueue, flow_hash};
 
 use crate::abi::{PortAccountInfo, TX_AS_RECEIVED, TX_BY_FLOW};
-use crate::capture::{Opened, out_of_range};
+use crate::capture::Opened;
 use crate::chunk::Held;
-use crate::failure::{Failure, Status, call, handle, quick, text};
-use crate::frame::{FrameInfo, Route};
+use crate::failure::{Failure, Status, call, out_of_range, quick, text};
+use crate::frame::FrameInfo;
 use crate::given::{self, Room};
 use crate::names::lasting;
-use crate::registry::{Handle, Kept, Registry};
+use crate::registry::{Handle, Kept, Registry, handle};
 
 /// The place of a port, empty while a thread sends through it.
 pub(crate) type PortPlace = Arc<Mutex<Option<Port>>>;
+
+/// `wirecap_route`: where a frame goes, or null.
+pub(crate) type Route = unsafe extern "C" fn(*mut FrameInfo, *mut c_void) -> Handle<PortPlace>;
 
 static PORTS: Registry<PortPlace> = Registry::new();
 

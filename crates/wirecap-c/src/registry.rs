@@ -12,7 +12,7 @@ use std::sync::{
     Mutex, MutexGuard, OnceLock, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard, TryLockError,
 };
 
-use crate::failure::{Failure, Status};
+use crate::failure::{Failure, Status, value};
 
 const KIND_BITS: u32 = 4;
 const GENERATION_SHIFT: u32 = 32;
@@ -199,6 +199,11 @@ impl<T: Kept> Handle<T> {
         T::registry().free().left.push(index);
         Ok(thing)
     }
+}
+
+/// Does the work of a function that returns a handle, or null.
+pub(crate) fn handle<T: Kept>(work: impl FnOnce() -> Result<Handle<T>, Failure>) -> Handle<T> {
+    value(work).unwrap_or_else(Handle::null)
 }
 
 fn write<T>(place: &RwLock<Slot<T>>) -> RwLockWriteGuard<'_, Slot<T>> {

@@ -11,9 +11,9 @@ use wirecap::{Chunk, Waker};
 
 use crate::capture::Opened;
 use crate::chunk::Held;
-use crate::failure::{Failure, Status, call, handle, quick};
+use crate::failure::{Failure, Status, call, quick};
 use crate::given::Room;
-use crate::registry::{Handle, Kept, Registry, try_lock};
+use crate::registry::{Handle, Kept, Registry, handle, try_lock};
 
 /// A worker, and who may use it.
 pub(crate) struct Worker {

@@ -6,6 +6,7 @@
 
 mod bar;
 mod bed;
+mod book;
 mod component;
 mod drawing;
 mod error;
@@ -31,7 +32,7 @@ use wirecap::savefile::Format;
 use wirecap_testbed::{LossLock, loss_lock};
 
 pub use bar::{Bar, Part, Step, Target};
-pub use bed::Book;
+pub use book::Book;
 pub use component::{Component, Group, How, Id};
 pub use error::CostError;
 pub use figures::Figures;

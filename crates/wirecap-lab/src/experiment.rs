@@ -41,6 +41,7 @@ use std::fmt;
 use serde::{Deserialize, Serialize};
 
 use crate::chart::lines::Lines;
+use crate::csv_text::csv;
 
 /// Something that can be tried, as often as one likes.
 pub trait Experiment: Sync {
@@ -264,16 +265,6 @@ impl Table {
         let rows = std::iter::once(&self.columns).chain(&self.rows);
         csv(rows.map(|row| row.iter().map(String::as_str).collect::<Vec<_>>()))
     }
-}
-
-/// CSV text (RFC 4180, with plain line ends).
-pub(crate) fn csv<'a>(rows: impl IntoIterator<Item = Vec<&'a str>>) -> String {
-    let mut writer = csv::WriterBuilder::new().flexible(true).from_writer(Vec::new());
-    for row in rows {
-        writer.write_record(&row).expect("memory can be written to");
-    }
-    let bytes = writer.into_inner().expect("memory can be written to");
-    String::from_utf8(bytes).expect("text stays text")
 }
 
 /// Numbers for other programs.

@@ -6,6 +6,7 @@
 
 pub mod chart;
 pub mod cost;
+mod csv_text;
 pub mod experiment;
 pub mod live;
 pub mod machine;

@@ -10,7 +10,7 @@ mod footprint;
 pub mod process;
 pub mod programs;
 mod rate;
-mod receiver;
+pub mod receiver;
 pub mod rivals;
 mod skew;
 pub mod sweep;

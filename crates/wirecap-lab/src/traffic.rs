@@ -23,6 +23,7 @@
 //! logarithms and powers are those of the `libm` crate, since the system's differ in the last bit.
 
 mod chance;
+mod five_tuple;
 mod flows;
 mod frames;
 mod models;
@@ -34,12 +35,12 @@ use std::time::Duration;
 use wirecap::sim::Arrivals;
 use wirecap_testbed::Sizes;
 
-pub use flows::{FiveTuple, FlowQueues, Flows};
+pub use five_tuple::FiveTuple;
+pub use flows::{FlowQueues, Flows};
 pub use frames::Frames;
-pub use rss::{HashKey, Rss};
+pub use rss::{HashKey, Rss, STANDARD_QUEUES};
 pub use standard::{
-    PUBLISHED_BURST_PACKETS, STANDARD_DURATION, STANDARD_PACKETS, STANDARD_QUEUES, TOLD_BURSTY_QUEUE,
-    TOLD_HOT_QUEUE,
+    PUBLISHED_BURST_PACKETS, STANDARD_DURATION, STANDARD_PACKETS, TOLD_BURSTY_QUEUE, TOLD_HOT_QUEUE,
 };
 
 /// A packet on its way to the NIC.

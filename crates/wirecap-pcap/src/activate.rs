@@ -10,11 +10,11 @@ use crate::abi::{
     DLT_ETHERNET, ERROR, ERROR_NO_SUCH_DEVICE, ERROR_PERM_DENIED, ERROR_PROMISC_PERM_DENIED, Pcap, RealPcap,
 };
 use crate::failure::{self, guarded};
-use crate::handle::{Handle, adopt};
+use crate::handle::Handle;
 use crate::live::Live;
 use crate::request::{Name, Request};
 use crate::settings::Settings;
-use crate::table::{self, Given, look_up};
+use crate::table::{self, Given, adopt, look_up};
 use crate::{real, socket};
 
 /// What the real library needs for a ring of its own, which nothing comes to.
@@ -265,7 +265,7 @@ unsafe extern "C-unwind" fn pcap_open_live(
             return pcap;
         }
         let name = if device.is_null() { "any".to_owned() } else { failure::text(device) };
-        let text = failure::text(real::geterr(crate::handle::real_of(pcap)));
+        let text = failure::text(real::geterr(crate::table::real_of(pcap)));
         failure::write(errors, &open_error(&name, status, &text));
         pcap_close(pcap);
         ptr::null_mut()
@@ -303,7 +303,7 @@ fn open_error(device: &str, status: c_int, text: &str) -> String {
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C-unwind" fn pcap_close(pcap: *mut Pcap) {
+pub(crate) unsafe extern "C-unwind" fn pcap_close(pcap: *mut Pcap) {
     match look_up(pcap) {
         Given::Ours(handle) => {
             let Some(place) = table::remove(pcap) else { return };

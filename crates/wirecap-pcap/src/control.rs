@@ -8,11 +8,11 @@ use std::ptr;
 
 use crate::abi::{D_IN, D_INOUT, D_OUT, ERROR, Pcap, Program, RealPcap, Stats};
 use crate::failure::{self, guarded};
-use crate::handle::{Handle, real_of};
+use crate::handle::Handle;
 use crate::live::Live;
 use crate::real;
 use crate::request::Name;
-use crate::table::{Given, look_up};
+use crate::table::{Given, look_up, real_of};
 
 /// How long a program may wait on the descriptor of an interface that is down: it does not tell when it comes up.
 #[repr(transparent)]

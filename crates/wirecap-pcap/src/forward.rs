@@ -7,8 +7,8 @@ use std::ptr::{null, null_mut};
 use libc::FILE;
 
 use crate::abi::{ERROR, Insn, PacketHeader, Pcap, Program, RealPcap};
-use crate::handle::{adopt, real_of};
 use crate::real::Symbol;
+use crate::table::{adopt, real_of};
 
 /// What functions without a result give.
 const NOTHING: () = ();

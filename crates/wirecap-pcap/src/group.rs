@@ -9,7 +9,8 @@ use std::sync::{Arc, Mutex, PoisonError, Weak};
 use wirecap::device::Device;
 use wirecap::{Capture, Worker};
 
-use crate::live::{FilterSlot, LiveError, open_capture};
+use crate::filter_slot::FilterSlot;
+use crate::opening::{LiveError, open_capture};
 use crate::request::{Name, Request};
 use crate::settings::Settings;
 

@@ -1,15 +1,13 @@
 //! A handle: the real library's, and perhaps a capture of the engine's.
 #![allow(unsafe_code)]
 
-use std::ffi::{c_char, c_int};
-use std::ptr;
+use std::ffi::c_int;
 use std::sync::atomic::{AtomicPtr, Ordering};
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 
-use crate::abi::{ERROR, Pcap, RealPcap};
+use crate::abi::{ERROR, RealPcap};
 use crate::live::Live;
 use crate::request::Request;
-use crate::table::{self, Given};
 use crate::turn::Turn;
 use crate::{failure, real};
 
@@ -24,7 +22,7 @@ pub(crate) struct Handle {
 }
 
 impl Handle {
-    fn new(real: *mut RealPcap, request: Option<Request>) -> Self {
+    pub(crate) fn new(real: *mut RealPcap, request: Option<Request>) -> Self {
         Self {
             real: AtomicPtr::new(real),
             request: Mutex::new(request),
@@ -72,33 +70,5 @@ impl Drop for Handle {
         drop(self.live.take());
         // SAFETY: it is open, and nobody has it any more.
         unsafe { real::close(self.real()) };
-    }
-}
-
-/// Gives a handle of the real library's a place in the table; null stays null.
-///
-/// # Safety
-///
-/// `real` must be null, or open and nobody else's, and `errors` as for [`failure::write`].
-pub(crate) unsafe fn adopt(real: *mut RealPcap, request: Option<Request>, errors: *mut c_char) -> *mut Pcap {
-    // The real library may have called us for what it returns.
-    if real.is_null() || table::is_place(real.cast()) {
-        return real.cast();
-    }
-    real::prepare_for_signals();
-    table::insert(Box::new(Handle::new(real, request))).unwrap_or_else(|_too_many| {
-        // SAFETY: the caller's promise.
-        unsafe { failure::write(errors, "too many handles are open") };
-        ptr::null_mut()
-    })
-}
-
-/// The real library's handle behind what a program gave us; null if there is nothing.
-#[inline]
-pub(crate) fn real_of(pcap: *mut Pcap) -> *mut RealPcap {
-    match table::look_up(pcap) {
-        Given::Ours(handle) => handle.real(),
-        Given::Foreign(real) => real,
-        Given::Nothing => ptr::null_mut(),
     }
 }

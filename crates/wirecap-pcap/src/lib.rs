@@ -14,12 +14,16 @@ mod activate;
 mod control;
 mod data;
 mod failure;
+mod filter_slot;
 mod find;
 mod forks;
 mod forward;
 mod group;
 mod handle;
+#[doc(hidden)]
+pub mod harness;
 mod live;
+mod opening;
 mod pollable;
 mod read;
 mod real;

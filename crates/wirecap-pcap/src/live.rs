@@ -6,24 +6,27 @@ mod reading;
 mod rest;
 
 use std::cell::UnsafeCell;
+use std::error::Error;
 use std::ffi::{CStr, CString, c_int};
-use std::fmt;
+use std::fs::File;
 use std::io;
 use std::ops::Range;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use rustix::fs::{Mode, OFlags};
 use wirecap::device::Device;
 use wirecap::filter::ClassicInsn;
-use wirecap::{Capture, CaptureBuilder, Engine, OpenError, Waker, Worker};
+use wirecap::{Capture, Engine, Waker, Worker};
 
 use crate::abi::{D_INOUT, Program};
 use crate::failure::chain;
+use crate::filter_slot::{FilterSlot, Sieve, locked};
 use crate::forks::{self, SoleReader};
 use crate::group::{Group, Joined, Membership};
+use crate::opening::{LiveError, open_capture};
 use crate::pollable::Pollable;
 use crate::request::{Name, Request};
 use crate::settings::Settings;
@@ -37,8 +40,6 @@ use rest::Rest;
 /// A program that wants all of every packet.
 const EVERYTHING: ClassicInsn = ClassicInsn { code: RETURN, jt: 0, jf: 0, k: u32::MAX };
 
-/// Where there is no memory for so many chunks, one in so many is left out, and so on, as libpcap does.
-const LACK_STEP: u32 = 20;
 /// Bytes of a packet that the engine needs to put a VLAN tag back.
 const SNAP_BYTES_MIN: u32 = 64;
 
@@ -87,25 +88,6 @@ unsafe impl Sync for Live {}
 // SAFETY: no part is tied to a thread.
 unsafe impl Send for Live {}
 
-/// The filter of a handle, or of all handles of a group.
-#[derive(Debug, Default)]
-pub(crate) struct FilterSlot {
-    sieve: Mutex<Option<Arc<Sieve>>>,
-    /// Changes with `sieve`.
-    generation: AtomicU32,
-    program: Mutex<Vec<ClassicInsn>>,
-    /// It runs here in the kernel's place, on all packets.
-    sifts: AtomicBool,
-}
-
-/// A filter, and on which packets it runs here.
-#[derive(Debug)]
-struct Sieve {
-    wanted: Wanted,
-    /// The kernel has seen to those that came later: so many of each ring's are to be looked at, from the first on.
-    until: Option<Box<[u64]>>,
-}
-
 /// Packets that the interface dropped, by its own counters. Reading them takes no memory.
 #[derive(Debug)]
 struct InterfaceDrops {
@@ -113,22 +95,6 @@ struct InterfaceDrops {
     at_open: u64,
     /// What the counters said last: a process may be shut out of /sys later.
     last: AtomicU64,
-}
-
-/// Why there is no live capture.
-#[derive(Debug)]
-pub(crate) enum LiveError {
-    Open(OpenError),
-    System(&'static str, io::Error),
-}
-
-impl fmt::Display for LiveError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Open(error) => f.write_str(&chain(error)),
-            Self::System(doing, error) => write!(f, "cannot {doing}: {error}"),
-        }
-    }
 }
 
 impl Live {
@@ -147,31 +113,59 @@ impl Live {
     }
 
     fn new(request: &Request, device: Device, snap_len: u32, from: Origin) -> Result<Self, LiveError> {
-        let Origin { capture, worker, filter, membership } = from;
-        let forks = forks::count();
+        let Origin { capture, worker, .. } = &from;
         let system = |doing| move |error| LiveError::System(doing, error);
-        let (ring, waker) = (worker.index(), worker.waker());
-        let own = capture.packet_socket(ring);
+        let own = capture.packet_socket(worker.index());
         let pollable = match &own {
-            Some(socket) if capture.rings().len() == 1 => Pollable::single(Arc::clone(socket), waker.clone()),
-            _ => Pollable::several(&worker)
+            Some(socket) if capture.rings().len() == 1 => {
+                Pollable::single(Arc::clone(socket), worker.waker())
+            }
+            _ => Pollable::several(worker)
                 .map_err(|errno| LiveError::System("make an epoll instance", errno.into()))?,
         };
         let cuts = own.is_some();
+        let sender = own.map_or_else(|| socket::sender(device.index).map(Arc::new), Ok);
+        let sender = sender.map_err(system("open a packet socket"))?;
+        // Two processes may have a packet socket's ring, as with libpcap; who reads AF_XDP's rings changes what the
+        // other one knows of them.
+        let sole = if cuts { None } else { Some(SoleReader::new().map_err(system("map shared memory"))?) };
+        Ok(Self::assemble(request, device, snap_len, from, pollable, sender, sole))
+    }
+
+    /// A capture of one worker that is open already and on no interface, for benches.
+    pub(crate) fn over(capture: Capture, snap_len: u32) -> Result<Self, Box<dyn Error + Send + Sync>> {
+        let worker = capture.workers().pop().ok_or("a new capture has a worker")?;
+        let pollable = Pollable::several(&worker)?;
+        let from = Origin { capture: Arc::new(capture), worker, filter: Arc::default(), membership: None };
+        // Any device, and nothing is sent.
+        let (device, sender) = (Device::find("lo")?, OwnedFd::from(File::open("/dev/null")?));
+        // As fast as it can: nothing comes later.
+        let request = Request { immediate: 1, ..Request::new(None) };
+        let sole = Some(SoleReader::new()?);
+        Ok(Self::assemble(&request, device, snap_len, from, pollable, Arc::new(sender), sole))
+    }
+
+    fn assemble(
+        request: &Request,
+        device: Device,
+        snap_len: u32,
+        from: Origin,
+        pollable: Pollable,
+        sender: Arc<OwnedFd>,
+        sole: Option<SoleReader>,
+    ) -> Self {
+        let Origin { capture, worker, filter, membership } = from;
+        let (ring, waker) = (worker.index(), worker.waker());
+        let (cuts, forks) = (sole.is_none(), forks::count());
         // In a group a reader must see that others need help, and a packet socket's blocks make it rest by themselves.
         let may_rest = !cuts && membership.is_none() && !request.is_immediate();
         let longest_rest = if may_rest { request.longest_wait() } else { Duration::ZERO };
         let rest = Rest::new(longest_rest, capture.geometry().cells());
-        // Two processes may have a packet socket's ring, as with libpcap; who reads AF_XDP's rings changes what the
-        // other one knows of them.
-        let sole = if cuts { None } else { Some(SoleReader::new().map_err(system("map shared memory"))?) };
-        let sender = own.map_or_else(|| socket::sender(device.index).map(Arc::new), Ok);
-        let sender = sender.map_err(system("open a packet socket"))?;
         let promiscuous = request.promiscuous.is_some_and(|on| on != 0);
         let interface_drops = InterfaceDrops::of(&device.name);
         // In a group each worker has one ring; else the only one has all.
         let rings = if membership.is_some() { ring..ring + 1 } else { 0..capture.rings().len() };
-        Ok(Self {
+        Self {
             reader: UnsafeCell::new(Reader::new(worker, capture.rings().len(), sole, rest)),
             rings,
             pollable,
@@ -196,7 +190,7 @@ impl Live {
             most_received: AtomicU64::new(0),
             interface_drops,
             device,
-        })
+        }
     }
 
     pub(crate) fn descriptor(&self) -> c_int {
@@ -389,20 +383,6 @@ fn read_counter(path: &CStr) -> Option<u64> {
     str::from_utf8(&text[..len]).ok()?.trim().parse().ok()
 }
 
-impl FilterSlot {
-    fn sift(&self, sieve: Sieve) {
-        *locked(&self.sieve) = Some(Arc::new(sieve));
-        self.generation.fetch_add(1, Ordering::Release);
-    }
-}
-
-impl Sieve {
-    /// How many of a ring's packets are to be looked at, from the first on.
-    fn until(&self, ring: usize) -> u64 {
-        self.until.as_ref().map_or(u64::MAX, |until| until[ring])
-    }
-}
-
 impl Drop for Live {
     fn drop(&mut self) {
         if self.is_shared() {
@@ -447,37 +427,7 @@ impl From<Joined> for Origin {
     }
 }
 
-/// Opens a capture of R chunks, or fewer where there is no memory for them and nobody asked for so many, as
-/// libpcap does.
-pub(crate) fn open_capture(
-    builder: CaptureBuilder,
-    request: &Request,
-    settings: &Settings,
-) -> Result<Capture, LiveError> {
-    let Some(mut chunks) = request.chunks(settings) else { return builder.open().map_err(LiveError::Open) };
-    loop {
-        match builder.clone().pool(chunks).open() {
-            Err(error) if settings.chunks.is_none() && chunks > 2 && is_lack_of_memory(&error) => {
-                chunks -= chunks.div_ceil(LACK_STEP);
-            }
-            outcome => return outcome.map_err(LiveError::Open),
-        }
-    }
-}
-
-fn is_lack_of_memory(error: &OpenError) -> bool {
-    match error {
-        OpenError::PoolTooLarge { .. } | OpenError::NotEnoughMemory { .. } => true,
-        OpenError::PacketSocket { source, .. } => source.raw_os_error() == Some(libc::ENOMEM),
-        _ => false,
-    }
-}
-
 /// Whether it ends a program that wants a part of what the handle keeps of a packet.
 fn cuts(insn: &ClassicInsn, snap_len: u32) -> bool {
     insn.code == RETURN && insn.k > 0 && insn.k < snap_len
-}
-
-fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -179,7 +179,7 @@ unsafe extern "C-unwind" fn pcap_dispatch(
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C-unwind" fn pcap_loop(
+pub(crate) unsafe extern "C-unwind" fn pcap_loop(
     pcap: *mut Pcap,
     count: c_int,
     callback: Option<Callback>,
@@ -215,7 +215,7 @@ unsafe extern "C-unwind" fn pcap_loop(
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C-unwind" fn pcap_next_ex(
+pub(crate) unsafe extern "C-unwind" fn pcap_next_ex(
     pcap: *mut Pcap,
     header: *mut *mut PacketHeader,
     data: *mut *const c_uchar,

@@ -166,6 +166,7 @@ macro_rules! functions {
 
 functions! {
     c"pcap_create" fn create(device: *const c_char, errors: *mut c_char) -> *mut RealPcap = ptr::null_mut();
+    c"pcap_open_dead" fn open_dead(kind: c_int, bytes: c_int) -> *mut RealPcap = ptr::null_mut();
     c"pcap_activate" fn activate(pcap: *mut RealPcap) -> c_int = -1;
     c"pcap_close" fn close(pcap: *mut RealPcap) = NOTHING;
     c"pcap_breakloop" fn breakloop(pcap: *mut RealPcap) = NOTHING;

@@ -6,12 +6,15 @@
 #![allow(unsafe_code)]
 
 use std::collections::VecDeque;
+use std::ffi::c_char;
 use std::ptr;
 use std::sync::atomic::{AtomicPtr, Ordering};
 use std::sync::{Mutex, PoisonError};
 
 use crate::abi::{Pcap, RealPcap};
 use crate::handle::Handle;
+use crate::request::Request;
+use crate::{failure, real};
 
 /// More handles than a process has descriptors for.
 const PLACES: usize = 1 << 16;
@@ -90,4 +93,32 @@ pub(crate) fn remove(pcap: *mut Pcap) -> Option<*mut Handle> {
     }
     FREE.lock().unwrap_or_else(PoisonError::into_inner).left.push_back(place);
     Some(handle)
+}
+
+/// Gives a handle of the real library's a place in the table; null stays null.
+///
+/// # Safety
+///
+/// `real` must be null, or open and nobody else's, and `errors` as for [`failure::write`].
+pub(crate) unsafe fn adopt(real: *mut RealPcap, request: Option<Request>, errors: *mut c_char) -> *mut Pcap {
+    // The real library may have called us for what it returns.
+    if real.is_null() || is_place(real.cast()) {
+        return real.cast();
+    }
+    real::prepare_for_signals();
+    insert(Box::new(Handle::new(real, request))).unwrap_or_else(|_too_many| {
+        // SAFETY: the caller's promise.
+        unsafe { failure::write(errors, "too many handles are open") };
+        ptr::null_mut()
+    })
+}
+
+/// The real library's handle behind what a program gave us; null if there is nothing.
+#[inline]
+pub(crate) fn real_of(pcap: *mut Pcap) -> *mut RealPcap {
+    match look_up(pcap) {
+        Given::Ours(handle) => handle.real(),
+        Given::Foreign(real) => real,
+        Given::Nothing => ptr::null_mut(),
+    }
 }

@@ -18,9 +18,10 @@ fn small_things_are_as_with_libpcap() {
         bed.ip("link set odd@0 up");
         bed.ip("link set odd@1 up");
         // So slow that what is sent stays in its queue.
-        let slow = bed.run(bed.command("tc", Library::System).args(
-            "qdisc add dev a1 root tbf rate 8kbit burst 2000 limit 10000000".split_whitespace(),
-        ));
+        let slow = bed.run(
+            bed.command("tc", Library::System)
+                .args("qdisc add dev a1 root tbf rate 8kbit burst 2000 limit 10000000".split_whitespace()),
+        );
         assert!(slow.status.success(), "{}", said(&slow));
         let output = bed.run(bed.command(&program, library).args(["a1", "a0", "odd@0"]));
         assert!(output.status.success(), "{library:?}: {} {}", output.status, said(&output));

@@ -9,6 +9,7 @@ pub(crate) mod keeper;
 mod raw;
 pub(crate) mod source;
 mod target;
+pub(crate) mod waiting;
 pub(crate) mod worker;
 
 use std::os::fd::OwnedFd;
@@ -26,7 +27,8 @@ use crate::error::OpenError;
 use crate::file::FileRing;
 use crate::forward::Exchange;
 use crate::group::Group;
-use crate::ledger::{Ledger, RingLedger};
+use crate::group::guarantee::Guarantee;
+use crate::ledger::{Ledger, Mode, RingLedger};
 use crate::names::RingName;
 use crate::packet::{self, Unplaced};
 use crate::ring::Ring;
@@ -59,7 +61,6 @@ pub(crate) struct Shared {
     pub(crate) group: Group,
     /// The ports, if the capture forwards.
     exchange: Option<Arc<Exchange>>,
-    pub(crate) ending: AtomicBool,
     /// Another process has the rings as well.
     left: AtomicBool,
     bells: Vec<Arc<OwnedFd>>,
@@ -75,8 +76,8 @@ enum Attachment {
 }
 
 impl Attachment {
-    /// Ends receiving. When it returns, the last packet is in its ring.
-    fn detach(self) {
+    /// Ends receiving. When it returns, the last packet is in its ring; false if that is not certain.
+    fn detach(self) -> bool {
         match self {
             Self::Xdp(attachment) => attachment.detach(),
             Self::Packet(attachment) => attachment.detach(),
@@ -100,6 +101,8 @@ struct Running {
     file: Option<Arc<FileRing>>,
     /// How long the capture ran and what the devices dropped meanwhile, once it was stopped.
     end: Option<(Duration, Vec<Option<u64>>)>,
+    /// The kernel offered no way to wait for the last packets.
+    last_packets_uncertain: bool,
 }
 
 /// An interface that packets come from.
@@ -150,9 +153,9 @@ impl Shared {
         let device_drops = running.device_drops();
         running.end = Some((self.started.elapsed(), device_drops));
         let attachments = running.interfaces.iter_mut().filter_map(|interface| interface.attachment.take());
-        attachments.for_each(Attachment::detach);
+        let certain = attachments.map(Attachment::detach).fold(true, |all, one| all && one);
+        running.last_packets_uncertain = !certain;
         drop(running);
-        self.ending.store(true, Ordering::SeqCst);
         self.group.end();
         self.wake_all();
     }
@@ -209,7 +212,6 @@ impl Capture {
             bells: alarms.iter().map(Alarm::bell).collect(),
             group,
             exchange,
-            ending: AtomicBool::new(false),
             left: AtomicBool::new(false),
             started: Instant::now(),
             running: Mutex::new(running),
@@ -220,12 +222,24 @@ impl Capture {
         };
         let workers = Mutex::new(alarms.into_iter().zip(&placements).enumerate().map(worker).collect());
         let keeper = shared.group.unattended().map(|posted| {
-            Keeper::start(shared.group.rings(), keeper::period(posted))
+            Keeper::start(shared.group.rings(), shared.exchange(), keeper::period(posted))
                 .map_err(|source| OpenError::System { action: "start a thread".to_owned(), source })
         });
         let keeper = keeper.transpose()?;
         let (_keeper, _claims) = (keeper, claims);
         Ok(Self { shared, interfaces, rings, workers, placements, geometry, _keeper, _claims })
+    }
+
+    /// A capture over rings that were opened elsewhere, on no interface.
+    #[cfg(any(test, feature = "sim"))]
+    pub(crate) fn over(
+        group: Group,
+        exchange: Option<Arc<Exchange>>,
+        geometry: Geometry,
+    ) -> Result<Self, OpenError> {
+        let running =
+            Running { interfaces: Vec::new(), file: None, end: None, last_packets_uncertain: false };
+        Self::start(group, Vec::new(), running, (exchange, None), geometry, &Pin::Off)
     }
 
     /// The workers, each for one thread. They are handed out once; a second call gives none.
@@ -257,18 +271,28 @@ impl Capture {
             let unplaced = attached.unplaced.as_ref().map_or(0, |unplaced| unplaced.count());
             interface.warnings(super_packets, unplaced)
         };
-        interfaces.enumerate().flat_map(of_interface).chain(running.filter_warnings()).collect()
+        let warnings = interfaces.enumerate().flat_map(of_interface).chain(running.filter_warnings());
+        warnings.chain(running.last_packets_uncertain.then_some(Warning::LastPacketsUncertain)).collect()
     }
 
-    /// The engine's name in the ledger: `xdp` or `packet`, both where interfaces differ, or `file`.
-    fn engine(&self) -> &'static str {
+    /// The engine's name in the ledger: `xdp` or `packet`, both where interfaces differ, or `file` or `sim`.
+    fn engine(&self, running: &Running) -> &'static str {
         let uses = |engine| self.interfaces.iter().any(|interface| interface.reception.engine() == engine);
         match (uses(Engine::Xdp), uses(Engine::Packet)) {
             (true, true) => "xdp, packet",
             (true, false) => "xdp",
             (false, true) => "packet",
-            (false, false) => "file",
+            (false, false) if running.file.is_some() => "file",
+            (false, false) => "sim",
         }
+    }
+
+    /// What its settings guarantee if a packet costs a worker `cost`; `None` in basic mode. The engine `packet` promises
+    /// less: its blocks go back in order.
+    pub fn guarantee(&self, cost: Duration) -> Option<Guarantee> {
+        let Mode::Advanced(threshold) = self.shared.group.mode() else { return None };
+        let (workers, home_rings) = (self.shared.group.workers(), self.shared.group.home_rings());
+        Some(Guarantee { geometry: self.geometry, threshold, workers, home_rings, cost })
     }
 
     /// The sizes of each ring's pool.
@@ -309,9 +333,10 @@ impl Capture {
         let (duration, device) =
             running.end.clone().unwrap_or_else(|| (self.shared.started.elapsed(), running.device_drops()));
         let warnings = self.warnings(&rings, &running);
+        let engine = self.engine(&running);
         drop(running);
         let ports = self.shared.exchange().map(|exchange| exchange.ledgers()).unwrap_or_default();
-        Ledger { warnings, ports, ..Ledger::of(self.engine(), self.mode(), duration, rings, device) }
+        Ledger { warnings, ports, ..Ledger::of(engine, self.mode(), duration, rings, device) }
     }
 
     /// Stops and closes the capture and gives its final account: what was not taken out of the rings

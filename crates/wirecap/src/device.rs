@@ -6,10 +6,13 @@
 mod address;
 mod auto;
 mod counters;
+mod drop_table;
 mod hardware_clock;
 mod link;
 mod netlink;
 mod offload;
+mod owner;
+mod sockets;
 mod survey;
 mod xdp;
 
@@ -28,6 +31,8 @@ pub use auto::{Choice, ChosenEngine, Reason, Rung};
 pub use counters::{DeviceCounters, DropSource};
 pub(crate) use hardware_clock::HardwareClock;
 pub use offload::Offloads;
+pub use owner::XdpOwner;
+pub(crate) use sockets::owner_of_abstract_name;
 pub use xdp::{AttachedXdp, RxMetadata, XdpFeatures, XdpMode, XdpSupport, XskFeatures};
 
 /// All interfaces in the network namespace of the calling thread, in the order of their indices.
@@ -94,7 +99,6 @@ pub struct Device {
     pub attached_xdp: Vec<AttachedXdp>,
     /// What the device and its driver do to frames; `None` if the driver does not say.
     pub offloads: Option<Offloads>,
-    has_parent: bool,
     namespace: Option<u64>,
 }
 

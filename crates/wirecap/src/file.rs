@@ -13,7 +13,7 @@ use crate::error::{CaptureError, FilterChangeError};
 use crate::filter::FilterRequest;
 use crate::ledger::Account;
 use crate::names::RingName;
-use crate::ring::Ring;
+use crate::ring::{Help, Ring};
 use crate::savefile::{LinkType, ReadError, Reader, Record};
 use crate::sync::{Mutex, lock};
 use crate::sys::xdp::Descriptor;
@@ -265,6 +265,10 @@ impl Ring for FileRing {
         u32::MAX
     }
 
+    fn chunk_cells(&self) -> u32 {
+        self.chunk_packets
+    }
+
     /// One, for "more to come": how many packets are left only reading tells.
     fn backlog(&self) -> u32 {
         u32::from(!self.is_exhausted())
@@ -275,7 +279,7 @@ impl Ring for FileRing {
     }
 
     /// A file has one worker, and waits for it.
-    fn offload(&self, _limit: u32, _abandoned: bool) -> Result<Option<Chunk>, CaptureError> {
+    fn offload(&self, _help: Help) -> Result<Option<Chunk>, CaptureError> {
         Ok(None)
     }
 

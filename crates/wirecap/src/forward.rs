@@ -31,10 +31,9 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 
-pub(crate) mod batch;
 mod exchange;
 mod out_packet;
-pub(crate) mod outlet;
+mod outlet;
 mod packet_outlet;
 mod port;
 mod sequence;
@@ -43,7 +42,7 @@ pub use out_packet::{DetachedPacket, Drain, NoRoom, OutPacket};
 pub use port::{Port, PortError, TxQueue};
 
 pub(crate) use exchange::{Exchange, PortShared};
-pub(crate) use outlet::Outlet;
+pub(crate) use outlet::{Outlet, TxOutlet};
 pub(crate) use packet_outlet::PacketOutlet;
 pub(crate) use port::{BATCH_PACKETS_MAX, SHORTEST_FRAME};
 pub(crate) use sequence::Sequence;

@@ -1,9 +1,17 @@
 //! Buddy groups: which worker captures from which ring, and when.
 //!
-//! The paper's capture threads push chunks to the least busy buddy (section 3.2.2). Here workers pull:
-//! one with nothing in its home rings takes a chunk from the buddy ring with the largest backlog above
-//! the threshold. In the balanced case nobody pays for offloading, and no thread of the engine's is
-//! needed. This module decides; it neither waits nor knows the kernel, so the simulator runs it as it is.
+//! The paper's capture threads push chunks to the least busy buddy (section 3.2.2). Here workers pull: one whose
+//! home rings are below the threshold takes a chunk from the buddy ring with the largest backlog above it, serves each
+//! home ring once, and looks again. In the balanced case offloading costs a look at the buddies' backlogs per chunk, and
+//! no thread of the engine's is needed. This module decides; it neither waits nor knows the kernel, so the simulator
+//! runs it as it is.
+
+pub(crate) mod guarantee;
+#[cfg_attr(
+    not(any(test, feature = "sim")),
+    expect(unreachable_pub, dead_code, reason = "only the simulator compares policies")
+)]
+pub(crate) mod policy;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -11,15 +19,18 @@ use std::time::Duration;
 use crate::error::CaptureError;
 use crate::ledger::Mode;
 use crate::names::RingName;
-use crate::ring::Ring;
+use crate::ring::{Help, Ring};
 use crate::sync::{AtomicBool, AtomicU64, AtomicUsize, Mutex, Ordering, fence, try_lock};
 use crate::umem::chunk::Chunk;
+
+pub(crate) use policy::{Next, Policy, Turn};
 
 /// The rings that one application reads, and the workers that read them.
 #[derive(Debug)]
 pub(crate) struct Group {
     rings: Vec<Arc<dyn Ring>>,
     mode: Mode,
+    policy: Policy,
     stuck_after: Duration,
     seats: Vec<Seat>,
     /// The worker that each ring is a home ring of.
@@ -65,8 +76,8 @@ struct Seen {
 pub(crate) enum Asked {
     Chunk {
         chunk: Chunk,
-        /// The worker to wake, since its help is wanted.
-        wake: Option<usize>,
+        /// How many workers should be woken to help, if [so many sleep](Group::next_sleeper).
+        calls: usize,
     },
     /// Nothing now.
     Nothing,
@@ -113,6 +124,7 @@ impl Group {
         Self {
             rings,
             mode,
+            policy: Policy::default(),
             stuck_after,
             seats,
             home_of,
@@ -120,6 +132,12 @@ impl Group {
             gone: AtomicUsize::new(0),
             ending: AtomicBool::new(false),
         }
+    }
+
+    /// The same group with another policy.
+    #[cfg(any(test, feature = "sim"))]
+    pub(crate) fn with_policy(self, policy: Policy) -> Self {
+        Self { policy, ..self }
     }
 
     pub(crate) fn rings(&self) -> &[Arc<dyn Ring>] {
@@ -136,8 +154,18 @@ impl Group {
         self.mode
     }
 
+    #[cfg(any(test, feature = "sim"))]
+    pub(crate) fn stuck_after(&self) -> Duration {
+        self.stuck_after
+    }
+
     pub(crate) fn workers(&self) -> usize {
         self.seats.len()
+    }
+
+    /// The most home rings that a worker has.
+    pub(crate) fn home_rings(&self) -> usize {
+        self.seats.iter().map(|seat| seat.home.len()).max().unwrap_or(0)
     }
 
     /// The home rings of `worker`.
@@ -152,6 +180,7 @@ impl Group {
     }
 
     /// The worker that `ring` is a home ring of.
+    #[cfg(any(test, feature = "sim"))]
     pub(crate) fn home_of(&self, ring: usize) -> usize {
         self.home_of[ring]
     }
@@ -161,12 +190,11 @@ impl Group {
         self.ending.store(true, Ordering::Release);
     }
 
-    /// The next chunk for `worker`. `turn` is where it goes on among its home rings, `now` a clock that all
-    /// workers share, in nanoseconds.
+    /// The next chunk for `worker`. `turn` is where it goes on, `now` a clock that all workers share, in nanoseconds.
     pub(crate) fn ask(
         &self,
         worker: usize,
-        turn: &mut usize,
+        turn: &mut Turn,
         now: impl Fn() -> u64,
     ) -> Result<Asked, CaptureError> {
         // Looked at first: what came in before the end is then still found below.
@@ -177,21 +205,26 @@ impl Group {
         let seat = &self.seats[worker];
         let asked = (seat.asked.load(Ordering::Relaxed) | IDLE) + 1;
         seat.asked.store(asked, Ordering::Relaxed);
+        let mut urgent = self.urgent_ring(worker);
         for _ in 0..seat.home.len() {
-            let ring = &self.rings[seat.home[*turn % seat.home.len()]];
-            *turn = (*turn + 1) % seat.home.len();
-            if let Some(chunk) = ring.capture()? {
-                let wake =
-                    self.is_above_threshold(ring, &chunk).then(|| self.sleeping_buddy(worker)).flatten();
-                return Ok(Asked::Chunk { chunk, wake });
+            if let Some(ring) = urgent.take_if(|ring| turn.is_free() || ring.is_brimming(self.workers()))
+                && let Some(asked) = self.relieve(worker, turn, &ring)?
+            {
+                return Ok(asked);
+            }
+            let ring = &self.rings[seat.home[turn.advance(seat.home.len())]];
+            let chunk = ring.capture()?;
+            turn.looked(self.policy.next, chunk.as_ref().map_or(0, Chunk::len));
+            if let Some(chunk) = chunk {
+                let calls = self.calls_after(worker, ring, &chunk);
+                return Ok(Asked::Chunk { chunk, calls });
             }
         }
-        if let Some(buddy) = self.busiest_buddy(worker, now, ending)
-            && let Some(chunk) = buddy.ring.offload(buddy.limit, buddy.is_abandoned)?
+        turn.settle();
+        if let Some(ring) = self.busiest_buddy(worker, now, ending)
+            && let Some(asked) = self.relieve(worker, turn, &ring)?
         {
-            // Who is stuck or gone cannot call for help: each helper calls the next one.
-            let wake = (buddy.ring.backlog() > buddy.limit).then(|| self.sleeping_buddy(worker)).flatten();
-            return Ok(Asked::Chunk { chunk, wake });
+            return Ok(asked);
         }
         seat.asked.store(asked | IDLE, Ordering::Relaxed);
         if self.tended {
@@ -213,6 +246,56 @@ impl Group {
         }
     }
 
+    /// The ring that `worker` should relieve: of its home rings above the threshold the one with the largest backlog;
+    /// if there is none, of those of its buddies.
+    fn urgent_ring(&self, worker: usize) -> Option<Candidate<'_>> {
+        let Mode::Advanced(threshold) = self.mode else { return None };
+        if self.policy.next == Next::HomeFirst {
+            return None;
+        }
+        let above = |ring| Candidate::above(threshold, ring);
+        let own = self.home(worker).filter_map(above).max_by(Candidate::by_share);
+        if own.is_some() && self.policy.next != Next::Fullest {
+            return own.map(|own| Candidate { is_own: true, ..own });
+        }
+        let buddies =
+            (0..self.seats.len()).filter(|&other| other != worker && self.are_buddies(worker, other));
+        let others = buddies.flat_map(|other| self.home(other)).filter_map(above);
+        let own = own.map(|own| Candidate { is_own: true, ..own });
+        others.chain(own).max_by(Candidate::by_share)
+    }
+
+    /// Whether a ring of `worker` or of one of its buddies is above the threshold.
+    pub(crate) fn is_needed(&self, worker: usize) -> bool {
+        let Mode::Advanced(threshold) = self.mode else { return false };
+        let mut rings = self.rings.iter().zip(&self.home_of);
+        rings.any(|(ring, &home)| {
+            self.are_buddies(worker, home) && Candidate::above(threshold, ring).is_some()
+        })
+    }
+
+    /// Takes a chunk from `ring`, which is above its limit, if it still is.
+    fn relieve(
+        &self,
+        worker: usize,
+        turn: &mut Turn,
+        ring: &Candidate<'_>,
+    ) -> Result<Option<Asked>, CaptureError> {
+        let &Candidate { ring, limit, is_abandoned, is_own, .. } = ring;
+        let chunk = if is_own {
+            ring.capture()?
+        } else {
+            let most = ring.chunk_cells().div_ceil(self.policy.parts);
+            ring.offload(Help { limit, most, abandoned: is_abandoned })?
+        };
+        let Some(chunk) = chunk else { return Ok(None) };
+        turn.relieved(self.policy.next, self.seats[worker].home.len(), chunk.len());
+        // A worker that is stuck or gone cannot call for help: each helper calls the next ones.
+        let calls = self.calls(ring, ring.backlog().saturating_sub(limit));
+        let calls = if calls == 0 { usize::from(self.is_needed(worker)) } else { calls };
+        Ok(Some(Asked::Chunk { chunk, calls }))
+    }
+
     /// The ring with the largest backlog above the threshold, if there is one. What was
     /// left in the rings of workers that are stuck, gone or ending is taken whatever the threshold.
     fn busiest_buddy(&self, worker: usize, now: impl Fn() -> u64, ending: bool) -> Option<Candidate<'_>> {
@@ -224,10 +307,10 @@ impl Group {
             let is_abandoned = self.is_away(other, now);
             self.home(other).map(move |ring| {
                 let limit = if ending || is_abandoned { 0 } else { cells_at(threshold, ring) };
-                Candidate { ring, limit, is_abandoned, backlog: ring.backlog() }
+                Candidate { ring, limit, is_abandoned, is_own: false, backlog: ring.backlog() }
             })
         });
-        candidates.filter(|buddy| buddy.backlog > buddy.limit).max_by(|a, b| a.share().total_cmp(&b.share()))
+        candidates.filter(|buddy| buddy.backlog > buddy.limit).max_by(Candidate::by_share)
     }
 
     /// Whether `worker` is gone, or has not asked for too long although there is work for it. Its time counts
@@ -249,17 +332,28 @@ impl Group {
         now.saturating_sub(*seen.since.get_or_insert(now)) > self.stuck_after.as_nanos() as u64
     }
 
-    /// Whether `worker` would find nothing now.
+    /// Whether `worker` would find nothing now, and is not to end.
     pub(crate) fn is_quiet(&self, worker: usize, now: impl Fn() -> u64) -> bool {
-        self.home(worker).all(|ring| ring.backlog() == 0) && self.busiest_buddy(worker, now, false).is_none()
+        !self.ending.load(Ordering::Acquire)
+            && self.home(worker).all(|ring| ring.backlog() == 0)
+            && self.busiest_buddy(worker, now, false).is_none()
     }
 
-    /// Whether more than the threshold waits in `ring`, from which `chunk` was just captured.
-    fn is_above_threshold(&self, ring: &Arc<dyn Ring>, chunk: &Chunk) -> bool {
-        let Mode::Advanced(threshold) = self.mode else { return false };
-        let backlog = chunk.left_behind().unwrap_or_else(|| ring.backlog());
-        // Mostly nothing is left, and the threshold is not looked up.
-        backlog > 0 && backlog > cells_at(threshold, ring)
+    /// How many workers should help `worker`, which just captured `chunk` from `ring`, with its home rings.
+    fn calls_after(&self, worker: usize, ring: &Arc<dyn Ring>, chunk: &Chunk) -> usize {
+        let Mode::Advanced(threshold) = self.mode else { return 0 };
+        let calls = |ring: &Arc<dyn Ring>, backlog: u32| {
+            // Mostly nothing is left, and the threshold is not looked up.
+            if backlog == 0 { 0 } else { self.calls(ring, backlog.saturating_sub(cells_at(threshold, ring))) }
+        };
+        let others = self.home(worker).filter(|other| !Arc::ptr_eq(other, ring));
+        let left = chunk.left_behind().unwrap_or_else(|| ring.backlog());
+        others.map(|other| calls(other, other.backlog())).fold(calls(ring, left), usize::max)
+    }
+
+    /// How many workers should help with `ring`, from which so many packets should be taken: one with each chunk.
+    fn calls(&self, ring: &Arc<dyn Ring>, packets: u32) -> usize {
+        (packets.div_ceil(ring.chunk_cells()) as usize).min(self.policy.calls_max)
     }
 
     /// Whether two workers are of the same part, also if they are the same.
@@ -267,7 +361,8 @@ impl Group {
         self.seats[worker].part == self.seats[other].part
     }
 
-    fn sleeping_buddy(&self, worker: usize) -> Option<usize> {
+    /// A sleeping buddy of `worker`, to be woken by the caller. Each is given once.
+    pub(crate) fn next_sleeper(&self, worker: usize) -> Option<usize> {
         // We saw a backlog, and look for sleepers; a sleeper says so, and looks for a backlog. With a
         // full fence between the two in both places, one of us sees the other.
         fence(Ordering::SeqCst);
@@ -282,7 +377,7 @@ impl Group {
     /// whether all [is quiet](Self::is_quiet): who wanted help before did not see it asleep.
     pub(crate) fn set_asleep(&self, worker: usize, asleep: bool) {
         self.seats[worker].asleep.store(asleep, Ordering::Relaxed);
-        // The other half of the fence in `sleeping_buddy`.
+        // The other half of the fence in `next_sleeper`.
         fence(Ordering::SeqCst);
     }
 
@@ -325,20 +420,40 @@ fn cells_at(threshold: f64, ring: &Arc<dyn Ring>) -> u32 {
     (threshold * f64::from(ring.capacity())) as u32
 }
 
-/// A buddy's ring that may need help.
+/// A ring that may need help.
 struct Candidate<'a> {
     ring: &'a Arc<dyn Ring>,
     /// The backlog down to which it may be drained.
     limit: u32,
     /// Its worker is stuck or gone.
     is_abandoned: bool,
+    /// It is a home ring of the worker that asks.
+    is_own: bool,
     backlog: u32,
 }
 
-impl Candidate<'_> {
+impl<'a> Candidate<'a> {
+    /// `ring`, if more than `threshold` waits in it.
+    fn above(threshold: f64, ring: &'a Arc<dyn Ring>) -> Option<Self> {
+        let (backlog, limit) = (ring.backlog(), cells_at(threshold, ring));
+        (backlog > limit).then_some(Self { ring, limit, is_abandoned: false, is_own: false, backlog })
+    }
+
     /// The backlog as a share of the pool.
     fn share(&self) -> f64 {
         f64::from(self.backlog) / f64::from(self.ring.capacity())
+    }
+
+    fn by_share(&self, other: &Self) -> std::cmp::Ordering {
+        self.share().total_cmp(&other.share())
+    }
+
+    /// Whether its pool is as good as used up: there is no more room than for the chunks that `workers` may hold. With
+    /// settings that meet the [guarantee](Guarantee) and a load of no more than 0.9 of what the group can do, this
+    /// does not happen.
+    fn is_brimming(&self, workers: usize) -> bool {
+        let held = (workers as u32).saturating_mul(self.ring.chunk_cells());
+        self.backlog >= self.ring.capacity().saturating_sub(held)
     }
 }
 
@@ -396,7 +511,11 @@ mod model {
             Ok(Some(Chunk::hollow(&self.identity)))
         }
 
-        fn offload(&self, _limit: u32, _abandoned: bool) -> Result<Option<Chunk>, CaptureError> {
+        fn chunk_cells(&self) -> u32 {
+            1
+        }
+
+        fn offload(&self, _help: Help) -> Result<Option<Chunk>, CaptureError> {
             self.capture()
         }
 
@@ -437,8 +556,8 @@ mod model {
             let kernel = thread::spawn(move || busy.waiting.store(4, Ordering::Release));
             let worker = thread::spawn({
                 let group = Arc::clone(&group);
-                move || match group.ask(0, &mut 0, || 0).unwrap() {
-                    Asked::Chunk { wake, .. } => Some(wake),
+                move || match group.ask(0, &mut Turn::default(), || 0).unwrap() {
+                    Asked::Chunk { calls, .. } => Some((calls > 0).then(|| group.next_sleeper(0)).flatten()),
                     _ => None,
                 }
             });

@@ -158,6 +158,7 @@ impl<T> fmt::Debug for SharedRing<T> {
 }
 
 /// A ring in this process's own memory: for the simulated kernel and for tests.
+#[cfg(any(test, feature = "sim"))]
 pub(crate) struct HeapRing<T> {
     producer: AtomicU32,
     consumer: AtomicU32,
@@ -167,8 +168,10 @@ pub(crate) struct HeapRing<T> {
 
 // SAFETY: the slots are only touched through the one `Producer` and the one `Consumer` that `pair`
 // hands out.
+#[cfg(any(test, feature = "sim"))]
 unsafe impl<T: Send> Sync for HeapRing<T> {}
 
+#[cfg(any(test, feature = "sim"))]
 impl<T: Copy + Default + Send + 'static> HeapRing<T> {
     /// Both halves of a new ring of `capacity` slots, a power of two, whose indices begin at `start`.
     pub(crate) fn pair(capacity: u32, start: u32) -> (Producer<T>, Consumer<T>) {
@@ -284,6 +287,7 @@ impl<T: Copy> Consumer<T> {
 
     /// Plays the kernel that goes to sleep or wakes up: whether the producer must call it. To be
     /// followed by another look at the ring before it sleeps.
+    #[cfg(any(test, feature = "sim"))]
     pub(crate) fn set_needs_wakeup(&self, needed: bool) {
         self.shared.flags().store(if needed { NEED_WAKEUP } else { 0 }, Ordering::Relaxed);
         // The other half of the fence in `Producer::needs_wakeup`.
@@ -292,6 +296,7 @@ impl<T: Copy> Consumer<T> {
 
     /// Claims to have taken more slots than there are, as a kernel in disorder might;
     /// [`release`](Self::release) tells the truth again.
+    #[cfg(any(test, feature = "sim"))]
     pub(crate) fn break_index(&self) {
         let beyond = self.head.wrapping_add(self.shared.capacity + 1);
         self.shared.consumer().store(beyond, Ordering::Release);
@@ -390,6 +395,7 @@ impl<T: Copy> Producer<T> {
 
     /// Claims to have filled more slots than there are, as a kernel in disorder might;
     /// [`submit`](Self::submit) tells the truth again.
+    #[cfg(any(test, feature = "sim"))]
     pub(crate) fn break_index(&self) {
         let beyond = self.tail.wrapping_add(self.shared.capacity + 1);
         self.shared.producer().store(beyond, Ordering::Release);

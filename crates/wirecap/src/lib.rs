@@ -49,6 +49,7 @@ mod packet;
 mod reorder;
 mod ring;
 mod sieve;
+#[cfg(any(test, feature = "sim"))]
 pub mod sim;
 mod steer;
 mod sync;
@@ -66,7 +67,10 @@ pub use capture::{Engine, Interface, Reception, Stopper};
 pub use device::Rung;
 pub use error::{CaptureError, FilterChangeError, OpenError};
 pub use forward::{DetachedPacket, Drain, NoRoom, OutPacket, Port, PortError, TxQueue};
-pub use ledger::{Account, Drops, Ledger, Mode, PortAccount, PortDrops, PortLedger, RingLedger};
+pub use group::guarantee::{Guarantee, Shortfall};
+pub use ledger::{
+    Account, Drops, Ledger, LostLater, Mode, PortAccount, PortDrops, PortLedger, Recorded, RingLedger,
+};
 pub use names::{Holder, RingName};
 pub use numbers::grouped;
 pub use packet::{Direction, Spread};
@@ -79,3 +83,4 @@ pub use warning::Warning;
 pub use wirecap_filter as filter;
 pub use wirecap_filter::bpf;
 pub use wirecap_savefile as savefile;
+pub use xdp::holders;

@@ -39,7 +39,8 @@ use crate::packet::ring::{PacketRing, Store, Traits};
 use crate::packet::steering::Selection;
 use crate::ring::Ring;
 use crate::sync::{Mutex, lock};
-use crate::sys::packet::{BlockShape, Fanout, FrameShape, PacketSocket};
+pub(crate) use crate::sys::packet::BlockShape;
+use crate::sys::packet::{Fanout, FrameShape, PacketSocket};
 use crate::sys::promiscuous::Promiscuous;
 use crate::sys::wait_for_running_programs;
 use crate::time::Timestamps;
@@ -81,6 +82,7 @@ pub(crate) struct Settings {
     pub(crate) retire_after: Duration,
     /// Packets are handed over at once, of which so many bytes are kept at least.
     pub(crate) immediate: Option<u32>,
+    pub(crate) shape: BlockShape,
     pub(crate) timestamps: Timestamps,
     pub(crate) promiscuous: bool,
     pub(crate) snap_len: u32,
@@ -134,9 +136,17 @@ pub(crate) fn block_shape(geometry: Geometry) -> BlockShape {
     BlockShape { block_bytes: bytes.next_multiple_of(page_bytes), blocks: geometry.chunks }
 }
 
+/// The same memory in blocks as small as they can be.
+pub(crate) fn small_blocks(geometry: Geometry) -> BlockShape {
+    let shape = block_shape(geometry);
+    let block_bytes = BLOCK_BYTES_MIN.next_multiple_of(rustix::param::page_size() as u32);
+    let blocks = shape.ring_bytes() / block_bytes as usize;
+    BlockShape { block_bytes, blocks: blocks as u32 }
+}
+
 /// Has the kernel make the memory of a ring.
 fn make_store(socket: &PacketSocket, device: &Device, settings: &Settings) -> io::Result<Store> {
-    let shape = block_shape(settings.geometry);
+    let shape = settings.shape;
     match settings.immediate {
         None => {
             let mapping = socket.make_ring(shape, settings.retire_after)?;
@@ -164,7 +174,7 @@ pub(crate) fn open(device: &Device, settings: &Settings) -> Result<Opened, OpenE
     let plan = Plan::new(device, settings)?;
     let failed =
         |action| move |source| OpenError::PacketSocket { interface: device.name.clone(), action, source };
-    let shape = block_shape(settings.geometry);
+    let shape = settings.shape;
     let traits = Traits {
         ifindex: device.index,
         geometry: settings.geometry,
@@ -399,18 +409,19 @@ impl Attachment {
         self.filtering.in_user_space.as_deref()
     }
 
-    /// Receives no more. When it returns, every packet that came can be captured.
-    pub(crate) fn detach(self) {
+    /// Receives no more. When it returns, every packet that came can be captured; false if that is not certain.
+    pub(crate) fn detach(self) -> bool {
         if let Some(unplaced) = &self.unplaced {
             unplaced.end();
         }
         let silent: Vec<bool> = self.rings.iter().map(|ring| ring.silence().is_ok()).collect();
-        wait_for_running_programs();
+        let waited = wait_for_running_programs();
         for (ring, _) in self.rings.iter().zip(silent).filter(|(_, silent)| *silent) {
             // SAFETY: the filter that refuses every packet is in place, and whatever ran before it has
             // ended: no packet is written any more. Where the kernel had no memory for that filter its
             // last block is left to it, and counted at the close.
             unsafe { ring.end() };
         }
+        waited
     }
 }

@@ -9,12 +9,16 @@ use crate::ledger::{Account, Tally};
 use crate::umem::chunk::{Chunk, RingIdentity};
 use crate::umem::rx::RxRing;
 
+pub(crate) use crate::umem::rx::Help;
+
 /// Something that chunks are captured from.
 pub(crate) trait Ring: Send + Sync + fmt::Debug {
     /// Its name and place.
     fn identity(&self) -> &Arc<RingIdentity>;
     /// R x M: how many packets it can hold.
     fn capacity(&self) -> u32;
+    /// M: how many packets a chunk of it has at most.
+    fn chunk_cells(&self) -> u32;
     /// Packets that wait to be captured: a snapshot.
     fn backlog(&self) -> u32;
     /// Whether no packets wait: a snapshot.
@@ -23,10 +27,9 @@ pub(crate) trait Ring: Send + Sync + fmt::Debug {
     }
     /// Takes up to M packets, or nothing when none wait or the ring is closed.
     fn capture(&self) -> Result<Option<Chunk>, CaptureError>;
-    /// As [`capture`](Self::capture), for a worker that the ring is not a home ring of: gives nothing
-    /// when somebody else is capturing from the ring, or when no more than `limit` packets wait. The
-    /// account tells chunks apart that were taken because the ring was `abandoned` by its worker.
-    fn offload(&self, limit: u32, abandoned: bool) -> Result<Option<Chunk>, CaptureError>;
+    /// As [`capture`](Self::capture), for a worker that the ring is not a home ring of: gives nothing while another
+    /// worker captures from the ring.
+    fn offload(&self, help: Help) -> Result<Option<Chunk>, CaptureError>;
     /// Hands a descriptor that is readable while packets wait to `watch`.
     fn watch(&self, watch: &mut dyn FnMut(BorrowedFd<'_>));
     /// Whether its interface is no more, so that no packets will ever come.
@@ -76,12 +79,16 @@ impl Ring for RxRing {
         RxRing::capacity(self)
     }
 
+    fn chunk_cells(&self) -> u32 {
+        RxRing::chunk_cells(self)
+    }
+
     fn unattended(&self) -> u32 {
         RxRing::unattended(self)
     }
 
     fn tend(&self) {
-        RxRing::tend(self)
+        RxRing::tend(self);
     }
 
     fn backlog(&self) -> u32 {
@@ -92,12 +99,12 @@ impl Ring for RxRing {
         RxRing::capture(self)
     }
 
-    fn offload(&self, limit: u32, abandoned: bool) -> Result<Option<Chunk>, CaptureError> {
-        RxRing::offload(self, limit, abandoned)
+    fn offload(&self, help: Help) -> Result<Option<Chunk>, CaptureError> {
+        RxRing::offload(self, help)
     }
 
     fn watch(&self, watch: &mut dyn FnMut(BorrowedFd<'_>)) {
-        RxRing::watch(self, watch)
+        RxRing::watch(self, watch);
     }
 
     fn arrived(&self) -> u64 {
@@ -117,6 +124,6 @@ impl Ring for RxRing {
     }
 
     fn close(&self) {
-        RxRing::close(self)
+        RxRing::close(self);
     }
 }

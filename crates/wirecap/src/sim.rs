@@ -31,6 +31,7 @@
 
 mod arrivals;
 mod audit;
+mod delays;
 #[cfg(all(test, not(loom)))]
 mod forward_tests;
 mod kernel;
@@ -49,20 +50,22 @@ mod tests;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
+pub use crate::group::policy::{Next, Policy};
 pub use arrivals::Arrivals;
 pub use audit::BrokenPromise;
 pub use kernel::{Fate, Fault, SimKernel, Violation};
 pub use random::Random;
 pub use simulation::{
-    Mishap, Outcome, Sample, Service, Sharing, Simulation, SimulationConfig, Waiting, WorkerOutcome,
+    Mishap, Outcome, Sample, Service, Sharing, Simulation, SimulationConfig, WorkerOutcome,
 };
 pub use transmitter::{LinkState, SentPacket, SimTransmitter};
 
-use crate::capture::keeper;
-use crate::error::CaptureError;
-use crate::forward::{Exchange, Outlet, Port, PortShared, Sequence};
+use crate::capture::waiting::{Wait, Waiting};
+use crate::capture::{Capture, keeper};
+use crate::error::{CaptureError, OpenError};
+use crate::forward::{Exchange, Outlet, Port, PortShared, Sequence, TxOutlet};
 use crate::group::{Asked, Group};
-use crate::kernel_ring::Producer;
+use crate::kernel_ring::{Consumer, Producer};
 use crate::ledger::{Ledger, Mode, RingLedger};
 use crate::names::RingName;
 use crate::ring::Ring;
@@ -71,6 +74,7 @@ use crate::sim::kernel::CellStates;
 use crate::sys::xdp::Descriptor;
 use crate::umem::chunk::records::Stamps;
 use crate::umem::chunk::{Chunk, RingIdentity};
+use crate::umem::completion::CompletionRing;
 use crate::umem::fill::FillRing;
 use crate::umem::owners::Owners;
 use crate::umem::pool::{Geometry, Pool};
@@ -89,6 +93,8 @@ pub struct SimSettings {
     pub geometry: Geometry,
     /// Whether and how workers help each other.
     pub mode: Mode,
+    /// How they choose whom to help.
+    pub policy: Policy,
     /// How long a worker may be away until its buddies take everything from its rings.
     pub stuck_after: Duration,
     /// N: how many free cells a driver takes from the fill ring ahead of the packets.
@@ -118,6 +124,7 @@ impl Default for SimSettings {
             workers: 1,
             geometry: Geometry { chunk_cells: 16, chunks: 16, cell_bytes: 128 },
             mode: Mode::Basic,
+            policy: Policy::default(),
             stuck_after: Duration::from_secs(1),
             descriptors: 64,
             rx_slots: None,
@@ -158,14 +165,14 @@ pub struct SimCapture {
     transmitters: Vec<Arc<SimTransmitter>>,
 }
 
-/// One worker of a [`SimCapture`]. It does not wait: what it does when there is nothing to do is the
-/// caller's decision. A worker that is dropped is gone.
+/// One worker of a [`SimCapture`]. It does not wait: a [`Simulation`] plays how it does, by the engine's own policy. A
+/// worker that is dropped is gone.
 #[derive(Debug)]
 pub struct SimWorker {
     group: Arc<Group>,
     exchange: Option<Arc<Exchange>>,
     index: usize,
-    turn: usize,
+    waiting: Waiting,
 }
 
 /// What a worker got when it asked for a chunk.
@@ -175,8 +182,8 @@ pub enum Answer {
     Chunk {
         /// The chunk.
         chunk: Chunk,
-        /// The worker that is to be woken, because its help is wanted.
-        wake: Option<usize>,
+        /// The workers that are to be woken, because help is needed.
+        wake: Vec<usize>,
     },
     /// Nothing now.
     Nothing,
@@ -212,7 +219,8 @@ impl SimCapture {
         let (rings, kernels): (Vec<_>, Vec<_>) =
             opened.into_iter().map(|Opened { ring, kernel, .. }| (ring, kernel)).unzip();
         let members = rings.iter().cloned().map(disguise).collect();
-        let group = Group::new(members, settings.workers, settings.mode, settings.stuck_after);
+        let group = Group::new(members, settings.workers, settings.mode, settings.stuck_after)
+            .with_policy(settings.policy);
         let (group, geometry) = (Arc::new(group), settings.geometry);
         Self { group, rings, kernels, geometry, stock, exchange, transmitters }
     }
@@ -235,7 +243,21 @@ impl SimCapture {
     /// The worker of number `index`.
     pub fn worker(&self, index: usize) -> SimWorker {
         assert!(index < self.group.workers(), "there are {} workers", self.group.workers());
-        SimWorker { group: Arc::clone(&self.group), exchange: self.exchange.clone(), index, turn: 0 }
+        let (group, exchange) = (Arc::clone(&self.group), self.exchange.clone());
+        SimWorker { waiting: Waiting::new(&group, index), group, exchange, index }
+    }
+
+    /// The same rings as a [`Capture`], whose workers are those that applications have: they wait by the machine's
+    /// clock, and nothing arrives while they do. [`worker`](Self::worker)s must not be used beside them.
+    ///
+    /// # Errors
+    ///
+    /// When the system has no descriptors left.
+    pub fn capture(&self) -> Result<Capture, OpenError> {
+        let rings = self.rings.iter().map(|ring| Arc::clone(ring) as Arc<dyn Ring>).collect();
+        let group = &self.group;
+        let group = Group::new(rings, group.workers(), group.mode(), group.stuck_after());
+        Capture::over(group, self.exchange.clone(), self.geometry)
     }
 
     /// The kernel's half of ring `ring`.
@@ -340,27 +362,25 @@ impl SimWorker {
         if let Some(exchange) = &self.exchange {
             exchange.tend();
         }
-        Ok(match self.group.ask(self.index, &mut self.turn, || now.as_nanos() as u64)? {
-            Asked::Chunk { chunk, wake } => Answer::Chunk { chunk, wake },
+        Ok(match self.waiting.ask(&self.group, || now.as_nanos() as u64)? {
+            Asked::Chunk { chunk, calls } => {
+                let wake = (0..calls).map_while(|_| self.group.next_sleeper(self.index)).collect();
+                Answer::Chunk { chunk, wake }
+            }
             Asked::Nothing => Answer::Nothing,
             Asked::Ended => Answer::Ended,
         })
     }
 
-    /// Says that the worker is about to sleep and may be woken. Whether it may: not if meanwhile there
-    /// is something to do.
-    pub fn fall_asleep(&mut self, now: Duration) -> bool {
-        self.group.set_asleep(self.index, true);
-        let quiet = self.group.is_quiet(self.index, || now.as_nanos() as u64);
-        if !quiet {
-            self.wake_up();
-        }
-        quiet
+    /// How it rests before it asks for the next chunk, if it does.
+    fn begin(&mut self, now: Duration) -> Option<Wait> {
+        self.waiting.begin(&self.group, || now.as_nanos() as u64)
     }
 
-    /// Says that the worker sleeps no more.
-    pub fn wake_up(&mut self) {
-        self.group.set_asleep(self.index, false);
+    /// How it waits after it asked in vain.
+    fn idle(&mut self, now: Duration) -> Wait {
+        let lags = self.exchange.as_ref().is_some_and(|exchange| exchange.is_busy());
+        self.waiting.idle(&self.group, || now.as_nanos() as u64, lags)
     }
 }
 
@@ -426,7 +446,7 @@ struct Opened {
     ring: Arc<RxRing>,
     kernel: Arc<SimKernel>,
     fill_ring: Arc<FillRing>,
-    sender: Option<(Arc<SimTransmitter>, Producer<Descriptor>)>,
+    sender: Option<(Arc<SimTransmitter>, Producer<Descriptor>, Consumer<u64>)>,
 }
 
 /// The port of a capture that forwards, with a tx ring for each ring.
@@ -436,17 +456,14 @@ fn open_port(
 ) -> (Option<Arc<Exchange>>, Vec<Arc<SimTransmitter>>) {
     let fill_rings: Vec<_> = opened.iter().map(|opened| Arc::clone(&opened.fill_ring)).collect();
     let pool = Arc::clone(fill_rings[0].pool());
-    let owners = Arc::new(Owners::new(pool, HEADROOM_BYTES, settings.geometry.cells(), fill_rings.clone()));
+    let owners = Arc::new(Owners::new(pool, HEADROOM_BYTES, settings.geometry.cells(), fill_rings));
     let (mut outlets, mut transmitters): (Vec<Arc<dyn Outlet>>, _) = (Vec::new(), Vec::new());
-    for (opened, fill_ring) in opened.iter_mut().zip(&fill_rings) {
-        let (transmitter, tx) = opened.sender.take().expect("a capture that forwards has senders");
-        let (owners, fill_ring) = (Arc::clone(&owners), Arc::clone(fill_ring));
-        outlets.push(Arc::new(TxRing::new(
-            owners,
-            fill_ring,
-            tx,
-            Arc::clone(&transmitter) as Arc<dyn TxKernel>,
-        )));
+    for opened in opened.iter_mut() {
+        let (transmitter, tx, completions) =
+            opened.sender.take().expect("a capture that forwards has senders");
+        let kernel: Arc<dyn TxKernel> = transmitter.clone();
+        let ring = TxRing::new(Arc::clone(&owners), CompletionRing::new(completions), tx, kernel);
+        outlets.push(Arc::new(TxOutlet::new(ring)));
         transmitters.push(transmitter);
     }
     let queues = (0..settings.rings as u32).collect();
@@ -460,7 +477,6 @@ fn open_port(
     let orders = if ordered { opened.iter().map(order).collect() } else { Vec::new() };
     let batch = settings.geometry.chunk_cells as usize;
     let exchange = Arc::new(Exchange::new(Some(owners), vec![port], orders, batch));
-    fill_rings.iter().for_each(|fill_ring| fill_ring.join(&exchange));
     (Some(exchange), transmitters)
 }
 
@@ -479,12 +495,8 @@ fn open_ring(index: usize, cells: RingCells, settings: &SimSettings) -> Opened {
     let kernel = Arc::new(kernel);
     let sender = settings.forwards.then(|| SimTransmitter::new(Arc::clone(&pool), states, settings));
     let fill_ring = FillRing::new(pool, addresses, supply, fill, kernel.clone());
-    let mut fill_ring = fill_ring.expect("a new ring is not broken");
-    let sender = sender.map(|(transmitter, tx, completions)| {
-        fill_ring.take_on_completions(completions);
-        (Arc::new(transmitter), tx)
-    });
-    let fill_ring = Arc::new(fill_ring);
+    let fill_ring = Arc::new(fill_ring.expect("a new ring is not broken"));
+    let sender = sender.map(|(transmitter, tx, completions)| (Arc::new(transmitter), tx, completions));
     let capacity = settings.geometry.cells();
     let ring =
         RxRing::new(identity, capacity, Arc::clone(&fill_ring), rx, kernel.clone(), Arc::new(SimStamps));

@@ -1,18 +1,21 @@
-//! A cell's whole life: the pool's memory, captured lists, the way back, and the rings that post and send.
+//! A cell's whole life: the pool's memory, the rings that post, receive and send, and what holds cells in between.
 //!
 //! ```text
-//!   pool, supply          fill ── the kernel fills a posted cell ──► rx (`ring`)
-//!     ▲                    ▲                                          │ a chunk holds a list of cells
-//!     │                    │ post                                     ▼
-//!   owners ◄─ completion ─ tx ◄───────────── sent ──────────── recycle, fragments
+//!   pool, supply ──► fill ── the kernel fills a posted cell ──► rx ──► chunk
+//!                     ▲                                                 │
+//!                     ├──────────── recycle ◄────── it is dropped ──────┤
+//!                     │                                                 │ its packets are sent (`forward`)
+//!                   owners ◄── completion ◄── the kernel sends it ── tx ◄┘
 //! ```
 //!
-//! A cell comes back by one of two ways: a dropped chunk gives its list back ([`recycle`]), or the kernel has
-//! sent it ([`tx`], by its completion ring). Where it belongs is told by its address ([`owners`]), and
-//! [`fill`] posts it again, as far as [`supply`] says. Debug builds check each step ([`cell_check`]).
+//! A cell comes back in one of two ways: a dropped [`chunk`] gives its list back ([`recycle`]), or the kernel has
+//! sent the cell ([`tx`]) and puts it on the [`completion`] ring. Its address tells whose it is ([`owners`]), and
+//! [`fill`] posts it again, as far as [`supply`] says. Packets of several cells are [`fragments`]. Debug builds check
+//! each step ([`cell_check`]).
 
 pub(crate) mod cell_check;
 pub(crate) mod chunk;
+pub(crate) mod completion;
 pub(crate) mod fill;
 pub(crate) mod fragments;
 pub(crate) mod owners;

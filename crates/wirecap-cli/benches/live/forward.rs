@@ -17,7 +17,8 @@ use wirecap_testbed::{
 use wirecap_lab::live::Outcome;
 use wirecap_lab::live::bed::{self, Run, calmest};
 use wirecap_lab::live::figures::Figures;
-use wirecap_lab::live::process::{Receiver, allowed_cpus};
+use wirecap_lab::live::process::allowed_cpus;
+use wirecap_lab::live::receiver::Receiver;
 
 use crate::Effort;
 

@@ -8,7 +8,7 @@ pub use crate::chart::axis::{Axis, Scale};
 use crate::chart::{
     Canvas, DrawingError, FAINT, FINE, INK, PALE, TEXT, WIDTH, picture, series_colour, text_style, text_width,
 };
-use crate::experiment::csv;
+use crate::csv_text::csv;
 
 /// A chart of curves.
 #[derive(Debug, Clone, PartialEq)]

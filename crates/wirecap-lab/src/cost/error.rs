@@ -10,7 +10,7 @@ use wirecap::savefile::WriteError;
 use wirecap::{CaptureError, OpenError};
 use wirecap_testbed::{SendError, SetupError};
 
-use super::Book;
+use super::book::Book;
 
 /// Why the costs could not be measured.
 #[derive(Debug)]

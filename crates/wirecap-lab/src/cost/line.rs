@@ -6,9 +6,8 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::thread;
 use std::time::Instant;
 
-use rustix::thread::{CpuSet, sched_setaffinity};
+use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 
-use super::live::allowed_cpus;
 use super::{CostError, fastest};
 
 /// There and back.
@@ -58,6 +57,12 @@ fn pin_to(cpu: usize) -> Result<(), CostError> {
     let mut only = CpuSet::new();
     only.set(cpu);
     sched_setaffinity(None, &only).map_err(|errno| CostError::Thread(errno.into()))
+}
+
+/// The CPUs that this process may use. The sender has the first, readers have the last.
+pub(super) fn allowed_cpus() -> Result<Vec<usize>, CostError> {
+    let allowed = sched_getaffinity(None).map_err(|errno| CostError::Thread(errno.into()))?;
+    Ok((0..CpuSet::MAX_CPU).filter(|&cpu| allowed.is_set(cpu)).collect())
 }
 
 #[cfg(test)]

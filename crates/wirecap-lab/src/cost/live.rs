@@ -4,7 +4,6 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use rustix::thread::{CpuSet, sched_getaffinity};
 use wirecap::bpf::asm::{Assembler, Reg, Size};
 use wirecap::bpf::{
     BpfError, Link, LoadOptions, Map, MapKind, Program, ProgramKind, XDP_DROP, XDP_PASS, XdpMode,
@@ -13,9 +12,11 @@ use wirecap::bpf::{asm::Insn, xdp_md};
 use wirecap::{Capture, CaptureBuilder, Engine, Ledger, Pin, Timestamps};
 use wirecap_testbed::{Interface, drop_program, pass_program};
 
-use super::bed::{Bed, Book, PATIENCE, Pace};
+use super::bed::{Bed, PATIENCE, Pace};
+use super::book::Book;
+use super::line::{self, allowed_cpus};
 use super::reader::Reading;
-use super::{CostError, Effort, line};
+use super::{CostError, Effort};
 
 /// R of a pool whose cells stay in the processor's cache: 2,048 cells.
 const FEW_CHUNKS: u32 = 8;
@@ -274,10 +275,4 @@ pub(super) fn await_offered(capture: &Capture, packets: u64) -> Result<(), CostE
         }
         thread::sleep(GLANCE);
     }
-}
-
-/// The CPUs that this process may use. The sender has the first, readers have the last.
-pub(super) fn allowed_cpus() -> Result<Vec<usize>, CostError> {
-    let allowed = sched_getaffinity(None).map_err(|errno| CostError::Thread(errno.into()))?;
-    Ok((0..CpuSet::MAX_CPU).filter(|&cpu| allowed.is_set(cpu)).collect())
 }

@@ -5,7 +5,8 @@
 
 use wirecap::{Capture, Chunk, Engine};
 
-use super::bed::{Bed, Book};
+use super::bed::Bed;
+use super::book::Book;
 use super::live::{CHUNK_CELLS, await_offered};
 use super::reader::Reading;
 use super::{CostError, Effort};

@@ -8,7 +8,8 @@ use rustix::fs::{MemfdFlags, memfd_create};
 use wirecap::savefile;
 
 use super::Outcome;
-use super::process::{CommandLine, Finished};
+use super::process::CommandLine;
+use super::receiver::Finished;
 
 /// Stands for a file in a command.
 pub const FILE: &str = "FILE";

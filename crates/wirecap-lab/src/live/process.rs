@@ -19,7 +19,6 @@ use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 use wirecap_testbed::Namespace;
 
 use super::Outcome;
-pub use super::receiver::{CpuTime, Finished, Receiver};
 
 /// The number by which a program that is started knows a file that it is given. High, so that it is no one else's.
 const FILE_FD: i32 = 199;

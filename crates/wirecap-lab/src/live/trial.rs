@@ -12,7 +12,8 @@ use wirecap_testbed::{
 use super::Outcome;
 use super::bed::{Bed, Run, watch};
 use super::contender::{Contender, FILE, MemoryFile};
-use super::process::{FILE_PATH, Receiver};
+use super::process::FILE_PATH;
+use super::receiver::Receiver;
 
 /// What came of one run.
 #[derive(Debug, Clone, Copy, Default, Serialize)]

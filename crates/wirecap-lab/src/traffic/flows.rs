@@ -5,7 +5,8 @@ use std::sync::LazyLock;
 
 use wirecap::sim::Random;
 
-use super::{HashKey, Rss, STANDARD_QUEUES};
+use super::five_tuple::FiveTuple;
+use super::rss::{HashKey, Rss, STANDARD_QUEUES};
 
 const PROTOCOL_UDP: u8 = 17;
 /// Sources and destinations are in the networks reserved for benchmarks (RFC 2544).
@@ -14,35 +15,6 @@ const DESTINATION_NETWORK: [u8; 2] = [198, 19];
 const SOURCE_PORT_MIN: u64 = 1024;
 /// Ports that servers listen on; what they mean is of no importance here.
 const SERVER_PORTS: [u16; 4] = [443, 80, 53, 4433];
-
-/// What tells one flow from another.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub struct FiveTuple {
-    /// IP's number of the protocol: 6 for TCP, 17 for UDP.
-    pub protocol: u8,
-    /// Source address.
-    pub source: IpAddr,
-    /// Destination address, of the same kind.
-    pub destination: IpAddr,
-    /// Source port.
-    pub source_port: u16,
-    /// Destination port.
-    pub destination_port: u16,
-}
-
-impl FiveTuple {
-    /// The flow in the other direction.
-    #[must_use]
-    pub fn reversed(self) -> Self {
-        Self {
-            source: self.destination,
-            destination: self.source,
-            source_port: self.destination_port,
-            destination_port: self.source_port,
-            ..self
-        }
-    }
-}
 
 /// The flows of a model: UDP over IPv4 between addresses reserved for benchmarks.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

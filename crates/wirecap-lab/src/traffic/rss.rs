@@ -5,7 +5,10 @@
 
 use std::net::IpAddr;
 
-use super::FiveTuple;
+use super::five_tuple::FiveTuple;
+
+/// The receive queues that the standard traffic is made for.
+pub const STANDARD_QUEUES: u32 = 6;
 
 /// Entries of the indirection table, as the 82599 has.
 const TABLE_ENTRIES: u32 = 128;

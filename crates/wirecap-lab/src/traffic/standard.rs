@@ -29,14 +29,14 @@ use wirecap::sim::Random;
 use wirecap_testbed::Sizes;
 
 use super::chance::{BoundedPareto, Scattered};
-use super::{Arrival, Flows, Model};
+use super::flows::Flows;
+use super::rss::STANDARD_QUEUES;
+use super::{Arrival, Model};
 
 /// Packets of the standard trace.
 pub const STANDARD_PACKETS: u64 = 5_000_000;
 /// How long it lasts.
 pub const STANDARD_DURATION: Duration = Duration::from_secs(32);
-/// The queues that it is made for.
-pub const STANDARD_QUEUES: u32 = 6;
 /// The queue of long-term imbalance: 80,000 p/s from 10 s on.
 pub const TOLD_HOT_QUEUE: u32 = 0;
 /// The queue of short-term imbalance: 20,000 p/s in bursts from 1 s on.

@@ -10,11 +10,12 @@ use std::time::Duration;
 use wirecap::filter::PacketType;
 use wirecap::{CaptureError, Chunk, Packet, Worker};
 
+use super::Live;
 use super::batch::{Batch, Delivered};
 use super::rest::Rest;
-use super::{Live, Sieve, locked};
 use crate::abi::{D_INOUT, D_OUT, PacketHeader};
 use crate::failure::{cancel, caught, chain, guarded};
+use crate::filter_slot::{Sieve, locked};
 use crate::forks::SoleReader;
 use crate::pollable::Pollable;
 use crate::socket::{self, Health};

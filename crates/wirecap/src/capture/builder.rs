@@ -22,7 +22,7 @@ use crate::umem::pool::Geometry;
 
 /// Cells per chunk (M) unless something else is asked for.
 pub const DEFAULT_CHUNK_CELLS: u32 = 256;
-/// Chunks per pool (R) unless something else is asked for, or the machine is small.
+/// Chunks per pool (R) at most, unless something else is asked for.
 pub const DEFAULT_CHUNKS: u32 = 512;
 /// The largest M: the paper's largest ring, 4,096 descriptors, sixteen times.
 const MAX_CHUNK_CELLS: u32 = 65_536;
@@ -58,6 +58,7 @@ pub struct CaptureBuilder {
     pub(super) direction: Option<Direction>,
     pub(super) retire_after: Duration,
     pub(super) immediate: Option<u32>,
+    pub(super) small_blocks: bool,
     pub(super) chunk_cells: u32,
     pub(super) chunks: Option<u32>,
     pub(super) buffer_bytes: Option<u64>,
@@ -88,6 +89,7 @@ impl CaptureBuilder {
             direction: None,
             retire_after: packet::DEFAULT_RETIRE_AFTER,
             immediate: None,
+            small_blocks: false,
             chunk_cells: DEFAULT_CHUNK_CELLS,
             chunks: None,
             buffer_bytes: None,
@@ -153,6 +155,14 @@ impl CaptureBuilder {
         self
     }
 
+    /// With the engine `packet`: the memory of a ring is divided into blocks as small as they can be (128 KiB) instead of
+    /// R blocks. At low rates a ring then keeps the packets of more times [`retire_after`](Self::retire_after), and chunks
+    /// are smaller at high ones.
+    pub fn small_blocks(mut self) -> Self {
+        self.small_blocks = true;
+        self
+    }
+
     /// M: cells per chunk, the most packets handed out at once. Default 256.
     pub fn chunk(mut self, cells: u32) -> Self {
         self.chunk_cells = cells;
@@ -160,8 +170,9 @@ impl CaptureBuilder {
     }
 
     /// R: chunks per pool. Every ring can hold R x M packets, with the engine `packet` R x M full frames of
-    /// an MTU of 1500 or more shorter ones. Default 512, or less on a machine with
-    /// little memory: all pools together take at most an eighth of it unless R is given.
+    /// an MTU of 1500 or more shorter ones. Default: as many as the speed of the link asks for, up to 512. All pools
+    /// together take 64 MiB up to 1 Gbit/s, 256 MiB up to 10 Gbit/s and for virtual interfaces, 1 GiB at 100 Gbit/s; each 16 MiB at
+    /// least, and all at most an eighth of the memory of the machine or of a memory cgroup of the process.
     pub fn pool(mut self, chunks: u32) -> Self {
         self.chunks = Some(chunks);
         self
@@ -179,7 +190,7 @@ impl CaptureBuilder {
         self
     }
 
-    /// Idle workers also read rings of their buddies whose backlog exceeds `threshold`, a share of the
+    /// Workers also read rings of their buddies whose backlog exceeds `threshold`, a share of the
     /// pool from 0 to 1 (the paper's advanced mode and its T; 0.6 is a good start).
     pub fn advanced(mut self, threshold: f64) -> Self {
         self.mode = Mode::Advanced(threshold);
@@ -289,6 +300,14 @@ impl CaptureBuilder {
     ///
     /// Everything that can be known to be wrong is reported before anything is changed.
     pub fn open(self) -> Result<Capture, OpenError> {
+        let or_by_packet = self.engine == Engine::Auto && limits::may_open_packet_sockets();
+        self.open_as_asked().map_err(|error| match error {
+            error if or_by_packet && error.is_privilege_of_xdp() => OpenError::PacketPermitted(error.into()),
+            error => error,
+        })
+    }
+
+    fn open_as_asked(self) -> Result<Capture, OpenError> {
         self.check_numbers()?;
         self.check_forwarding()?;
         if let Some(path) = &self.file {
@@ -348,7 +367,7 @@ impl CaptureBuilder {
         let forwarding =
             self.forwards().then(|| ports.open(&self, &rings, commons.as_ref(), geometry)).unzip();
         let group = self.group(rings, workers);
-        let running = Running { interfaces: attached, file: None, end: None };
+        let running = Running { interfaces: attached, file: None, end: None, last_packets_uncertain: false };
         Capture::start(group, interfaces, running, forwarding, geometry, &self.pin)
     }
 
@@ -385,7 +404,8 @@ impl CaptureBuilder {
         let group = Group::new(vec![ring.clone()], 1, self.mode, self.stuck_after);
         // Nothing is pooled: memory is taken chunk by chunk.
         let geometry = Geometry { chunk_cells: self.chunk_cells, chunks: 1, cell_bytes: 0 };
-        let running = Running { interfaces: Vec::new(), file: Some(ring), end: None };
+        let running =
+            Running { interfaces: Vec::new(), file: Some(ring), end: None, last_packets_uncertain: false };
         Capture::start(group, Vec::new(), running, (None, None), geometry, &self.pin)
     }
 

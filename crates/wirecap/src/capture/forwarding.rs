@@ -223,7 +223,7 @@ impl Ports {
         geometry: Geometry,
     ) -> (Arc<Exchange>, Vec<xdp::PortClaims>) {
         let owners = commons.map(|commons| {
-            let (pool, rings) = (Arc::clone(&commons.pool), self.fill_rings.clone());
+            let (pool, rings) = (Arc::clone(&commons.pool), self.fill_rings);
             Arc::new(Owners::new(pool, HEADROOM_BYTES, commons.ring_cells(), rings))
         });
         let shared =
@@ -248,9 +248,7 @@ impl Ports {
         };
         let orders = if ordered { rings.iter().map(order).collect() } else { Vec::new() };
         let batch = (geometry.chunk_cells as usize).min(BATCH_PACKETS_MAX);
-        let exchange = Arc::new(Exchange::new(owners, ports, orders, batch));
-        self.fill_rings.iter().for_each(|fill_ring| fill_ring.join(&exchange));
-        (exchange, self.claims)
+        (Arc::new(Exchange::new(owners, ports, orders, batch)), self.claims)
     }
 }
 

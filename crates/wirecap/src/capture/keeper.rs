@@ -10,7 +10,8 @@ use std::sync::{Arc, Weak};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
-use crate::capture::worker::PACKET_TIME;
+use crate::capture::waiting::PACKET_TIME;
+use crate::forward::Exchange;
 use crate::ring::Ring;
 
 /// A wake-up costs some microseconds, so that a keeper takes less than 2 % of a core.
@@ -31,13 +32,21 @@ pub(crate) struct Keeper {
 }
 
 impl Keeper {
-    /// Looks after `rings` as long as they exist.
-    pub(crate) fn start(rings: &[Arc<dyn Ring>], period: Duration) -> io::Result<Self> {
+    /// Looks after `rings` as long as they exist, and after the ports that their cells may be on.
+    pub(crate) fn start(
+        rings: &[Arc<dyn Ring>],
+        ports: Option<&Arc<Exchange>>,
+        period: Duration,
+    ) -> io::Result<Self> {
         let rings: Vec<Weak<dyn Ring>> = rings.iter().map(Arc::downgrade).collect();
+        let ports = ports.map(Arc::downgrade);
         let ending = Arc::new(AtomicBool::new(false));
         let told = Arc::clone(&ending);
         let keep = move || {
             while !told.load(Ordering::Relaxed) {
+                if let Some(ports) = ports.as_ref().and_then(Weak::upgrade) {
+                    ports.collect();
+                }
                 rings.iter().filter_map(Weak::upgrade).for_each(|ring| ring.tend());
                 thread::park_timeout(period);
             }

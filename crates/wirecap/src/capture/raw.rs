@@ -9,6 +9,7 @@ use super::{Attached, Attachment, Capture};
 use crate::filter::{ClassicInsn, Filter};
 use crate::ledger::{Account, Tally};
 use crate::sync::{lock, try_lock};
+use crate::xdp;
 
 impl Capture {
     /// The account of one ring so far, which asks nobody but its socket.
@@ -43,11 +44,13 @@ impl Capture {
     /// What the kernel says of the program, or that it cannot run on an interface of the capture; the interfaces
     /// before that one have it then.
     pub fn run_in_kernel(&self, program: &[ClassicInsn]) -> io::Result<()> {
+        let turns = self.turns().map_err(io::Error::other)?;
         let mut running = lock(&self.shared.running);
         if running.interfaces.is_empty() {
             return Err(io::ErrorKind::Unsupported.into());
         }
-        running.interfaces.iter_mut().try_for_each(|attached| attached.run_in_kernel(program))
+        let mut interfaces = running.interfaces.iter_mut().zip(&turns);
+        interfaces.try_for_each(|(attached, turn)| attached.run_in_kernel(program, turn.as_ref()))
     }
 
     /// After a fork: another process has this capture as well, and goes on with it or ends it. From now on stopping,
@@ -70,15 +73,15 @@ impl Capture {
 }
 
 impl Attached {
-    fn run_in_kernel(&mut self, program: &[ClassicInsn]) -> io::Result<()> {
-        match &mut self.attachment {
-            Some(Attachment::Packet(attachment)) => attachment.run_in_kernel(program),
-            Some(Attachment::Xdp(attachment)) => {
+    fn run_in_kernel(&mut self, program: &[ClassicInsn], turn: Option<&xdp::Turn>) -> io::Result<()> {
+        match (&mut self.attachment, turn) {
+            (Some(Attachment::Packet(attachment)), _) => attachment.run_in_kernel(program),
+            (Some(Attachment::Xdp(attachment)), Some(turn)) => {
                 let link_type = self.target.device.savefile_link_type();
                 let filter = Filter::from_program(program.to_vec(), link_type).map_err(io::Error::other)?;
-                attachment.run_in_kernel(&filter)
+                attachment.run_in_kernel(&filter, turn)
             }
-            None => Err(io::ErrorKind::NotConnected.into()),
+            (Some(Attachment::Xdp(_)) | None, _) => Err(io::ErrorKind::NotConnected.into()),
         }
     }
 }

@@ -1,8 +1,5 @@
-//! Workers: the application's side of a capture, one per thread, and how they wait.
-//!
-//! A worker that finds nothing sleeps by time first and polls only when traffic has paused: the
-//! sender's core pays for every wake-up of a poller (a few hundred nanoseconds in the receive path),
-//! while a sleeper costs it nothing, and packets wait safely in the pool.
+//! Workers: the application's side of a capture, one per thread. What one does next is decided by
+//! [`group`](crate::group) and [`waiting`](crate::capture::waiting); here it is done.
 
 use std::cell::Cell;
 use std::mem::MaybeUninit;
@@ -18,31 +15,10 @@ use rustix::time::Timespec;
 
 use crate::capture::Shared;
 use crate::capture::affinity::{Placement, bind_thread};
+use crate::capture::waiting::{LOOK_ROUND, Wait, Waiting};
 use crate::error::CaptureError;
 use crate::group::Asked;
-use crate::ledger::Mode;
-use crate::ring::Ring;
 use crate::umem::chunk::Chunk;
-
-/// The shortest sleep, which the kernel's timer slack doubles.
-pub(crate) const SHORTEST_SLEEP: Duration = Duration::from_micros(50);
-/// The longest sleep. When it finds nothing, the worker polls.
-pub(crate) const LONGEST_SLEEP: Duration = Duration::from_millis(1);
-/// A wake-up that finds more packets than this came too late.
-const WORTH_WAKING: usize = 256;
-/// A wake-up that finds fewer packets than this came too early.
-const NOT_WORTH_WAKING: usize = WORTH_WAKING / 2;
-/// A packet comes every so often at the line rate of 10 Gbit/s.
-pub(crate) const PACKET_TIME: Duration = Duration::from_nanos(67);
-/// A sleep may take an eighth of the cells that are posted.
-const SLEEP_PER_CELL: Duration = Duration::from_nanos(PACKET_TIME.as_nanos() as u64 / 8);
-/// How often a worker that polls looks whether its interface is still there, which no descriptor tells: some
-/// thousand instructions.
-const LOOK_ROUND: Duration = Duration::from_millis(250);
-/// In advanced mode it also looks whether a buddy is in need that cannot call for help because it is
-/// busy with one chunk, or stuck. A full pool of 131,072 cells takes 5 Mpackets/s for 26 ms; a wake-up
-/// costs some microseconds, so an idle worker stays below 0.1 % of a core.
-pub(crate) const LOOK_ROUND_FOR_BUDDIES: Duration = Duration::from_millis(20);
 
 /// One thread's handle on a capture: captures chunks from its home rings, and in advanced mode from
 /// its buddies' when they have more than they can handle.
@@ -50,12 +26,7 @@ pub(crate) const LOOK_ROUND_FOR_BUDDIES: Duration = Duration::from_millis(20);
 pub struct Worker {
     shared: Arc<Shared>,
     index: usize,
-    /// Where to go on among the home rings.
-    turn: usize,
-    sleep: Duration,
-    longest_sleep: Duration,
-    /// Packets captured since the last sleep.
-    taken: usize,
+    waiting: Waiting,
     finished: bool,
     alarm: Alarm,
     placement: Placement,
@@ -155,15 +126,10 @@ pub(crate) fn ring_bell(bell: &OwnedFd) {
 
 impl Worker {
     pub(crate) fn new(shared: Arc<Shared>, index: usize, alarm: Alarm, placement: Placement) -> Self {
-        let fewest_posted = shared.group.home(index).map(|ring| ring.unattended()).min().unwrap_or(0);
         Self {
-            shared,
             index,
-            turn: 0,
-            sleep: SHORTEST_SLEEP,
-            longest_sleep: (SLEEP_PER_CELL.saturating_mul(fewest_posted))
-                .clamp(SHORTEST_SLEEP, LONGEST_SLEEP),
-            taken: 0,
+            waiting: Waiting::new(&shared.group, index),
+            shared,
             finished: false,
             waker: Waker::of(&alarm),
             alarm,
@@ -197,7 +163,7 @@ impl Worker {
     /// When the interface was removed, or the kernel's side of a ring failed. What had arrived before
     /// was delivered first.
     pub fn next_chunk(&mut self) -> Result<Option<Chunk>, CaptureError> {
-        self.rest(Duration::MAX)?;
+        self.begin(Duration::MAX)?;
         loop {
             if let Some(chunk) = self.try_next_chunk()? {
                 return Ok(Some(chunk));
@@ -205,7 +171,7 @@ impl Worker {
             if self.finished {
                 return Ok(None);
             }
-            self.wait(Duration::MAX)?;
+            self.idle(Duration::MAX)?;
         }
     }
 
@@ -218,7 +184,7 @@ impl Worker {
     pub fn next_chunk_timeout(&mut self, longest: Duration) -> Result<Option<Chunk>, CaptureError> {
         // There is none where that is longer than any clock goes.
         let deadline = Instant::now().checked_add(longest);
-        self.rest(longest)?;
+        self.begin(longest)?;
         loop {
             if let Some(chunk) = self.try_next_chunk()? {
                 return Ok(Some(chunk));
@@ -228,7 +194,7 @@ impl Worker {
             if self.finished || left.is_zero() || self.waker.was_called() {
                 return Ok(None);
             }
-            self.wait(left)?;
+            self.idle(left)?;
         }
     }
 
@@ -267,12 +233,12 @@ impl Worker {
         if let Some(exchange) = self.shared.exchange() {
             exchange.tend();
         }
-        match self.shared.group.ask(self.index, &mut self.turn, || self.shared.now())? {
-            Asked::Chunk { chunk, wake } => {
-                self.taken += chunk.len();
-                if let Some(buddy) = wake {
-                    self.shared.wake(buddy);
-                }
+        let shared = &*self.shared;
+        match self.waiting.ask(&shared.group, || shared.now())? {
+            Asked::Chunk { chunk, calls } => {
+                (0..calls)
+                    .map_while(|_| shared.group.next_sleeper(self.index))
+                    .for_each(|buddy| shared.wake(buddy));
                 return Ok(Some(chunk));
             }
             Asked::Nothing => {}
@@ -293,52 +259,40 @@ impl Worker {
         self.finished
     }
 
-    /// Sleeps once if so few packets wait that it pays to let them become more: a chunk of two packets
-    /// costs nearly what a full one does.
-    fn rest(&mut self, longest: Duration) -> Result<(), CaptureError> {
-        let worth_taking = |ring: &Arc<dyn Ring>| ring.backlog() as usize >= NOT_WORTH_WAKING;
-        let hurried = self.taken == 0 || self.shared.group.home(self.index).any(worth_taking);
-        if hurried { Ok(()) } else { self.wait(longest) }
+    /// Rests before it asks, if that pays.
+    fn begin(&mut self, longest: Duration) -> Result<(), CaptureError> {
+        let shared = &*self.shared;
+        match self.waiting.begin(&shared.group, || shared.now()) {
+            Some(wait) => self.wait(wait, longest),
+            None => Ok(()),
+        }
     }
 
-    /// Sleeps until there may be something to do, `longest` at most.
-    fn wait(&mut self, longest: Duration) -> Result<(), CaptureError> {
-        self.adapt_sleep();
-        if self.sleep <= self.longest_sleep {
-            thread::sleep(self.sleep.min(longest));
-            return Ok(());
-        }
-        if self.checked.elapsed() >= LOOK_ROUND {
-            self.checked = Instant::now();
-            self.check_rings()?;
-        }
-        self.shared.group.set_asleep(self.index, true);
-        // Whoever wanted help before it saw us asleep did not ring: look once more, then sleep.
-        let idle = !self.shared.ending.load(Ordering::SeqCst)
-            && self.shared.group.is_quiet(self.index, || self.shared.now());
-        let look_round = match self.shared.group.mode() {
-            // What lags behind on a tx ring goes on only when somebody calls the kernel.
-            _ if self.shared.exchange().is_some_and(|exchange| exchange.is_busy()) => LONGEST_SLEEP,
-            Mode::Basic => LOOK_ROUND,
-            Mode::Advanced(_) => LOOK_ROUND_FOR_BUDDIES,
-        };
-        let outcome = if idle { self.alarm.wait(longest.min(look_round)) } else { Ok(()) };
-        self.shared.group.set_asleep(self.index, false);
-        // A packet socket stays readable while a chunk of its last block is held: when nothing is found
-        // after this, a short sleep comes before the next poll.
-        self.sleep = self.longest_sleep / 2;
-        outcome.map_err(|errno| CaptureError::System { action: "wait for packets", source: errno.into() })
+    /// Waits after it asked in vain.
+    fn idle(&mut self, longest: Duration) -> Result<(), CaptureError> {
+        let shared = &*self.shared;
+        // What lags behind on a tx ring goes on only when somebody calls the kernel.
+        let lags = shared.exchange().is_some_and(|exchange| exchange.is_busy());
+        let wait = self.waiting.idle(&shared.group, || shared.now(), lags);
+        self.wait(wait, longest)
     }
 
-    /// Makes the next sleep as long as it takes a chunk's worth of packets to come, as far as the last
-    /// one tells; longer than the longest when it is time to poll.
-    fn adapt_sleep(&mut self) {
-        self.sleep = match std::mem::take(&mut self.taken) {
-            0 => (self.sleep * 2).min(self.longest_sleep * 2),
-            few if few < NOT_WORTH_WAKING => (self.sleep * 2).min(self.longest_sleep),
-            many if many > WORTH_WAKING => (self.sleep / 2).max(SHORTEST_SLEEP),
-            _ => self.sleep.min(self.longest_sleep),
-        };
+    /// Waits, `longest` at most.
+    fn wait(&mut self, wait: Wait, longest: Duration) -> Result<(), CaptureError> {
+        match wait {
+            Wait::Yield => thread::yield_now(),
+            Wait::Sleep(time) => thread::sleep(time.min(longest)),
+            Wait::Poll(time) => {
+                if self.checked.elapsed() >= LOOK_ROUND {
+                    self.checked = Instant::now();
+                    self.check_rings()?;
+                }
+                let failed =
+                    |errno: Errno| CaptureError::System { action: "wait for packets", source: errno.into() };
+                self.alarm.wait(time.min(longest)).map_err(failed)?;
+            }
+        }
+        Ok(())
     }
 
     fn check_rings(&self) -> Result<(), CaptureError> {

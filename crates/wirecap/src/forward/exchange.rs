@@ -93,11 +93,13 @@ impl Exchange {
     }
 
     /// How many cells for new packets are free.
+    #[cfg(any(test, feature = "sim"))]
     pub(crate) fn new_cells(&self) -> usize {
         self.owners.as_ref().map_or(0, |owners| owners.new_cells())
     }
 
     /// Cells of packets that wait for earlier chunks.
+    #[cfg(any(test, feature = "sim"))]
     pub(crate) fn parked_cells(&self) -> usize {
         self.orders.iter().map(|order| order.parked_cells()).sum()
     }

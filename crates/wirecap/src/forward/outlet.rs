@@ -1,9 +1,41 @@
-//! What packets leave through: a tx ring, or a packet socket.
+//! What packets leave through: a tx ring, or a packet socket; and those that are handed over at once.
 
 use std::fmt;
 
-use crate::forward::batch::Batch;
 use crate::ledger::PortAccount;
+use crate::sync::{AtomicU64, Ordering};
+use crate::sys::xdp::Descriptor;
+use crate::umem::tx::TxRing;
+
+/// Packets for one tx queue, in their order.
+#[derive(Debug, Default)]
+pub(crate) struct Batch {
+    /// Their cells, where they are sent as they are.
+    pub(crate) cells: Vec<Descriptor>,
+    /// Their bytes, one after the other, where they are copied, and the length of each.
+    pub(crate) copies: Vec<u8>,
+    pub(crate) lens: Vec<u32>,
+    /// How many packets there are.
+    pub(crate) packets: u64,
+}
+
+impl Batch {
+    pub(crate) fn with_capacity(cells: usize) -> Self {
+        Self { cells: Vec::with_capacity(cells), ..Self::default() }
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.packets == 0
+    }
+
+    /// Empties it for its next use.
+    pub(crate) fn clear(&mut self) {
+        self.cells.clear();
+        self.copies.clear();
+        self.lens.clear();
+        self.packets = 0;
+    }
+}
 
 /// One transmit queue of an interface, shared by all who send on it.
 pub(crate) trait Outlet: Send + Sync + fmt::Debug {
@@ -24,4 +56,56 @@ pub(crate) trait Outlet: Send + Sync + fmt::Debug {
     fn account(&self) -> PortAccount;
     /// Counts what is left as dropped and lets go of the kernel's side.
     fn close(&self);
+}
+
+/// A tx ring, whose packets are sent from their cells.
+#[derive(Debug)]
+pub(crate) struct TxOutlet {
+    ring: TxRing,
+    /// Packets that wait for their turn.
+    parked: AtomicU64,
+}
+
+impl TxOutlet {
+    pub(crate) fn new(ring: TxRing) -> Self {
+        Self { ring, parked: AtomicU64::new(0) }
+    }
+}
+
+impl Outlet for TxOutlet {
+    fn copies(&self) -> bool {
+        false
+    }
+
+    fn submit(&self, batch: &mut Batch, late: bool) {
+        self.ring.submit(&batch.cells, batch.packets, late);
+        batch.clear();
+    }
+
+    fn count_parked(&self, coming: u64, going: u64) {
+        self.parked.fetch_add(coming, Ordering::Relaxed);
+        self.parked.fetch_sub(going, Ordering::Relaxed);
+    }
+
+    fn collect(&self) {
+        self.ring.collect();
+    }
+
+    fn push_on(&self) {
+        self.ring.push_on();
+    }
+
+    fn is_lagging(&self) -> bool {
+        self.ring.is_lagging()
+    }
+
+    fn account(&self) -> PortAccount {
+        let parked = self.parked.load(Ordering::Relaxed);
+        let account = self.ring.account();
+        PortAccount { taken: account.taken + parked, waiting: account.waiting + parked, ..account }
+    }
+
+    fn close(&self) {
+        self.ring.close();
+    }
 }

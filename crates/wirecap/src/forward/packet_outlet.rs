@@ -5,8 +5,7 @@
 
 use rustix::io::Errno;
 
-use crate::forward::batch::Batch;
-use crate::forward::outlet::Outlet;
+use crate::forward::outlet::{Batch, Outlet};
 use crate::ledger::{PortAccount, PortDrops};
 use crate::sync::{AtomicU64, Mutex, Ordering, lock};
 use crate::sys::packet::PacketSender;

@@ -4,8 +4,8 @@ use std::cell::Cell;
 use std::fmt;
 use std::sync::Arc;
 
-use crate::forward::batch::Batch;
 use crate::forward::out_packet::give_away;
+use crate::forward::outlet::Batch;
 use crate::forward::{Drain, Exchange, OutPacket, PortShared, Sequence};
 use crate::ledger::PortAccount;
 use crate::steer::flow::flow_hash;

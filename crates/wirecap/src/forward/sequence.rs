@@ -10,8 +10,7 @@ use std::mem;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use crate::forward::batch::Batch;
-use crate::forward::outlet::Outlet;
+use crate::forward::outlet::{Batch, Outlet};
 use crate::sync::{AtomicBool, Mutex, Ordering, lock, try_lock};
 use crate::umem::chunk::Order;
 
@@ -111,6 +110,7 @@ impl Sequence {
     }
 
     /// Cells of packets that wait.
+    #[cfg(any(test, feature = "sim"))]
     pub(crate) fn parked_cells(&self) -> usize {
         let state = lock(&self.state);
         state.slots.iter().flat_map(|slot| &slot.parked).map(|parked| parked.batch.cells.len()).sum()

@@ -116,6 +116,11 @@ impl Blocks {
         Some(OpenBlock { blocks: Arc::clone(self), index, rest, next: start + first, left })
     }
 
+    /// How many blocks there are.
+    pub(crate) fn count(&self) -> u32 {
+        self.shape.blocks
+    }
+
     /// Whether the kernel has handed over the block that is next to be opened.
     pub(crate) fn is_next_filled(&self) -> bool {
         matches!(self.next_turn(self.next.load(Ordering::Relaxed)), (_, Turn::Filled(_)))

@@ -12,7 +12,7 @@ use crate::ledger::{Account, Drops, Tally};
 use crate::packet::blocks::{BadBlock, Blocks, Labels, OpenBlock};
 use crate::packet::frames::Frames;
 use crate::packet::steering::{self, Selection};
-use crate::ring::Ring;
+use crate::ring::{Help, Ring};
 use crate::sieve::{Check, Sieve, UserFilter};
 use crate::sync::{Mutex, lock, try_lock};
 use crate::sys::packet::{PacketSocket, SocketFilter};
@@ -180,18 +180,23 @@ impl PacketRing {
         }
     }
 
-    fn capture_from(&self, side: &mut Side, offloaded: bool) -> Result<Option<Chunk>, CaptureError> {
+    fn capture_from(&self, side: &mut Side, help: Option<Help>) -> Result<Option<Chunk>, CaptureError> {
         match &self.store {
-            Store::Blocks(blocks) => self.capture_from_blocks(blocks, side, offloaded),
-            Store::Frames(frames) => Ok(self.capture_from_frames(frames, side, offloaded)),
+            Store::Blocks(blocks) => self.capture_from_blocks(blocks, side, help),
+            Store::Frames(frames) => Ok(self.capture_from_frames(frames, side, help)),
         }
     }
 
-    fn capture_from_frames(&self, frames: &Arc<Frames>, side: &mut Side, offloaded: bool) -> Option<Chunk> {
+    fn capture_from_frames(
+        &self,
+        frames: &Arc<Frames>,
+        side: &mut Side,
+        help: Option<Help>,
+    ) -> Option<Chunk> {
         self.socket().as_ref()?;
         for _ in 0..VAIN_ROUNDS_MAX {
-            let gathered =
-                frames.take(self.traits.geometry.chunk_cells, self.traits.longest_frame, &mut side.sieve)?;
+            let most = help.map_or(u32::MAX, |help| help.most).min(self.chunk_cells());
+            let gathered = frames.take(most, self.traits.longest_frame, &mut side.sieve)?;
             if gathered.is_losing {
                 self.count_losses(self.socket().as_ref());
             }
@@ -200,10 +205,11 @@ impl PacketRing {
             self.counts.delivered.fetch_add(gathered.len() as u64, Ordering::Relaxed);
             self.counts.other.fetch_add(gathered.bad, Ordering::Relaxed);
             let ring = Arc::clone(&self.identity);
-            let chunk = gathered.into_chunk(ring, self.traits.labels, side.next_sequence, offloaded);
+            let chunk = gathered.into_chunk(ring, self.traits.labels, side.next_sequence, help.is_some());
             if chunk.is_some() {
                 side.next_sequence += 1;
-                side.offloaded_chunks += u64::from(offloaded);
+                side.offloaded_chunks += u64::from(help.is_some());
+                side.abandoned_chunks += u64::from(help.is_some_and(|help| help.abandoned));
                 return chunk;
             }
         }
@@ -214,11 +220,11 @@ impl PacketRing {
         &self,
         blocks: &Arc<Blocks>,
         side: &mut Side,
-        offloaded: bool,
+        help: Option<Help>,
     ) -> Result<Option<Chunk>, CaptureError> {
         for _ in 0..VAIN_ROUNDS_MAX {
             let Some(block) = side.open.take().or_else(|| self.open_next(blocks)) else { break };
-            if let Some(chunk) = self.chunk_of(block, side, offloaded)? {
+            if let Some(chunk) = self.chunk_of(block, side, help)? {
                 return Ok(Some(chunk));
             }
         }
@@ -230,18 +236,19 @@ impl PacketRing {
         &self,
         mut block: OpenBlock,
         side: &mut Side,
-        offloaded: bool,
+        help: Option<Help>,
     ) -> Result<Option<Chunk>, CaptureError> {
-        let geometry = self.traits.geometry;
-        let taken = block.take(geometry.chunk_cells, self.traits.longest_frame, &mut side.sieve);
+        let most = help.map_or(u32::MAX, |help| help.most).min(self.chunk_cells());
+        let taken = block.take(most, self.traits.longest_frame, &mut side.sieve);
         side.bytes += taken.bytes;
         side.super_packets += taken.super_packets;
         self.counts.delivered.fetch_add(taken.len() as u64, Ordering::Relaxed);
         let bad = taken.bad;
         let ring = Arc::clone(&self.identity);
-        let chunk = taken.into_chunk(ring, self.traits.labels, side.next_sequence, offloaded);
+        let chunk = taken.into_chunk(ring, self.traits.labels, side.next_sequence, help.is_some());
         side.next_sequence += u64::from(chunk.is_some());
-        side.offloaded_chunks += u64::from(offloaded && chunk.is_some());
+        side.offloaded_chunks += u64::from(help.is_some() && chunk.is_some());
+        side.abandoned_chunks += u64::from(help.is_some_and(|help| help.abandoned) && chunk.is_some());
         if bad.is_some() {
             self.counts.other.fetch_add(block.left().into(), Ordering::Relaxed);
             drop(block);
@@ -315,12 +322,16 @@ impl Ring for PacketRing {
         }
     }
 
+    fn chunk_cells(&self) -> u32 {
+        self.traits.geometry.chunk_cells
+    }
+
     fn backlog(&self) -> u32 {
-        let chunk_cells = self.traits.geometry.chunk_cells;
         match &self.store {
             Store::Blocks(blocks) => {
-                blocks.filled().saturating_mul(chunk_cells)
-                    + self.open_packets.load(Ordering::Relaxed).min(chunk_cells)
+                let block_cells = (self.capacity() / blocks.count()).max(1);
+                blocks.filled().saturating_mul(block_cells)
+                    + self.open_packets.load(Ordering::Relaxed).min(block_cells)
             }
             Store::Frames(frames) => frames.filled(),
         }
@@ -336,18 +347,16 @@ impl Ring for PacketRing {
     }
 
     fn capture(&self) -> Result<Option<Chunk>, CaptureError> {
-        self.capture_from(&mut lock(&self.side), false)
+        self.capture_from(&mut lock(&self.side), None)
     }
 
-    fn offload(&self, limit: u32, abandoned: bool) -> Result<Option<Chunk>, CaptureError> {
+    fn offload(&self, help: Help) -> Result<Option<Chunk>, CaptureError> {
         let Some(mut side) = try_lock(&self.side) else { return Ok(None) };
         // Looked at under the lock: what a buddy saw may have been captured since.
-        if self.backlog() <= limit {
+        if self.backlog() <= help.limit {
             return Ok(None);
         }
-        let chunk = self.capture_from(&mut side, true)?;
-        side.abandoned_chunks += u64::from(abandoned && chunk.is_some());
-        Ok(chunk)
+        self.capture_from(&mut side, Some(help))
     }
 
     fn watch(&self, watch: &mut dyn FnMut(BorrowedFd<'_>)) {

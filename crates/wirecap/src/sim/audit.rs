@@ -71,6 +71,27 @@ pub enum BrokenPromise {
         /// The sequence number of the chunk that came out of order or repeats packets.
         sequence: u64,
     },
+    /// No worker waits while a ring of its group is above T.
+    Waiting {
+        /// The worker.
+        worker: usize,
+        /// The ring.
+        ring: usize,
+        /// For how long it was above T.
+        for_long: Duration,
+        /// When that was found.
+        at: Duration,
+    },
+    /// While a ring of its group is above T, a worker serves no more rings below T one after the other than it has home
+    /// rings.
+    Serving {
+        /// The worker.
+        worker: usize,
+        /// The ring that it served.
+        ring: usize,
+        /// When it was.
+        at: Duration,
+    },
     /// Offloading happens only above T, or when the ring's worker is away.
     Offloading {
         /// The ring.
@@ -111,6 +132,15 @@ impl fmt::Display for BrokenPromise {
             Self::Order { ring, sequence } => {
                 write!(f, "chunk {sequence} of ring {ring} is out of order or repeats packets")
             }
+            Self::Waiting { worker, ring, for_long, at } => {
+                write!(
+                    f,
+                    "worker {worker} waits after {at:?}, and ring {ring} has been above T for {for_long:?}"
+                )
+            }
+            Self::Serving { worker, ring, at } => {
+                write!(f, "worker {worker} serves ring {ring} again after {at:?}, and another is above T")
+            }
             Self::Offloading { ring, backlog, at } => {
                 write!(f, "ring {ring} was offloaded at a backlog of {backlog} after {at:?}")
             }
@@ -127,6 +157,8 @@ pub(super) struct Audit {
     guaranteed: Option<usize>,
     /// The backlog above which offloading is allowed; `None` in basic mode.
     threshold: Option<f64>,
+    /// How many chunks each worker took one after the other from rings below T while another was above.
+    low_chunks: Vec<u32>,
     /// Packets that the kernel sent, if the capture forwards.
     sent: Option<u64>,
     broken: Vec<BrokenPromise>,
@@ -141,6 +173,8 @@ struct Page {
     held: usize,
     /// The backlog before the last question.
     backlog: u32,
+    /// Since when it has been above T.
+    above_since: Option<u64>,
 }
 
 /// More are not kept: the first ones tell.
@@ -156,7 +190,8 @@ impl Audit {
         let guaranteed = settings.elastic.then(|| Supply::guaranteed(settings.geometry.cells()) as usize);
         let rings = vec![Page::default(); settings.rings];
         let sent = settings.forwards.then_some(0);
-        Self { rings, cells, guaranteed, threshold, sent, broken: Vec::new() }
+        let low_chunks = vec![0; settings.workers];
+        Self { rings, cells, guaranteed, threshold, low_chunks, sent, broken: Vec::new() }
     }
 
     fn found(&mut self, promise: BrokenPromise) {
@@ -187,6 +222,51 @@ impl Audit {
         }
         if !in_order {
             self.found(BrokenPromise::Order { ring, sequence: chunk.sequence() });
+        }
+    }
+
+    fn is_above(&self, backlog: u32) -> bool {
+        self.threshold.is_some_and(|threshold| f64::from(backlog) > threshold)
+    }
+
+    /// A packet arrived in `ring`, where `backlog` packets wait now.
+    pub(super) fn received(&mut self, ring: usize, backlog: u32, now: u64) {
+        if self.is_above(backlog) {
+            self.rings[ring].above_since.get_or_insert(now);
+        }
+    }
+
+    /// `worker` has been waiting since that time, and may do so for `longest` while a ring is above T if it could not see
+    /// that when it began.
+    pub(super) fn waits(&mut self, worker: usize, since: u64, longest: Duration, now: u64) {
+        for ring in 0..self.rings.len() {
+            let Some(above_since) = self.rings[ring].above_since else { continue };
+            let for_long = Duration::from_nanos(now - above_since);
+            if above_since <= since || for_long > longest {
+                self.found(BrokenPromise::Waiting { worker, ring, for_long, at: Duration::from_nanos(now) });
+            }
+        }
+    }
+
+    /// `worker`, which has so many home rings, took `chunk`, of a ring whose own worker was `away` or not.
+    pub(super) fn served(
+        &mut self,
+        worker: usize,
+        chunk: &Chunk,
+        homes: u32,
+        away: bool,
+        capture: &SimCapture,
+        now: u64,
+    ) {
+        let ring = chunk.ring_index();
+        let others_need = self.rings.iter().any(|page| self.is_above(page.backlog));
+        let is_low = others_need && !away && !self.is_above(self.rings[ring].backlog);
+        self.low_chunks[worker] = if is_low { self.low_chunks[worker] + 1 } else { 0 };
+        if self.low_chunks[worker] > homes {
+            self.found(BrokenPromise::Serving { worker, ring, at: Duration::from_nanos(now) });
+        }
+        if !self.is_above(capture.backlog(ring)) {
+            self.rings[ring].above_since = None;
         }
     }
 

@@ -56,7 +56,7 @@ impl Push {
         match self.queues[worker].chunks.pop_front() {
             Some(chunk) => {
                 self.waiting[chunk.ring_index()] -= chunk.len() as u32;
-                Answer::Chunk { chunk, wake: None }
+                Answer::Chunk { chunk, wake: Vec::new() }
             }
             None if drained => Answer::Ended,
             None => Answer::Nothing,

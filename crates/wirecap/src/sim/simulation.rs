@@ -6,11 +6,12 @@ use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 use std::time::Duration;
 
-use crate::capture::worker::{LONGEST_SLEEP, LOOK_ROUND_FOR_BUDDIES, SHORTEST_SLEEP};
+use crate::capture::waiting::{LONGEST_SLEEP, LOOK_ROUND, LOOK_ROUND_FOR_BUDDIES, Wait};
 use crate::forward::Port;
 use crate::ledger::Ledger;
 use crate::sim::arrivals::Times;
 use crate::sim::audit::{Audit, BrokenPromise};
+use crate::sim::delays::Delays;
 use crate::sim::push::Push;
 use crate::sim::{Answer, Arrivals, Random, SimCapture, SimSettings, SimWorker};
 use crate::time::Timestamp;
@@ -27,8 +28,8 @@ pub struct SimulationConfig {
     pub arrivals: Vec<Arrivals>,
     /// How long the workers take, worker by worker.
     pub service: Vec<Service>,
-    /// How workers wait.
-    pub waiting: Waiting,
+    /// From a wake-up, or the end of a sleep, to the worker's first instruction.
+    pub wake_latency: Duration,
     /// Whether a keeper tops up rings of which not all cells are posted; a process that was forked has none.
     pub keeper: bool,
     /// What goes wrong.
@@ -49,7 +50,7 @@ impl Default for SimulationConfig {
             sharing: Sharing::Pull,
             arrivals: vec![Arrivals::Silence],
             service: vec![Service::at_rate(1e6)],
-            waiting: Waiting::default(),
+            wake_latency: Duration::from_micros(10),
             keeper: true,
             mishaps: Vec::new(),
             duration: Duration::from_secs(1),
@@ -90,31 +91,6 @@ impl Service {
     }
 }
 
-/// How a worker waits that finds nothing: it sleeps, twice as long each time, and then polls.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Waiting {
-    /// The first sleep.
-    pub first_sleep: Duration,
-    /// Sleeps longer than this give way to polling.
-    pub longest_sleep: Duration,
-    /// How long it polls at most until it looks round.
-    pub look_round: Duration,
-    /// From a wake-up to the worker's first instruction.
-    pub wake_latency: Duration,
-}
-
-impl Default for Waiting {
-    /// As [`Worker`](crate::Worker) does it in advanced mode.
-    fn default() -> Self {
-        Self {
-            first_sleep: SHORTEST_SLEEP,
-            longest_sleep: LONGEST_SLEEP,
-            look_round: LOOK_ROUND_FOR_BUDDIES,
-            wake_latency: Duration::from_micros(10),
-        }
-    }
-}
-
 /// Something that goes wrong with a worker, with the first chunk that it gets at or after a time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Mishap {
@@ -147,6 +123,9 @@ pub struct Outcome {
     pub max_backlogs: Vec<u32>,
     /// Chunks that were processed by another worker than their ring's own.
     pub offloaded_chunks: u64,
+    /// From the arrival of a packet until it was handed out in a chunk: for 99 of 100 packets of each ring no longer than
+    /// this, to an eighth.
+    pub waits_p99: Vec<Duration>,
     /// From the arrival of a packet until its chunk was processed, at most.
     pub longest_delay: Duration,
     /// When the last worker ended.
@@ -197,6 +176,10 @@ pub struct Simulation {
     planned: u64,
     now: u64,
     ending: bool,
+    /// How long a worker may poll while a ring of its group is above T.
+    longest_poll: Duration,
+    /// How long the packets of each ring waited.
+    waits: Vec<Delays>,
     audit: Audit,
     outcome: Outcome,
     /// What a broken engine does to a chunk that comes back.
@@ -219,8 +202,9 @@ struct Actor {
     doing: Doing,
     /// Which of its planned events is the valid one.
     turn: u64,
+    /// When that is.
+    turn_at: u64,
     asked_at: u64,
-    sleep: Duration,
     /// It was woken and has not looked yet.
     bell: bool,
     outcome: WorkerOutcome,
@@ -229,8 +213,12 @@ struct Actor {
 #[derive(Debug)]
 enum Doing {
     Processing(Chunk, u64),
-    Sleeping,
-    Polling,
+    /// It looks at its rings in a moment.
+    Starting,
+    /// Nothing wakes it until its turn. It began at that time.
+    Sleeping(u64),
+    /// It began at that time.
+    Polling(u64),
     Ended,
 }
 
@@ -283,10 +271,10 @@ impl Simulation {
         let actor = |(index, service): (usize, &Service)| Actor {
             worker: Some(capture.worker(index)),
             service: *service,
-            doing: Doing::Sleeping,
+            doing: Doing::Starting,
             turn: 0,
+            turn_at: 0,
             asked_at: 0,
-            sleep: config.waiting.first_sleep,
             bell: false,
             outcome: WorkerOutcome::default(),
         };
@@ -305,12 +293,15 @@ impl Simulation {
             planned: 0,
             now: 0,
             ending: false,
+            longest_poll: longest_poll(&config),
+            waits: vec![Delays::default(); settings.rings],
             audit: Audit::new(settings),
             outcome: Outcome {
                 ledger: capture.ledger(Duration::ZERO),
                 workers: Vec::new(),
                 max_backlogs: vec![0; settings.rings],
                 offloaded_chunks: 0,
+                waits_p99: Vec::new(),
                 longest_delay: Duration::ZERO,
                 ended_at: Duration::ZERO,
                 samples: Vec::new(),
@@ -321,6 +312,14 @@ impl Simulation {
             #[cfg(test)]
             sabotage: None,
         }
+    }
+
+    /// The engine as it was: its workers do not look at their buddies before they rest.
+    #[cfg(test)]
+    pub(super) fn with_heedless_workers(mut self) -> Self {
+        let workers = self.workers.iter_mut().filter_map(|actor| actor.worker.as_mut());
+        workers.for_each(|worker| worker.waiting.is_heedless = true);
+        self
     }
 
     /// Runs to the end.
@@ -347,14 +346,32 @@ impl Simulation {
                 self.receive_until(at);
             }
             self.now = at;
+            self.check_work();
             let is_arrival = matches!(event, Event::Arrival { .. });
             self.play(event);
             // What an arrival spoils is found at the next turn: there are very many arrivals.
             if !is_arrival {
                 self.audit.check_cells(&self.capture);
             }
+            self.check_work();
         }
         self.finish()
+    }
+
+    /// Whether no worker waits that should not.
+    fn check_work(&mut self) {
+        if self.is_push() {
+            return;
+        }
+        for (worker, actor) in self.workers.iter().enumerate() {
+            match actor.doing {
+                Doing::Sleeping(since) => {
+                    self.audit.waits(worker, since, LONGEST_SLEEP + self.config.wake_latency, self.now);
+                }
+                Doing::Polling(since) => self.audit.waits(worker, since, self.longest_poll, self.now),
+                _ => {}
+            }
+        }
     }
 
     fn is_push(&self) -> bool {
@@ -410,6 +427,7 @@ impl Simulation {
     fn plan_turn(&mut self, worker: usize, at: u64) {
         let actor = &mut self.workers[worker];
         actor.turn += 1;
+        actor.turn_at = at;
         let turn = actor.turn;
         self.plan(Duration::from_nanos(at), Event::Turn { worker, turn });
     }
@@ -442,6 +460,7 @@ impl Simulation {
         self.next_number[ring] += 1;
         self.capture.kernel(ring).receive(&number.to_ne_bytes(), Timestamp::from_unix_nanos(time));
         let waiting = self.waiting(ring);
+        self.audit.received(ring, waiting, time);
         let largest = &mut self.outcome.max_backlogs[ring];
         *largest = waiting.max(*largest);
     }
@@ -477,22 +496,25 @@ impl Simulation {
     fn wake(&mut self, worker: usize) {
         let actor = &mut self.workers[worker];
         actor.bell = true;
-        if matches!(actor.doing, Doing::Polling) {
-            self.plan_turn(worker, self.now + self.config.waiting.wake_latency.as_nanos() as u64);
+        let soon = self.now + self.config.wake_latency.as_nanos() as u64;
+        if matches!(actor.doing, Doing::Polling(_)) && soon < actor.turn_at {
+            self.plan_turn(worker, soon);
         }
     }
 
     /// `worker` is done with what it was doing.
     fn take_turn(&mut self, worker: usize) {
         let actor = &mut self.workers[worker];
-        let done = std::mem::replace(&mut actor.doing, Doing::Sleeping);
+        let done = std::mem::replace(&mut actor.doing, Doing::Starting);
         match done {
-            Doing::Processing(chunk, since) => self.complete(worker, chunk, since),
-            Doing::Polling => {
-                actor.bell = false;
-                actor.worker.as_mut().into_iter().for_each(SimWorker::wake_up);
+            Doing::Processing(chunk, since) => {
+                self.complete(worker, chunk, since);
+                if let Some(wait) = self.rest(worker) {
+                    return self.wait(worker, wait);
+                }
             }
-            Doing::Sleeping => {}
+            Doing::Polling(_) => actor.bell = false,
+            Doing::Starting | Doing::Sleeping(_) => {}
             Doing::Ended => {
                 actor.doing = Doing::Ended;
                 return;
@@ -537,12 +559,13 @@ impl Simulation {
     fn ask(&mut self, worker: usize) {
         match self.answer(worker) {
             Answer::Chunk { chunk, wake } => {
-                if let Some(buddy) = wake {
-                    self.wake(buddy);
-                }
+                wake.into_iter().for_each(|buddy| self.wake(buddy));
                 self.begin(worker, chunk);
             }
-            Answer::Nothing => self.wait(worker),
+            Answer::Nothing => {
+                let wait = self.idle(worker);
+                self.wait(worker, wait);
+            }
             Answer::Ended => {
                 self.workers[worker].doing = Doing::Ended;
                 self.outcome.ended_at = self.clock();
@@ -565,10 +588,12 @@ impl Simulation {
         if let Answer::Chunk { chunk, .. } = &answer {
             self.audit.captured(chunk);
             let home = self.capture.home_of(chunk.ring_index());
+            let away = self.ending || self.is_away(home);
             if home != index {
-                let away = self.ending || self.is_away(home);
                 self.audit.offloaded(chunk, away, now);
             }
+            let homes = (0..self.config.settings.rings).filter(|ring| self.capture.home_of(*ring) == index);
+            self.audit.served(index, chunk, homes.count() as u32, away, &self.capture, self.now);
         }
         answer
     }
@@ -580,8 +605,10 @@ impl Simulation {
     }
 
     fn begin(&mut self, worker: usize, chunk: Chunk) {
+        let waits = &mut self.waits[chunk.ring_index()];
+        let arrived = chunk.iter().filter_map(|packet| packet.timestamp());
+        arrived.for_each(|arrived| waits.add(self.now.saturating_sub(arrived.unix_nanos())));
         let actor = &mut self.workers[worker];
-        actor.sleep = self.config.waiting.first_sleep;
         let mut time = actor.service.nanos(chunk.len());
         let due =
             |mishap: &Mishap| mishap.worker() == worker && mishap.at() <= Duration::from_nanos(self.now);
@@ -606,40 +633,46 @@ impl Simulation {
         (0..self.workers.len()).for_each(|other| self.wake(other));
     }
 
-    fn wait(&mut self, worker: usize) {
-        let waiting = self.config.waiting;
-        let actor = &mut self.workers[worker];
-        if actor.sleep <= waiting.longest_sleep {
-            let until = self.now + actor.sleep.as_nanos() as u64;
-            actor.sleep *= 2;
-            return self.plan_turn(worker, until);
+    /// How `worker` rests before it asks for the next chunk.
+    fn rest(&mut self, worker: usize) -> Option<Wait> {
+        let now = self.clock();
+        match self.sharing {
+            Mechanism::Pull => self.workers[worker].worker.as_mut().and_then(|worker| worker.begin(now)),
+            Mechanism::Push(_) => None,
         }
-        let now = Duration::from_nanos(self.now);
-        let asleep = match self.sharing {
-            Mechanism::Pull => actor.worker.as_mut().is_some_and(|worker| worker.fall_asleep(now)),
-            Mechanism::Push(_) => true,
+    }
+
+    /// How `worker` waits that got nothing. The paper's workers wait for their queues.
+    fn idle(&mut self, worker: usize) -> Wait {
+        let now = self.clock();
+        match (&self.sharing, &mut self.workers[worker].worker) {
+            (Mechanism::Pull, Some(worker)) => worker.idle(now),
+            _ => Wait::Poll(LOOK_ROUND),
+        }
+    }
+
+    fn wait(&mut self, worker: usize, wait: Wait) {
+        let latency = self.config.wake_latency.as_nanos() as u64;
+        let bell = self.workers[worker].bell;
+        let (doing, until) = match wait {
+            Wait::Yield => (Doing::Starting, self.now + latency),
+            Wait::Sleep(time) => (Doing::Sleeping(self.now), self.now + time.as_nanos() as u64 + latency),
+            Wait::Poll(_) if bell || self.ending => (Doing::Polling(self.now), self.now + latency),
+            Wait::Poll(longest) => (Doing::Polling(self.now), self.poll_until(worker, longest) + latency),
         };
-        actor.doing = Doing::Polling;
-        let until = if actor.bell || !asleep || self.ending {
-            self.now + waiting.wake_latency.as_nanos() as u64
-        } else {
-            self.poll_until(worker)
-        };
+        self.workers[worker].doing = doing;
         self.plan_turn(worker, until);
     }
 
-    /// When a worker that polls from now on wakes up by itself: with the next packet in a home ring, or
-    /// to look round.
-    fn poll_until(&self, worker: usize) -> u64 {
-        let waiting = &self.config.waiting;
-        let round = self.now + waiting.look_round.as_nanos() as u64;
+    /// When a worker that polls from now on is woken, if no buddy calls: with the next packet in a home ring, or to look
+    /// round.
+    fn poll_until(&self, worker: usize, longest: Duration) -> u64 {
+        let round = self.now + longest.as_nanos() as u64;
         if self.is_push() {
             return round;
         }
         let home = (0..self.arrivals.len()).filter(|ring| self.capture.home_of(*ring) == worker);
-        let packet = home.filter_map(|ring| self.arrivals[ring].peek()).min();
-        let woken = packet.map(|time| time + waiting.wake_latency.as_nanos() as u64);
-        woken.map_or(round, |woken| woken.min(round))
+        home.filter_map(|ring| self.arrivals[ring].peek()).fold(round, u64::min)
     }
 
     fn finish(mut self) -> Outcome {
@@ -651,11 +684,22 @@ impl Simulation {
         self.capture.close();
         let mut outcome = self.outcome;
         outcome.ledger = self.capture.ledger(self.config.duration.max(outcome.ended_at));
+        outcome.waits_p99 = self.waits.iter().map(|waits| waits.quantile(0.99)).collect();
         outcome.workers = self.workers.iter().map(|actor| actor.outcome).collect();
         outcome.offloaded_chunks = outcome.workers.iter().map(|worker| worker.offloaded_chunks).sum();
         outcome.broken_promises = self.audit.conclude(&self.capture, &outcome.ledger, &self.next_number);
         outcome
     }
+}
+
+/// How long a worker may poll while a ring of its group is above T. The ring's own worker has a chunk in hand, or rests;
+/// then it calls a buddy, which calls the next. One that is stuck or gone does not: then it is a look round.
+fn longest_poll(config: &SimulationConfig) -> Duration {
+    let longest_chunk = |service: &Service| service.nanos(config.settings.geometry.chunk_cells as usize);
+    let chunk = Duration::from_nanos(config.service.iter().map(longest_chunk).max().unwrap_or(0));
+    let called = chunk + LONGEST_SLEEP + config.wake_latency * (config.settings.workers as u32 + 1);
+    let looks = LOOK_ROUND_FOR_BUDDIES + config.wake_latency;
+    if config.mishaps.is_empty() { called.min(looks) } else { looks }
 }
 
 impl Mishap {

@@ -5,6 +5,7 @@ use std::sync::mpsc;
 use std::thread;
 
 use super::*;
+use crate::ring::Help;
 use crate::sieve::{Check, UserFilter};
 use crate::time::Timestamp;
 
@@ -256,7 +257,7 @@ impl Schedule {
         let answer = self.workers[turn].ask(self.now);
         match answer {
             Ok(Answer::Chunk { chunk, wake }) => {
-                assert_ne!(wake, Some(index), "a worker is to wake itself");
+                assert!(!wake.contains(&index), "a worker is to wake itself");
                 self.check_offloading(&chunk, index, &backlogs, ending);
                 self.check_chunk(&chunk);
                 self.held.push(chunk);
@@ -627,7 +628,7 @@ fn a_packet_that_is_not_all_there_waits_for_its_end() {
     for _ in 0..2 {
         assert!(matches!(worker.ask(Duration::ZERO), Ok(Answer::Nothing)));
         assert_eq!(capture.backlog(0), 0, "there is nothing to do");
-        assert!(worker.fall_asleep(Duration::ZERO));
+        assert!(worker.group.is_quiet(0, || 0));
     }
     kernel.look();
     let second = next_chunk(&mut worker);
@@ -768,6 +769,7 @@ fn a_ring_that_was_drained_meanwhile_is_not_offloaded() {
         capture.kernel(0).receive(&packet(number, 8), Timestamp::default());
     }
     let ring = &capture.rings[0];
-    assert!(ring.offload(5, false).unwrap().is_none());
-    assert_eq!(ring.offload(4, false).unwrap().unwrap().len(), 5);
+    let help = |limit| Help { limit, most: u32::MAX, abandoned: false };
+    assert!(ring.offload(help(5)).unwrap().is_none());
+    assert_eq!(ring.offload(help(4)).unwrap().unwrap().len(), 5);
 }

@@ -121,6 +121,21 @@ impl SimTransmitter {
         state.complete(self, if late { 0 } else { usize::MAX });
     }
 
+    /// From now on it sends without being called, as a driver does in zero-copy mode while it runs: when
+    /// [`send`](Self::send) says so. Or only when it is called, again.
+    pub fn set_by_itself(&self, by_itself: bool) {
+        lock(&self.state).tx.set_needs_wakeup(!by_itself);
+    }
+
+    /// Sends what is on the tx ring, as far as there is room for its completions.
+    pub fn send(&self) {
+        let left = || lock(&self.state).tx.available().expect("the application's half is sound");
+        let mut before = left();
+        while self.kick() == Kicked::More && left() < before {
+            before = left();
+        }
+    }
+
     /// Refuses the next `packets` packets: they are dropped and completed.
     pub fn refuse(&self, packets: usize) {
         lock(&self.state).refuses += packets;

@@ -9,10 +9,9 @@
 use std::fmt;
 use std::io;
 use std::os::fd::BorrowedFd;
-use std::sync::{Arc, OnceLock, Weak};
+use std::sync::Arc;
 
-use crate::forward::Exchange;
-use crate::kernel_ring::{BrokenRing, Consumer, Gauge, Producer};
+use crate::kernel_ring::{BrokenRing, Producer};
 use crate::sync::{Mutex, Ordering, fence, lock, try_lock};
 use crate::sys::xdp::Descriptor;
 use crate::umem::cell_check::CellCheck;
@@ -41,10 +40,13 @@ pub(crate) trait Kernel: Send + Sync + fmt::Debug {
 /// Packets that reached a socket and were not put on its rx ring, since the socket was made.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) struct KernelDrops {
-    /// For want of a free cell (`rx_dropped`; `rx_fill_ring_empty_descs` counts the same packets).
+    /// For want of a free cell (`rx_dropped`; `rx_fill_ring_empty_descs` counts the same packets). With zero-copy 0: there
+    /// the kernel counts none.
     pub(crate) no_cell: u64,
     /// For want of room on the rx ring (`rx_ring_full`).
     pub(crate) ring_full: u64,
+    /// With zero-copy: how often the driver looked for a cell on the fill ring and found none.
+    pub(crate) starved: u64,
 }
 
 /// The fill ring of one queue, and the cells on their way to it.
@@ -54,17 +56,11 @@ pub(crate) struct FillRing {
     supply: Supply,
     side: Mutex<FillSide>,
     recycled: RecycleQueue,
-    /// The ports of a capture that forwards: where cells of this ring may be.
-    exchange: OnceLock<Weak<Exchange>>,
 }
 
-/// What the lock of the fill ring guards, and of the completion ring of the same queue.
+/// What the lock of the fill ring guards.
 #[derive(Debug)]
 struct FillSide {
-    /// Where the kernel puts the cells that were sent on this queue; they are of any queue.
-    completions: Option<Consumer<u64>>,
-    /// Completed addresses on their way.
-    completed: Vec<u64>,
     /// None once the capture is closed or the ring broke: cells that come back later have nowhere to go.
     port: Option<Port>,
     /// How the ring broke.
@@ -97,10 +93,9 @@ impl FillRing {
         let room = if supply.posts_all() { 0 } else { pool.geometry().cells() as usize };
         let port = Some(Port { ring, kernel });
         let (spares, idle) = (Vec::new(), Vec::with_capacity(room));
-        let (completions, completed) = (None, Vec::new());
-        let side = FillSide { completions, completed, port, broken: None, spares, lists_out: 0, idle };
-        let (side, recycled, exchange) = (Mutex::new(side), RecycleQueue::new(), OnceLock::new());
-        let fill_ring = Self { pool, supply, side, recycled, exchange };
+        let side = FillSide { port, broken: None, spares, lists_out: 0, idle };
+        let (side, recycled) = (Mutex::new(side), RecycleQueue::new());
+        let fill_ring = Self { pool, supply, side, recycled };
         let cell = |address| Descriptor { address, ..Descriptor::default() };
         let cells: Vec<Descriptor> = cells.into_iter().map(cell).collect();
         let mut side = lock(&fill_ring.side);
@@ -112,59 +107,14 @@ impl FillRing {
         Ok(fill_ring)
     }
 
-    /// The completion ring of the queue is this one.
-    pub(crate) fn take_on_completions(&mut self, ring: Consumer<u64>) {
-        lock(&self.side).completions = Some(ring);
-    }
-
-    /// Cells may be on their way out by these ports.
-    pub(crate) fn join(&self, exchange: &Arc<Exchange>) {
-        let _ = self.exchange.set(Arc::downgrade(exchange));
-    }
-
     pub(crate) fn pool(&self) -> &Arc<Pool> {
         &self.pool
-    }
-
-    /// A view of how many cells lie on the completion ring, if there is one.
-    pub(crate) fn completion_gauge(&self) -> Option<Gauge<u64>> {
-        lock(&self.side).completions.as_ref().map(Consumer::gauge)
-    }
-
-    /// Takes addresses of cells that were sent on this queue from its completion ring; none if somebody else is
-    /// at it. Returns how many.
-    pub(crate) fn take_completions(&self, addresses: &mut [u64]) -> Result<usize, BrokenRing> {
-        let Some(mut side) = try_lock(&self.side) else { return Ok(0) };
-        let FillSide { completions: Some(ring), completed, .. } = &mut *side else { return Ok(0) };
-        completed.clear();
-        let count = ring.take_into(completed, addresses.len())?;
-        ring.release();
-        addresses[..count].copy_from_slice(completed);
-        drop(side);
-        self.flush_if_free();
-        Ok(count)
-    }
-
-    /// Lets go of the completion ring, and of the fill ring of a queue that only sends.
-    pub(crate) fn close_completions(&self) {
-        let mut side = lock(&self.side);
-        side.completions = None;
-        if self.supply.own == 0 {
-            side.port = None;
-        }
     }
 
     /// Takes free cells of this ring's back that were sent, or were to be.
     pub(crate) fn take_back(&self, cells: &[Descriptor]) {
         lock(&self.side).bring_back(self, cells);
         self.flush_if_free();
-    }
-
-    /// Takes back what the kernel has sent, on whatever port.
-    pub(crate) fn collect(&self) {
-        if let Some(exchange) = self.exchange.get().and_then(Weak::upgrade) {
-            exchange.collect();
-        }
     }
 
     /// How many packets the kernel can take before somebody must [`tend`](Self::tend) the fill ring.
@@ -174,7 +124,6 @@ impl FillRing {
 
     /// Posts as many cells as are wanted, of those that are free.
     pub(crate) fn tend(&self) {
-        self.collect();
         if self.supply.posts_all() {
             return;
         }
@@ -282,14 +231,14 @@ impl FillRing {
     }
 
     /// How many free cells are not posted.
+    #[cfg(any(test, feature = "sim"))]
     pub(crate) fn idle_cells(&self) -> usize {
         lock(&self.side).idle.len()
     }
 
     /// Lets go of the fill ring: cells that come back from now on stay out of use.
     pub(crate) fn close(&self) {
-        let mut side = lock(&self.side);
-        (side.port, side.completions) = (None, None);
+        lock(&self.side).port = None;
     }
 }
 

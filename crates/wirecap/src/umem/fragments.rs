@@ -12,6 +12,11 @@ use std::sync::{Mutex, OnceLock, PoisonError};
 
 use crate::sys::xdp::{CONTINUED, Descriptor};
 
+/// How many packets end in `cells`.
+pub(crate) fn packets_in(cells: &[Descriptor]) -> u64 {
+    cells.iter().filter(|cell| !cell.is_continued()).count() as u64
+}
+
 /// How many cells at the end of `cells` belong to a packet whose end is not among them.
 pub(crate) fn unfinished(cells: &[Descriptor]) -> usize {
     cells.iter().rev().take_while(|cell| cell.is_continued()).count()

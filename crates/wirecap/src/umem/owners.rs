@@ -90,6 +90,7 @@ impl Owners {
     }
 
     /// How many cells for new packets are free.
+    #[cfg(any(test, feature = "sim"))]
     pub(crate) fn new_cells(&self) -> usize {
         lock(&self.new).len()
     }

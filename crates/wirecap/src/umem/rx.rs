@@ -19,7 +19,7 @@ use crate::sys::xdp::Descriptor;
 use crate::umem::chunk::records::Stamps;
 use crate::umem::chunk::{CellOwner, Chunk, RingIdentity};
 use crate::umem::fill::{FillRing, Kernel, KernelDrops};
-use crate::umem::fragments::{refuse, unfinished};
+use crate::umem::fragments::{self, refuse, unfinished};
 use crate::umem::pool::Pool;
 use crate::umem::recycle::CellList;
 
@@ -103,11 +103,15 @@ impl Captured {
     }
 }
 
-/// How a buddy captures.
+/// How a worker captures from the ring of another.
 #[derive(Debug, Clone, Copy)]
-struct Offload {
-    limit: u32,
-    abandoned: bool,
+pub(crate) struct Help {
+    /// Nothing is taken when no more than so many packets wait.
+    pub(crate) limit: u32,
+    /// How many packets are taken at most; a chunk has no more than M.
+    pub(crate) most: u32,
+    /// The ring's worker is stuck or gone: the account tells such chunks apart.
+    pub(crate) abandoned: bool,
 }
 
 #[derive(Debug)]
@@ -134,7 +138,6 @@ unsafe impl CellOwner for FillRing {
 
     fn recycle(&self, list: Box<CellList>) {
         FillRing::recycle(self, list);
-        self.collect();
     }
 
     fn cell_bytes(&self) -> Option<u32> {
@@ -199,6 +202,7 @@ impl RxRing {
         self.filled.filled()
     }
 
+    #[cfg(any(test, feature = "sim"))]
     pub(crate) fn fill_ring(&self) -> &FillRing {
         &self.fill_ring
     }
@@ -206,19 +210,19 @@ impl RxRing {
     fn capture_from(
         &self,
         mut guard: MutexGuard<'_, RxSide>,
-        offload: Option<Offload>,
+        help: Option<Help>,
     ) -> Result<Captured, CaptureError> {
         let side = &mut *guard;
         let Some(open) = &mut side.open else { return Ok(Captured::Nothing) };
         let waiting = open.ring.available().map_err(|broken| self.broken(&broken))?;
         // Looked at under the lock: what a buddy saw may have been captured since.
-        if waiting <= offload.map_or(0, |offload| offload.limit) {
+        if waiting <= help.map_or(0, |help| help.limit) {
             drop(guard);
             self.fill_ring.flush_if_free();
             return Ok(Captured::Nothing);
         }
-        let chunk_cells = self.pool().geometry().chunk_cells;
-        let count = waiting.min(chunk_cells) as usize;
+        let most = help.map_or(u32::MAX, |help| help.most).min(self.chunk_cells());
+        let count = waiting.min(most) as usize;
         let mut list = self.fill_ring.empty_list(count).map_err(|broken| self.broken_fill(&broken))?;
         let stamps = self.stamps.stamps();
         open.ring.take_into(&mut list.cells, count).map_err(|broken| self.broken(&broken))?;
@@ -254,14 +258,13 @@ impl RxRing {
         self.published.publish(side);
         let sequence = side.next_sequence;
         side.next_sequence += 1;
-        side.offloaded_chunks += u64::from(offload.is_some());
-        side.abandoned_chunks += u64::from(offload.is_some_and(|offload| offload.abandoned));
+        side.offloaded_chunks += u64::from(help.is_some());
+        side.abandoned_chunks += u64::from(help.is_some_and(|help| help.abandoned));
         drop(guard);
         let owner: Arc<dyn CellOwner> = self.fill_ring.clone();
         // SAFETY: the kernel gave these cells to us, from this pool, and `check` looked at each.
-        let chunk = unsafe {
-            Chunk::new(list, owner, Arc::clone(&self.identity), stamps, sequence, offload.is_some())
-        };
+        let chunk =
+            unsafe { Chunk::new(list, owner, Arc::clone(&self.identity), stamps, sequence, help.is_some()) };
         Ok(Captured::Chunk(chunk))
     }
 
@@ -352,6 +355,10 @@ impl RxRing {
         &self.identity
     }
 
+    pub(crate) fn chunk_cells(&self) -> u32 {
+        self.pool().geometry().chunk_cells
+    }
+
     pub(crate) fn capacity(&self) -> u32 {
         self.capacity
     }
@@ -378,9 +385,9 @@ impl RxRing {
         Ok(None)
     }
 
-    pub(crate) fn offload(&self, limit: u32, abandoned: bool) -> Result<Option<Chunk>, CaptureError> {
+    pub(crate) fn offload(&self, help: Help) -> Result<Option<Chunk>, CaptureError> {
         let Some(side) = try_lock(&self.rx) else { return Ok(None) };
-        self.capture_from(side, Some(Offload { limit, abandoned })).map(Captured::chunk)
+        self.capture_from(side, Some(help)).map(Captured::chunk)
     }
 
     pub(crate) fn watch(&self, watch: &mut dyn FnMut(BorrowedFd<'_>)) {
@@ -429,6 +436,7 @@ impl RxRing {
             dropped,
             offloaded_chunks: side.offloaded_chunks,
             abandoned_chunks: side.abandoned_chunks,
+            starved: drops.starved,
             ..Account::default()
         }
         .balanced()
@@ -458,6 +466,5 @@ fn total(list: &CellList) -> Checked {
 
 /// How many packets `cells` hold, the last one perhaps without its end.
 fn packets_in(cells: &[Descriptor]) -> u64 {
-    let ends = cells.iter().filter(|cell| !cell.is_continued()).count();
-    ends as u64 + u64::from(unfinished(cells) > 0)
+    fragments::packets_in(cells) + u64::from(unfinished(cells) > 0)
 }

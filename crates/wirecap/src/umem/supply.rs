@@ -79,6 +79,7 @@ impl Stock {
     }
 
     /// How many cells there are.
+    #[cfg(any(test, feature = "sim"))]
     pub(crate) fn len(&self) -> usize {
         lock(&self.0).len()
     }

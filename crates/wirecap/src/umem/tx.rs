@@ -6,19 +6,16 @@
 use std::fmt;
 use std::sync::Arc;
 
-use crate::forward::batch::{Batch, packets_in};
-use crate::forward::outlet::Outlet;
-use crate::kernel_ring::{BrokenRing, Gauge, Producer};
+use crate::kernel_ring::{BrokenRing, Producer};
 use crate::ledger::{PortAccount, PortDrops};
-use crate::sync::{AtomicBool, AtomicU64, Mutex, Ordering, lock, try_lock};
+use crate::sync::{AtomicBool, Mutex, Ordering, lock, try_lock};
 use crate::sys::xdp::Descriptor;
-use crate::umem::fill::FillRing;
+use crate::umem::completion::CompletionRing;
+use crate::umem::fragments::packets_in;
 use crate::umem::owners::Owners;
 
 /// Cells are put on the ring so many at a time: when the interface goes down no more are stuck there.
 pub(crate) const CELLS_PER_KICK: u32 = 64;
-/// Completions are taken so many at a time.
-const COMPLETIONS_AT_ONCE: usize = 64;
 /// Frames that a call sends at least, unless the device takes no more.
 const FRAMES_PER_CALL: u32 = 32;
 /// Calls after which the kernel does not get on if none has shown that it took anything, however much there is.
@@ -51,17 +48,11 @@ pub(crate) trait TxKernel: Send + Sync + fmt::Debug {
 #[derive(Debug)]
 pub(crate) struct TxRing {
     owners: Arc<Owners>,
-    /// The fill and completion rings of its queue.
-    fill_ring: Arc<FillRing>,
-    completions: Gauge<u64>,
-    /// Cells that the kernel has, on the tx ring, in the device or on the completion ring.
-    in_flight: AtomicU64,
+    completions: CompletionRing,
     /// Something is left on the ring.
     lagging: AtomicBool,
     /// The interface was down at the last try.
     down: AtomicBool,
-    /// Packets that wait for their turn.
-    parked: AtomicU64,
     tx: Mutex<TxSide>,
 }
 
@@ -101,14 +92,13 @@ enum Obstacle {
 }
 
 impl TxRing {
-    /// A tx ring that was just made, of a queue whose fill and completion rings `fill_ring` has.
+    /// A tx ring that was just made, over cells of `owners`.
     pub(crate) fn new(
         owners: Arc<Owners>,
-        fill_ring: Arc<FillRing>,
+        completions: CompletionRing,
         ring: Producer<Descriptor>,
         kernel: Arc<dyn TxKernel>,
     ) -> Self {
-        let completions = fill_ring.completion_gauge().expect("a queue that sends has a completion ring");
         let side = TxSide {
             open: Some(OpenTx { ring, kernel }),
             down: false,
@@ -123,14 +113,77 @@ impl TxRing {
         };
         Self {
             owners,
-            fill_ring,
             completions,
-            in_flight: AtomicU64::new(0),
             lagging: AtomicBool::new(false),
             down: AtomicBool::new(false),
-            parked: AtomicU64::new(0),
             tx: Mutex::new(side),
         }
+    }
+
+    /// Hands the `packets` packets in `cells` to the kernel, as far as it takes them, counts the others as dropped, and
+    /// gives their cells back. `late`: they are out of their ring's order.
+    pub(crate) fn submit(&self, cells: &[Descriptor], packets: u64, late: bool) {
+        self.collect();
+        let placed = self.with(|side| {
+            side.taken += packets;
+            side.late += if late { packets } else { 0 };
+            side.place(self, cells)
+        });
+        self.owners.give_back(&cells[placed..]);
+        // Mostly the device is done with them already, and nobody may come by for a while.
+        self.collect();
+    }
+
+    /// Takes back the cells that the kernel is done with.
+    pub(crate) fn collect(&self) {
+        if !self.completions.collect(&self.owners) {
+            // Nothing that comes from there can be trusted any more, and nothing more is sent.
+            self.completions.close();
+            self.with(|side| side.let_go(Obstacle::Closed));
+        }
+    }
+
+    /// Has the kernel go on with what is left on the ring.
+    pub(crate) fn push_on(&self) {
+        // Whoever holds the lock is at it.
+        if self.lagging.load(Ordering::Relaxed) && try_lock(&self.tx).is_some() {
+            self.with(TxSide::kick);
+        }
+    }
+
+    /// Whether something is left on the ring that the kernel may take soon.
+    pub(crate) fn is_lagging(&self) -> bool {
+        // An interface that is down may stay so for long: no need to look every millisecond.
+        self.lagging.load(Ordering::Relaxed) && !self.down.load(Ordering::Relaxed)
+    }
+
+    /// The account so far.
+    pub(crate) fn account(&self) -> PortAccount {
+        let mut side = lock(&self.tx);
+        let ((waiting, waiting_bytes), bad) = (amount_of(&side.left()), side.bad());
+        let mut dropped = side.dropped;
+        let sent = side.placed.saturating_sub(waiting + dropped.refused + bad);
+        dropped.other += bad;
+        PortAccount {
+            taken: side.taken,
+            sent,
+            bytes: side.bytes.saturating_sub(waiting_bytes),
+            dropped,
+            waiting,
+            late: side.late,
+            copied: 0,
+        }
+    }
+
+    /// Counts what is left as dropped and lets go of the kernel's side.
+    pub(crate) fn close(&self) {
+        self.collect();
+        self.with(|side| {
+            side.kick();
+            side.let_go(if side.down { Obstacle::Down } else { Obstacle::Closed });
+        });
+        self.collect();
+        self.completions.close();
     }
 
     /// Works on what the lock guards, and gives cells back that nobody will send.
@@ -143,47 +196,10 @@ impl TxRing {
         self.down.store(side.down, Ordering::Relaxed);
         drop(side);
         if !reclaimed.is_empty() {
-            self.take_back(&reclaimed);
+            self.collect();
+            self.completions.give_up(&reclaimed, &self.owners);
         }
         result
-    }
-
-    /// Takes cells back that were on the ring of an interface that is no more.
-    #[cold]
-    fn take_back(&self, cells: &[Descriptor]) {
-        self.collect();
-        // The first of them may have been sent and completed, though the ring did not show it.
-        let in_flight = self.in_flight.load(Ordering::Relaxed) as usize;
-        let cells = &cells[cells.len().saturating_sub(in_flight)..];
-        self.in_flight.fetch_sub(cells.len() as u64, Ordering::Relaxed);
-        cells.iter().for_each(|cell| _ = self.owners.pool().complete(cell.address));
-        self.owners.give_back(cells);
-    }
-
-    /// Takes completed cells, which must be some that were sent, until there are none or somebody else is at it.
-    fn take_completed(&self) -> Result<(), String> {
-        let mut addresses = [0; COMPLETIONS_AT_ONCE];
-        let mut cells = [Descriptor::default(); COMPLETIONS_AT_ONCE];
-        loop {
-            let count =
-                self.fill_ring.take_completions(&mut addresses).map_err(|broken| broken.to_string())?;
-            if count == 0 {
-                return Ok(());
-            }
-            let in_flight = self.in_flight.load(Ordering::Relaxed);
-            if count as u64 > in_flight {
-                return Err(format!("{count} cells are completed of {in_flight} that were sent"));
-            }
-            self.in_flight.fetch_sub(count as u64, Ordering::Relaxed);
-            let mut kept = 0;
-            for &address in &addresses[..count] {
-                if self.owners.pool().complete(address) {
-                    cells[kept] = Descriptor { address, ..Descriptor::default() };
-                    kept += 1;
-                }
-            }
-            self.owners.give_back(&cells[..kept]);
-        }
     }
 }
 
@@ -242,8 +258,7 @@ impl TxSide {
         let Some(open) = &mut self.open else { return };
         let pool = ring.owners.pool();
         cells.iter().for_each(|cell| pool.check().send(pool.index_of(cell.address)));
-        // Before the kernel sees the cells: they may be completed at once.
-        ring.in_flight.fetch_add(cells.len() as u64, Ordering::Relaxed);
+        ring.completions.expect(cells.len());
         let pushed = open.ring.push_slice(cells, |cell| *cell);
         if pushed != Ok(cells.len()) {
             // There was room before: the kernel has moved its index back.
@@ -352,76 +367,4 @@ fn begin_of(cells: &[Descriptor]) -> &[Descriptor] {
 fn whole_packets(cells: &[Descriptor], room: usize) -> usize {
     let room = room.min(cells.len());
     cells[..room].iter().rposition(|cell| !cell.is_continued()).map_or(0, |last| last + 1)
-}
-
-impl Outlet for TxRing {
-    fn copies(&self) -> bool {
-        false
-    }
-
-    fn submit(&self, batch: &mut Batch, late: bool) {
-        self.collect();
-        let placed = self.with(|side| {
-            side.taken += batch.packets;
-            side.late += if late { batch.packets } else { 0 };
-            side.place(self, &batch.cells)
-        });
-        self.owners.give_back(&batch.cells[placed..]);
-        batch.clear();
-        // Mostly the device is done with them already, and nobody may come by for a while.
-        self.collect();
-    }
-
-    fn count_parked(&self, coming: u64, going: u64) {
-        self.parked.fetch_add(coming, Ordering::Relaxed);
-        self.parked.fetch_sub(going, Ordering::Relaxed);
-    }
-
-    fn collect(&self) {
-        if self.completions.filled() > 0 && self.take_completed().is_err() {
-            // Nothing that comes from there can be trusted any more, and nothing more is sent.
-            self.fill_ring.close_completions();
-            self.with(|side| side.let_go(Obstacle::Closed));
-        }
-    }
-
-    fn push_on(&self) {
-        // Whoever holds the lock is at it.
-        if self.lagging.load(Ordering::Relaxed) && try_lock(&self.tx).is_some() {
-            self.with(TxSide::kick);
-        }
-    }
-
-    fn is_lagging(&self) -> bool {
-        // An interface that is down may stay so for long: no need to look every millisecond.
-        self.lagging.load(Ordering::Relaxed) && !self.down.load(Ordering::Relaxed)
-    }
-
-    fn account(&self) -> PortAccount {
-        let mut side = lock(&self.tx);
-        let ((waiting, waiting_bytes), bad) = (amount_of(&side.left()), side.bad());
-        let parked = self.parked.load(Ordering::Relaxed);
-        let mut dropped = side.dropped;
-        let sent = side.placed.saturating_sub(waiting + dropped.refused + bad);
-        dropped.other += bad;
-        PortAccount {
-            taken: side.taken + parked,
-            sent,
-            bytes: side.bytes.saturating_sub(waiting_bytes),
-            dropped,
-            waiting: waiting + parked,
-            late: side.late,
-            copied: 0,
-        }
-    }
-
-    fn close(&self) {
-        self.collect();
-        self.with(|side| {
-            side.kick();
-            side.let_go(if side.down { Obstacle::Down } else { Obstacle::Closed });
-        });
-        self.collect();
-        self.fill_ring.close_completions();
-    }
 }

@@ -16,7 +16,7 @@ use crate::sys::xdp::XdpSocket;
 use crate::time::Timestamps;
 use crate::umem::rx::{RxRing, StampSource};
 use crate::xdp::blueprint::{Blueprint, Where};
-use crate::xdp::claim::Claim;
+use crate::xdp::claim::{Claim, Turn};
 use crate::xdp::ladder::Ladder;
 use crate::xdp::place::Place;
 use crate::xdp::stamps::{NoStamps, ProgramStamps};
@@ -81,7 +81,10 @@ impl Attachment {
         }
         let check = blueprint.check(filter, &filters).map_err(|source| unsupported(device, source))?;
         let stamps: Arc<dyn StampSource> = match &blueprint.stamp_failed {
-            Some(map) => Arc::new(ProgramStamps::new(is_bound, Arc::clone(map))),
+            Some(map) => {
+                let stamps = ProgramStamps::new(is_bound, map);
+                Arc::new(stamps.map_err(|source| system("map the map of missing times", source))?)
+            }
             None => Arc::new(NoStamps),
         };
         let keys = steering.queues().iter().zip(steering.rings_of_queues());
@@ -115,10 +118,9 @@ impl Attachment {
     }
 
     /// From now on the packets that `filter` wants are captured.
-    pub(crate) fn set_filter(&mut self, filter: &Filter) -> Result<(), FilterChangeError> {
+    pub(crate) fn set_filter(&mut self, filter: &Filter, _turn: &Turn) -> Result<(), FilterChangeError> {
         let device = &self.blueprint.device;
         let failed = |source| FilterChangeError::Program { interface: device.name.clone(), source };
-        let _turn = Claim::turn(device).map_err(|error| FilterChangeError::Interface(Box::new(error)))?;
         let (program, filters) = self.blueprint.load(self.place.array(), Some(filter)).map_err(failed)?;
         let check = self.blueprint.check(Some(filter), &filters);
         let check = check.map_err(|source| unsupported(device, source))?;
@@ -137,12 +139,11 @@ impl Attachment {
     }
 
     /// From now on the program decides by `filter`, whatever `set_filter` said.
-    pub(crate) fn run_in_kernel(&mut self, filter: &Filter) -> io::Result<()> {
+    pub(crate) fn run_in_kernel(&mut self, filter: &Filter, _turn: &Turn) -> io::Result<()> {
         let everything = filter.matches_everything();
         if everything && self.takes_everything {
             return Ok(());
         }
-        let _turn = Claim::turn(&self.blueprint.device).map_err(io::Error::other)?;
         let load = |filter| self.blueprint.load(self.place.array(), filter).map_err(io::Error::other);
         let unfiltered = match self.unfiltered.take() {
             Some(program) => program,
@@ -177,10 +178,10 @@ impl Attachment {
         self.blueprint.sockets.update_fd(key, socket)
     }
 
-    /// Lets packets pass to the host again. When it returns, the last packet is in its ring.
-    pub(crate) fn detach(self) {
+    /// Lets packets pass to the host again. When it returns, the last packet is in its ring; false if that is not certain.
+    pub(crate) fn detach(self) -> bool {
         drop(self);
-        wait_for_running_programs();
+        wait_for_running_programs()
     }
 
     /// Lets go of its descriptors, and of nothing that another process with the same descriptors needs.

@@ -9,18 +9,17 @@ use rustix::io::Errno;
 
 use crate::device::Device;
 use crate::error::OpenError;
-use crate::forward::Outlet;
-use crate::kernel_ring::Producer;
+use crate::forward::{Outlet, TxOutlet};
+use crate::kernel_ring::{Consumer, Producer};
 use crate::names::RingName;
 use crate::sys::xdp::Descriptor;
 use crate::sys::xdp::XdpSocket;
-use crate::umem::fill::FillRing;
+use crate::umem::completion::CompletionRing;
 use crate::umem::owners::Owners;
-use crate::umem::supply::Supply;
 use crate::umem::tx::{CELLS_PER_KICK, Kicked, TxKernel, TxRing};
 use crate::xdp::claim::Claim;
 use crate::xdp::ladder::{Ladder, refusal_to_bind};
-use crate::xdp::{Commons, PreparedRing, SocketKernel, system};
+use crate::xdp::{Commons, PreparedRing, system};
 
 /// Slots of a tx ring.
 const TX_SLOTS: u32 = 2048;
@@ -60,18 +59,20 @@ pub(crate) struct PreparedTx {
     pub(crate) queue: u32,
     ring: Producer<Descriptor>,
     kernel: Arc<TxSocketKernel>,
-    fill_ring: Arc<FillRing>,
+    completions: CompletionRing,
 }
 
 impl PreparedTx {
-    /// Of a socket on the queue of `fill_ring`.
-    pub(super) fn new(socket: TxSocket, fill_ring: &Arc<FillRing>) -> Self {
+    /// Of a socket on the queue that has this completion ring.
+    pub(super) fn new(socket: TxSocket, completions: Consumer<u64>) -> Self {
         let kernel = Arc::new(TxSocketKernel(socket.socket));
-        Self { queue: socket.queue, ring: socket.ring, kernel, fill_ring: Arc::clone(fill_ring) }
+        let completions = CompletionRing::new(completions);
+        Self { queue: socket.queue, ring: socket.ring, kernel, completions }
     }
 
     pub(crate) fn into_outlet(self, owners: &Arc<Owners>) -> Arc<dyn Outlet> {
-        Arc::new(TxRing::new(Arc::clone(owners), self.fill_ring, self.ring, self.kernel))
+        let ring = TxRing::new(Arc::clone(owners), self.completions, self.ring, self.kernel);
+        Arc::new(TxOutlet::new(ring))
     }
 }
 
@@ -98,17 +99,13 @@ fn open_queue(device: &Device, queue: u32, commons: &Commons) -> Result<Prepared
     let (first, rung) = commons.first.get().expect("interfaces are captured from before others are sent on");
     let sender = TxSocket::new(queue)?;
     let rings = sender.socket.make_fill_and_completion_rings(1, COMPLETION_SLOTS);
-    let (fill, completions) =
+    // No cells are posted here, and nothing is received.
+    let (_, completions) =
         rings.map_err(|source| system("make the completion ring of an AF_XDP socket", source))?;
     let name = RingName::of_queue(&device.name, queue);
     let mut ladder = Ladder::new(device, commons.pool.geometry().cell_bytes);
     ladder.bind_sharing(&sender.socket, (&first.socket, *rung), &name)?;
-    // No cells are posted here, and nothing is received.
-    let kernel: Arc<SocketKernel> = Arc::clone(first);
-    let fill_ring = FillRing::new(Arc::clone(&commons.pool), [], Supply::of(0, None), fill, kernel);
-    let mut fill_ring = fill_ring.expect("a ring that nothing was put on is not broken");
-    fill_ring.take_on_completions(completions);
-    Ok(PreparedTx::new(sender, &Arc::new(fill_ring)))
+    Ok(PreparedTx::new(sender, completions))
 }
 
 /// The kernel's side of a tx ring on a real interface.

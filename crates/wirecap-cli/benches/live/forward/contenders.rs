@@ -8,7 +8,8 @@ use wirecap::bpf::{Link, LoadOptions, Map, MapKind, Program, ProgramKind, XdpMod
 use wirecap_testbed::{Inline, Interface, pass_program};
 
 use wirecap_lab::live::Outcome;
-use wirecap_lab::live::process::{CommandLine, Receiver};
+use wirecap_lab::live::process::CommandLine;
+use wirecap_lab::live::receiver::Receiver;
 
 /// Where Debian's packages put the drivers that testpmd loads: below it by architecture and version.
 const LIBRARIES: &str = "/usr/lib";

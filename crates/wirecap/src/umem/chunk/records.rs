@@ -236,7 +236,7 @@ mod tests {
     #[test]
     fn the_type_of_a_packet_is_read_where_there_is_room_for_one() {
         let told = |mac: usize, value| {
-            let mut bytes = vec![0xee; mac];
+            let mut bytes = vec![0xee_u8; mac];
             bytes.get_mut(TYPE_OFFSET).into_iter().for_each(|place| *place = value);
             // SAFETY: there is what the packet says between a header, whatever it holds, and its bytes.
             unsafe { packet_type(NonNull::from(&mut bytes[..]).cast(), mac as u32) }

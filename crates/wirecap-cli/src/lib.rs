@@ -1,0 +1,96 @@
+//! The `wirecap` command: records, counts, forwards and sends packets, and the lab.
+
+#[macro_use]
+mod output;
+
+mod capture;
+mod count;
+mod demo;
+mod devices;
+mod failure;
+mod filter;
+mod forward;
+mod generate;
+mod handle;
+mod interfaces;
+mod lab;
+mod losses;
+mod man;
+mod merge;
+mod options;
+mod profile;
+mod progress;
+mod recording;
+mod replay;
+mod screen;
+mod sending;
+mod signals;
+mod sink;
+mod size;
+mod weight;
+
+use std::process::ExitCode;
+
+#[doc(hidden)]
+pub use capture::record_waiting;
+
+use clap::{CommandFactory, Parser, Subcommand};
+
+use failure::Failure;
+
+/// Captures packets from multi-queue network interfaces without losing any, and proves it.
+#[derive(Debug, Parser)]
+#[command(name = "wirecap", version, arg_required_else_help = true)]
+#[command(
+    after_help = "Exit status: 0 done, 1 failed, 2 wrong usage, 3 done but packets were lost (\"lossless: no\")."
+)]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    Capture(capture::Arguments),
+    Count(count::Arguments),
+    Profile(profile::Arguments),
+    Handle(handle::Arguments),
+    Forward(forward::Arguments),
+    Devices(devices::Arguments),
+    Generate(generate::Arguments),
+    Replay(replay::Arguments),
+    Demo(demo::Arguments),
+    Lab(lab::Arguments),
+    #[command(hide = true)]
+    ManPages(man::Arguments),
+}
+
+/// The command, with the arguments of this process.
+pub fn main() -> ExitCode {
+    if let Err(error) = signals::survive() {
+        eprintln!("wirecap: cannot handle signals: {error}");
+        return ExitCode::FAILURE;
+    }
+    let outcome = match Cli::parse().command {
+        Command::Capture(arguments) => capture::run(&arguments),
+        Command::Count(arguments) => count::run(&arguments),
+        Command::Profile(arguments) => profile::run(&arguments),
+        Command::Handle(arguments) => handle::run(&arguments),
+        Command::Forward(arguments) => forward::run(&arguments),
+        Command::Devices(arguments) => devices::run(&arguments),
+        Command::Generate(arguments) => generate::run(&arguments),
+        Command::Replay(arguments) => replay::run(&arguments),
+        Command::Demo(arguments) => demo::run(&arguments),
+        Command::Lab(arguments) => lab::run(&arguments),
+        Command::ManPages(arguments) => man::run(&arguments, Cli::command()),
+    };
+    match outcome {
+        Ok(()) => ExitCode::SUCCESS,
+        // The ledger has said it.
+        Err(failure @ Failure::Lossy) => failure.exit_code(),
+        Err(failure) => {
+            eprintln!("wirecap: {failure}");
+            failure.exit_code()
+        }
+    }
+}

@@ -1,0 +1,97 @@
+//! For benches: a handle over a capture that is open already, read as programs read.
+#![allow(unsafe_code)]
+
+use std::error::Error;
+use std::ffi::{c_int, c_uchar};
+use std::ptr;
+
+use wirecap::Capture;
+
+use crate::abi::{DLT_ETHERNET, PacketHeader, Pcap};
+use crate::activate::pcap_close;
+
+use crate::live::Live;
+use crate::read::{pcap_loop, pcap_next_ex};
+use crate::real;
+use crate::table::{Given, adopt, look_up};
+
+/// Bytes of a packet that the handle keeps.
+const SNAP_LEN: u32 = 262_144;
+
+/// What a program holds that reads from a capture.
+#[derive(Debug)]
+pub struct OpenHandle(*mut Pcap);
+
+/// What a program has read.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Tally {
+    /// Packets.
+    pub packets: u64,
+    /// Their bytes.
+    pub bytes: u64,
+    /// The sum of their first bytes.
+    pub first_bytes: u64,
+}
+
+impl OpenHandle {
+    /// A handle on all rings of `capture`, which has one worker.
+    ///
+    /// # Errors
+    ///
+    /// Without the system's libpcap, and when the system has no descriptors left.
+    pub fn over(capture: Capture) -> Result<Self, Box<dyn Error + Send + Sync>> {
+        let live = Live::over(capture, SNAP_LEN)?;
+        // SAFETY: the function has no conditions; what it gives is open and ours.
+        let pcap = unsafe { adopt(real::open_dead(DLT_ETHERNET, SNAP_LEN as c_int), None, ptr::null_mut()) };
+        let Given::Ours(handle) = look_up(pcap) else { return Err(real::MISSING.into()) };
+        handle.go_live(live);
+        Ok(Self(pcap))
+    }
+
+    /// Reads `count` packets, which must be there, by `pcap_loop`.
+    pub fn read_by_loop(&mut self, count: u32) -> Tally {
+        let mut tally = Tally::default();
+        // SAFETY: the handle is open, and the callback gets the tally, which nothing else uses meanwhile.
+        unsafe { pcap_loop(self.0, count as c_int, Some(tell), (&raw mut tally).cast()) };
+        tally
+    }
+
+    /// Reads `count` packets, which must be there, by `pcap_next_ex`.
+    pub fn read_by_next(&mut self, count: u32) -> Tally {
+        let mut tally = Tally::default();
+        for _ in 0..count {
+            let (mut header, mut data) = (ptr::null_mut(), ptr::null());
+            // SAFETY: the handle is open; what it gives stays until the next call.
+            unsafe {
+                if pcap_next_ex(self.0, &raw mut header, &raw mut data) != 1 {
+                    break;
+                }
+                tell((&raw mut tally).cast(), header, data);
+            }
+        }
+        tally
+    }
+}
+
+impl Drop for OpenHandle {
+    fn drop(&mut self) {
+        // SAFETY: the handle is open, and nothing reads from it.
+        unsafe { pcap_close(self.0) };
+    }
+}
+
+/// A callback that looks at each packet.
+///
+/// # Safety
+///
+/// `tally` is a [`Tally`] that nothing else uses, and header and data are a packet's.
+unsafe extern "C-unwind" fn tell(tally: *mut c_uchar, header: *const PacketHeader, data: *const c_uchar) {
+    // SAFETY: the caller's promise.
+    let (tally, header) = unsafe { (&mut *tally.cast::<Tally>(), &*header) };
+    tally.packets += 1;
+    tally.bytes += u64::from(header.wire_bytes);
+    if header.captured_bytes > 0 {
+        // SAFETY: the packet has a byte.
+        tally.first_bytes += u64::from(unsafe { data.read() });
+    }
+}

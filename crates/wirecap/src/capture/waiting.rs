@@ -1,0 +1,158 @@
+//! How a worker waits: a state machine without a clock or a system call, which [`Worker`](crate::Worker) and the
+//! simulator run.
+//!
+//! A worker that finds nothing sleeps by time first and polls only when traffic has paused: the
+//! sender's core pays for every wake-up of a poller (a few hundred nanoseconds in the receive path),
+//! while a sleeper costs it nothing, and packets wait safely in the pool. While a ring of its group is above T it does
+//! neither.
+//!
+//! For each chunk that the application asks for, a worker [`begin`](Waiting::begin)s, [`ask`](Waiting::ask)s, and, as
+//! long as it gets nothing, goes [`idle`](Waiting::idle) and asks again.
+
+use std::time::Duration;
+
+use crate::error::CaptureError;
+use crate::group::{Asked, Group, Turn};
+use crate::ledger::Mode;
+
+/// The shortest sleep, which the kernel's timer slack doubles.
+pub(crate) const SHORTEST_SLEEP: Duration = Duration::from_micros(50);
+/// The longest sleep. When it finds nothing, the worker polls.
+pub(crate) const LONGEST_SLEEP: Duration = Duration::from_millis(1);
+/// A wake-up that finds more packets than this came too late.
+const WORTH_WAKING: usize = 256;
+/// A wake-up that finds fewer packets than this came too early.
+const NOT_WORTH_WAKING: usize = WORTH_WAKING / 2;
+/// A packet comes every so often at the line rate of 10 Gbit/s.
+pub(crate) const PACKET_TIME: Duration = Duration::from_nanos(67);
+/// A sleep may take an eighth of the cells that are posted.
+const SLEEP_PER_CELL: Duration = Duration::from_nanos(PACKET_TIME.as_nanos() as u64 / 8);
+/// How often a worker that polls looks whether its interface is still there, which no descriptor tells: some
+/// thousand instructions.
+pub(crate) const LOOK_ROUND: Duration = Duration::from_millis(250);
+/// In advanced mode it also looks whether a buddy is in need that cannot call for help because it is
+/// busy with one chunk, or stuck; in both it looks whether rings have all the free cells that they should. A full pool of 131,072 cells takes 5 Mpackets/s for 26 ms; a wake-up
+/// costs some microseconds, so an idle worker stays below 0.1 % of a core.
+pub(crate) const LOOK_ROUND_FOR_BUDDIES: Duration = Duration::from_millis(20);
+/// How often in a row a worker asks again for a chunk of a ring above T that other workers are capturing from. That takes
+/// microseconds; a worker that was interrupted meanwhile needs the processor.
+const VAIN_ROUNDS_MAX: u32 = 64;
+
+/// What a worker does before it asks for a chunk, or asks again.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Wait {
+    /// Lets others run.
+    Yield,
+    /// Sleeps so long; nothing wakes it.
+    Sleep(Duration),
+    /// Sleeps until packets arrive in a home ring or a buddy calls, so long at most.
+    Poll(Duration),
+}
+
+/// How one worker waits, and where it goes on.
+#[derive(Debug)]
+pub(crate) struct Waiting {
+    worker: usize,
+    turn: Turn,
+    sleep: Duration,
+    longest_sleep: Duration,
+    /// Packets captured since the last sleep.
+    taken: usize,
+    vain_rounds: u32,
+    /// Buddies may call it.
+    polls: bool,
+    /// It does not look at its buddies before it waits: as it was, and as the simulator must find out.
+    #[cfg(test)]
+    pub(crate) is_heedless: bool,
+}
+
+impl Waiting {
+    pub(crate) fn new(group: &Group, worker: usize) -> Self {
+        let fewest_posted = group.home(worker).map(|ring| ring.unattended()).min().unwrap_or(0);
+        Self {
+            worker,
+            turn: Turn::default(),
+            sleep: SHORTEST_SLEEP,
+            longest_sleep: (SLEEP_PER_CELL.saturating_mul(fewest_posted))
+                .clamp(SHORTEST_SLEEP, LONGEST_SLEEP),
+            taken: 0,
+            vain_rounds: 0,
+            polls: false,
+            #[cfg(test)]
+            is_heedless: false,
+        }
+    }
+
+    /// The application asks for a chunk: how the worker rests before it looks for one, if so few packets wait that it
+    /// pays to let them become more. A chunk of two packets costs nearly what a full one does.
+    pub(crate) fn begin(&mut self, group: &Group, now: impl Fn() -> u64) -> Option<Wait> {
+        let worth_taking = |backlog: u32| backlog as usize >= NOT_WORTH_WAKING;
+        let is_hurried = self.taken == 0 || group.home(self.worker).any(|ring| worth_taking(ring.backlog()));
+        (!is_hurried && !self.is_needed(group)).then(|| self.rest(group, now, false))
+    }
+
+    /// The next chunk, if there is one; as [`Group::ask`].
+    pub(crate) fn ask(&mut self, group: &Group, now: impl Fn() -> u64) -> Result<Asked, CaptureError> {
+        if std::mem::take(&mut self.polls) {
+            group.set_asleep(self.worker, false);
+        }
+        let asked = group.ask(self.worker, &mut self.turn, now)?;
+        if let Asked::Chunk { chunk, .. } = &asked {
+            self.taken += chunk.len();
+            self.vain_rounds = 0;
+        }
+        Ok(asked)
+    }
+
+    /// It got nothing: how the worker waits until it asks again. `lags`: something must go on within
+    /// [`LONGEST_SLEEP`].
+    pub(crate) fn idle(&mut self, group: &Group, now: impl Fn() -> u64, lags: bool) -> Wait {
+        if self.vain_rounds < VAIN_ROUNDS_MAX && self.is_needed(group) {
+            self.vain_rounds += 1;
+            return Wait::Yield;
+        }
+        self.vain_rounds = 0;
+        self.rest(group, now, lags)
+    }
+
+    fn is_needed(&self, group: &Group) -> bool {
+        #[cfg(test)]
+        if self.is_heedless {
+            return false;
+        }
+        group.is_needed(self.worker)
+    }
+
+    fn rest(&mut self, group: &Group, now: impl Fn() -> u64, lags: bool) -> Wait {
+        self.adapt_sleep();
+        if self.sleep <= self.longest_sleep {
+            return Wait::Sleep(self.sleep);
+        }
+        // A packet socket stays readable while a chunk of its last block is held: when nothing is found
+        // after this, a short sleep comes before the next poll.
+        self.sleep = self.longest_sleep / 2;
+        group.set_asleep(self.worker, true);
+        self.polls = true;
+        // A buddy that called before it saw us asleep was not heard: look once more, then sleep.
+        if !group.is_quiet(self.worker, now) {
+            return Wait::Yield;
+        }
+        Wait::Poll(match group.mode() {
+            _ if lags => LONGEST_SLEEP,
+            Mode::Basic if group.unattended().is_none() => LOOK_ROUND,
+            Mode::Basic => LOOK_ROUND_FOR_BUDDIES,
+            Mode::Advanced(_) => LOOK_ROUND_FOR_BUDDIES,
+        })
+    }
+
+    /// Makes the next sleep as long as it takes a chunk's worth of packets to come, as far as the last
+    /// one tells; longer than the longest when it is time to poll.
+    fn adapt_sleep(&mut self) {
+        self.sleep = match std::mem::take(&mut self.taken) {
+            0 => (self.sleep * 2).min(self.longest_sleep * 2),
+            few if few < NOT_WORTH_WAKING => (self.sleep * 2).min(self.longest_sleep),
+            many if many > WORTH_WAKING => (self.sleep / 2).max(SHORTEST_SLEEP),
+            _ => self.sleep.min(self.longest_sleep),
+        };
+    }
+}

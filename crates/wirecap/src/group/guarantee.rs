@@ -1,0 +1,153 @@
+//! When a group in advanced mode loses nothing: what its pools must hold until all its workers help.
+
+use std::fmt;
+use std::time::Duration;
+
+use crate::numbers::grouped;
+use crate::umem::pool::Geometry;
+
+/// The settings that decide whether a group loses nothing of a load that it can process, however that is spread over its
+/// rings.
+///
+/// Nothing is lost of a ring to which up to λ packets per second come, while the group has no more than 0.9 of what its
+/// workers can process, if
+///
+/// > (1 - T) R M ≥ W M + λ ((h + 1) M c + w)
+///
+/// with W workers of up to h home rings each, c per packet, and w = [`WAKE_BOUND`](Self::WAKE_BOUND).
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Guarantee {
+    /// M and R.
+    pub geometry: Geometry,
+    /// T.
+    pub threshold: f64,
+    /// W: how many workers share the load.
+    pub workers: usize,
+    /// h: how many home rings a worker has at most.
+    pub home_rings: usize,
+    /// c: what a packet costs a worker.
+    pub cost: Duration,
+}
+
+/// What a [`Guarantee`] lacks to cover every way in which a load that the group can process may be spread over its rings.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Shortfall {
+    /// The packets per second that one ring may receive.
+    pub ring_rate: f64,
+    /// The packets per second that the group may receive: in the worst case all by one ring.
+    pub group_rate: f64,
+    /// The chunks that a ring's pool needs for that; `None` if T leaves no room.
+    pub chunks_needed: Option<u32>,
+}
+
+impl fmt::Display for Shortfall {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let [ring, group] = [self.ring_rate, self.group_rate].map(|rate| grouped(rate as u64));
+        write!(
+            f,
+            "one ring may lose packets above {ring} per second, and the workers can process {group}; "
+        )?;
+        match self.chunks_needed {
+            Some(chunks) => write!(f, "use a pool of {} chunks or a lower threshold", grouped(chunks.into())),
+            None => write!(f, "use a lower threshold"),
+        }
+    }
+}
+
+impl Guarantee {
+    /// w: how long a worker that waits takes at most until it serves a ring above T whose own worker does not sleep. A
+    /// sleep that nothing ends takes up to a millisecond; the other one is for the kernel, to run the worker.
+    pub const WAKE_BOUND: Duration = Duration::from_millis(2);
+
+    /// The part of what its workers can process that the group's load may have.
+    pub const LOAD: f64 = 0.9;
+
+    /// The packets per second that the whole group may receive.
+    pub fn group_rate(&self) -> f64 {
+        Self::LOAD * self.workers as f64 / self.cost.as_secs_f64()
+    }
+
+    /// λ: the packets per second that one ring may receive.
+    pub fn ring_rate(&self) -> f64 {
+        let room = (1.0 - self.threshold) * f64::from(self.geometry.cells()) - self.held();
+        (room / self.delay()).max(0.0)
+    }
+
+    /// Whether nothing is lost of a ring to which `rate` packets per second come.
+    pub fn holds_for(&self, rate: f64) -> bool {
+        rate <= self.ring_rate()
+    }
+
+    /// R: the number of chunks in a ring's pool from which on nothing is lost of `rate` packets per second; `None` if T
+    /// leaves no room.
+    pub fn chunks_for(&self, rate: f64) -> Option<u32> {
+        let cells = (self.held() + rate * self.delay()) / (1.0 - self.threshold);
+        let chunks = (cells / f64::from(self.geometry.chunk_cells)).ceil();
+        (chunks < f64::from(u32::MAX)).then_some(chunks as u32)
+    }
+
+    /// The packets per second that one ring may receive, and the chunks that its pool needs to take all that the group can
+    /// process; `None` if it does.
+    pub fn shortfall(&self) -> Option<Shortfall> {
+        let (ring_rate, group_rate) = (self.ring_rate(), self.group_rate());
+        (ring_rate < group_rate).then(|| Shortfall {
+            ring_rate,
+            group_rate,
+            chunks_needed: self.chunks_for(group_rate),
+        })
+    }
+
+    /// Cells of a ring that may be in the workers' hands.
+    fn held(&self) -> f64 {
+        self.workers as f64 * f64::from(self.geometry.chunk_cells)
+    }
+
+    /// Seconds until all workers serve a ring.
+    fn delay(&self) -> f64 {
+        let chunk = f64::from(self.geometry.chunk_cells) * self.cost.as_secs_f64();
+        (self.home_rings as f64 + 1.0).mul_add(chunk, Self::WAKE_BOUND.as_secs_f64())
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    fn guarantee(chunk_cells: u32, chunks: u32, cost_micros: u64) -> Guarantee {
+        Guarantee {
+            geometry: Geometry { chunk_cells, chunks, cell_bytes: 2048 },
+            threshold: 0.6,
+            workers: 2,
+            home_rings: 1,
+            cost: Duration::from_micros(cost_micros),
+        }
+    }
+
+    #[test]
+    fn the_rate_and_the_chunks_are_two_sides_of_one_condition() {
+        // 0.4 x 12,800 cells, less 128 in hand: 4,992 in 6.4 ms + 2 ms.
+        let deep = guarantee(64, 200, 50);
+        assert!((deep.ring_rate() - 4992.0 / 0.0084).abs() < 1.0, "{}", deep.ring_rate());
+        assert!((deep.group_rate() - 36_000.0).abs() < 1e-6);
+        assert!(deep.holds_for(36_000.0));
+        let chunks = deep.chunks_for(36_000.0).unwrap();
+        let of = |chunks| Guarantee { geometry: Geometry { chunks, ..deep.geometry }, ..deep };
+        assert!(of(chunks).holds_for(36_000.0) && !of(chunks - 1).holds_for(36_000.0));
+    }
+
+    #[test]
+    fn a_shortfall_says_what_is_missing() {
+        assert_eq!(guarantee(64, 200, 50).shortfall(), None);
+        let shallow = guarantee(256, 8, 50).shortfall().unwrap();
+        let text = "one ring may lose packets above 11,130 per second, and the workers can process 36,000; use a pool \
+                    of 15 chunks or a lower threshold";
+        assert_eq!(shallow.to_string(), text);
+    }
+
+    #[test]
+    fn no_room_above_the_threshold_is_no_guarantee() {
+        let none = Guarantee { threshold: 1.0, ..guarantee(64, 200, 50) };
+        assert_eq!((none.ring_rate(), none.chunks_for(1.0)), (0.0, None));
+        assert_eq!(guarantee(64, 5, 50).ring_rate(), 0.0);
+    }
+}

@@ -1,0 +1,86 @@
+//! Which ring a worker serves next, whom a busy ring calls, and how much a helper takes: the choices that were
+//! compared (`sim::policies_compared`), and the one that workers make.
+
+/// How the workers of a group share its load.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Policy {
+    /// Which ring is next.
+    pub next: Next,
+    /// How many sleeping buddies a worker calls at most when it leaves a ring above T. One is called for each chunk above
+    /// T.
+    pub calls_max: usize,
+    /// How many parts a helper makes of what would be a chunk.
+    pub parts: u32,
+}
+
+/// Which ring a worker serves next, where some are above T. If home rings are above T, the fullest of them goes before
+/// those of buddies.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Next {
+    /// The home rings; those of buddies when these are empty. This does not conserve work: a worker with a packet to
+    /// serve each time it looks never helps.
+    HomeFirst,
+    /// The fullest ring above T and one home ring, by turns.
+    Alternate,
+    /// The fullest ring above T and each home ring once, by turns.
+    Round,
+    /// The fullest ring above T, and then home rings until they had as many packets.
+    Deficit,
+    /// The fullest ring of the whole group, home or not, as long as it is above T.
+    Fullest,
+}
+
+impl Default for Policy {
+    fn default() -> Self {
+        Self { next: Next::Round, calls_max: usize::MAX, parts: 1 }
+    }
+}
+
+/// Where a worker goes on.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Turn {
+    /// The next home ring.
+    place: usize,
+    /// What it still owes its home rings before one above T goes first again: looks, chunks or packets, as its policy counts.
+    owed: usize,
+}
+
+impl Turn {
+    /// The home ring whose turn it is, of `homes`.
+    pub(super) fn advance(&mut self, homes: usize) -> usize {
+        let place = self.place % homes;
+        self.place = (place + 1) % homes;
+        place
+    }
+
+    /// Whether the home rings had what they should since a ring above T was served.
+    pub(super) fn is_free(&self) -> bool {
+        self.owed == 0
+    }
+
+    /// A ring above T was served, `packets` of it.
+    pub(super) fn relieved(&mut self, next: Next, homes: usize, packets: usize) {
+        self.owed = match next {
+            Next::HomeFirst | Next::Fullest => 0,
+            Next::Alternate => 1,
+            Next::Round => homes,
+            Next::Deficit => packets,
+        };
+    }
+
+    /// A home ring was looked at, and served if it had packets.
+    pub(super) fn looked(&mut self, next: Next, packets: usize) {
+        let paid = match next {
+            Next::HomeFirst | Next::Fullest => 0,
+            Next::Alternate => usize::from(packets > 0),
+            Next::Round => 1,
+            Next::Deficit => packets,
+        };
+        self.owed = self.owed.saturating_sub(paid);
+    }
+
+    /// The home rings are empty.
+    pub(super) fn settle(&mut self) {
+        self.owed = 0;
+    }
+}
