@@ -3,7 +3,7 @@
  *
  * Behind every receive queue of a network interface stands a pool of R chunks of M packet buffers (cells). A worker
  * takes filled cells as a chunk, without copying them, and gives them back by recycling it. The rings that one
- * program reads are a buddy group: in advanced mode idle workers take chunks of a ring whose backlog exceeds the
+ * program reads are a buddy group: in advanced mode workers take chunks of a ring whose backlog exceeds the
  * threshold T. A ledger says what became of every packet.
  *
  *     wirecap_group *group = wirecap_group_new();
@@ -158,7 +158,7 @@ int wirecap_group_set_buffer(wirecap_group *group, uint64_t bytes);
 int wirecap_group_set_basic(wirecap_group *group);
 
 /*
- * Advanced mode, A-(M,R,T): idle workers also take chunks of buddies whose backlog exceeds the threshold T, a
+ * Advanced mode, A-(M,R,T): workers also take chunks of buddies whose backlog exceeds the threshold T, a
  * share of the pool from 0 to 1; 0.6 is a good start. Packets of one flow may then be in two workers' hands at
  * a time.
  */

@@ -80,7 +80,7 @@ pub(crate) struct EngineOptions {
     #[arg(long, value_name = "SIZE", value_parser = size::bytes)]
     buffer: Option<u64>,
 
-    /// T: advanced mode; idle workers help a ring whose backlog exceeds this share of its pool
+    /// T: advanced mode; workers help a ring whose backlog exceeds this share of its pool
     #[arg(short = 'T', long, value_name = "PERCENT", value_parser = size::number, conflicts_with = "basic")]
     threshold: Option<f64>,
 

@@ -9,11 +9,11 @@ use wirecap::Capture;
 
 use crate::abi::{DLT_ETHERNET, PacketHeader, Pcap};
 use crate::activate::pcap_close;
-use crate::handle::adopt;
+
 use crate::live::Live;
 use crate::read::{pcap_loop, pcap_next_ex};
 use crate::real;
-use crate::table::{Given, look_up};
+use crate::table::{Given, adopt, look_up};
 
 /// Bytes of a packet that the handle keeps.
 const SNAP_LEN: u32 = 262_144;

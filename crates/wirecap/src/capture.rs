@@ -26,7 +26,8 @@ use crate::error::OpenError;
 use crate::file::FileRing;
 use crate::forward::Exchange;
 use crate::group::Group;
-use crate::ledger::{Ledger, RingLedger};
+use crate::group::guarantee::Guarantee;
+use crate::ledger::{Ledger, Mode, RingLedger};
 use crate::names::RingName;
 use crate::packet::{self, Unplaced};
 use crate::ring::Ring;
@@ -215,6 +216,7 @@ impl Capture {
     }
 
     /// A capture over rings that were opened elsewhere, on no interface.
+    #[cfg(any(test, feature = "sim"))]
     pub(crate) fn over(
         group: Group,
         exchange: Option<Arc<Exchange>>,
@@ -268,6 +270,14 @@ impl Capture {
             (false, false) if running.file.is_some() => "file",
             (false, false) => "sim",
         }
+    }
+
+    /// What its settings guarantee if a packet costs a worker `cost`; `None` in basic mode. The engine `packet` promises
+    /// less: its blocks go back in order.
+    pub fn guarantee(&self, cost: Duration) -> Option<Guarantee> {
+        let Mode::Advanced(threshold) = self.shared.group.mode() else { return None };
+        let (workers, home_rings) = (self.shared.group.workers(), self.shared.group.home_rings());
+        Some(Guarantee { geometry: self.geometry, threshold, workers, home_rings, cost })
     }
 
     /// The sizes of each ring's pool.

@@ -154,12 +154,18 @@ impl Group {
         self.mode
     }
 
+    #[cfg(any(test, feature = "sim"))]
     pub(crate) fn stuck_after(&self) -> Duration {
         self.stuck_after
     }
 
     pub(crate) fn workers(&self) -> usize {
         self.seats.len()
+    }
+
+    /// The most home rings that a worker has.
+    pub(crate) fn home_rings(&self) -> usize {
+        self.seats.iter().map(|seat| seat.home.len()).max().unwrap_or(0)
     }
 
     /// The home rings of `worker`.

@@ -67,7 +67,7 @@ pub use capture::{Engine, Interface, Reception, Stopper};
 pub use device::Rung;
 pub use error::{CaptureError, FilterChangeError, OpenError};
 pub use forward::{DetachedPacket, Drain, NoRoom, OutPacket, Port, PortError, TxQueue};
-pub use group::guarantee::Guarantee;
+pub use group::guarantee::{Guarantee, Shortfall};
 pub use ledger::{
     Account, Drops, Ledger, LostLater, Mode, PortAccount, PortDrops, PortLedger, Recorded, RingLedger,
 };

@@ -8,12 +8,11 @@ use std::thread;
 use std::time::Duration;
 
 use rustix::time::{ClockId, clock_gettime};
-use wirecap_testbed::{Generator, Load, Namespace, Sizes, Traffic, VethPair};
+use wirecap_testbed::{CpuTime, Generator, Load, Namespace, Sizes, Traffic, VethPair, cpu_times};
 
 use super::Outcome;
 use super::process::{CommandLine, Spawner, allowed_cpus};
-use super::receiver::cpu_times;
-use super::receiver::{CpuTime, Receiver};
+use super::receiver::Receiver;
 
 /// A veth pair: `a0` sends, `a1` receives.
 #[derive(Debug)]

@@ -4,13 +4,12 @@ use std::fs;
 use std::thread;
 use std::time::Duration;
 
-use wirecap_testbed::{Generator, Load, Snapshot, drop_program, loss_lock};
+use wirecap_testbed::{Generator, Load, Snapshot, cpu_times, drop_program, loss_lock};
 
 use super::bed::Bed;
 use super::contender::Contender;
 use super::figures::Figures;
 use super::receiver::Receiver;
-use super::receiver::cpu_times;
 use super::rivals::Field;
 use super::sweep::{Share, Sweep};
 use super::trial::{self, Sender, Trial};

@@ -1,16 +1,13 @@
 //! A process that receives: followed by what it writes and by its processor time, and ended in an orderly way.
 
-use std::collections::BTreeMap;
-use std::ffi::OsString;
-use std::fs;
-use std::io::{self, BufRead, BufReader, Read};
+use std::io::{BufRead, BufReader, Read};
 use std::process::Child;
 use std::sync::mpsc::{self, RecvTimeoutError};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, kill_process};
-use wirecap_testbed::Namespace;
+use wirecap_testbed::{CpuTime, Namespace, cpu_times};
 
 use super::Outcome;
 use super::process::{CommandLine, Spawner};
@@ -40,36 +37,6 @@ pub struct Receiver {
     started: Instant,
     /// Who started it, where that is not the bed's.
     _spawner: Option<Spawner>,
-}
-
-/// Processor time so far.
-#[derive(Debug, Clone, Copy, Default)]
-pub struct CpuTime {
-    /// On a processor.
-    pub ran: Duration,
-    /// Ready to run and waiting for a processor that somebody else had.
-    pub waited: Duration,
-}
-
-impl std::iter::Sum for CpuTime {
-    fn sum<I: Iterator<Item = Self>>(times: I) -> Self {
-        let add = |a: Self, b: Self| Self { ran: a.ran + b.ran, waited: a.waited + b.waited };
-        times.fold(Self::default(), add)
-    }
-}
-
-/// The processor times of each thread of a process that is there now.
-pub(super) fn cpu_times(process: &str) -> io::Result<BTreeMap<OsString, CpuTime>> {
-    let mut threads = BTreeMap::new();
-    for task in fs::read_dir(format!("/proc/{process}/task"))? {
-        let task = task?;
-        // It may have ended since.
-        let Ok(text) = fs::read_to_string(task.path().join("schedstat")) else { continue };
-        let mut nanos = text.split_whitespace().map_while(|field| field.parse().ok());
-        let mut next = || Duration::from_nanos(nanos.next().unwrap_or(0));
-        threads.insert(task.file_name(), CpuTime { ran: next(), waited: next() });
-    }
-    Ok(threads)
 }
 
 impl Receiver {

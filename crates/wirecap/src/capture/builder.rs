@@ -179,7 +179,7 @@ impl CaptureBuilder {
         self
     }
 
-    /// Idle workers also read rings of their buddies whose backlog exceeds `threshold`, a share of the
+    /// Workers also read rings of their buddies whose backlog exceeds `threshold`, a share of the
     /// pool from 0 to 1 (the paper's advanced mode and its T; 0.6 is a good start).
     pub fn advanced(mut self, threshold: f64) -> Self {
         self.mode = Mode::Advanced(threshold);

@@ -51,7 +51,7 @@ impl Survey {
         let addresses = self.addresses_on(link.index);
         let routes = address::routes(&mut self.netlink, link.index, &addresses)?;
         let other_macs = link::other_macs(&mut self.netlink, &link)?;
-        let xdp = self.netdev.as_mut().and_then(|netdev| netdev.xdp_support(&link));
+        let xdp = self.netdev.as_mut().and_then(|netdev| netdev.xdp_support(link.index));
         let ethtool = Ethtool::new(self.netlink.socket(), &link.name)?;
         let driver = ethtool.driver().ok();
         let queues = queues(&ethtool, self.netdev.as_mut(), &link);
@@ -99,7 +99,7 @@ impl Survey {
 /// The queues in use, from the first source that knows: the driver's channels, its rings, the stack.
 fn queues(ethtool: &Ethtool<'_>, netdev: Option<&mut Netdev>, link: &Link) -> Channels {
     let rings = || ethtool.rx_rings().ok().map(|rx| Channels { rx, tx: 1 });
-    let stack = || netdev.and_then(|netdev| netdev.queues(link)).map(|(rx, tx)| Channels { rx, tx });
+    let stack = || netdev.and_then(|netdev| netdev.queues(link.index)).map(|(rx, tx)| Channels { rx, tx });
     let found = ethtool.channels().ok().or_else(rings).or_else(stack);
     found.map_or(Channels { rx: 1, tx: 1 }, |Channels { rx, tx }| Channels { rx: rx.max(1), tx: tx.max(1) })
 }

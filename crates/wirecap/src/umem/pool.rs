@@ -55,7 +55,7 @@ impl Pool {
 
     fn of(memory: Memory, geometry: Geometry) -> Self {
         assert!(geometry.cell_bytes.is_power_of_two(), "cells are found by masking addresses");
-        Self { memory, geometry, check: CellCheck::new(geometry) }
+        Self { memory, geometry, check: CellCheck::new(geometry.cells()) }
     }
 
     pub(crate) fn geometry(&self) -> Geometry {

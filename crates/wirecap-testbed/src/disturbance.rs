@@ -1,0 +1,365 @@
+//! How far others disturb a run: a test of loss on a shared machine needs a reason to be repeated that is not the loss.
+//!
+//! A [`Watch`] measures, from outside the engine, what takes processor time from workers and senders: how long their
+//! threads were ready to run and waited for a processor (`/proc/PID/task/TID/schedstat`), how long the host of this
+//! machine kept processors for others (steal in `/proc/stat`), and the longest gap in which a processor left a
+//! thread waiting that had just become ready. [`repeat_if_disturbed`] repeats a failed run only with such evidence.
+
+use std::collections::BTreeMap;
+use std::ffi::OsString;
+use std::fmt;
+use std::fs;
+use std::io;
+use std::iter::Sum;
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
+
+use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
+
+/// A thread that waited for a processor for more than this share of the run was disturbed.
+const WAITED_SHARE_MAX: f64 = 0.04;
+/// Steal above this share of all processors' time is a disturbance.
+const STEAL_SHARE_MAX: f64 = 0.01;
+/// So is a longer gap than this.
+const GAP_MAX: Duration = Duration::from_millis(20);
+/// How often a disturbed run is repeated.
+const REPEATS: usize = 2;
+/// How often threads are looked at: one that ends in between is known up to the last look.
+const LOOK: Duration = Duration::from_millis(20);
+/// How often a metronome wakes up.
+const BEAT: Duration = Duration::from_millis(1);
+/// `/proc/stat` counts in hundredths of a second.
+const TICK: Duration = Duration::from_millis(10);
+
+/// Processor time so far.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct CpuTime {
+    /// On a processor.
+    pub ran: Duration,
+    /// Ready to run and waiting for a processor that another thread had.
+    pub waited: Duration,
+}
+
+impl Sum for CpuTime {
+    fn sum<I: Iterator<Item = Self>>(times: I) -> Self {
+        let add = |a: Self, b: Self| Self { ran: a.ran + b.ran, waited: a.waited + b.waited };
+        times.fold(Self::default(), add)
+    }
+}
+
+/// The processor times of each thread of a process, by its number or `self`, that is there now.
+///
+/// # Errors
+///
+/// When the process is gone.
+pub fn cpu_times(process: &str) -> io::Result<BTreeMap<OsString, CpuTime>> {
+    let mut threads = BTreeMap::new();
+    for task in fs::read_dir(format!("/proc/{process}/task"))? {
+        let task = task?;
+        // It may have ended since.
+        let Some(time) = cpu_time(&task.path()) else { continue };
+        threads.insert(task.file_name(), time);
+    }
+    Ok(threads)
+}
+
+fn cpu_time(task: &Path) -> Option<CpuTime> {
+    let text = fs::read_to_string(task.join("schedstat")).ok()?;
+    let mut nanos = text.split_whitespace().map_while(|field| field.parse().ok());
+    let mut next = || Duration::from_nanos(nanos.next().unwrap_or(0));
+    Some(CpuTime { ran: next(), waited: next() })
+}
+
+/// Time that the host kept from this machine's processors, all of them together.
+fn stolen() -> Duration {
+    let text = fs::read_to_string("/proc/stat").unwrap_or_default();
+    let ticks = text.lines().next().and_then(|line| line.split_whitespace().nth(8)?.parse::<u32>().ok());
+    TICK * ticks.unwrap_or(0)
+}
+
+/// Watches threads while a run lasts: those that this process starts after [`begin`](Self::begin), and all of the
+/// [processes named](Self::process).
+#[derive(Debug)]
+pub struct Watch {
+    begun: Instant,
+    stolen: Duration,
+    shared: Arc<Shared>,
+    watchers: Vec<JoinHandle<()>>,
+}
+
+#[derive(Debug, Default)]
+struct Shared {
+    done: AtomicBool,
+    /// In nanoseconds.
+    longest_gap: AtomicU64,
+    processes: Mutex<Vec<u32>>,
+    threads: Mutex<BTreeMap<OsString, Thread>>,
+    /// Threads that are no part of the run.
+    others: Mutex<Vec<OsString>>,
+}
+
+/// What was seen of a thread.
+#[derive(Debug, Clone)]
+struct Thread {
+    name: String,
+    first: CpuTime,
+    last: CpuTime,
+}
+
+impl Watch {
+    /// Begins to watch. On each processor that this process may use a thread wakes up every millisecond, to tell how
+    /// late it gets to run. It does not spin, which would take as much as it watches for; what it costs is less than
+    /// 1 % of a processor.
+    pub fn begin() -> Self {
+        let shared = Arc::new(Shared::default());
+        let own = cpu_times("self").unwrap_or_default();
+        shared.others.lock().unwrap_or_else(PoisonError::into_inner).extend(own.into_keys());
+        let spawn = |name: &str, work: Box<dyn FnOnce(&Shared) + Send>| {
+            let shared = Arc::clone(&shared);
+            let begin = move || {
+                shared.exclude_this_thread();
+                work(&shared);
+            };
+            thread::Builder::new().name(name.to_owned()).spawn(begin).expect("the system has threads left")
+        };
+        let mut watchers = vec![spawn("watch", Box::new(Shared::look_on))];
+        let allowed = sched_getaffinity(None).unwrap_or_else(|_| CpuSet::new());
+        let cpus = (0..CpuSet::MAX_CPU).filter(|cpu| allowed.is_set(*cpu));
+        watchers.extend(cpus.map(|cpu| spawn("metronome", Box::new(move |shared| shared.beat(cpu)))));
+        Self { begun: Instant::now(), stolen: stolen(), shared, watchers }
+    }
+
+    /// Watches another process, too, until it ends.
+    pub fn process(&self, id: u32) {
+        self.shared.processes.lock().unwrap_or_else(PoisonError::into_inner).push(id);
+        self.shared.look();
+    }
+
+    /// Ends watching, and says what was seen.
+    pub fn end(mut self) -> Disturbance {
+        self.shared.look();
+        let (duration, stolen) = (self.begun.elapsed(), stolen().saturating_sub(self.stolen));
+        self.shared.done.store(true, Ordering::Relaxed);
+        for watcher in self.watchers.drain(..) {
+            watcher.join().expect("watching does not panic");
+        }
+        let threads = std::mem::take(&mut *self.shared.threads());
+        let waited = |thread: &Thread| thread.last.waited.saturating_sub(thread.first.waited);
+        let most = threads.into_values().max_by_key(waited).map(|thread| (waited(&thread), thread.name));
+        let (waited, thread) = most.unwrap_or_default();
+        let longest_gap = Duration::from_nanos(self.shared.longest_gap.load(Ordering::Relaxed));
+        let cpus = thread::available_parallelism().map_or(1, usize::from);
+        Disturbance { duration, waited, thread, stolen, cpus, longest_gap }
+    }
+}
+
+impl Drop for Watch {
+    fn drop(&mut self) {
+        self.shared.done.store(true, Ordering::Relaxed);
+    }
+}
+
+impl Shared {
+    fn threads(&self) -> MutexGuard<'_, BTreeMap<OsString, Thread>> {
+        self.threads.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn exclude_this_thread(&self) {
+        if let Ok(link) = fs::read_link("/proc/thread-self")
+            && let Some(id) = link.file_name()
+        {
+            self.others.lock().unwrap_or_else(PoisonError::into_inner).push(id.to_owned());
+        }
+    }
+
+    fn look_on(&self) {
+        while !self.done.load(Ordering::Relaxed) {
+            self.look();
+            thread::sleep(LOOK);
+        }
+    }
+
+    /// Notes the times of all threads that are watched.
+    fn look(&self) {
+        self.look_at("self");
+        let processes = self.processes.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        processes.iter().for_each(|process| self.look_at(&process.to_string()));
+    }
+
+    fn look_at(&self, process: &str) {
+        let Ok(times) = cpu_times(process) else { return };
+        let others = self.others.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let mut threads = self.threads();
+        for (id, time) in times.into_iter().filter(|(id, _)| !others.contains(id)) {
+            threads.entry(id).or_insert_with_key(|id| Thread::new(process, id, time)).last = time;
+        }
+    }
+
+    /// Notes by how much a thread on this processor is late.
+    fn beat(&self, cpu: usize) {
+        let mut only = CpuSet::new();
+        only.set(cpu);
+        // A processor that went away is watched from another one.
+        let _ = sched_setaffinity(None, &only);
+        while !self.done.load(Ordering::Relaxed) {
+            let begin = Instant::now();
+            thread::sleep(BEAT);
+            let late = begin.elapsed().saturating_sub(BEAT);
+            self.longest_gap.fetch_max(late.as_nanos() as u64, Ordering::Relaxed);
+        }
+    }
+}
+
+impl Thread {
+    /// A thread that is seen for the first time. What it waited before counts where it began during the run, as threads
+    /// of this process did.
+    fn new(process: &str, id: &OsString, time: CpuTime) -> Self {
+        let path = Path::new("/proc").join(process).join("task").join(id).join("comm");
+        let name = fs::read_to_string(path).unwrap_or_default().trim().to_owned();
+        let first = if process == "self" { CpuTime::default() } else { time };
+        Self { name: format!("{name} ({})", id.display()), first, last: time }
+    }
+}
+
+/// What others took from a run.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Disturbance {
+    /// How long the run lasted.
+    pub duration: Duration,
+    /// The longest that one thread was ready to run and did not, all in all.
+    pub waited: Duration,
+    /// That thread.
+    pub thread: String,
+    /// Processor time that the host kept for others.
+    pub stolen: Duration,
+    /// How many processors there are.
+    pub cpus: usize,
+    /// The longest that a processor left a thread waiting that had just become ready.
+    pub longest_gap: Duration,
+}
+
+impl Disturbance {
+    fn waited_share(&self) -> f64 {
+        self.waited.as_secs_f64() / self.duration.as_secs_f64()
+    }
+
+    fn stolen_share(&self) -> f64 {
+        self.stolen.as_secs_f64() / self.duration.as_secs_f64() / self.cpus as f64
+    }
+
+    /// Whether others took so much that a failure may be theirs: more than 4 % of one thread's time, 1 % of the
+    /// machine's, or 20 ms at once.
+    pub fn is_disturbed(&self) -> bool {
+        self.waited_share() > WAITED_SHARE_MAX
+            || self.stolen_share() > STEAL_SHARE_MAX
+            || self.longest_gap > GAP_MAX
+    }
+}
+
+impl fmt::Display for Disturbance {
+    /// `undisturbed: in 5.0 s a thread waited up to 0.4 % (sender (123)), steal 0.00 %, longest gap 0.3 ms`.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "{}: in {:.1} s a thread waited up to {:.1} % ({}), steal {:.2} %, longest gap {:.1} ms",
+            if self.is_disturbed() { "disturbed" } else { "undisturbed" },
+            self.duration.as_secs_f64(),
+            self.waited_share() * 100.0,
+            self.thread,
+            self.stolen_share() * 100.0,
+            self.longest_gap.as_secs_f64() * 1e3
+        )
+    }
+}
+
+/// Runs `trial`, prints how far it was disturbed, and gives what it gives. A failure is repeated, twice at most, if the
+/// run was disturbed; what must hold on every machine, such as books that balance, is for `trial` to assert.
+///
+/// # Panics
+///
+/// When an undisturbed run fails, or the third one does.
+#[track_caller]
+pub fn repeat_if_disturbed<T>(what: &str, mut trial: impl FnMut(&Watch) -> Result<T, String>) -> T {
+    let mut repeats = 0;
+    loop {
+        let watch = Watch::begin();
+        let outcome = trial(&watch);
+        let disturbance = watch.end();
+        println!("{what}: {disturbance}");
+        match outcome {
+            Ok(value) => return value,
+            Err(failure) if disturbance.is_disturbed() && repeats < REPEATS => {
+                repeats += 1;
+                println!("{what}: repeated, since it was disturbed: {failure}");
+            }
+            Err(failure) => panic!("{what}: {failure}\n{disturbance}, after {repeats} repeats"),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn calm() -> Disturbance {
+        Disturbance {
+            duration: Duration::from_secs(10),
+            waited: Duration::from_millis(100),
+            thread: "worker".to_owned(),
+            stolen: Duration::ZERO,
+            cpus: 2,
+            longest_gap: Duration::from_millis(2),
+        }
+    }
+
+    #[test]
+    fn each_measure_by_itself_marks_a_run_as_disturbed() {
+        assert!(!calm().is_disturbed(), "{}", calm());
+        let cases = [
+            Disturbance { waited: Duration::from_millis(500), ..calm() },
+            Disturbance { stolen: Duration::from_millis(300), ..calm() },
+            Disturbance { longest_gap: Duration::from_millis(30), ..calm() },
+        ];
+        for case in cases {
+            assert!(case.is_disturbed() && case.to_string().starts_with("disturbed: "), "{case}");
+        }
+    }
+
+    #[test]
+    fn threads_that_share_a_processor_are_seen_to_wait() {
+        let watch = Watch::begin();
+        let mut only = CpuSet::new();
+        only.set((0..CpuSet::MAX_CPU).find(|cpu| sched_getaffinity(None).unwrap().is_set(*cpu)).unwrap());
+        let spin = || {
+            sched_setaffinity(None, &only).unwrap();
+            let begin = Instant::now();
+            while begin.elapsed() < Duration::from_millis(300) {}
+        };
+        thread::scope(|scope| {
+            for name in ["one", "other"] {
+                thread::Builder::new().name(name.to_owned()).spawn_scoped(scope, spin).unwrap();
+            }
+        });
+        let seen = watch.end();
+        assert!(seen.is_disturbed() && seen.waited > Duration::from_millis(50), "{seen}");
+        assert!(seen.thread.starts_with("o"), "{seen}");
+    }
+
+    #[test]
+    fn a_disturbed_failure_is_repeated_and_an_undisturbed_one_is_not() {
+        let mut runs = 0;
+        let outcome = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+            repeat_if_disturbed("a run that always fails", |_| {
+                runs += 1;
+                Err::<(), _>("it fails".to_owned())
+            });
+        }));
+        let said = *outcome.unwrap_err().downcast::<String>().unwrap();
+        let repeated = format!("after {} repeats", runs - 1);
+        assert!((1..=REPEATS + 1).contains(&runs) && said.contains(&repeated), "{runs} runs: {said}");
+        assert_eq!(said.contains("\nundisturbed"), runs <= REPEATS, "{runs} runs: {said}");
+    }
+}
