@@ -153,8 +153,9 @@ impl Shared {
         let device_drops = running.device_drops();
         running.end = Some((self.started.elapsed(), device_drops));
         let attachments = running.interfaces.iter_mut().filter_map(|interface| interface.attachment.take());
-        let certain = attachments.map(Attachment::detach).fold(true, |all, one| all && one);
-        running.last_packets_uncertain = !certain;
+        // All of them, whatever became of the first.
+        let uncertain = attachments.map(Attachment::detach).filter(|certain| !certain).count();
+        running.last_packets_uncertain = uncertain > 0;
         drop(running);
         self.group.end();
         self.wake_all();
