@@ -1,21 +1,26 @@
 //! `wirecap capture`: records packets to a savefile.
 
 use std::error::Error;
+use std::io;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use clap::{ArgAction, Args, ValueEnum};
 use wirecap::filter::FilterRequest;
-use wirecap::savefile::{self, FileSink, Format, Sink, WriteError};
-use wirecap::{Capture, Chunk, Ledger, Packet, Timestamp, Timestamps, Worker, grouped};
+use wirecap::savefile::{self, Format, Sink, WriteError};
+use wirecap::{
+    Capture, CaptureError, Chunk, Ledger, Packet, Recorded, Timestamp, Timestamps, Worker, grouped,
+};
 
 use crate::failure::Failure;
 use crate::filter::{FilterOptions, filtered};
+use crate::losses;
 use crate::merge::Merge;
 use crate::options::CaptureOptions;
 use crate::output;
 use crate::progress::Progress;
 use crate::recording;
+use crate::sink::{self, Output, PipeEnd, TimedSink, Writing};
 use crate::size;
 
 /// Record packets to a file, or to a pipe with -w -
@@ -95,6 +100,9 @@ impl From<FileFormat> for Format {
     }
 }
 
+/// With the engine `packet`, and a regular file as the output: how long a packet waits for others at most. What is to be read
+/// later may wait, and a ring that is not read keeps its packets for as many times longer as this is longer than usual.
+const RETIRE_INTO_FILE: Duration = Duration::from_secs(1);
 /// What was written at the latest after this time can be read from the file.
 const FLUSH_INTERVAL: Duration = Duration::from_secs(1);
 /// How long to sleep while packets are held back for those of other rings.
@@ -105,40 +113,80 @@ const IDLE_PAUSE: Duration = Duration::from_millis(200);
 pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
     if output::is_standard_output(&arguments.write) {
         let output = output::savefile(arguments.options.json)?;
-        return record(arguments, |_| Ok(output));
+        return record(arguments, |_, _| Ok(output));
     }
     output::check_directory(&arguments.write)?;
-    record(arguments, |path| {
-        FileSink::create(path).map_err(|source| {
-            let message = format!("cannot write to {}: {source}", path.display());
-            Failure::Failed(message.into())
-        })
-    })
+    record(arguments, sink::create)
 }
 
 fn record<S: Sink>(
     arguments: &Arguments,
-    create: impl FnOnce(&Path) -> Result<S, Failure>,
+    create: impl FnOnce(&Path, Option<Instant>) -> Result<Output<S>, Failure>,
 ) -> Result<(), Failure> {
     let options = &arguments.options;
     let filter = arguments.filter.request()?;
-    let filtered = |builder| filtered(builder, filter.clone());
     let timestamps = arguments.timestamp.into();
-    let capture = options
-        .open(|builder| filtered(builder).workers(1).timestamps(timestamps).reattach(arguments.reattach))?;
-    let sink = create(&arguments.write)?;
-    let mut recorder = Recorder::new(sink, arguments, &capture, filter)?;
-    let mut progress = Progress::new();
-    let outcome = recorder.record(&capture, &mut progress);
-    progress.clear();
+    let capture = options.open(|builder| {
+        let builder = filtered(builder, filter.clone()).workers(1).timestamps(timestamps);
+        let builder = builder.reattach(arguments.reattach);
+        match arguments.is_read_live() {
+            true => builder,
+            false => builder.retire_after(RETIRE_INTO_FILE).small_blocks(),
+        }
+    })?;
+    let deadline = options.duration.map(|duration| Instant::now() + duration);
+    let mut worker = capture.workers().pop().expect("a new capture has its workers");
+    let writing = Writing::to(arguments.name());
+    let mut recorder = None;
+    let outcome = losses::watched(&capture, Some(&writing), || {
+        let output = create(&arguments.write, deadline)?;
+        let recorder =
+            recorder.insert(Recorder::new(output, arguments, deadline, &writing, &capture, filter)?);
+        let mut progress = Progress::new();
+        recorder.record(&capture, &mut worker, &mut progress)
+    });
+    capture.stop();
+    drain(&mut worker);
     let interfaces: Vec<usize> = capture.interfaces().iter().map(|interface| interface.rings).collect();
-    let ledger = capture.close();
-    let outcome = outcome.and_then(|()| Ok(recorder.finish(&ledger, &interfaces)?));
-    if outcome.is_ok() {
-        eprintln!("{}", recorder.summary(&arguments.write));
-    }
+    let mut ledger = capture.close();
+    let (recorded, outcome) = match recorder {
+        Some(recorder) => {
+            let summary = recorder.summary();
+            let (recorded, outcome) = recorder.finish(outcome, &ledger, &interfaces);
+            if outcome.is_ok() {
+                eprintln!("{summary}");
+            }
+            (recorded, outcome)
+        }
+        None => (Recorded { to: arguments.name(), ..Recorded::default() }, outcome),
+    };
+    ledger.recorded = Some(recorded);
     options.report(&ledger)?;
-    output::unless_broken_pipe(outcome)
+    outcome.and(Failure::unless_lossless(&ledger))
+}
+
+/// Takes out what is still in the rings of a capture that was stopped: it was delivered, and the ledger must not blame the
+/// engine for what happened to the file.
+fn drain(worker: &mut Worker) {
+    while let Ok(Some(_)) = worker.next_chunk() {}
+}
+
+impl Arguments {
+    /// What the packets are written to.
+    fn name(&self) -> String {
+        match output::is_standard_output(&self.write) {
+            true => "standard output".to_owned(),
+            false => self.write.display().to_string(),
+        }
+    }
+
+    /// Whether a process may look at packets as they come: a pipe, a terminal.
+    fn is_read_live(&self) -> bool {
+        match output::is_standard_output(&self.write) {
+            true => !sink::is_regular_file(io::stdout()),
+            false => self.write.metadata().is_ok_and(|metadata| !metadata.is_file()),
+        }
+    }
 }
 
 /// For benches: something that writes what waits in the rings of `capture`, with the system's times, into `sink` as the
@@ -152,10 +200,14 @@ pub fn record_waiting<S: Sink>(
     capture: &Capture,
     sink: S,
 ) -> Result<impl FnOnce() -> Result<u64, Box<dyn Error + Send + Sync>>, WriteError> {
+    let writing = Writing::to("nothing");
+    let sink = TimedSink::new(sink, &writing);
     let mut writer = savefile::Writer::new(sink, Format::Pcapng, &recording::section());
     writer.add_interface(&savefile::Interface::default())?;
     let mut recorder = Recorder {
         writer,
+        pipe: None,
+        writing,
         interfaces: 1,
         started: recording::now(),
         left: u64::MAX,
@@ -166,9 +218,10 @@ pub fn record_waiting<S: Sink>(
         filter: None,
     };
     let mut progress = Progress::new();
+    let mut worker = capture.workers().pop().expect("a new capture has its workers");
     capture.stop();
     Ok(move || {
-        recorder.record(capture, &mut progress).map_err(|failure| failure.to_string())?;
+        recorder.record(capture, &mut worker, &mut progress).map_err(|failure| failure.to_string())?;
         recorder.writer.flush()?;
         Ok(recorder.writer.packets())
     })
@@ -176,7 +229,10 @@ pub fn record_waiting<S: Sink>(
 
 /// Takes chunks from one worker and writes their packets to a savefile.
 struct Recorder<S: Sink> {
-    writer: savefile::Writer<S>,
+    writer: savefile::Writer<TimedSink<S>>,
+    /// Where the packets end, if they go to a pipe.
+    pipe: Option<PipeEnd>,
+    writing: Writing,
     /// How many the savefile has.
     interfaces: usize,
     started: Timestamp,
@@ -184,7 +240,7 @@ struct Recorder<S: Sink> {
     left: u64,
     deadline: Option<Instant>,
     flushed: Instant,
-    /// Packets that arrived after the last one that was asked for, or that could be written.
+    /// Packets that arrived after the last one that was asked for.
     surplus: u64,
     /// Packets bear times of the system's clock, by which rings are merged.
     has_system_times: bool,
@@ -194,12 +250,15 @@ struct Recorder<S: Sink> {
 
 impl<S: Sink> Recorder<S> {
     fn new(
-        sink: S,
+        output: Output<S>,
         arguments: &Arguments,
+        deadline: Option<Instant>,
+        writing: &Writing,
         capture: &Capture,
         filter: Option<FilterRequest>,
     ) -> Result<Self, Failure> {
         let options = &arguments.options;
+        let sink = TimedSink::new(output.sink, writing);
         let mut writer = savefile::Writer::new(sink, arguments.format.into(), &recording::section());
         let filter = filter.map(|filter| filter.to_string());
         for interface in capture.interfaces() {
@@ -207,10 +266,12 @@ impl<S: Sink> Recorder<S> {
         }
         Ok(Self {
             writer,
+            pipe: output.pipe,
+            writing: writing.clone(),
             interfaces: capture.interfaces().len(),
             started: recording::now(),
             left: options.count.unwrap_or(u64::MAX),
-            deadline: options.duration.map(|duration| Instant::now() + duration),
+            deadline,
             flushed: Instant::now(),
             surplus: 0,
             has_system_times: !matches!(arguments.timestamp, TimestampName::None | TimestampName::Hardware),
@@ -219,18 +280,15 @@ impl<S: Sink> Recorder<S> {
     }
 
     /// Writes until the capture is stopped, by a signal, by time, or by the number of packets.
-    fn record(&mut self, capture: &Capture, progress: &mut Progress) -> Result<(), Failure> {
-        let mut worker = capture.workers().pop().expect("a new capture has its workers");
-        let outcome = self
-            .record_ring(capture, &mut worker, progress)
-            .and_then(|()| self.record_merged(capture, &mut worker, progress));
-        capture.stop();
-        // After a failure of the file, what has arrived meanwhile is taken out, so that the ledger does
-        // not blame the engine for it.
-        while let Ok(Some(chunk)) = worker.next_chunk() {
-            self.surplus += chunk.len() as u64;
+    fn record(
+        &mut self,
+        capture: &Capture,
+        worker: &mut Worker,
+        progress: &mut Progress,
+    ) -> Result<(), Failure> {
+        self.record_ring(capture, worker, progress)?;
+        self.record_merged(capture, worker, progress)
         }
-        outcome
     }
 
     /// One ring is in order by itself, as long as there are no more: no packet is held back. Without the system's times
@@ -241,16 +299,22 @@ impl<S: Sink> Recorder<S> {
         worker: &mut Worker,
         progress: &mut Progress,
     ) -> Result<(), Failure> {
+        let mut failed = Ok(());
         while !worker.is_finished() && (capture.ring_count() == 1 || !self.has_system_times) {
-            if let Some(chunk) = worker.next_chunk_timeout(IDLE_PAUSE)? {
-                self.add_interfaces_up_to(&chunk)?;
-                for packet in &chunk {
-                    self.write(&chunk, packet)?;
+            match worker.next_chunk_timeout(IDLE_PAUSE) {
+                Ok(Some(chunk)) => {
+                    self.add_interfaces_up_to(&chunk)?;
+                    for packet in &chunk {
+                        self.write(&chunk, packet)?;
+                    }
                 }
+                Ok(None) => {}
+                Err(error) if failed.is_ok() => failed = stopped_by(error, capture),
+                Err(_) => break,
             }
             self.housekeeping(capture, progress)?;
         }
-        Ok(())
+        failed
     }
 
     fn record_merged(
@@ -264,14 +328,20 @@ impl<S: Sink> Recorder<S> {
         let delay = capture.interfaces().iter().map(|interface| interface.reception.delay()).max();
         let held_max = capture.ring_count() * capture.geometry().cells() as usize / 4;
         let mut merge = Merge::new(rings, held_max, delay.unwrap_or_default());
+        let mut failed = Ok(());
         while !worker.is_finished() {
             let before = recording::now();
+            if merge.is_after_step(before, Instant::now()) {
+                merge.emit_all(|chunk, packet| self.write(chunk, packet))?;
+            }
             let mut empty: Vec<bool> = capture.backlogs().into_iter().map(|backlog| backlog == 0).collect();
             // Of a ring that is not there nothing earlier will come.
             empty.resize(rings, true);
             let pause = if merge.is_empty() { IDLE_PAUSE } else { MERGE_PAUSE };
-            if let Some(chunk) = worker.next_chunk_timeout(pause)? {
-                merge.push(chunk);
+            match worker.next_chunk_timeout(pause) {
+                Ok(chunk) => chunk.into_iter().for_each(|chunk| merge.push(chunk)),
+                Err(error) if failed.is_ok() => failed = stopped_by(error, capture),
+                Err(_) => break,
             }
             empty
                 .iter()
@@ -282,7 +352,7 @@ impl<S: Sink> Recorder<S> {
             self.housekeeping(capture, progress)?;
         }
         merge.emit_all(|chunk, packet| self.write(chunk, packet))?;
-        Ok(())
+        failed
     }
 
     /// The interfaces of a savefile are known only when their first packets come.
@@ -307,7 +377,11 @@ impl<S: Sink> Recorder<S> {
             return Ok(());
         }
         self.left -= 1;
-        self.writer.write(&recording::record(chunk, packet))
+        self.writer.write(&recording::record(chunk, packet))?;
+        if let Some(pipe) = &mut self.pipe {
+            pipe.packet_ends_at(self.writer.file_bytes());
+        }
+        Ok(())
     }
 
     fn housekeeping(&mut self, capture: &Capture, progress: &mut Progress) -> Result<(), Failure> {
@@ -323,23 +397,57 @@ impl<S: Sink> Recorder<S> {
         Ok(())
     }
 
-    /// Writes each interface's counts, and everything that is still in memory.
-    fn finish(&mut self, ledger: &Ledger, interfaces: &[usize]) -> Result<(), WriteError> {
+    /// Writes each interface's counts, and everything that is still in memory, unless the file cannot be written to
+    /// any more. Gives what became of the packets.
+    fn finish(
+        mut self,
+        outcome: Result<(), Failure>,
+        ledger: &Ledger,
+        interfaces: &[usize],
+    ) -> (Recorded, Result<(), Failure>) {
+        let written = self.writer.packets();
+        let outcome = match outcome {
+            Err(failure) if safely_written(&failure).is_some() => Err(failure),
+            outcome => outcome.and(self.end_file(ledger, interfaces).map_err(Failure::from)),
+        };
+        let whole = outcome.as_ref().err().and_then(safely_written).unwrap_or(written);
+        let unread = self.pipe.as_ref().map_or(0, |pipe| pipe.packets_unread(self.writing.accepted_bytes()));
+        let in_file = whole.min(written - unread.min(written));
+        let mut recorded =
+            Recorded { to: self.writing.name().to_owned(), surplus: self.surplus, written, in_file };
+        if unread > 0 {
+            recorded.to += " (its reader ended)";
+        }
+        let lost = recorded.lost(ledger.total.delivered);
+        // A reader that has seen enough, and has missed nothing.
+        let outcome = if lost == 0 { output::unless_broken_pipe(outcome) } else { outcome };
+        (recorded, outcome)
+    }
+
+    fn end_file(&mut self, ledger: &Ledger, interfaces: &[usize]) -> Result<(), WriteError> {
         recording::write_statistics(&mut self.writer, self.started, ledger, interfaces)?;
         self.writer.flush()
     }
 
-    fn summary(&self, path: &Path) -> String {
+    fn summary(&self) -> String {
         let (packets, bytes) = (self.writer.packets(), self.writer.file_bytes());
-        let name = if output::is_standard_output(path) {
-            "standard output".to_owned()
-        } else {
-            path.display().to_string()
-        };
         let surplus = match self.surplus {
             0 => String::new(),
             surplus => format!("; {} more arrived before the capture was stopped", grouped(surplus)),
         };
-        format!("wrote {} packets, {}, to {name}{surplus}", grouped(packets), size::human_bytes(bytes))
+        let (packets, bytes, name) = (grouped(packets), size::human_bytes(bytes), self.writing.name());
+        format!("wrote {packets} packets, {bytes}, to {name}{surplus}")
     }
+}
+
+/// Stops a capture that failed: what has arrived before is recorded all the same.
+fn stopped_by(error: CaptureError, capture: &Capture) -> Result<(), Failure> {
+    capture.stop();
+    Err(error.into())
+}
+
+/// How many packets a file has whole that could not be written to any more.
+fn safely_written(failure: &Failure) -> Option<u64> {
+    let Failure::Failed(error) = failure else { return None };
+    recording::safely_written(error.downcast_ref()?)
 }

@@ -10,6 +10,7 @@ use wirecap::{Capture, CaptureError, Worker, grouped};
 
 use crate::failure::Failure;
 use crate::filter::{FilterOptions, filtered};
+use crate::losses;
 use crate::options::CaptureOptions;
 use crate::screen::Screen;
 use crate::size;
@@ -55,21 +56,25 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
     })?;
     let tallies: Vec<Tally> = (0..capture.most_rings()).map(|_| Tally::default()).collect();
     let running = AtomicBool::new(true);
-    let outcome = thread::scope(|scope| {
-        let workers: Vec<_> = capture
-            .workers()
-            .into_iter()
-            .map(|worker| scope.spawn(|| count(worker, &tallies, &capture, arguments.options.count)))
-            .collect();
-        let display = scope.spawn(|| show(arguments, &capture, &tallies, &running));
-        let outcomes = workers.into_iter().map(|worker| worker.join().expect("counting does not panic"));
-        let outcome = outcomes.fold(Ok(()), Result::and);
-        running.store(false, Ordering::Release);
-        display.thread().unpark();
-        outcome
+    let outcome = losses::watched(&capture, None, || {
+        thread::scope(|scope| {
+            let workers: Vec<_> = capture
+                .workers()
+                .into_iter()
+                .map(|worker| scope.spawn(|| count(worker, &tallies, &capture, arguments.options.count)))
+                .collect();
+            let display = scope.spawn(|| show(arguments, &capture, &tallies, &running));
+            let outcomes = workers.into_iter().map(|worker| worker.join().expect("counting does not panic"));
+            let outcome = outcomes.fold(Ok(()), Result::and);
+            running.store(false, Ordering::Release);
+            display.thread().unpark();
+            outcome
+        })
     });
-    arguments.options.report(&capture.close())?;
-    Ok(outcome?)
+    let ledger = capture.close();
+    arguments.options.report(&ledger)?;
+    outcome?;
+    Failure::unless_lossless(&ledger)
 }
 
 /// One worker's loop: nothing per packet.

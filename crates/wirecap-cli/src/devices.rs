@@ -4,6 +4,7 @@ use std::io::{self, Write};
 
 use clap::Args;
 use serde_json::json;
+use wirecap::Holder;
 use wirecap::device::{self, ChosenEngine, Device};
 
 use crate::failure::Failure;
@@ -40,11 +41,49 @@ fn table(devices: &[Device]) -> String {
     for (device, row) in devices.iter().zip(&rows) {
         let choice = device.choose_engine();
         text += &line(row, &widths);
-        text += &format!("  auto takes {}: {}\n", choice.engine, choice.why);
+        let holders = holders_by_process(device);
+        match holders.is_empty() {
+            true => text += &format!("  auto takes {}: {}\n", choice.engine, choice.why),
+            false => text += &held(device, &holders),
+        }
         for program in &device.attached_xdp {
-            text += &format!("  XDP program {} is attached ({})\n", program.program_id, program.mode);
+            let owner = program.owner().map(|owner| format!(": {owner}")).unwrap_or_default();
+            text += &format!("  XDP program {} is attached ({}){owner}\n", program.program_id, program.mode);
         }
     }
+    text
+}
+
+/// The processes that capture from the interface by the engine `xdp`, each with its receive queues.
+fn holders_by_process(device: &Device) -> Vec<(Holder, Vec<u32>)> {
+    let mut processes: Vec<(Holder, Vec<u32>)> = Vec::new();
+    for (queue, holder) in wirecap::holders(device) {
+        match processes.iter_mut().find(|(known, _)| *known == holder) {
+            Some((_, queues)) => queues.push(queue),
+            None => processes.push((holder, vec![queue])),
+        }
+    }
+    processes
+}
+
+/// What is said of an interface that wirecap captures from already.
+fn held(device: &Device, holders: &[(Holder, Vec<u32>)]) -> String {
+    let mut text = String::new();
+    for (holder, queues) in holders {
+        let noun = if queues.len() == 1 { "queue" } else { "queues" };
+        let queues: Vec<String> = queues.iter().map(ToString::to_string).collect();
+        text += &format!("  captured by {holder}: {noun} {}\n", queues.join(", "));
+    }
+    let free = (0..device.rx_queues).find(|queue| holders.iter().all(|(_, queues)| !queues.contains(queue)));
+    text += &match free {
+        Some(queue) => format!(
+            "  free for xdp: {}@{queue} and others; for the whole of it --engine packet\n",
+            device.name
+        ),
+        None => {
+            "  no queue is free for xdp; --engine packet gets copies of what is not captured\n".to_owned()
+        }
+    };
     text
 }
 
@@ -101,7 +140,14 @@ fn in_json(device: &Device) -> serde_json::Value {
         ChosenEngine::Xdp(rung) => ("xdp", rung.map(|rung| rung.to_string())),
         ChosenEngine::Packet => ("packet", None),
     };
-    let program = |program: &device::AttachedXdp| json!({ "program_id": program.program_id, "mode": program.mode.to_string() });
+    let program = |program: &device::AttachedXdp| {
+        let owner = program.owner().map(|owner| owner.to_string());
+        json!({ "program_id": program.program_id, "mode": program.mode.to_string(), "owner": owner })
+    };
+    let captured_by = holders_by_process(device)
+        .into_iter()
+        .map(|(holder, queues)| json!({ "pid": holder.pid, "program": holder.program, "queues": queues }))
+        .collect::<Vec<_>>();
     json!({
         "name": device.name,
         "index": device.index,
@@ -117,6 +163,7 @@ fn in_json(device: &Device) -> serde_json::Value {
         "engine": engine,
         "rung": rung,
         "why": choice.why,
+        "captured_by": captured_by,
     })
 }
 

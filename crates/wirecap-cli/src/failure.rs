@@ -5,7 +5,7 @@ use std::fmt;
 use std::process::ExitCode;
 
 use wirecap::filter::FilterError;
-use wirecap::{FilterChangeError, OpenError};
+use wirecap::{FilterChangeError, Ledger, OpenError};
 use wirecap_testbed::SetupError;
 
 /// What went wrong, in words for the person at the terminal.
@@ -15,6 +15,8 @@ pub(crate) enum Failure {
     Usage(String),
     /// Something failed: exit status 1.
     Failed(Box<dyn Error + Send + Sync>),
+    /// Nothing failed, but packets were lost, or may have been. The ledger has said so: exit status 3.
+    Lossy,
 }
 
 impl Failure {
@@ -22,7 +24,13 @@ impl Failure {
         match self {
             Self::Usage(_) => ExitCode::from(2),
             Self::Failed(_) => ExitCode::FAILURE,
+            Self::Lossy => ExitCode::from(3),
         }
+    }
+
+    /// The exit status agrees with the ledger's verdict.
+    pub(crate) fn unless_lossless(ledger: &Ledger) -> Result<(), Self> {
+        if ledger.is_lossless() { Ok(()) } else { Err(Self::Lossy) }
     }
 }
 
@@ -40,6 +48,7 @@ impl fmt::Display for Failure {
                 }
                 Ok(())
             }
+            Self::Lossy => f.write_str("packets were lost"),
         }
     }
 }

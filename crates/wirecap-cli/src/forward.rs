@@ -16,9 +16,12 @@ use std::time::Duration;
 
 use clap::Args;
 use wirecap::device::Device;
-use wirecap::{Capture, CaptureError, DEFAULT_SNAP_LEN, Interface, Reception, Timestamps, grouped};
+use wirecap::{
+    Capture, CaptureError, DEFAULT_SNAP_LEN, Interface, LostLater, Reception, Timestamps, grouped,
+};
 
 use crate::failure::Failure;
+use crate::losses;
 use crate::options::{self, EngineOptions};
 use crate::output;
 use crate::signals::stop_on_signals;
@@ -128,38 +131,53 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
     let mirror = arguments.mirror.as_deref();
     mirror.map(Mirror::check).transpose()?;
     let capture = arguments.open(&names)?;
+    stop_on_signals(capture.stopper())?;
     let egresses = ways.iter().map(|way| Egress::find(&way.to)).collect::<Result<_, _>>()?;
     let mirror = mirror.map(|path| Mirror::create(path, &capture, arguments.timestamps())).transpose()?;
-    stop_on_signals(capture.stopper())?;
     arguments.engine.describe(&capture, "forwarding");
     options::warn(&capture.ledger().warnings);
     warn_of_second_forwarder(&capture);
     let treatment = Treatment { mirror, weight, latency: arguments.latency };
-    let (latencies, outcome) = thread::scope(|scope| {
-        let work = |worker| scope.spawn(|| way::forward(worker, &capture, &ways, &treatment));
-        let workers: Vec<_> = capture.workers().into_iter().map(work).collect();
-        let done = || workers.iter().all(thread::ScopedJoinHandle::is_finished);
-        let watched = watch(arguments, &capture, &ways, treatment.mirror.as_ref(), egresses, done);
-        let join =
-            |worker: thread::ScopedJoinHandle<'_, _>| worker.join().expect("forwarding does not panic");
-        let (latencies, failed) = gather(workers.into_iter().map(join), ways.len());
-        // An interface that was removed is also a worker's error, and said more clearly here.
-        (latencies, watched.and(failed.map_or(Ok(()), |error| Err(error.into()))))
+    let writing = treatment.mirror.as_ref().map(|mirror| mirror.writing().clone());
+    let (latencies, outcome) = losses::watched(&capture, writing.as_ref(), || {
+        thread::scope(|scope| {
+            let work = |worker| scope.spawn(|| way::forward(worker, &capture, &ways, &treatment));
+            let workers: Vec<_> = capture.workers().into_iter().map(work).collect();
+            let done = || workers.iter().all(thread::ScopedJoinHandle::is_finished);
+            let watched = watch(arguments, &capture, &ways, treatment.mirror.as_ref(), egresses, done);
+            let join =
+                |worker: thread::ScopedJoinHandle<'_, _>| worker.join().expect("forwarding does not panic");
+            let (latencies, failed) = gather(workers.into_iter().map(join), ways.len());
+            // An interface that was removed is also a worker's error, and said more clearly here.
+            (latencies, watched.and(failed.map_or(Ok(()), |error| Err(error.into()))))
+        })
     });
     let rings: Vec<usize> = capture.interfaces().iter().map(|interface| interface.rings).collect();
-    let ledger = capture.close();
-    let mirrored = treatment.mirror.map(|mirror| mirror.finish(&ledger, &rings));
-    let report = Report { ways: &ways, ledger: &ledger, latencies: arguments.latency.then_some(latencies) };
-    if let (Some(path), Some(Ok(packets))) = (&arguments.mirror, &mirrored) {
-        eprintln!("recorded {} packets to {}", grouped(*packets), path.display());
+    let mut ledger = capture.close();
+    let no_room = ways.iter().map(Way::no_room).sum();
+    if no_room > 0 {
+        let reason = "no room for what --rewrite adds".to_owned();
+        ledger.lost_later.push(LostLater { packets: no_room, reason });
     }
+    let mirrored = match treatment.mirror {
+        Some(mirror) => {
+            let (recorded, mirrored) = mirror.finish(&ledger, &rings);
+            if mirrored.is_ok() {
+                eprintln!("recorded {} packets to {}", grouped(recorded.in_file), recorded.to);
+            }
+            ledger.recorded = Some(recorded);
+            mirrored
+        }
+        None => Ok(()),
+    };
+    let report = Report { ways: &ways, ledger: &ledger, latencies: arguments.latency.then_some(latencies) };
     report.show();
     if arguments.json {
         output::print(report.json()?)?;
     }
     outcome?;
-    mirrored.transpose()?;
-    Ok(())
+    mirrored?;
+    Failure::unless_lossless(&ledger)
 }
 
 /// With the engine `packet` the host has its packets, too, and may send them the same way.

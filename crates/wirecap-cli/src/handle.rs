@@ -8,6 +8,7 @@ use clap::Args;
 use wirecap::{Capture, CaptureError, Worker, grouped};
 
 use crate::failure::Failure;
+use crate::losses;
 use crate::options::CaptureOptions;
 use crate::progress::Progress;
 use crate::size;
@@ -49,13 +50,25 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
         Some(count) => builder.workers(count.into()),
         None => builder,
     })?;
-    let outcomes = thread::scope(|scope| {
-        let handle = |worker| scope.spawn(|| handle(worker, &weight, &capture));
-        let workers: Vec<_> = capture.workers().into_iter().map(handle).collect();
-        watch(&capture, &arguments.options, || workers.iter().all(thread::ScopedJoinHandle::is_finished));
-        let join = |worker: thread::ScopedJoinHandle<'_, _>| worker.join().expect("handling does not panic");
-        workers.into_iter().map(join).collect::<Vec<Result<Handled, CaptureError>>>()
+    if let Some(cost) = arguments.weight.cost() {
+        warn_of_shortfall(&capture, cost);
+    }
+    let outcomes = losses::watched(&capture, None, || {
+        thread::scope(|scope| {
+            let handle = |worker| scope.spawn(|| handle(worker, &weight, &capture));
+            let workers: Vec<_> = capture.workers().into_iter().map(handle).collect();
+            watch(&capture, &arguments.options, || workers.iter().all(thread::ScopedJoinHandle::is_finished));
+            let join =
+                |worker: thread::ScopedJoinHandle<'_, _>| worker.join().expect("handling does not panic");
+            workers.into_iter().map(join).collect::<Vec<Result<Handled, CaptureError>>>()
+        })
     });
+    if arguments.weight.cost().is_none()
+        && let Some(cost) = Handled::cost(&outcomes)
+        && !capture.ledger().is_lossless()
+    {
+        warn_of_shortfall(&capture, cost);
+    }
     let ledger = capture.close();
     for (worker, handled) in outcomes.iter().enumerate() {
         if let Ok(handled) = handled {
@@ -64,7 +77,14 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
     }
     arguments.options.report(&ledger)?;
     outcomes.into_iter().collect::<Result<Vec<_>, _>>()?;
-    Ok(())
+    Failure::unless_lossless(&ledger)
+}
+
+/// Says if a load that the workers can process may be lost, because of how it is spread over the rings.
+fn warn_of_shortfall(capture: &Capture, cost: Duration) {
+    if let Some(shortfall) = capture.guarantee(cost).and_then(|guarantee| guarantee.shortfall()) {
+        eprintln!("warning: {shortfall}");
+    }
 }
 
 /// Shows how it gets on until all workers are done, and stops the capture when it is time.
@@ -95,6 +115,14 @@ fn handle(mut worker: Worker, weight: &Weight, capture: &Capture) -> Result<Hand
 }
 
 impl Handled {
+    /// What a packet cost the workers on average.
+    fn cost(outcomes: &[Result<Self, CaptureError>]) -> Option<Duration> {
+        let handled = || outcomes.iter().flatten();
+        let packets: u64 = handled().map(|handled| handled.packets).sum();
+        let busy: Duration = handled().map(|handled| handled.busy).sum();
+        (packets > 0).then(|| busy.div_f64(packets as f64)).filter(|cost| !cost.is_zero())
+    }
+
     fn line(&self, worker: usize) -> String {
         let rate = self.packets as f64 / self.busy.as_secs_f64().max(f64::MIN_POSITIVE);
         let rate = if self.packets == 0 {

@@ -14,6 +14,7 @@ mod generate;
 mod handle;
 mod interfaces;
 mod lab;
+mod losses;
 mod man;
 mod merge;
 mod options;
@@ -24,6 +25,7 @@ mod replay;
 mod screen;
 mod sending;
 mod signals;
+mod sink;
 mod size;
 mod weight;
 
@@ -34,10 +36,14 @@ pub use capture::record_waiting;
 
 use clap::{CommandFactory, Parser, Subcommand};
 
+use failure::Failure;
+
 /// Captures packets from multi-queue network interfaces without losing any, and proves it.
 #[derive(Debug, Parser)]
 #[command(name = "wirecap", version, arg_required_else_help = true)]
-#[command(after_help = "Exit status: 0 done, 1 failed, 2 wrong usage.")]
+#[command(
+    after_help = "Exit status: 0 done, 1 failed, 2 wrong usage, 3 done but packets were lost (\"lossless: no\")."
+)]
 struct Cli {
     #[command(subcommand)]
     command: Command,
@@ -61,6 +67,10 @@ enum Command {
 
 /// The command, with the arguments of this process.
 pub fn main() -> ExitCode {
+    if let Err(error) = signals::survive() {
+        eprintln!("wirecap: cannot handle signals: {error}");
+        return ExitCode::FAILURE;
+    }
     let outcome = match Cli::parse().command {
         Command::Capture(arguments) => capture::run(&arguments),
         Command::Count(arguments) => count::run(&arguments),
@@ -76,6 +86,8 @@ pub fn main() -> ExitCode {
     };
     match outcome {
         Ok(()) => ExitCode::SUCCESS,
+        // The ledger has said it.
+        Err(failure @ Failure::Lossy) => failure.exit_code(),
         Err(failure) => {
             eprintln!("wirecap: {failure}");
             failure.exit_code()

@@ -6,18 +6,35 @@
 //! the publication delay taken off.
 
 use std::collections::VecDeque;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use wirecap::{Chunk, Packet, Timestamp};
+
+/// The clock was set if it went back by more than this against one that is never set. A clock that is slewed loses 0.5 ms
+/// in a second, and more in no system call.
+const STEP_NANOS: i128 = 10_000_000;
 
 /// Chunks of several rings on their way to one file.
 #[derive(Debug)]
 pub(crate) struct Merge {
     rings: Vec<Queue>,
+    clocks: Clocks,
     held: usize,
     held_max: usize,
     /// How long after its stamp a packet may appear on its ring.
     delay: Duration,
+}
+
+/// A clock that may be set, and one that is not.
+#[derive(Debug, Default)]
+struct Clocks(Option<(Timestamp, Instant)>);
+
+impl Clocks {
+    fn step_back(&mut self, time: Timestamp, now: Instant) -> bool {
+        let Some((last_time, last)) = self.0.replace((time, now)) else { return false };
+        let by_clock = i128::from(time.unix_nanos()) - i128::from(last_time.unix_nanos());
+        by_clock + STEP_NANOS < (now - last).as_nanos().cast_signed()
+    }
 }
 
 #[derive(Debug)]
@@ -40,7 +57,19 @@ impl Merge {
     /// `held_max` packets back at most, then gives up order for room.
     pub(crate) fn new(ring_count: usize, held_max: usize, delay: Duration) -> Self {
         let queue = || Queue { chunks: VecDeque::new(), next: 0, complete_until: Timestamp::default() };
-        Self { rings: (0..ring_count).map(|_| queue()).collect(), held: 0, held_max, delay }
+        let (rings, clocks) = ((0..ring_count).map(|_| queue()).collect(), Clocks::default());
+        Self { rings, clocks, held: 0, held_max, delay }
+    }
+
+    /// Whether the clock of the packets' times, `time` now, was set back since the last time it was asked. What is held by
+    /// then came before all that is to come, and its times do not say so: it must be [given out](Self::emit_all).
+    pub(crate) fn is_after_step(&mut self, time: Timestamp, now: Instant) -> bool {
+        let stepped = self.clocks.step_back(time, now);
+        if stepped {
+            // By the old time, which the clock will reach again only later.
+            self.rings.iter_mut().for_each(|queue| queue.complete_until = Timestamp::default());
+        }
+        stepped
     }
 
     pub(crate) fn is_empty(&self) -> bool {
@@ -136,5 +165,44 @@ impl Merge {
             }
         }
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SECOND: u64 = 1_000_000_000;
+
+    fn at(nanos: u64) -> Timestamp {
+        Timestamp::from_unix_nanos(nanos)
+    }
+
+    #[test]
+    fn a_clock_that_is_set_back_is_noticed_and_one_that_is_slewed_or_set_forward_is_not() {
+        let (mut clocks, start) = (Clocks::default(), Instant::now());
+        let seconds = |seconds| start + Duration::from_secs(seconds);
+        assert!(!clocks.step_back(at(100 * SECOND), seconds(0)));
+        // Slewed by the most that adjtimex(2) does.
+        assert!(!clocks.step_back(at(101 * SECOND - SECOND / 2000), seconds(1)));
+        assert!(!clocks.step_back(at(200 * SECOND), seconds(2)), "set forward");
+        assert!(clocks.step_back(at(190 * SECOND), seconds(3)), "set back by ten seconds");
+        assert!(!clocks.step_back(at(191 * SECOND), seconds(4)));
+    }
+
+    #[test]
+    fn a_clock_that_is_set_back_does_not_stall_the_merge() {
+        let mut merge = Merge::new(2, 1000, Duration::from_millis(2));
+        let start = Instant::now();
+        let after = |millis| start + Duration::from_millis(millis);
+        assert!(!merge.is_after_step(at(100 * SECOND), after(0)));
+        merge.found_empty(0, at(100 * SECOND));
+        merge.found_empty(1, at(100 * SECOND));
+        // Ten seconds back: by the times alone no ring is complete before another ten seconds are over.
+        assert!(merge.is_after_step(at(90 * SECOND), after(1)));
+        merge.found_empty(0, at(90 * SECOND));
+        merge.found_empty(1, at(90 * SECOND));
+        let until = merge.rings.iter().map(|queue| queue.complete_until).max().unwrap();
+        assert!(until < at(90 * SECOND), "{until:?}");
     }
 }

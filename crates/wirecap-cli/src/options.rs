@@ -72,7 +72,8 @@ pub(crate) struct EngineOptions {
     #[arg(short = 'M', long = "chunk", value_name = "CELLS", default_value_t = wirecap::DEFAULT_CHUNK_CELLS)]
     chunk: u32,
 
-    /// R: chunks per ring; a ring can hold R x M packets [default: 512, or what fits an eighth of the memory]
+    /// R: chunks per ring; a ring can hold R x M packets [default: by the link's speed, 64 MiB to 1 GiB of cells for all rings, an
+    /// eighth of the memory at most]
     #[arg(short = 'R', long = "pool", value_name = "CHUNKS", conflicts_with = "buffer")]
     pool: Option<u32>,
 
@@ -80,7 +81,7 @@ pub(crate) struct EngineOptions {
     #[arg(long, value_name = "SIZE", value_parser = size::bytes)]
     buffer: Option<u64>,
 
-    /// T: advanced mode; idle workers help a ring whose backlog exceeds this share of its pool
+    /// T: advanced mode; workers help a ring whose backlog exceeds this share of its pool
     #[arg(short = 'T', long, value_name = "PERCENT", value_parser = size::number, conflicts_with = "basic")]
     threshold: Option<f64>,
 
@@ -192,7 +193,7 @@ impl CaptureOptions {
     pub(crate) fn report(&self, ledger: &Ledger) -> Result<(), Failure> {
         show(ledger);
         if self.json {
-            output::print(serde_json::to_string(ledger)?)?;
+            output::print(in_json(ledger)?)?;
         }
         Ok(())
     }
@@ -236,12 +237,23 @@ impl EngineOptions {
     }
 }
 
+/// The ledger with its verdict as a JSON object.
+pub(crate) fn in_json(ledger: &Ledger) -> Result<serde_json::Value, Failure> {
+    let mut json = serde_json::to_value(ledger)?;
+    json["lossless"] = ledger.is_lossless().into();
+    Ok(json)
+}
+
 /// Shows people the final ledger, with what they were not told at the beginning.
 pub(crate) fn show(ledger: &Ledger) {
     eprintln!("{ledger}");
     // The others were said when the capture was opened.
-    let is_news =
-        |warning: &&Warning| matches!(warning, Warning::SuperPackets { .. } | Warning::QueueUnknown { .. });
+    let is_news = |warning: &&Warning| {
+        matches!(
+            warning,
+            Warning::SuperPackets { .. } | Warning::QueueUnknown { .. } | Warning::LastPacketsUncertain
+        )
+    };
     warn(ledger.warnings.iter().filter(is_news));
 }
 

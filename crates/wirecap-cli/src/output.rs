@@ -10,6 +10,7 @@ use std::path::Path;
 use wirecap::savefile::{StreamSink, WriteError};
 
 use crate::failure::Failure;
+use crate::sink::{Output, PipeEnd};
 
 /// As std's, which panics where nobody reads any more: that is no reason to stop capturing or forwarding.
 macro_rules! eprintln {
@@ -52,13 +53,14 @@ pub(crate) fn is_standard_output(path: &Path) -> bool {
 }
 
 /// Standard output for a savefile, where nothing else is to be printed.
-pub(crate) fn savefile(json: bool) -> Result<StreamSink<File>, Failure> {
+pub(crate) fn savefile(json: bool) -> Result<Output<StreamSink<File>>, Failure> {
     if json {
         let message = "--json prints on standard output, which -w - uses; write to a file instead";
         return Err(Failure::Usage(message.to_owned()));
     }
     // The bare descriptor: the standard library's own buffering would cut the blocks at line ends.
-    Ok(StreamSink::new(File::from(io::stdout().as_fd().try_clone_to_owned()?), "standard output"))
+    let sink = StreamSink::new(File::from(io::stdout().as_fd().try_clone_to_owned()?), "standard output");
+    Ok(Output { sink, pipe: PipeEnd::of(io::stdout()) })
 }
 
 /// Notices a wrong path before the interface is touched.

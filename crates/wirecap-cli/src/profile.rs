@@ -12,6 +12,7 @@ use wirecap::{Capture, CaptureError, Chunk, RingName, Timestamps, grouped};
 
 use crate::failure::Failure;
 use crate::filter::{FilterOptions, filtered};
+use crate::losses;
 use crate::options::CaptureOptions;
 use crate::progress::Progress;
 use crate::size;
@@ -54,7 +55,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
     let csv = arguments.csv.as_deref().map(create).transpose()?;
     let svg = arguments.svg.as_deref().map(|path| create(path).map(|_| path)).transpose()?;
     let mut profile = Profile::new(&capture.rings(), arguments.bin);
-    let outcome = collect(&capture, &arguments.options, &mut profile);
+    let outcome = losses::watched(&capture, None, || collect(&capture, &arguments.options, &mut profile));
     let ledger = capture.close();
     eprintln!("{}", profile.chart());
     if let Some(csv) = csv {
@@ -65,7 +66,8 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
         eprintln!("drew {}", path.display());
     }
     arguments.options.report(&ledger)?;
-    Ok(outcome?)
+    outcome?;
+    Failure::unless_lossless(&ledger)
 }
 
 fn create(path: &Path) -> Result<Box<dyn Write>, Failure> {

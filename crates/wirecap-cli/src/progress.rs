@@ -90,9 +90,4 @@ impl Progress {
         ));
         self.last_packets = packets;
     }
-
-    /// Removes the line.
-    pub(crate) fn clear(&mut self) {
-        self.line.clear();
-    }
 }

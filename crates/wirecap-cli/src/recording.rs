@@ -55,6 +55,16 @@ pub(crate) fn write_statistics<S: Sink>(
     Ok(())
 }
 
+/// How many packets a file has whole that could not be written to any more.
+pub(crate) fn safely_written(error: &WriteError) -> Option<u64> {
+    match error {
+        WriteError::BrokenPipe { packets }
+        | WriteError::Sink { packets, .. }
+        | WriteError::Torn { packets, .. } => Some(*packets),
+        _ => None,
+    }
+}
+
 pub(crate) fn now() -> Timestamp {
     let since_epoch = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     Timestamp::from_unix_nanos(since_epoch.as_nanos() as u64)

@@ -2,6 +2,24 @@
 
 use std::env;
 use std::io::{self, IsTerminal, Write};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+/// How many notices were written to standard error.
+static NOTICES: Mutex<u64> = Mutex::new(0);
+
+fn notices() -> MutexGuard<'static, u64> {
+    NOTICES.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Writes a line to standard error that stays there, from any thread. What is drawn there is drawn anew below it.
+pub(crate) fn notice(text: &str) {
+    let mut notices = notices();
+    let mut stderr = io::stderr();
+    let clear = if stderr.is_terminal() { "\r\x1b[K" } else { "" };
+    // A terminal that went away is no matter.
+    let _ = stderr.write_all(format!("{clear}{text}\n").as_bytes());
+    *notices += 1;
+}
 
 /// A stream that may be a terminal.
 #[derive(Debug)]
@@ -11,13 +29,15 @@ pub(crate) struct Screen<W: Write> {
     has_colours: bool,
     has_blocks: bool,
     drawn_lines: usize,
+    /// How many notices had been written when it last drew.
+    notices: u64,
 }
 
 impl<W: Write + IsTerminal> Screen<W> {
     pub(crate) fn on(stream: W) -> Self {
         let is_terminal = stream.is_terminal();
         let has_colours = is_terminal && env::var_os("NO_COLOR").is_none_or(|value| value.is_empty());
-        Self { stream, is_terminal, has_colours, has_blocks: has_utf8(), drawn_lines: 0 }
+        Self { stream, is_terminal, has_colours, has_blocks: has_utf8(), drawn_lines: 0, notices: 0 }
     }
 }
 
@@ -33,6 +53,11 @@ impl<W: Write> Screen<W> {
 
     /// Writes lines, on a terminal in the place of those that were last drawn, and no further than it is wide.
     pub(crate) fn redraw(&mut self, lines: &[String]) -> io::Result<()> {
+        let notices = notices();
+        if std::mem::replace(&mut self.notices, *notices) != *notices {
+            // Not where it was any more.
+            self.drawn_lines = 0;
+        }
         self.erase()?;
         let text: String = lines.iter().flat_map(|line| [line, "\n"]).collect();
         if self.is_terminal {
@@ -122,6 +147,7 @@ mod tests {
             has_colours: false,
             has_blocks: false,
             drawn_lines: 0,
+            notices: 0,
         }
     }
 

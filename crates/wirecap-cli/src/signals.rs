@@ -1,14 +1,48 @@
-//! Ctrl-C, SIGTERM and SIGHUP end a command cleanly; a second one ends the process at once.
+//! Signals: Ctrl-C, SIGTERM and SIGHUP end a command cleanly, a second one ends the process at once, SIGUSR1 asks for
+//! statistics, and no other signal that users of tcpdump send ends a command.
 
 use std::io;
 use std::process;
 use std::sync::Arc;
+use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
+use std::time::{Duration, Instant};
 
-use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGUSR1, SIGUSR2, SIGXFSZ};
+use signal_hook::flag;
 use signal_hook::iterator::Signals;
 use wirecap::Stopper;
+
+/// Signals that come within this time of the first one are the same request: timeout(1) and service managers signal the
+/// process and its group.
+const SAME_REQUEST: Duration = Duration::from_secs(1);
+
+/// Set by the first signal that ends a command.
+static ENDING: AtomicBool = AtomicBool::new(false);
+
+/// Set by SIGUSR1.
+static STATISTICS: OnceLock<Arc<AtomicBool>> = OnceLock::new();
+
+/// From now on SIGUSR1 asks for statistics, SIGUSR2 does nothing, and a file that has reached the limit on its size
+/// (SIGXFSZ) is an error of the write instead of the end of the process.
+pub(crate) fn survive() -> io::Result<()> {
+    flag::register(SIGUSR1, Arc::clone(STATISTICS.get_or_init(Arc::default)))?;
+    for signal in [SIGUSR2, SIGXFSZ] {
+        flag::register(signal, Arc::default())?;
+    }
+    Ok(())
+}
+
+/// Whether SIGUSR1 came since the last time.
+pub(crate) fn statistics_asked_for() -> bool {
+    STATISTICS.get().is_some_and(|asked| asked.swap(false, Ordering::Relaxed))
+}
+
+/// Whether a signal came that ends the command.
+pub(crate) fn end_asked_for() -> bool {
+    ENDING.load(Ordering::Relaxed)
+}
 
 /// Stops the capture of `stopper` at the first signal.
 pub(crate) fn stop_on_signals(stopper: Stopper) -> io::Result<()> {
@@ -46,13 +80,62 @@ fn on_signal(end: impl FnOnce() + Send + 'static) -> io::Result<()> {
     let mut signals = Signals::new([SIGINT, SIGTERM, SIGHUP])?;
     thread::Builder::new().name("signals".to_owned()).spawn(move || {
         let mut received = signals.forever();
-        if received.next().is_some() {
-            end();
-        }
-        if received.next().is_some() {
-            eprintln!("wirecap: second signal: ended at once, with nothing more said");
-            process::exit(1);
+        let mut requests = Requests::default();
+        let mut end = Some(end);
+        while received.next().is_some() {
+            ENDING.store(true, Ordering::Relaxed);
+            match (requests.signal_at(Instant::now()), end.take()) {
+                // On a thread of its own: the time of the next signal is when it comes, not when this is done.
+                (Request::First, Some(end)) => drop(thread::spawn(end)),
+                (Request::Second, _) => {
+                    eprintln!("wirecap: second signal: ended at once, with nothing more said");
+                    process::exit(1);
+                }
+                (Request::First | Request::Same, _) => {}
+            }
         }
     })?;
     Ok(())
+}
+
+/// Which signals ask for the same.
+#[derive(Debug, Default)]
+struct Requests {
+    first: Option<Instant>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Request {
+    First,
+    /// The first one again.
+    Same,
+    Second,
+}
+
+impl Requests {
+    fn signal_at(&mut self, now: Instant) -> Request {
+        match self.first {
+            None => {
+                self.first = Some(now);
+                Request::First
+            }
+            Some(first) if now - first < SAME_REQUEST => Request::Same,
+            Some(_) => Request::Second,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn signals_within_a_second_are_one_request() {
+        let (mut requests, start) = (Requests::default(), Instant::now());
+        let at = |millis| start + Duration::from_millis(millis);
+        assert_eq!(requests.signal_at(at(0)), Request::First);
+        assert_eq!(requests.signal_at(at(0)), Request::Same);
+        assert_eq!(requests.signal_at(at(999)), Request::Same);
+        assert_eq!(requests.signal_at(at(1000)), Request::Second);
+    }
 }

@@ -27,6 +27,11 @@ pub(crate) struct WeightOptions {
 }
 
 impl WeightOptions {
+    /// What a packet costs, if that is known beforehand.
+    pub(crate) fn cost(self) -> Option<Duration> {
+        (self.cost > 0 && self.times == 0).then(|| Duration::from_nanos(self.cost))
+    }
+
     /// Whether there is anything to be done with packets.
     pub(crate) fn is_nothing(self) -> bool {
         self.times == 0 && self.cost == 0

@@ -148,8 +148,9 @@ fn a_pipe_gets_the_packets_and_may_be_closed() {
     running.wait_for("capturing");
     bed.generator().send(&[Load::new(0, 5000).per_second(2500)]).unwrap();
     let finished = running.finish();
-    assert!(finished.stderr.contains("status 0"), "{}", finished.stderr);
-    assert!(finished.stderr.contains("lossless: yes"), "{}", finished.stderr);
+    // The reader has not seen them all.
+    assert!(finished.stderr.contains("status 1"), "{}", finished.stderr);
+    assert!(finished.stderr.contains("not recorded"), "{}", finished.stderr);
 }
 
 #[test]
@@ -508,9 +509,10 @@ fn memory_is_bounded_by_the_pools_whatever_arrives() {
         thread::sleep(Duration::from_millis(300));
         let peak = running.peak_memory_bytes();
         let finished = running.interrupt();
-        finished.assert_success();
         let ledger = finished.ledger();
         assert_eq!(ledger["offered"], 400_000, "{ledger}");
+        let status = if ledger["lossless"] == true { 0 } else { 3 };
+        assert_eq!(finished.status.code(), Some(status), "{}", finished.stderr);
         let bound = 2 * 65_536 * (2048 + 24) + (32 << 20);
         println!("{command:?}: {peak} bytes of {bound}");
         assert!(peak <= bound, "{command:?} took {peak} bytes of {bound}");

@@ -22,6 +22,7 @@ mod error;
 mod link;
 mod map;
 mod program;
+mod refusal;
 
 pub use btf::kernel_function;
 pub use error::BpfError;

@@ -53,7 +53,7 @@ pub struct KernelSender {
     sent: u64,
     /// Whether the calling thread is where it must be.
     is_placed: bool,
-    _residence: (Link, Namespace),
+    _residence: Option<(Link, Namespace)>,
 }
 
 impl KernelSender {

@@ -7,6 +7,7 @@
 use std::fs::{self, File};
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::thread;
@@ -14,6 +15,9 @@ use std::thread;
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 
 use crate::{SetupError, sys};
+
+/// The calling thread's namespace.
+const CURRENT: &str = "/proc/thread-self/ns/net";
 
 /// A network namespace. Clones name the same one; it ends with the last of them.
 #[derive(Clone, Debug)]
@@ -73,13 +77,25 @@ impl Namespace {
             .map_err(|source| SetupError::Namespace { what: "enter", source })
     }
 
-    /// Moves the calling thread into the namespace for good. Meant for a thread of one's own.
+    /// Moves the calling thread into the namespace for good. Meant for a thread of one's own. One that is in it already needs
+    /// no privilege, which setns(2) demands all the same.
     ///
     /// # Errors
     ///
     /// The kernel's answer if the privilege is missing.
     pub fn enter(&self) -> io::Result<()> {
+        if self.is_current()? {
+            return Ok(());
+        }
         Ok(move_into_link_name_space(self.as_fd(), Some(LinkNameSpaceType::Network))?)
+    }
+}
+
+impl Namespace {
+    /// Whether the calling thread is in it.
+    fn is_current(&self) -> io::Result<bool> {
+        let (own, current) = (self.file.metadata()?, fs::metadata(CURRENT)?);
+        Ok((own.dev(), own.ino()) == (current.dev(), current.ino()))
     }
 }
 
@@ -96,7 +112,7 @@ fn on_a_thread<T: Send>(work: impl FnOnce() -> T + Send) -> T {
 }
 
 fn open_current() -> io::Result<Namespace> {
-    open(Path::new("/proc/thread-self/ns/net"))
+    open(Path::new(CURRENT))
 }
 
 fn open(path: &Path) -> io::Result<Namespace> {

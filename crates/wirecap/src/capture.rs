@@ -31,7 +31,8 @@ use crate::error::{CaptureError, OpenError};
 use crate::file::FileRing;
 use crate::forward::Exchange;
 use crate::group::Group;
-use crate::ledger::{Ledger, RingLedger};
+use crate::group::guarantee::Guarantee;
+use crate::ledger::{Ledger, Mode, RingLedger};
 use crate::names::RingName;
 use crate::packet::{self, Unplaced};
 use crate::ring::Ring;
@@ -67,6 +68,8 @@ pub(crate) struct Shared {
     pub(crate) group: Group,
     /// The ports, if the capture forwards.
     exchange: Option<Arc<Exchange>>,
+    /// Another process has the rings as well.
+    left: AtomicBool,
     bells: Vec<Arc<OwnedFd>>,
     /// What the workers sleep at.
     alarms: Vec<Arc<OwnedFd>>,
@@ -132,11 +135,20 @@ impl Attachment {
         }
     }
 
-    /// Ends receiving. When it returns, the last packet is in its ring.
-    fn detach(self) {
+    /// Ends receiving. When it returns, the last packet is in its ring; false if that is not certain.
+    fn detach(self) -> bool {
         match self {
             Self::Xdp(attachment) => attachment.detach(),
             Self::Packet(attachment) => attachment.detach(),
+        }
+    }
+
+    /// Closes its descriptors, and ends nothing.
+    fn leave_to_others(self) {
+        match self {
+            Self::Xdp(attachment) => attachment.leave_to_others(),
+            // All that it has is descriptors.
+            Self::Packet(attachment) => drop(attachment),
         }
     }
 }
@@ -152,6 +164,8 @@ struct Running {
     builder: CaptureBuilder,
     /// What was counted beside the rings, once the capture was stopped.
     end: Option<End>,
+    /// The kernel offered no way to wait for the last packets.
+    last_packets_uncertain: bool,
 }
 
 /// What was counted beside the rings.
@@ -288,6 +302,9 @@ impl Shared {
     }
 
     fn stop(&self) {
+        if self.left.load(Ordering::SeqCst) {
+            return;
+        }
         let mut running = lock(&self.running);
         if running.end.is_some() {
             return;
@@ -295,9 +312,12 @@ impl Shared {
         running.interfaces.iter_mut().for_each(|attached| attached.look_at_end(&self.events));
         running.end = Some(running.so_far(self.started.elapsed()));
         let attachments = running.interfaces.iter_mut().filter_map(|interface| interface.attachment.take());
-        attachments.for_each(Attachment::detach);
+        // All of them, whatever became of the first.
+        let uncertain = attachments.map(Attachment::detach).filter(|certain| !certain).count();
         let former = running.interfaces.iter_mut().filter_map(|interface| interface.former.take());
-        former.for_each(|attachment| attachment.detach());
+        let former_uncertain =
+            former.map(|attachment| attachment.detach()).filter(|certain| !certain).count();
+        running.last_packets_uncertain = uncertain + former_uncertain > 0;
         drop(running);
         self.group.end();
         self.wake_all();
@@ -364,6 +384,7 @@ impl Capture {
             waits_for_interfaces: running.builder.reattach,
             group,
             exchange,
+            left: AtomicBool::new(false),
             started: Instant::now(),
             running: Mutex::new(running),
         });
@@ -392,7 +413,14 @@ impl Capture {
         geometry: Geometry,
     ) -> Result<Self, OpenError> {
         let builder = CaptureBuilder::new(Vec::new(), None);
-        let running = Running { interfaces: Vec::new(), ports: Vec::new(), file: None, builder, end: None };
+        let running = Running {
+            interfaces: Vec::new(),
+            ports: Vec::new(),
+            file: None,
+            builder,
+            end: None,
+            last_packets_uncertain: false,
+        };
         Self::start(group, Vec::new(), running, (exchange, None), geometry, &Pin::Off)
     }
 
@@ -436,7 +464,8 @@ impl Capture {
             let unplaced = attached.unplaced.as_ref().map_or(0, |unplaced| unplaced.count());
             interface.warnings(super_packets, unplaced)
         };
-        interfaces.enumerate().flat_map(of_interface).chain(running.filter_warnings()).collect()
+        let warnings = interfaces.enumerate().flat_map(of_interface).chain(running.filter_warnings());
+        warnings.chain(running.last_packets_uncertain.then_some(Warning::LastPacketsUncertain)).collect()
     }
 
     /// The engine's name in the ledger: `xdp` or `packet`, both where interfaces differ, or `file` or `sim`.
@@ -454,6 +483,14 @@ impl Capture {
             (false, false) if running.file.is_some() => "file",
             (false, false) => "sim",
         }
+    }
+
+    /// What its settings guarantee if a packet costs a worker `cost`; `None` in basic mode. The engine `packet` promises
+    /// less: its blocks go back in order.
+    pub fn guarantee(&self, cost: Duration) -> Option<Guarantee> {
+        let Mode::Advanced(threshold) = self.shared.group.mode() else { return None };
+        let (workers, home_rings) = (self.shared.group.workers(), self.shared.group.home_rings());
+        Some(Guarantee { geometry: self.geometry, threshold, workers, home_rings, cost })
     }
 
     /// The sizes of each ring's pool.
@@ -539,6 +576,9 @@ impl Capture {
 
     fn shut(&self) {
         self.stop();
+        if self.shared.left.load(Ordering::SeqCst) {
+            return;
+        }
         if let Some(exchange) = self.shared.exchange() {
             exchange.close();
         }

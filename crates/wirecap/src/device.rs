@@ -6,6 +6,7 @@
 mod address;
 mod auto;
 mod counters;
+mod drop_table;
 pub(crate) mod events;
 pub(crate) mod glance;
 mod hardware_clock;
@@ -13,6 +14,8 @@ mod link;
 mod listeners;
 mod netlink;
 mod offload;
+mod owner;
+mod sockets;
 mod survey;
 mod xdp;
 
@@ -31,6 +34,8 @@ pub use auto::{Choice, ChosenEngine, Reason, Rung};
 pub use counters::{DeviceCounters, DropSource};
 pub(crate) use hardware_clock::HardwareClock;
 pub use offload::Offloads;
+pub use owner::XdpOwner;
+pub(crate) use sockets::owner_of_abstract_name;
 pub use xdp::{AttachedXdp, RxMetadata, XdpFeatures, XdpMode, XdpSupport, XskFeatures};
 
 /// All interfaces in the network namespace of the calling thread, in the order of their indices.
@@ -101,7 +106,6 @@ pub struct Device {
     pub attached_xdp: Vec<AttachedXdp>,
     /// What the device and its driver do to frames; `None` if the driver does not say.
     pub offloads: Option<Offloads>,
-    has_parent: bool,
     namespace: Option<u64>,
 }
 
@@ -119,6 +123,20 @@ impl Device {
         let mut survey = Survey::new().map_err(kernel)?;
         let found = survey.find(name).map_err(kernel)?;
         found.ok_or_else(|| DeviceError::NoSuchDevice { name: name.to_owned(), existing: survey.names() })
+    }
+
+    /// As [`find`](Self::find), but asks about the interface itself only, however many interfaces, addresses and routes
+    /// the host has: [`addresses`](Self::addresses), [`routes`](Self::routes), [`uppers`](Self::uppers) and
+    /// [`other_macs`](Self::other_macs) stay empty and [`xdp`](Self::xdp) `None`. For a capture by the engine `packet`.
+    ///
+    /// # Errors
+    /// As [`find`](Self::find).
+    pub fn glance(name: &str) -> Result<Self, DeviceError> {
+        check_name(name)?;
+        let found = Survey::glance(name)
+            .map_err(|source| DeviceError::Kernel { interface: Some(name.to_owned()), source })?;
+        // The names that there are belong to the error.
+        found.map_or_else(|| Self::find(name), Ok)
     }
 
     /// Whether it is the host's way to itself.

@@ -6,7 +6,7 @@ use std::io;
 use std::path::PathBuf;
 
 use crate::bpf::BpfError;
-use crate::device::{DeviceError, Reason};
+use crate::device::{DeviceError, Reason, XdpOwner};
 use crate::filter::{FilterError, Unsupported};
 use crate::names::{Holder, RingName};
 use crate::savefile::ReadError;
@@ -69,6 +69,17 @@ pub enum OpenError {
         /// `MemAvailable`, in bytes.
         available_bytes: u64,
     },
+    /// A memory cgroup of the process does not have the memory for the pools.
+    CgroupTooSmall {
+        /// Bytes that all pools need together.
+        needed_bytes: u64,
+        /// Bytes that the cgroup has left.
+        available_bytes: u64,
+        /// Its limit, in bytes.
+        limit_bytes: u64,
+        /// The file that has the limit.
+        file: PathBuf,
+    },
     /// The interface's frames do not fit the largest cells, and the kernel cannot spread them over several.
     MtuTooLarge {
         /// The interface's name.
@@ -115,6 +126,15 @@ pub enum OpenError {
         interface: String,
         /// Who that is.
         holder: Holder,
+    },
+    /// Another XDP program is on the interface.
+    OtherProgram {
+        /// The interface's name.
+        interface: String,
+        /// What it is and who holds it, if that can be seen.
+        owner: Option<Box<XdpOwner>>,
+        /// What bpf(2) said.
+        source: BpfError,
     },
     /// The kernel would not load or attach the XDP program.
     Program {
@@ -183,6 +203,9 @@ pub enum OpenError {
         /// Why they cannot be had.
         reason: String,
     },
+    /// [`Engine::Auto`](crate::Engine::Auto) chose the engine `xdp`, for which the process lacks privileges that the
+    /// engine `packet` does not need.
+    PacketPermitted(Box<OpenError>),
     /// The filter cannot be had.
     Filter(FilterChangeError),
     /// A system call failed that usually does not.
@@ -234,6 +257,13 @@ impl fmt::Display for OpenError {
                 "the pools need {needed_bytes} bytes of memory, {available_bytes} are available; use fewer \
                  or smaller chunks (-R, -M, --buffer)"
             ),
+            Self::CgroupTooSmall { needed_bytes, available_bytes, limit_bytes, file } => write!(
+                f,
+                "the pools need {needed_bytes} bytes of memory, and the memory cgroup of this process has \
+                 {available_bytes} left of its limit of {limit_bytes} ({}); use fewer or smaller chunks (-R, -M, \
+                 --buffer), or raise that limit",
+                file.display()
+            ),
             Self::MtuTooLarge { interface, mtu, max_mtu } => write!(
                 f,
                 "frames of {interface} (MTU {mtu}) do not fit a cell, and this kernel (before 6.6) cannot spread \
@@ -269,6 +299,14 @@ impl fmt::Display for OpenError {
             ),
             Self::Contended { interface, holder } => {
                 write!(f, "{holder} is opening a capture on {interface} and does not come to an end; stop it")
+            }
+            Self::OtherProgram { interface, owner, .. } => {
+                let owner = owner.as_ref().map(|owner| format!(" ({owner})")).unwrap_or_default();
+                write!(
+                    f,
+                    "another XDP program is on {interface}{owner}; stop the process that holds it, or detach it (ip link set \
+                     {interface} xdp off), or use --engine packet"
+                )
             }
             Self::Program { interface, .. } => {
                 write!(f, "cannot attach wirecap's XDP program to {interface}")
@@ -317,11 +355,29 @@ impl fmt::Display for OpenError {
                 "{interface} has no hardware timestamps: {reason}; or use --timestamp packet, the kernel's clock for each \
                  packet, or batch, which costs less"
             ),
+            Self::PacketPermitted(error) => {
+                write!(
+                    f,
+                    "{error}; or use --engine packet, for which CAP_NET_RAW, which this process has, suffices"
+                )
+            }
             Self::Filter(error) => error.fmt(f),
             Self::System { action, source } if is_permission(source) => {
                 write!(f, "cannot {action}; run as root or grant CAP_NET_RAW, CAP_NET_ADMIN and CAP_BPF")
             }
             Self::System { action, .. } => write!(f, "cannot {action}"),
+        }
+    }
+}
+
+impl OpenError {
+    /// Whether the process lacks a privilege that only the engine `xdp` needs.
+    pub(crate) fn is_privilege_of_xdp(&self) -> bool {
+        match self {
+            Self::PoolTooLarge { .. } => true,
+            Self::Program { source, .. } => matches!(source, BpfError::NotPermitted { .. }),
+            Self::System { source, .. } => is_permission(source),
+            _ => false,
         }
     }
 }
@@ -334,9 +390,12 @@ impl Error for OpenError {
     fn source(&self) -> Option<&(dyn Error + 'static)> {
         match self {
             Self::Device(source) => Some(source),
-            Self::Program { source, .. } | Self::Joining { source, .. } => Some(source),
+            Self::Program { source, .. }
+            | Self::OtherProgram { source, .. }
+            | Self::Joining { source, .. } => Some(source),
             Self::Savefile { source, .. } => Some(source),
             Self::Filter(error) => error.source(),
+            Self::PacketPermitted(error) => error.source(),
             Self::Bind { source, .. } | Self::PacketSocket { source, .. } | Self::System { source, .. } => {
                 Some(source)
             }

@@ -191,6 +191,11 @@ impl Group {
         self.seats.len()
     }
 
+    /// The most home rings that a worker has.
+    pub(crate) fn home_rings(&self) -> usize {
+        self.seats.iter().map(|seat| seat.home.len()).max().unwrap_or(0)
+    }
+
     /// The home rings of `worker`.
     pub(crate) fn home(&self, worker: usize) -> impl Iterator<Item = &Arc<dyn Ring>> {
         self.seats[worker].home.iter().map(|&ring| &self.rings[ring])

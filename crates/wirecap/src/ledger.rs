@@ -4,6 +4,7 @@
 //! *delivered* was handed out in a chunk; offered = delivered + dropped, and the drops are named by
 //! their reason. What nobody counts is `None` and shown as "not reported", never as 0.
 
+mod recorded;
 mod unseen;
 
 use std::fmt;
@@ -14,6 +15,7 @@ use serde::Serialize;
 use crate::numbers::grouped;
 use crate::warning::Warning;
 
+pub use recorded::{LostLater, Recorded};
 pub use unseen::{Unseen, UnseenReason};
 
 /// How the rings of a capture share their load, written as the paper writes it.
@@ -39,7 +41,9 @@ impl Mode {
 /// Packets that were offered and could not be delivered, by reason.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize)]
 pub struct Drops {
-    /// Every cell of the ring's pool was in use.
+    /// Every cell of the ring's pool was in use. Counted where the kernel copies packets into cells and by the engine
+    /// `packet`; a zero-copy driver that has no cell leaves packets in the device, which counts them as `device` if it
+    /// reports any (see [`Account::starved`]).
     pub no_cell: u64,
     /// The rx ring had no room.
     pub ring_full: u64,
@@ -59,6 +63,18 @@ impl Drops {
     pub fn total(&self) -> u64 {
         self.no_cell + self.ring_full + self.device.unwrap_or(0) + self.no_ring + self.other
     }
+}
+
+/// What became of the packets of a ring, as far as can be told at any moment.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Tally {
+    /// Packets in chunks that were captured.
+    pub delivered: u64,
+    /// Packets that the ring did not drop, captured yet or not.
+    pub arrived: u64,
+    /// Packets that the ring dropped.
+    pub dropped: u64,
 }
 
 /// The numbers of one ring or of all together.
@@ -86,6 +102,9 @@ pub struct Account {
     pub super_packets: u64,
     /// With the engine `packet`: how often the kernel stood still at a block that was not returned.
     pub stalls: u64,
+    /// With zero-copy: how often the driver found no cell on the fill ring. Whether a packet was lost for want of it only
+    /// the device knows.
+    pub starved: u64,
 }
 
 impl Account {
@@ -108,6 +127,7 @@ impl Account {
         self.abandoned_chunks += other.abandoned_chunks;
         self.super_packets += other.super_packets;
         self.stalls += other.stalls;
+        self.starved += other.starved;
     }
 }
 
@@ -210,6 +230,12 @@ pub struct Ledger {
     /// The ports, in the order of [`Capture::ports`](crate::Capture::ports); none unless the capture forwards.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub ports: Vec<PortLedger>,
+    /// What became of the packets that the application recorded, if it did and said so.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub recorded: Option<Recorded>,
+    /// What else the application lost of the packets delivered, if it said so.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub lost_later: Vec<LostLater>,
     /// What each interface's device dropped, in the order of
     /// [`Capture::interfaces`](crate::Capture::interfaces); `None` where it reports nothing.
     #[serde(skip)]
@@ -238,13 +264,25 @@ impl Ledger {
         rings.iter().for_each(|ring| total.add(&ring.account));
         total.dropped.device = device_drops.iter().copied().flatten().reduce(|a, b| a + b);
         let total = total.balanced();
-        let (ports, unseen, warnings) = (Vec::new(), Vec::new(), Vec::new());
-        Self { engine, mode, total, duration, rings, ports, device_drops, unseen, warnings }
+        Self {
+            engine,
+            mode,
+            total,
+            duration,
+            rings,
+            device_drops,
+            ports: Vec::new(),
+            recorded: None,
+            lost_later: Vec::new(),
+            unseen: Vec::new(),
+            warnings: Vec::new(),
+        }
     }
 
-    /// Whether every packet that was offered was delivered, as far as is reported, and none can have passed unseen.
+    /// Whether every packet that was offered was delivered and got to where the application said that it recorded or sent
+    /// it, as far as is reported, and none can have passed unseen. No if a zero-copy driver ran out of cells: what it lost then is not known.
     pub fn is_lossless(&self) -> bool {
-        self.total.dropped.total() == 0 && self.unseen.is_empty()
+        self.losses().is_empty() && self.total.starved == 0 && self.unseen.is_empty()
     }
 
     /// Adds what no ring counted: packets of queues without one, and times in which nothing was seen.
@@ -254,31 +292,44 @@ impl Ledger {
         Self { unseen, ..self }
     }
 
-    /// The last line of the human form: `lossless: yes` or what was lost and why.
-    pub fn verdict(&self) -> String {
+    /// How many packets were lost on the whole way, by reason: each reason that there is.
+    fn losses(&self) -> Vec<(u64, String)> {
         let dropped = &self.total.dropped;
-        if self.is_lossless() {
-            let is_silent = dropped.device.is_none() && self.engine != "file";
-            let silence = " (the driver does not report what the device itself drops)";
-            return format!("lossless: yes{}", if is_silent { silence } else { "" });
-        }
+        let not_sent = self.ports.iter().map(|port| port.account.dropped.total()).sum();
+        let not_recorded = self.recorded.as_ref().map_or(0, |recorded| recorded.lost(self.total.delivered));
         let reasons = [
             (dropped.no_cell, "no free cell"),
             (dropped.ring_full, "ring full"),
             (dropped.device.unwrap_or(0), "device"),
             (dropped.no_ring, "queue without a ring"),
             (dropped.other, "other"),
+            (not_sent, "not sent"),
+            (not_recorded, "not recorded"),
         ];
-        let reasons: Vec<String> = reasons
-            .iter()
-            .filter(|(count, _)| *count > 0)
-            .map(|(count, reason)| format!("{} {reason}", grouped(*count)))
-            .collect();
-        let total = dropped.total();
-        if total == 0 {
+        let reasons = reasons.into_iter().map(|(count, reason)| (count, reason.to_owned()));
+        let later = self.lost_later.iter().map(|lost| (lost.packets, lost.reason.clone()));
+        reasons.chain(later).filter(|(count, _)| *count > 0).collect()
+    }
+
+    /// The last line of the human form: `lossless: yes` or what was lost and why.
+    pub fn verdict(&self) -> String {
+        let losses = self.losses();
+        if losses.is_empty() && self.total.starved > 0 {
+            let times = grouped(self.total.starved);
+            return format!("lossless: not known (a zero-copy driver ran out of cells {times} times)");
+        }
+        if losses.is_empty() && !self.unseen.is_empty() {
             let times = if self.unseen.len() == 1 { "time" } else { "times" };
             return format!("lossless: not known (nothing was seen at {} {times})", self.unseen.len());
         }
+        if losses.is_empty() {
+            let is_silent = self.total.dropped.device.is_none() && self.engine != "file";
+            let silence = " (the driver does not report what the device itself drops)";
+            return format!("lossless: yes{}", if is_silent { silence } else { "" });
+        }
+        let reasons: Vec<String> =
+            losses.iter().map(|(count, reason)| format!("{} {reason}", grouped(*count))).collect();
+        let total = losses.iter().map(|(count, _)| count).sum();
         let noun = if total == 1 { "packet" } else { "packets" };
         format!("lossless: no ({} {noun} lost: {})", grouped(total), reasons.join(", "))
     }
@@ -350,6 +401,9 @@ impl fmt::Display for Ledger {
         if !self.ports.is_empty() {
             write_table(f, &self.port_rows())?;
         }
+        if let Some(recorded) = &self.recorded {
+            write_table(f, &recorded.rows(self.total.delivered))?;
+        }
         write!(f, "{}", self.verdict())
     }
 }
@@ -400,7 +454,7 @@ mod tests {
         let text = ledger.to_string();
         let lines: Vec<Vec<&str>> = text.lines().map(|line| line.split_whitespace().collect()).collect();
         assert!(lines.contains(&vec!["b", "1,000", "990", "7", "0", "3", "0", "0", "0", "0"]), "{text}");
-        assert!(text.ends_with("lossless: yes"), "{text}");
+        assert!(text.ends_with("lossless: no (10 packets lost: 10 not sent)"), "{text}");
         let json = serde_json::to_value(&ledger).unwrap();
         assert_eq!(
             (&json["ports"][0]["name"], &json["ports"][0]["dropped"]["down"]),
@@ -415,6 +469,41 @@ mod tests {
         assert!(ledger.verdict().starts_with("lossless: yes (the driver"));
         let json = serde_json::to_value(&ledger).unwrap();
         assert!(json["dropped"]["device"].is_null());
+    }
+
+    #[test]
+    fn what_was_delivered_and_is_not_in_the_file_is_lost() {
+        let mut ledger = ledger(vec![ring("a@0", 100, 0)], Some(0));
+        let recorded = |in_file| Recorded { to: "f".to_owned(), written: 95, in_file, ..Recorded::default() };
+        ledger.recorded = Some(recorded(100));
+        assert_eq!(ledger.verdict(), "lossless: yes");
+        ledger.recorded = Some(recorded(90));
+        assert!(!ledger.is_lossless());
+        assert_eq!(ledger.verdict(), "lossless: no (10 packets lost: 10 not recorded)");
+        let text = ledger.to_string();
+        let lines: Vec<Vec<&str>> = text.lines().map(|line| line.split_whitespace().collect()).collect();
+        assert!(lines.contains(&vec!["f", "100", "0", "95", "90", "10"]), "{text}");
+        let json = serde_json::to_value(&ledger).unwrap();
+        assert_eq!((&json["recorded"]["written"], &json["recorded"]["in_file"]), (&95.into(), &90.into()));
+    }
+
+    #[test]
+    fn what_a_port_dropped_or_the_application_lost_is_lost() {
+        let mut ledger = ledger(vec![ring("a@0", 100, 0)], Some(0));
+        let dropped = PortDrops { down: 7, ..PortDrops::default() };
+        let account = PortAccount { taken: 100, sent: 93, dropped, ..PortAccount::default() };
+        ledger.ports.push(PortLedger { name: "b".to_owned(), account });
+        ledger.lost_later.push(LostLater { packets: 3, reason: "no room".to_owned() });
+        assert_eq!(ledger.verdict(), "lossless: no (10 packets lost: 7 not sent, 3 no room)");
+    }
+
+    #[test]
+    fn a_zero_copy_driver_that_ran_out_of_cells_forbids_lossless() {
+        let mut starved = ring("a@0", 100, 0);
+        starved.account.starved = 2;
+        let ledger = ledger(vec![starved], Some(0));
+        assert!(!ledger.is_lossless());
+        assert_eq!(ledger.verdict(), "lossless: not known (a zero-copy driver ran out of cells 2 times)");
     }
 
     #[test]

@@ -68,9 +68,10 @@ pub use capture::{Engine, Event, Interface, Reception, Stopper};
 pub use device::Rung;
 pub use error::{CaptureError, FilterChangeError, OpenError};
 pub use forward::{DetachedPacket, Drain, NoRoom, OutPacket, Port, PortError, TxQueue};
-pub use group::guarantee::Guarantee;
+pub use group::guarantee::{Guarantee, Shortfall};
 pub use ledger::{
-    Account, Drops, Ledger, Mode, PortAccount, PortDrops, PortLedger, RingLedger, Unseen, UnseenReason,
+    Account, Drops, Ledger, LostLater, Mode, PortAccount, PortDrops, PortLedger, Recorded, RingLedger,
+    Unseen, UnseenReason,
 };
 pub use names::{Holder, RingName};
 pub use numbers::grouped;
@@ -84,3 +85,4 @@ pub use warning::Warning;
 pub use wirecap_filter as filter;
 pub use wirecap_filter::bpf;
 pub use wirecap_savefile as savefile;
+pub use xdp::holders;

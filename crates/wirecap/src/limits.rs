@@ -1,18 +1,21 @@
 //! What memory the process may have, asked before any is taken.
 
+mod cgroup;
+
 use std::fs;
 
 use rustix::process::{Resource, getrlimit};
 use rustix::thread::{CapabilitySet, capabilities};
 
 use crate::error::OpenError;
+use cgroup::Cgroup;
 
-/// Refuses memory that the machine has not got, or that the process may not have locked: of
-/// `needed_bytes`, `locked_bytes` count against the limit.
+/// Refuses memory that the machine or a memory cgroup of the process has not got, or that the process may not have
+/// locked: of `needed_bytes`, `locked_bytes` count against the limit.
 ///
 /// # Errors
 ///
-/// [`OpenError::PoolTooLarge`] or [`OpenError::NotEnoughMemory`].
+/// [`OpenError::PoolTooLarge`], [`OpenError::NotEnoughMemory`] or [`OpenError::CgroupTooSmall`].
 pub(crate) fn check_memory(needed_bytes: u64, locked_bytes: u64) -> Result<(), OpenError> {
     if let Some(limit_bytes) = locked_memory_limit().filter(|limit| locked_bytes > *limit) {
         return Err(OpenError::PoolTooLarge { needed_bytes: locked_bytes, limit_bytes });
@@ -21,7 +24,16 @@ pub(crate) fn check_memory(needed_bytes: u64, locked_bytes: u64) -> Result<(), O
     if needed_bytes > available_bytes {
         return Err(OpenError::NotEnoughMemory { needed_bytes, available_bytes });
     }
-    Ok(())
+    let smallest = Cgroup::all().into_iter().min_by_key(Cgroup::available_bytes);
+    match smallest.filter(|cgroup| needed_bytes > cgroup.available_bytes()) {
+        Some(cgroup) => Err(OpenError::CgroupTooSmall {
+            needed_bytes,
+            available_bytes: cgroup.available_bytes(),
+            limit_bytes: cgroup.limit_bytes,
+            file: cgroup.file,
+        }),
+        None => Ok(()),
+    }
 }
 
 /// The limit on locked memory in bytes; `None` when there is none, or it does not bind this process.
@@ -30,14 +42,20 @@ fn locked_memory_limit() -> Option<u64> {
     if exempt { None } else { locked_memory_rlimit() }
 }
 
+/// Whether the process has the one capability that the engine `packet` needs.
+pub(crate) fn may_open_packet_sockets() -> bool {
+    capabilities(None).is_ok_and(|sets| sets.effective.contains(CapabilitySet::NET_RAW))
+}
+
 /// `RLIMIT_MEMLOCK` in bytes; `None` when it is unlimited.
 pub(crate) fn locked_memory_rlimit() -> Option<u64> {
     getrlimit(Resource::Memlock).current
 }
 
-/// Bytes of memory in the machine.
+/// Bytes of memory that the process could have at most: those of the machine, or of a smaller memory cgroup.
 pub(crate) fn memory_total() -> u64 {
-    meminfo("MemTotal").unwrap_or(1 << 30)
+    let machine = meminfo("MemTotal").unwrap_or(1 << 30);
+    Cgroup::all().iter().map(|cgroup| cgroup.limit_bytes).fold(machine, u64::min)
 }
 
 /// A line of /proc/meminfo, in bytes.

@@ -19,6 +19,7 @@
 mod blocks;
 mod filtering;
 pub(crate) mod frame;
+mod frames;
 mod ring;
 mod steering;
 
@@ -33,11 +34,13 @@ use crate::filter::{ClassicInsn, Filter};
 use crate::names::RingName;
 use crate::packet::blocks::{Blocks, Labels};
 use crate::packet::filtering::{Filtering, socket_insn};
-use crate::packet::ring::{PacketRing, Traits};
+use crate::packet::frames::Frames;
+use crate::packet::ring::{PacketRing, Store, Traits};
 use crate::packet::steering::Selection;
 use crate::ring::Ring;
 use crate::sync::{Mutex, lock};
-use crate::sys::packet::{BlockShape, Fanout, PacketSocket};
+pub(crate) use crate::sys::packet::BlockShape;
+use crate::sys::packet::{Fanout, FrameShape, PacketSocket};
 use crate::sys::promiscuous::Promiscuous;
 use crate::sys::wait_for_running_programs;
 use crate::time::Timestamps;
@@ -49,6 +52,8 @@ pub use steering::Direction;
 /// Bytes of a block at least: the longest packet that offloads make by default (64 KiB, headers not
 /// counted), as the kernel would cut one that is longer than a block.
 const BLOCK_BYTES_MIN: u32 = 128 << 10;
+/// Bytes of the longest packet that offloads make by default, with its headers.
+const SUPER_PACKET_BYTES: u32 = (64 << 10) + 128;
 /// Bytes of the cells that size the blocks.
 pub(crate) const CELL_BYTES: u32 = 2048;
 /// Bytes of an Ethernet header with two VLAN tags: what a frame is longer than the MTU.
@@ -75,6 +80,9 @@ pub(crate) struct Settings {
     pub(crate) spread: Spread,
     pub(crate) direction: Direction,
     pub(crate) retire_after: Duration,
+    /// Packets are handed over at once, of which so many bytes are kept at least.
+    pub(crate) immediate: Option<u32>,
+    pub(crate) shape: BlockShape,
     pub(crate) timestamps: Timestamps,
     pub(crate) promiscuous: bool,
     pub(crate) snap_len: u32,
@@ -128,6 +136,36 @@ pub(crate) fn block_shape(geometry: Geometry) -> BlockShape {
     BlockShape { block_bytes: bytes.next_multiple_of(page_bytes), blocks: geometry.chunks }
 }
 
+/// The same memory in blocks as small as they can be.
+pub(crate) fn small_blocks(geometry: Geometry) -> BlockShape {
+    let shape = block_shape(geometry);
+    let block_bytes = BLOCK_BYTES_MIN.next_multiple_of(rustix::param::page_size() as u32);
+    let blocks = shape.ring_bytes() / block_bytes as usize;
+    BlockShape { block_bytes, blocks: blocks as u32 }
+}
+
+/// Has the kernel make the memory of a ring.
+fn make_store(socket: &PacketSocket, device: &Device, settings: &Settings) -> io::Result<Store> {
+    let shape = settings.shape;
+    match settings.immediate {
+        None => {
+            let mapping = socket.make_ring(shape, settings.retire_after)?;
+            Ok(Store::Blocks(Arc::new(Blocks::new(mapping, shape))))
+        }
+        Some(kept) => {
+            let shape = FrameShape::of(shape.ring_bytes(), kept.min(longest_packet(device)));
+            Ok(Store::Frames(Arc::new(Frames::new(socket.make_frame_ring(shape)?, shape))))
+        }
+    }
+}
+
+/// Bytes of the longest packet that can come from `device`: what offloads put together is longer than any frame.
+fn longest_packet(device: &Device) -> u32 {
+    let frame = device.mtu + LINK_HEADER_BYTES;
+    let joins = device.offloads.is_none_or(|on| on.gro || on.gro_hardware || on.lro || on.tso || on.gso);
+    if joins { frame.max(SUPER_PACKET_BYTES) } else { frame }
+}
+
 /// Opens the rings of `device`, with the sockets of `standby` as long as there are any. Needs CAP_NET_RAW for the others
 /// and nothing else.
 pub(crate) fn open(
@@ -141,7 +179,7 @@ pub(crate) fn open(
     let plan = Plan::new(device, settings)?;
     let failed =
         |action| move |source| OpenError::PacketSocket { interface: device.name.clone(), action, source };
-    let shape = block_shape(settings.geometry);
+    let shape = settings.shape;
     let traits = Traits {
         ifindex: device.index,
         geometry: settings.geometry,
@@ -159,8 +197,7 @@ pub(crate) fn open(
         };
         let socket =
             socket.and_then(|socket| plan.deafen(socket)).map_err(failed("open a packet socket on"))?;
-        let mapping =
-            socket.make_ring(shape, settings.retire_after).map_err(failed("make a receive ring on"))?;
+        let store = make_store(&socket, device, settings).map_err(failed("make a receive ring on"))?;
         let identity = RingIdentity {
             name: RingName::of_queue(&device.name, plan.number_of(place)),
             index: settings.first_ring_index + place,
@@ -170,13 +207,7 @@ pub(crate) fn open(
             order: OnceLock::new(),
         };
         let selection = plan.selection(place);
-        rings.push(Arc::new(PacketRing::new(
-            identity,
-            traits,
-            selection,
-            Blocks::new(mapping, shape),
-            socket,
-        )));
+        rings.push(Arc::new(PacketRing::new(identity, traits, selection, store, socket)));
     }
     let unplaced =
         plan.needs_program().then(|| PacketSocket::new().and_then(|socket| plan.deafen(socket))).transpose();
@@ -408,18 +439,19 @@ impl Attachment {
         self.filtering.in_user_space.as_deref()
     }
 
-    /// Receives no more. When it returns, every packet that came can be captured.
-    pub(crate) fn detach(self) {
+    /// Receives no more. When it returns, every packet that came can be captured; false if that is not certain.
+    pub(crate) fn detach(self) -> bool {
         if let Some(unplaced) = &self.unplaced {
             unplaced.end();
         }
         let silent: Vec<bool> = self.rings.iter().map(|ring| ring.silence().is_ok()).collect();
-        wait_for_running_programs();
+        let waited = wait_for_running_programs();
         for (ring, _) in self.rings.iter().zip(silent).filter(|(_, silent)| *silent) {
             // SAFETY: the filter that refuses every packet is in place, and whatever ran before it has
             // ended: no packet is written any more. Where the kernel had no memory for that filter its
             // last block is left to it, and counted at the close.
-            unsafe { ring.blocks().end() };
+            unsafe { ring.end() };
         }
+        waited
     }
 }

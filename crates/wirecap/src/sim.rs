@@ -31,6 +31,7 @@
 
 mod arrivals;
 mod audit;
+mod delays;
 #[cfg(all(test, not(loom)))]
 mod forward_tests;
 mod kernel;

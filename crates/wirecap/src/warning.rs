@@ -47,6 +47,9 @@ pub enum Warning {
         /// The packets that do not match are lost to the host, which would have got them (engine `xdp`).
         taken: bool,
     },
+    /// The kernel offered no way to wait until the last packets before the end were in their rings: they may be missing in
+    /// the ledger.
+    LastPacketsUncertain,
 }
 
 impl fmt::Display for Warning {
@@ -79,6 +82,10 @@ impl fmt::Display for Warning {
                      receive queue they came from; capture {interface} as a whole"
                 )
             }
+            Self::LastPacketsUncertain => f.write_str(
+                "this kernel has no membarrier (nohz_full), and no packet socket could be opened to wait by instead: packets \
+                 that arrived within the last milliseconds may be missing in the ledger",
+            ),
             Self::FilteredInUserSpace { interface, reason, taken } => {
                 write!(
                     f,

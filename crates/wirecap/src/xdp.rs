@@ -16,6 +16,7 @@ mod tx;
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 
 use rustix::net::{AddressFamily, SocketFlags, SocketType, netdevice, socket_with};
@@ -26,7 +27,7 @@ use crate::error::OpenError;
 use crate::filter::Filter;
 use crate::kernel_ring::{Consumer, Producer};
 use crate::limits::locked_memory_rlimit;
-use crate::names::RingName;
+use crate::names::{Holder, RingName};
 use crate::ring::Ring;
 use crate::steer::Steering;
 use crate::sys::xdp::Descriptor;
@@ -42,6 +43,7 @@ use sizes::pool_geometry;
 use tx::{COMPLETION_SLOTS, TxSocket};
 
 pub(crate) use attachment::Attachment;
+pub(crate) use claim::Turn;
 pub(crate) use commons::Commons;
 pub(crate) use sizes::{cell_bytes, check_pools, longest_frame, pool_bytes};
 pub(crate) use tx::{PortClaims, PreparedTx, open_port};
@@ -117,6 +119,7 @@ pub(crate) fn open(device: &Device, steering: &Steering, settings: &Settings) ->
     attachment.settle(&rings);
     let counters_at_start = device.counters().ok();
     for (key, kernel) in sockets {
+        kernel.starving.begin(&kernel.socket);
         attachment.receive(key, &kernel.socket).map_err(|source| refused(device, source))?;
     }
     attachment.begin();
@@ -166,6 +169,7 @@ fn seat(
         ifindex: device.index,
         inquiry: Arc::clone(&attachment.inquiry),
         filtered,
+        starving: StarvationCount::new(ladder.rung == Rung::ZeroCopy),
     };
     let prepared = queue.rings.into_iter();
     let prepared: Vec<_> = prepared
@@ -202,7 +206,18 @@ fn seat(
     Ok(Seated { rings, sockets, fill_ring, tx })
 }
 
+/// The receive queues of `device` that the engine `xdp` of this or another process captures, each with the process.
+pub fn holders(device: &Device) -> Vec<(u32, Holder)> {
+    claim::holders(device)
+}
+
 fn refused(device: &Device, source: BpfError) -> OpenError {
+    if let BpfError::InterfaceBusy { .. } = source {
+        let attached = device.attached_now().ok().and_then(|programs| programs.into_iter().next());
+        let interface = device.name.clone();
+        let owner = attached.and_then(|program| program.owner()).map(Box::new);
+        return OpenError::OtherProgram { interface, owner, source };
+    }
     OpenError::Program { interface: device.name.clone(), source }
 }
 
@@ -316,6 +331,33 @@ struct SocketKernel {
     inquiry: Arc<OwnedFd>,
     /// Where the program counts what it turned away, if that is told of this ring, and the key.
     filtered: Option<(Arc<Map>, u32)>,
+    starving: StarvationCount,
+}
+
+/// How often a zero-copy driver found its queue's fill ring empty since packets came.
+///
+/// Until the first cells are posted it finds it empty, which loses nothing. All sockets on a queue show the whole count.
+#[derive(Debug)]
+struct StarvationCount {
+    /// None where packets are copied: there an empty fill ring is a packet that was dropped, and counted as such.
+    at_start: Option<AtomicU64>,
+}
+
+impl StarvationCount {
+    fn new(zero_copy: bool) -> Self {
+        Self { at_start: zero_copy.then(AtomicU64::default) }
+    }
+
+    /// Counts from now on.
+    fn begin(&self, socket: &XdpSocket) {
+        if let (Some(at_start), Ok(statistics)) = (&self.at_start, socket.statistics()) {
+            at_start.store(statistics.rx_fill_ring_empty_descs.unwrap_or_default(), Ordering::Relaxed);
+        }
+    }
+
+    fn since_start(&self, now: u64) -> u64 {
+        self.at_start.as_ref().map_or(0, |at_start| now.saturating_sub(at_start.load(Ordering::Relaxed)))
+    }
 }
 
 impl Kernel for SocketKernel {
@@ -328,6 +370,7 @@ impl Kernel for SocketKernel {
         Ok(KernelDrops {
             no_cell: statistics.rx_dropped,
             ring_full: statistics.rx_ring_full.unwrap_or_default(),
+            starved: self.starving.since_start(statistics.rx_fill_ring_empty_descs.unwrap_or_default()),
         })
     }
 

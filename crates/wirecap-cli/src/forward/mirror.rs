@@ -5,11 +5,13 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use wirecap::savefile::{FileSink, Format, WriteError, Writer};
-use wirecap::{Capture, Chunk, Ledger, Timestamp, Timestamps};
+use wirecap::{Capture, Chunk, Ledger, Recorded, Timestamp, Timestamps};
 
 use crate::failure::Failure;
 use crate::output;
 use crate::recording;
+use crate::screen::notice;
+use crate::sink::{self, PipeEnd, TimedSink, Writing};
 
 /// What was recorded at the latest after this time can be read from the file.
 const FLUSH_INTERVAL: Duration = Duration::from_secs(1);
@@ -18,14 +20,18 @@ const FLUSH_INTERVAL: Duration = Duration::from_secs(1);
 ///
 /// A file that cannot be written to any more ends the recording, not the forwarding.
 #[derive(Debug)]
-pub(crate) struct Mirror(Mutex<State>);
+pub(crate) struct Mirror {
+    state: Mutex<State>,
+    writing: Writing,
+}
 
 #[derive(Debug)]
 struct State {
     /// None once it has failed.
-    writer: Option<Writer<FileSink>>,
+    writer: Option<Writer<TimedSink<FileSink>>>,
+    pipe: Option<PipeEnd>,
     failure: Option<WriteError>,
-    recorded: u64,
+    written: u64,
     flushed: Instant,
     started: Timestamp,
 }
@@ -42,65 +48,86 @@ impl Mirror {
 
     /// Begins a file for what is captured.
     pub(crate) fn create(path: &Path, capture: &Capture, timestamps: Timestamps) -> Result<Self, Failure> {
-        let sink = FileSink::create(path).map_err(|source| {
-            Failure::Failed(format!("cannot write to {}: {source}", path.display()).into())
-        })?;
-        let mut writer = Writer::new(sink, Format::Pcapng, &recording::section());
+        let output = sink::create(path, None)?;
+        let writing = Writing::to(path.display().to_string());
+        let timed = TimedSink::new(output.sink, &writing);
+        let mut writer = Writer::new(timed, Format::Pcapng, &recording::section());
         for interface in capture.interfaces() {
             writer.add_interface(&recording::interface(interface, timestamps))?;
         }
-        Ok(Self(Mutex::new(State {
+        let state = State {
             writer: Some(writer),
+            pipe: output.pipe,
             failure: None,
-            recorded: 0,
+            written: 0,
             flushed: Instant::now(),
             started: recording::now(),
-        })))
+        };
+        Ok(Self { state: Mutex::new(state), writing })
+    }
+
+    /// How long writing takes.
+    pub(crate) fn writing(&self) -> &Writing {
+        &self.writing
     }
 
     /// Records the packets of a chunk.
     pub(crate) fn record(&self, chunk: &Chunk) {
-        self.state().attempt(|writer, recorded| {
-            for packet in chunk {
+        let state = &mut *self.state();
+        let (written, pipe) = (&mut state.written, &mut state.pipe);
+        let outcome = state.writer.as_mut().map_or(Ok(()), |writer| {
+            chunk.iter().try_for_each(|packet| {
                 writer.write(&recording::record(chunk, packet))?;
-                *recorded += 1;
-            }
-            Ok(())
+                *written += 1;
+                pipe.iter_mut().for_each(|pipe| pipe.packet_ends_at(writer.file_bytes()));
+                Ok(())
+            })
         });
+        state.note(outcome);
     }
 
     /// Brings what was recorded to the file now and then.
     pub(crate) fn keep_up(&self) {
         let mut state = self.state();
         if state.flushed.elapsed() >= FLUSH_INTERVAL {
-            state.attempt(|writer, _| writer.flush());
+            state.attempt(Writer::flush);
             state.flushed = Instant::now();
         }
     }
 
-    /// Ends the file with the interfaces' counts, `interfaces` being how many rings each has, and gives the number of
-    /// packets in it; or why it ended early.
-    pub(crate) fn finish(self, ledger: &Ledger, interfaces: &[usize]) -> Result<u64, WriteError> {
-        let mut state = self.0.into_inner().unwrap_or_else(PoisonError::into_inner);
+    /// Ends the file with the interfaces' counts, `interfaces` being how many rings each has, and gives what became of the
+    /// packets, and why it ended early if it did.
+    pub(crate) fn finish(self, ledger: &Ledger, interfaces: &[usize]) -> (Recorded, Result<(), WriteError>) {
+        let mut state = self.state.into_inner().unwrap_or_else(PoisonError::into_inner);
         let started = state.started;
-        state.attempt(|writer, _| {
+        state.attempt(|writer| {
             recording::write_statistics(writer, started, ledger, interfaces)?;
             writer.flush()
         });
-        state.failure.map_or(Ok(state.recorded), Err)
+        let written = state.written;
+        let whole = state.failure.as_ref().and_then(recording::safely_written).unwrap_or(written);
+        let unread = state.pipe.as_ref().map_or(0, |pipe| pipe.packets_unread(self.writing.accepted_bytes()));
+        let in_file = whole.min(written - unread.min(written));
+        let recorded = Recorded { to: self.writing.name().to_owned(), surplus: 0, written, in_file };
+        (recorded, state.failure.map_or(Ok(()), Err))
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 impl State {
-    /// Does something with the file, as long as it has not failed. The first failure is said at once.
-    fn attempt(&mut self, work: impl FnOnce(&mut Writer<FileSink>, &mut u64) -> Result<(), WriteError>) {
-        let Some(writer) = &mut self.writer else { return };
-        if let Err(failure) = work(writer, &mut self.recorded) {
-            eprintln!("warning: {}; packets pass unrecorded from now on", one_line(&failure));
+    /// Does something with the file, as long as it has not failed.
+    fn attempt(&mut self, work: impl FnOnce(&mut Writer<TimedSink<FileSink>>) -> Result<(), WriteError>) {
+        let outcome = self.writer.as_mut().map_or(Ok(()), work);
+        self.note(outcome);
+    }
+
+    /// The first failure is said at once.
+    fn note(&mut self, outcome: Result<(), WriteError>) {
+        if let Err(failure) = outcome {
+            notice(&format!("warning: {}; packets pass unrecorded from now on", one_line(&failure)));
             (self.writer, self.failure) = (None, Some(failure));
         }
     }

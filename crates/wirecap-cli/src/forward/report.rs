@@ -37,7 +37,7 @@ impl Report<'_> {
 
     /// The ledger, and what only this command counts.
     pub(super) fn json(&self) -> Result<Value, Failure> {
-        let mut json = serde_json::to_value(self.ledger)?;
+        let mut json = options::in_json(self.ledger)?;
         let ways = self.ways.iter().enumerate().map(|(index, way)| {
             let latency = self.latencies.as_ref().map(|latencies| latencies[index].json());
             json!({ "from": way.from, "to": way.to, "no_room": way.no_room(), "latency_ns": latency })

@@ -148,8 +148,13 @@ pub enum Helper {
     XdpAdjustMeta = 54,
     /// `xdp_adjust_tail(context, delta)` moves the frame's end; nonzero if it cannot.
     XdpAdjustTail = 65,
+    /// `probe_read_kernel_str(to, bytes, from)` copies a text of the kernel's with its closing zero; negative if it cannot.
+    ProbeReadKernelStr = 115,
     /// `jiffies64()` gives the number of ticks since boot.
     Jiffies = 118,
+    /// `get_ns_current_pid_tgid(device, inode, to, bytes)` tells the numbers of the thread and of its process in a PID
+    /// namespace; nonzero if the thread is in another one.
+    NsCurrentPidTgid = 120,
     /// `ktime_get_boot_ns()` gives nanoseconds since boot (CLOCK_BOOTTIME).
     KtimeBootNs = 125,
     /// `ktime_get_coarse_ns()` gives the time of the last tick (CLOCK_MONOTONIC_COARSE).

@@ -31,6 +31,15 @@ pub enum BpfError {
         /// The kernel's answer.
         source: io::Error,
     },
+    /// The interface cannot have the program.
+    Refused {
+        /// The interface's index in the current network namespace.
+        ifindex: u32,
+        /// Why, in the words of the kernel or of the driver.
+        reason: String,
+        /// The kernel's answer.
+        source: io::Error,
+    },
     /// The verifier refused the program.
     Rejected {
         /// The program's name.
@@ -95,9 +104,26 @@ impl BpfError {
         match self {
             Self::NotPermitted { source, .. }
             | Self::InterfaceBusy { source, .. }
+            | Self::Refused { source, .. }
             | Self::Rejected { source, .. }
             | Self::Failed { source, .. } => source.raw_os_error(),
             Self::BadName { .. } | Self::WrongSize { .. } => None,
+        }
+    }
+
+    /// The same, of attaching, with the reason that the kernel gives, if that is known.
+    pub(super) fn because(self, ifindex: u32, reason: Option<String>) -> Self {
+        match (self, reason) {
+            (Self::Failed { source, .. }, Some(reason)) => Self::Refused { ifindex, reason, source },
+            (error, _) => error,
+        }
+    }
+
+    /// Why an interface cannot have the program, in the kernel's words.
+    pub fn reason(&self) -> Option<&str> {
+        match self {
+            Self::Refused { reason, .. } => Some(reason),
+            _ => None,
         }
     }
 
@@ -120,6 +146,9 @@ impl fmt::Display for BpfError {
                     "`bpftool net` and `ip -d link` name it, the process that holds it must end first",
                 )
             }
+            Self::Refused { ifindex, reason, .. } => {
+                write!(f, "cannot attach an XDP program to interface {ifindex}: {reason}")
+            }
             Self::Rejected { program, log, .. } => {
                 write!(f, "the kernel's verifier rejected program {program}:\n{}", log.trim_end())
             }
@@ -139,6 +168,7 @@ impl Error for BpfError {
         match self {
             Self::NotPermitted { source, .. }
             | Self::InterfaceBusy { source, .. }
+            | Self::Refused { source, .. }
             | Self::Rejected { source, .. }
             | Self::Failed { source, .. } => Some(source),
             Self::BadName { .. } | Self::WrongSize { .. } => None,

@@ -3,6 +3,7 @@
 use std::ffi::CStr;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
+use super::refusal::Refusals;
 use super::{BpfError, Program, collect_objects, find_object};
 use crate::sys::bpf as sys;
 
@@ -52,9 +53,20 @@ impl Link {
     ///
     /// # Errors
     ///
-    /// [`BpfError::InterfaceBusy`] if another program is there, or another [`BpfError`] if there is
+    /// [`BpfError::InterfaceBusy`] if another program is there, [`BpfError::Refused`] if the driver refuses it and the kernel
+    /// tells why (since Linux 6.5, with CAP_PERFMON), or another [`BpfError`] if there is
     /// no such interface, its driver has no native XDP, or its MTU is too long for the program.
     pub fn attach_xdp(program: &Program, ifindex: u32, mode: XdpMode) -> Result<Self, BpfError> {
+        let error = match Self::try_attach_xdp(program, ifindex, mode) {
+            Err(error @ BpfError::Failed { .. }) => error,
+            outcome => return outcome,
+        };
+        // Once more, with an eye on the tracepoint that passes the reason.
+        let Ok(refusals) = Refusals::watch() else { return Err(error) };
+        Self::try_attach_xdp(program, ifindex, mode).map_err(|error| error.because(ifindex, refusals.last()))
+    }
+
+    fn try_attach_xdp(program: &Program, ifindex: u32, mode: XdpMode) -> Result<Self, BpfError> {
         sys::link_create_xdp(program.as_fd(), ifindex, mode as u32)
             .map(|fd| Self { fd })
             .map_err(|source| BpfError::attaching(ifindex, source))

@@ -154,7 +154,8 @@ impl Receiver {
         };
         let errors: Vec<String> = self.log.iter().collect();
         let output = self.output.join().map_err(|_| "reading the output")?;
-        if !status.success() {
+        // Wirecap ends with status 3 where its ledger says that packets were lost, which is what is measured.
+        if !status.success() && status.code() != Some(3) {
             return Err(format!("{} ended with {status}: {errors:?}", self.command).into());
         }
         Ok(Finished { output, errors: errors.join("\n") })

@@ -91,7 +91,7 @@ impl Engine {
         Self::WireCap(WireCap { chunk_cells, chunks, mode, sharing: Sharing::Push })
     }
 
-    /// WireCAP-A-(M,R,T) as wirecap does it: idle workers pull chunks from others.
+    /// WireCAP-A-(M,R,T) as wirecap does it: workers pull chunks from others above T.
     pub const fn pulling(chunk_cells: u32, chunks: u32, threshold: f64) -> Self {
         let mode = Mode::Advanced(threshold);
         Self::WireCap(WireCap { chunk_cells, chunks, mode, sharing: Sharing::Pull })

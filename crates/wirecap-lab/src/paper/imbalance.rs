@@ -297,7 +297,7 @@ impl Experiment for FiguresElevenAndTwelve {
         Ok(Findings {
             what: "The trace on four, five and six queues, each with a handler of 38,844 p/s. In advanced mode \
                    chunks of a queue above the threshold T are handled by others: pushed to them by capture \
-                   threads as in the paper, or pulled by idle workers as wirecap does."
+                   threads as in the paper, or pulled by workers below T as wirecap does."
                 .to_owned(),
             claims,
             notes: vec![
@@ -306,8 +306,8 @@ impl Experiment for FiguresElevenAndTwelve {
                      four queues must lose something, whoever handles what.",
                     wirecap::grouped(late_rate(&traces[0]))
                 ),
-                "Then pushing loses less than pulling where pools are large: pushed chunks wait in all queues, so \
-                 that all pools fill, while idle workers that pull leave their own pools empty."
+                "Then pushing may lose less than pulling where pools are large: pushed chunks wait in all queues, so \
+                 that all pools fill wholly, while those of workers that pull fill up to T."
                     .to_owned(),
             ],
             settings: trace_settings(run.seed),

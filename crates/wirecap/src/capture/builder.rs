@@ -24,7 +24,7 @@ use crate::umem::pool::Geometry;
 
 /// Cells per chunk (M) unless something else is asked for.
 pub const DEFAULT_CHUNK_CELLS: u32 = 256;
-/// Chunks per pool (R) unless something else is asked for, or the machine is small.
+/// Chunks per pool (R) at most, unless something else is asked for.
 pub const DEFAULT_CHUNKS: u32 = 512;
 /// The largest M: the paper's largest ring, 4,096 descriptors, sixteen times.
 const MAX_CHUNK_CELLS: u32 = 65_536;
@@ -59,6 +59,8 @@ pub struct CaptureBuilder {
     pub(super) take: bool,
     pub(super) direction: Option<Direction>,
     pub(super) retire_after: Duration,
+    pub(super) immediate: Option<u32>,
+    pub(super) small_blocks: bool,
     pub(super) chunk_cells: u32,
     pub(super) chunks: Option<u32>,
     pub(super) buffer_bytes: Option<u64>,
@@ -91,6 +93,8 @@ impl CaptureBuilder {
             take: false,
             direction: None,
             retire_after: packet::DEFAULT_RETIRE_AFTER,
+            immediate: None,
+            small_blocks: false,
             chunk_cells: DEFAULT_CHUNK_CELLS,
             chunks: None,
             buffer_bytes: None,
@@ -150,6 +154,23 @@ impl CaptureBuilder {
         self
     }
 
+    /// With the engine `packet`: every packet is handed over at once, in a frame of its own (TPACKET_V2), and
+    /// [`retire_after`](Self::retire_after) means nothing. Of a packet `kept` bytes are kept at least. A frame has room for so many, or for the
+    /// longest packet that the interface can bring: 64 KiB where offloads join packets, so that a ring holds fewer
+    /// of them than blocks do.
+    pub fn immediate(mut self, kept: u32) -> Self {
+        self.immediate = Some(kept);
+        self
+    }
+
+    /// With the engine `packet`: the memory of a ring is divided into blocks as small as they can be (128 KiB) instead of
+    /// R blocks. At low rates a ring then keeps the packets of more times [`retire_after`](Self::retire_after), and chunks
+    /// are smaller at high ones.
+    pub fn small_blocks(mut self) -> Self {
+        self.small_blocks = true;
+        self
+    }
+
     /// M: cells per chunk, the most packets handed out at once. Default 256.
     pub fn chunk(mut self, cells: u32) -> Self {
         self.chunk_cells = cells;
@@ -157,8 +178,9 @@ impl CaptureBuilder {
     }
 
     /// R: chunks per pool. Every ring can hold R x M packets, with the engine `packet` R x M full frames of
-    /// an MTU of 1500 or more shorter ones. Default 512, or less on a machine with
-    /// little memory: all pools together take at most an eighth of it unless R is given.
+    /// an MTU of 1500 or more shorter ones. Default: as many as the speed of the link asks for, up to 512. All pools
+    /// together take 64 MiB up to 1 Gbit/s, 256 MiB up to 10 Gbit/s and for virtual interfaces, 1 GiB at 100 Gbit/s; each 16 MiB at
+    /// least, and all at most an eighth of the memory of the machine or of a memory cgroup of the process.
     pub fn pool(mut self, chunks: u32) -> Self {
         self.chunks = Some(chunks);
         self
@@ -176,7 +198,7 @@ impl CaptureBuilder {
         self
     }
 
-    /// Idle workers also read rings of their buddies whose backlog exceeds `threshold`, a share of the
+    /// Workers also read rings of their buddies whose backlog exceeds `threshold`, a share of the
     /// pool from 0 to 1 (the paper's advanced mode and its T; 0.6 is a good start).
     pub fn advanced(mut self, threshold: f64) -> Self {
         self.mode = Mode::Advanced(threshold);
@@ -317,6 +339,14 @@ impl CaptureBuilder {
     ///
     /// Everything that can be known to be wrong is reported before anything is changed.
     pub fn open(self) -> Result<Capture, OpenError> {
+        let or_by_packet = self.engine == Engine::Auto && limits::may_open_packet_sockets();
+        self.open_as_asked().map_err(|error| match error {
+            error if or_by_packet && error.is_privilege_of_xdp() => OpenError::PacketPermitted(error.into()),
+            error => error,
+        })
+    }
+
+    fn open_as_asked(self) -> Result<Capture, OpenError> {
         self.check_numbers()?;
         self.check_forwarding()?;
         if let Some(path) = &self.file {
@@ -388,7 +418,14 @@ impl CaptureBuilder {
         let room = attached.iter().map(|attached| attached.target.rings_to_come()).sum();
         let group = self.group(rings, workers).with_room(room);
         let builder = self.clone();
-        let running = Running { interfaces: attached, ports: port_devices, file: None, builder, end: None };
+        let running = Running {
+            interfaces: attached,
+            ports: port_devices,
+            file: None,
+            builder,
+            end: None,
+            last_packets_uncertain: false,
+        };
         Capture::start(group, interfaces, running, forwarding, geometry, &self.pin)
     }
 
@@ -431,6 +468,7 @@ impl CaptureBuilder {
             file: Some(ring),
             builder: self.clone(),
             end: None,
+            last_packets_uncertain: false,
         };
         Capture::start(group, Vec::new(), running, (None, None), geometry, &self.pin)
     }

@@ -1,10 +1,11 @@
 //! The filter of a capture, changed while packets arrive.
 
-use super::{Attached, Attachment, Capture, Running};
-use crate::error::FilterChangeError;
+use super::{Attached, Attachment, Capture, Engine, Running};
+use crate::error::{FilterChangeError, OpenError};
 use crate::filter::{Filter, FilterRequest};
 use crate::sync::lock;
 use crate::warning::Warning;
+use crate::xdp;
 
 impl Capture {
     /// Captures the packets that `request` wants from now on, and no others, on all interfaces; an empty expression wants all. No
@@ -17,6 +18,7 @@ impl Capture {
     /// interfaces. Nothing is changed then, unless the kernel refuses it on a later interface than the first.
     pub fn set_filter(&self, request: impl Into<FilterRequest>) -> Result<(), FilterChangeError> {
         let request = request.into();
+        let turns = self.turns().map_err(|error| FilterChangeError::Interface(Box::new(error)))?;
         let mut running = lock(&self.shared.running);
         if running.end.is_some() {
             return Err(FilterChangeError::Stopped);
@@ -28,20 +30,39 @@ impl Capture {
             running.interfaces.iter().map(|attached| attached.target.device.savefile_link_type());
         let filters =
             link_types.map(|link_type| request.compile(link_type)).collect::<Result<Vec<_>, _>>()?;
-        for (attached, filter) in running.interfaces.iter_mut().zip(&filters) {
-            attached.set_filter(filter)?;
+        for ((attached, filter), turn) in running.interfaces.iter_mut().zip(&filters).zip(&turns) {
+            attached.set_filter(filter, turn.as_ref())?;
             attached.target.filter = Some(request.clone());
         }
         Ok(())
     }
 }
 
+impl Capture {
+    /// For each interface the right to change what is attached, where the engine `xdp` captures from it. Waiting for them
+    /// takes as long as other processes have theirs, so the capture's lock, without which it cannot be stopped, must not be
+    /// held.
+    pub(super) fn turns(&self) -> Result<Vec<Option<xdp::Turn>>, OpenError> {
+        let mut turns: Vec<Option<xdp::Turn>> = self.interfaces.iter().map(|_| None).collect();
+        // In the same order in all processes, or two may wait for each other.
+        let mut order: Vec<usize> = (0..turns.len()).collect();
+        order.sort_unstable_by_key(|&index| self.interfaces[index].device.index);
+        for index in order {
+            let interface = &self.interfaces[index];
+            if interface.reception.engine() == Engine::Xdp {
+                turns[index] = Some(xdp::Turn::wait(&interface.device)?);
+            }
+        }
+        Ok(turns)
+    }
+}
+
 impl Attached {
-    fn set_filter(&mut self, filter: &Filter) -> Result<(), FilterChangeError> {
-        match &mut self.attachment {
-            Some(Attachment::Xdp(attachment)) => attachment.set_filter(filter),
-            Some(Attachment::Packet(attachment)) => attachment.set_filter(filter),
-            None => Err(FilterChangeError::Stopped),
+    fn set_filter(&mut self, filter: &Filter, turn: Option<&xdp::Turn>) -> Result<(), FilterChangeError> {
+        match (&mut self.attachment, turn) {
+            (Some(Attachment::Xdp(attachment)), Some(turn)) => attachment.set_filter(filter, turn),
+            (Some(Attachment::Packet(attachment)), _) => attachment.set_filter(filter),
+            (Some(Attachment::Xdp(_)) | None, _) => Err(FilterChangeError::Stopped),
         }
     }
 

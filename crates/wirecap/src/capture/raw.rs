@@ -2,16 +2,26 @@
 
 use std::io;
 use std::os::fd::OwnedFd;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use super::{Attached, Attachment, Capture};
 use crate::filter::{ClassicInsn, Filter};
-use crate::ledger::Account;
-use crate::sync::lock;
+use crate::ledger::{Account, Tally};
+use crate::sync::{lock, try_lock};
+use crate::xdp;
 
 impl Capture {
     /// The account of one ring so far, which asks nobody but its socket.
     pub fn account(&self, ring: usize) -> Account {
         self.shared.group.rings()[ring].account()
+    }
+
+    /// What became of the packets of one ring so far. It takes no lock and no memory and asks nobody but the ring's
+    /// socket, so a signal handler may call it; packets that another thread, or the one that is interrupted, takes out
+    /// of the ring at this moment may be missing.
+    pub fn tally(&self, ring: usize) -> Tally {
+        self.shared.group.rings()[ring].tally()
     }
 
     /// How many packets have come to a ring that it did not drop, captured yet or not.
@@ -34,34 +44,44 @@ impl Capture {
     /// What the kernel says of the program, or that it cannot run on an interface of the capture; the interfaces
     /// before that one have it then.
     pub fn run_in_kernel(&self, program: &[ClassicInsn]) -> io::Result<()> {
+        let turns = self.turns().map_err(io::Error::other)?;
         let mut running = lock(&self.shared.running);
         if running.interfaces.is_empty() {
             return Err(io::ErrorKind::Unsupported.into());
         }
-        running.interfaces.iter_mut().try_for_each(|attached| attached.run_in_kernel(program))
+        let mut interfaces = running.interfaces.iter_mut().zip(&turns);
+        interfaces.try_for_each(|(attached, turn)| attached.run_in_kernel(program, turn.as_ref()))
     }
 
-    /// The packet socket of a ring, again: what is sent by it the ring does not see, and other options than
-    /// a filter may be set. `None` where packets come in another way.
-    ///
-    /// # Errors
-    ///
-    /// When the process has no descriptor left.
-    pub fn packet_socket(&self, ring: usize) -> io::Result<Option<OwnedFd>> {
-        self.shared.group.rings()[ring].packet_socket().transpose()
+    /// After a fork: another process has this capture as well, and goes on with it or ends it. From now on stopping,
+    /// closing or dropping it here unmaps its memory and closes its descriptors, and changes nothing for the other one.
+    pub fn leave_to_others(&self) {
+        self.shared.left.store(true, Ordering::SeqCst);
+        // In a child another thread of the parent may have had the lock. What it guards is descriptors, which then
+        // stay open until the process ends.
+        let Some(mut running) = try_lock(&self.shared.running) else { return };
+        for attachment in running.interfaces.iter_mut().filter_map(|interface| interface.attachment.take()) {
+            attachment.leave_to_others();
+        }
+    }
+
+    /// The packet socket of a ring: what is sent by it the ring does not see, and other options than a filter may be
+    /// set. It stays open as long as it is held here. `None` where packets come in another way.
+    pub fn packet_socket(&self, ring: usize) -> Option<Arc<OwnedFd>> {
+        self.shared.group.rings()[ring].packet_socket()
     }
 }
 
 impl Attached {
-    fn run_in_kernel(&mut self, program: &[ClassicInsn]) -> io::Result<()> {
-        match &mut self.attachment {
-            Some(Attachment::Packet(attachment)) => attachment.run_in_kernel(program),
-            Some(Attachment::Xdp(attachment)) => {
+    fn run_in_kernel(&mut self, program: &[ClassicInsn], turn: Option<&xdp::Turn>) -> io::Result<()> {
+        match (&mut self.attachment, turn) {
+            (Some(Attachment::Packet(attachment)), _) => attachment.run_in_kernel(program),
+            (Some(Attachment::Xdp(attachment)), Some(turn)) => {
                 let link_type = self.target.device.savefile_link_type();
                 let filter = Filter::from_program(program.to_vec(), link_type).map_err(io::Error::other)?;
-                attachment.run_in_kernel(&filter)
+                attachment.run_in_kernel(&filter, turn)
             }
-            None => Err(io::ErrorKind::NotConnected.into()),
+            (Some(Attachment::Xdp(_)) | None, _) => Err(io::ErrorKind::NotConnected.into()),
         }
     }
 }

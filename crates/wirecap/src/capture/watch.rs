@@ -204,7 +204,7 @@ impl Shared {
         }
         if let Some(exchange) = self.exchange() {
             running.ports.iter_mut().enumerate().for_each(|(index, port)| {
-                if let Ok(Some(glance)) = port.glance()
+                if let Ok(Some(glance)) = port.look()
                     && port.mtu != glance.mtu
                 {
                     port.mtu = glance.mtu;
@@ -222,7 +222,7 @@ impl Attached {
         let mut changes = Changes::default();
         events.take(|news| changes.add(news));
         // The thread that ends a capture may be in another network namespace, where nothing is known of it.
-        let glance = self.target.device.glance().ok();
+        let glance = self.target.device.look().ok();
         let index = self.target.device.index;
         let is_detached =
             matches!(&self.attachment, Some(Attachment::Xdp(attachment)) if !attachment.is_in_place());
@@ -241,7 +241,7 @@ impl Attached {
         let tell = |event: Event| builder.tell(&event);
         let now = SystemTime::now();
         let index = self.target.device.index;
-        let glance = match self.target.device.glance() {
+        let glance = match self.target.device.look() {
             Ok(glance) => glance,
             Err(error) => {
                 self.watched.lose(UnseenReason::Unwatched, Some(error.to_string()), &tell);

@@ -2,6 +2,7 @@
 
 use std::io;
 
+use super::drop_table::Row;
 use super::link::{self, Link, LinkStatistics};
 use super::netlink::Netlink;
 use super::xdp::XdpMode;
@@ -23,9 +24,8 @@ pub struct DeviceCounters {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum DropSource {
-    /// `rx_missed_errors`, and of `rx_fifo_errors` and `rx_over_errors` the larger: drivers use these two
-    /// for one another, and some fill in both for the same frames.
-    LinkStatistics,
+    /// The counters in which the driver is known to count them, of the link's statistics and of its own.
+    Driver,
     /// The errors that a veth's other end had in passing XDP frames on: this end's ring was full. Exact, but
     /// to be had only while this end has a program in the driver and the other one is in the same
     /// network namespace.
@@ -61,18 +61,23 @@ impl Device {
     /// namespace.
     pub fn counters(&self) -> Result<DeviceCounters, DeviceError> {
         let mut netlink = self.reconnect()?;
-        let is_hardware = self.has_parent || self.bus_info.is_some();
-        let counters = match reporter(self.kind.as_deref(), self.driver.as_deref(), is_hardware) {
-            Reporter::Nobody => Ok(DeviceCounters { dropped: None, source: DropSource::NotReported }),
-            Reporter::Hardware => self.hardware_counters(&mut netlink),
+        let counters = match reporter(self.kind.as_deref(), self.driver.as_deref()) {
+            Reporter::None => Ok(DeviceCounters { dropped: None, source: DropSource::NotReported }),
+            Reporter::Driver(row) => self.driver_counters(&mut netlink, row),
             Reporter::Veth => self.veth_counters(&mut netlink),
         };
         counters.map_err(|error| self.kernel(error))
     }
 
-    fn hardware_counters(&self, netlink: &mut Netlink) -> io::Result<DeviceCounters> {
+    fn driver_counters(&self, netlink: &mut Netlink, row: &Row) -> io::Result<DeviceCounters> {
+        let own = match row.has_own() {
+            true => Ethtool::new(netlink.socket(), &self.name)?.statistics()?,
+            false => Vec::new(),
+        };
         let (_, statistics) = self.link_now(netlink)?;
-        Ok(DeviceCounters { dropped: Some(hardware_drops(&statistics)), source: DropSource::LinkStatistics })
+        let dropped = row.dropped(&statistics, &own);
+        let source = if dropped.is_some() { DropSource::Driver } else { DropSource::NotReported };
+        Ok(DeviceCounters { dropped, source })
     }
 
     fn veth_counters(&self, netlink: &mut Netlink) -> io::Result<DeviceCounters> {
@@ -97,33 +102,22 @@ impl Device {
     }
 }
 
-/// Who knows what a device has lost.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// What tells how much a device has lost.
+#[derive(Clone, Copy, Debug)]
 enum Reporter {
-    Hardware,
+    Driver(&'static Row),
     Veth,
-    Nobody,
+    None,
 }
 
-/// Drivers of hardware, mostly of the virtual kind, that leave `rx_missed_errors` and its neighbours at zero
-/// whatever they lose.
-const SILENT_DRIVERS: [&str; 6] = ["virtio_net", "vif", "hv_netvsc", "vmxnet3", "gve", "enic"];
-
-/// The kernel's documentation keeps `rx_missed_errors` for hardware; in software it and its neighbours stay
-/// at zero, which would read as "nothing lost". Of virtual interfaces only those have something to say that
-/// add up the counters of hardware beneath them.
-fn reporter(kind: Option<&str>, driver: Option<&str>, is_hardware: bool) -> Reporter {
-    let is_silent = driver.is_some_and(|driver| SILENT_DRIVERS.contains(&driver));
+/// A bond adds up counters of drivers that mean different things by them, and other virtual interfaces have none that
+/// grow: 0 would read as "nothing lost".
+fn reporter(kind: Option<&str>, driver: Option<&str>) -> Reporter {
     match kind {
         Some("veth") => Reporter::Veth,
-        Some("bond" | "team") => Reporter::Hardware,
-        None if is_hardware && !is_silent => Reporter::Hardware,
-        _ => Reporter::Nobody,
+        Some(_) => Reporter::None,
+        None => driver.and_then(Row::of).map_or(Reporter::None, Reporter::Driver),
     }
-}
-
-fn hardware_drops(statistics: &LinkStatistics) -> u64 {
-    statistics.rx_missed_errors + statistics.rx_fifo_errors.max(statistics.rx_over_errors)
 }
 
 /// What a veth's other end could not hand over, of frames redirected to it (`xdp_xmit`) and of those that
@@ -157,21 +151,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn fifo_and_over_errors_are_the_same_frames() {
-        let statistics =
-            LinkStatistics { rx_dropped: 9, rx_over_errors: 5, rx_fifo_errors: 5, rx_missed_errors: 2 };
-        assert_eq!(hardware_drops(&statistics), 7);
-    }
-
-    #[test]
-    fn only_hardware_and_what_adds_it_up_report_losses() {
-        assert_eq!(reporter(None, Some("ixgbe"), true), Reporter::Hardware);
-        assert_eq!(reporter(Some("bond"), Some("bonding"), false), Reporter::Hardware);
-        assert_eq!(reporter(Some("veth"), Some("veth"), false), Reporter::Veth);
-        assert_eq!(reporter(None, Some("virtio_net"), true), Reporter::Nobody);
-        assert_eq!(reporter(Some("tun"), Some("tun"), true), Reporter::Nobody);
-        assert_eq!(reporter(Some("macvlan"), None, false), Reporter::Nobody);
-        assert_eq!(reporter(None, None, false), Reporter::Nobody);
+    fn only_drivers_that_are_known_report_losses() {
+        assert!(matches!(reporter(None, Some("ixgbe")), Reporter::Driver(_)));
+        assert!(matches!(reporter(Some("veth"), Some("veth")), Reporter::Veth));
+        for (kind, driver) in
+            [(Some("bond"), Some("bonding")), (None, Some("virtio_net")), (None, Some("tun")), (None, None)]
+        {
+            assert!(matches!(reporter(kind, driver), Reporter::None), "{driver:?}");
+        }
     }
 
     #[test]

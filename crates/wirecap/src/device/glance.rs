@@ -18,7 +18,7 @@ pub(crate) struct Glance {
 
 impl Device {
     /// Looks at the interface; `None` if it is gone. Some microseconds.
-    pub(crate) fn glance(&self) -> Result<Option<Glance>, DeviceError> {
+    pub(crate) fn look(&self) -> Result<Option<Glance>, DeviceError> {
         let mut netlink = self.reconnect()?;
         let payload = link::link_payload(&mut netlink, self.index, false);
         let payload = payload.map_err(|error| self.kernel(error))?;

@@ -26,8 +26,6 @@ pub(super) struct Link {
     /// The bridge, bond or switch that this interface is a port of.
     pub(super) controller: Option<u32>,
     pub(super) attached_xdp: Vec<AttachedXdp>,
-    /// It has a device of some bus beneath it, or a virtual one.
-    pub(super) has_parent: bool,
 }
 
 impl Link {
@@ -48,7 +46,6 @@ impl Link {
             lower: attributes.u32(libc::IFLA_LINK).filter(|&index| index != 0 && !elsewhere),
             controller: attributes.u32(libc::IFLA_MASTER),
             attached_xdp: attributes.nested(libc::IFLA_XDP).map(xdp::attached).unwrap_or_default(),
-            has_parent: attributes.bytes(libc::IFLA_PARENT_DEV_NAME).is_some(),
         })
     }
 

@@ -74,6 +74,11 @@ impl Netlink {
         Self::open(Some(netlink::GENERIC))
     }
 
+    /// Opens a connection to the lists of sockets.
+    pub(super) fn sockets() -> io::Result<Self> {
+        Self::open(Some(netlink::SOCK_DIAG))
+    }
+
     fn open(protocol: Option<rustix::net::Protocol>) -> io::Result<Self> {
         let socket = rustix::net::socket_with(
             AddressFamily::NETLINK,

@@ -2,13 +2,13 @@
 
 use std::io;
 
-use super::address::{self, Address};
+use super::address::{self, Address, Routes};
 use super::link::{self, Link};
 use super::listeners::{PacketListener, packet_listeners};
 use super::netlink::Netlink;
 use super::offload::Offloads;
 use super::xdp::Netdev;
-use super::{Device, OperationalState, Upper};
+use super::{Device, Mac, OperationalState, Upper};
 use crate::sys;
 use crate::sys::ethtool::{Channels, Ethtool};
 
@@ -19,6 +19,14 @@ pub(super) struct Survey {
     links: Vec<Link>,
     addresses: Vec<(u32, Address)>,
     listeners: Vec<PacketListener>,
+}
+
+/// What the host has to do with an interface.
+#[derive(Debug, Default)]
+struct Surroundings {
+    addresses: Vec<Address>,
+    routes: Routes,
+    other_macs: Vec<Mac>,
 }
 
 impl Survey {
@@ -49,12 +57,31 @@ impl Survey {
         links.into_iter().filter_map(|link| link::found(self.describe(link)).transpose()).collect()
     }
 
+    /// The interface of this name or alternative name by itself: what the host has on it, and what stands on it, is not
+    /// asked for, which on a router takes many times as long.
+    pub(super) fn glance(name: &str) -> io::Result<Option<Device>> {
+        let mut survey = Self {
+            netlink: Netlink::route()?,
+            netdev: None,
+            links: Vec::new(),
+            addresses: Vec::new(),
+            listeners: Vec::new(),
+        };
+        let Some(link) = link::link_by_name(&mut survey.netlink, name)? else { return Ok(None) };
+        link::found(survey.describe_with(link, Surroundings::default()))
+    }
+
     /// Gathers all that is known about an interface. What a driver does not answer stays unknown.
     fn describe(&mut self, link: Link) -> io::Result<Device> {
         let addresses = self.addresses_on(link.index);
         let routes = address::routes(&mut self.netlink, link.index, &addresses)?;
         let other_macs = link::other_macs(&mut self.netlink, &link)?;
-        let xdp = self.netdev.as_mut().and_then(|netdev| netdev.xdp_support(&link));
+        self.describe_with(link, Surroundings { addresses, routes, other_macs })
+    }
+
+    fn describe_with(&mut self, link: Link, surroundings: Surroundings) -> io::Result<Device> {
+        let Surroundings { addresses, routes, other_macs } = surroundings;
+        let xdp = self.netdev.as_mut().and_then(|netdev| netdev.xdp_support(link.index));
         let ethtool = Ethtool::new(self.netlink.socket(), &link.name)?;
         let driver = ethtool.driver().ok();
         let queues = queues(&ethtool, self.netdev.as_mut(), &link);
@@ -86,7 +113,6 @@ impl Survey {
             carrier: link.carrier,
             link_type: link.link_type,
             kind: link.kind,
-            has_parent: link.has_parent,
         })
     }
 
@@ -105,8 +131,9 @@ impl Survey {
 /// The queues in use, from the first source that knows: the driver's channels, its rings, the stack.
 fn queues(ethtool: &Ethtool<'_>, netdev: Option<&mut Netdev>, link: &Link) -> Channels {
     let rings = || ethtool.rx_rings().ok().map(|rx| Channels { rx, tx: 1, rx_max: rx });
-    let stack =
-        || netdev.and_then(|netdev| netdev.queues(link)).map(|(rx, tx)| Channels { rx, tx, rx_max: rx });
+    let stack = || {
+        netdev.and_then(|netdev| netdev.queues(link.index)).map(|(rx, tx)| Channels { rx, tx, rx_max: rx })
+    };
     let found = ethtool.channels().ok().or_else(rings).or_else(stack);
     let Channels { rx, tx, rx_max } = found.unwrap_or(Channels { rx: 1, tx: 1, rx_max: 1 });
     Channels { rx: rx.max(1), tx: tx.max(1), rx_max: rx_max.max(1) }

@@ -6,7 +6,6 @@ use std::io;
 use bitflags::bitflags;
 
 use super::auto::Rung;
-use super::link::Link;
 use super::netlink::{Attributes, Netlink, Payload};
 
 const CONTROL_FAMILY: u16 = libc::GENL_ID_CTRL as u16;
@@ -184,14 +183,14 @@ impl Netdev {
     }
 
     /// What the interface's driver offers, if the kernel tells.
-    pub(super) fn xdp_support(&mut self, link: &Link) -> Option<XdpSupport> {
-        let request = command(NETDEV_CMD_DEV_GET).with_u32(NETDEV_A_DEV_IFINDEX, link.index);
+    pub(super) fn xdp_support(&mut self, ifindex: u32) -> Option<XdpSupport> {
+        let request = command(NETDEV_CMD_DEV_GET).with_u32(NETDEV_A_DEV_IFINDEX, ifindex);
         self.netlink.get(self.family, &request).ok().and_then(|payload| XdpSupport::parse(&payload))
     }
 
     /// The numbers of receive and of transmit queues in use (since Linux 6.8, only while it is up).
-    pub(super) fn queues(&mut self, link: &Link) -> Option<(u32, u32)> {
-        let request = command(NETDEV_CMD_QUEUE_GET).with_u32(NETDEV_A_QUEUE_IFINDEX, link.index);
+    pub(super) fn queues(&mut self, ifindex: u32) -> Option<(u32, u32)> {
+        let request = command(NETDEV_CMD_QUEUE_GET).with_u32(NETDEV_A_QUEUE_IFINDEX, ifindex);
         let count = |counts: &mut (u32, u32), payload: &[u8]| match Attributes::after_header::<
             GENERIC_HEADER_BYTES,
         >(payload)

@@ -1,7 +1,9 @@
 //! When a group in advanced mode loses nothing: what its pools must hold until all its workers help.
 
+use std::fmt;
 use std::time::Duration;
 
+use crate::numbers::grouped;
 use crate::umem::pool::Geometry;
 
 /// The settings that decide whether a group loses nothing of a load that it can process, however that is spread over its
@@ -25,6 +27,31 @@ pub struct Guarantee {
     pub home_rings: usize,
     /// c: what a packet costs a worker.
     pub cost: Duration,
+}
+
+/// What a [`Guarantee`] lacks to cover every way in which a load that the group can process may be spread over its rings.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Shortfall {
+    /// The packets per second that one ring may receive.
+    pub ring_rate: f64,
+    /// The packets per second that the group may receive: in the worst case all by one ring.
+    pub group_rate: f64,
+    /// The chunks that a ring's pool needs for that; `None` if T leaves no room.
+    pub chunks_needed: Option<u32>,
+}
+
+impl fmt::Display for Shortfall {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let [ring, group] = [self.ring_rate, self.group_rate].map(|rate| grouped(rate as u64));
+        write!(
+            f,
+            "one ring may lose packets above {ring} per second, and the workers can process {group}; "
+        )?;
+        match self.chunks_needed {
+            Some(chunks) => write!(f, "use a pool of {} chunks or a lower threshold", grouped(chunks.into())),
+            None => write!(f, "use a lower threshold"),
+        }
+    }
 }
 
 impl Guarantee {
@@ -57,6 +84,17 @@ impl Guarantee {
         let cells = (self.held() + rate * self.delay()) / (1.0 - self.threshold);
         let chunks = (cells / f64::from(self.geometry.chunk_cells)).ceil();
         (chunks < f64::from(u32::MAX)).then_some(chunks as u32)
+    }
+
+    /// The packets per second that one ring may receive, and the chunks that its pool needs to take all that the group can
+    /// process; `None` if it does.
+    pub fn shortfall(&self) -> Option<Shortfall> {
+        let (ring_rate, group_rate) = (self.ring_rate(), self.group_rate());
+        (ring_rate < group_rate).then(|| Shortfall {
+            ring_rate,
+            group_rate,
+            chunks_needed: self.chunks_for(group_rate),
+        })
     }
 
     /// Cells of a ring that may be in the workers' hands.
@@ -95,6 +133,15 @@ mod tests {
         let chunks = deep.chunks_for(36_000.0).unwrap();
         let of = |chunks| Guarantee { geometry: Geometry { chunks, ..deep.geometry }, ..deep };
         assert!(of(chunks).holds_for(36_000.0) && !of(chunks - 1).holds_for(36_000.0));
+    }
+
+    #[test]
+    fn a_shortfall_says_what_is_missing() {
+        assert_eq!(guarantee(64, 200, 50).shortfall(), None);
+        let shallow = guarantee(256, 8, 50).shortfall().unwrap();
+        let text = "one ring may lose packets above 11,130 per second, and the workers can process 36,000; use a pool \
+                    of 15 chunks or a lower threshold";
+        assert_eq!(shallow.to_string(), text);
     }
 
     #[test]

@@ -11,6 +11,7 @@ use crate::forward::Port;
 use crate::ledger::Ledger;
 use crate::sim::arrivals::Times;
 use crate::sim::audit::{Audit, BrokenPromise};
+use crate::sim::delays::Delays;
 use crate::sim::push::Push;
 use crate::sim::{Answer, Arrivals, Random, SimCapture, SimSettings, SimWorker};
 use crate::time::Timestamp;
@@ -122,6 +123,9 @@ pub struct Outcome {
     pub max_backlogs: Vec<u32>,
     /// Chunks that were processed by another worker than their ring's own.
     pub offloaded_chunks: u64,
+    /// From the arrival of a packet until it was handed out in a chunk: for 99 of 100 packets of each ring no longer than
+    /// this, to an eighth.
+    pub waits_p99: Vec<Duration>,
     /// From the arrival of a packet until its chunk was processed, at most.
     pub longest_delay: Duration,
     /// When the last worker ended.
@@ -174,6 +178,8 @@ pub struct Simulation {
     ending: bool,
     /// How long a worker may poll while a ring of its group is above T.
     longest_poll: Duration,
+    /// How long the packets of each ring waited.
+    waits: Vec<Delays>,
     audit: Audit,
     outcome: Outcome,
     /// What a broken engine does to a chunk that comes back.
@@ -288,12 +294,14 @@ impl Simulation {
             now: 0,
             ending: false,
             longest_poll: longest_poll(&config),
+            waits: vec![Delays::default(); settings.rings],
             audit: Audit::new(settings),
             outcome: Outcome {
                 ledger: capture.ledger(Duration::ZERO),
                 workers: Vec::new(),
                 max_backlogs: vec![0; settings.rings],
                 offloaded_chunks: 0,
+                waits_p99: Vec::new(),
                 longest_delay: Duration::ZERO,
                 ended_at: Duration::ZERO,
                 samples: Vec::new(),
@@ -597,6 +605,9 @@ impl Simulation {
     }
 
     fn begin(&mut self, worker: usize, chunk: Chunk) {
+        let waits = &mut self.waits[chunk.ring_index()];
+        let arrived = chunk.iter().filter_map(|packet| packet.timestamp());
+        arrived.for_each(|arrived| waits.add(self.now.saturating_sub(arrived.unix_nanos())));
         let actor = &mut self.workers[worker];
         let mut time = actor.service.nanos(chunk.len());
         let due =
@@ -673,6 +684,7 @@ impl Simulation {
         self.capture.close();
         let mut outcome = self.outcome;
         outcome.ledger = self.capture.ledger(self.config.duration.max(outcome.ended_at));
+        outcome.waits_p99 = self.waits.iter().map(|waits| waits.quantile(0.99)).collect();
         outcome.workers = self.workers.iter().map(|actor| actor.outcome).collect();
         outcome.offloaded_chunks = outcome.workers.iter().map(|worker| worker.offloaded_chunks).sum();
         outcome.broken_promises = self.audit.conclude(&self.capture, &outcome.ledger, &self.next_number);

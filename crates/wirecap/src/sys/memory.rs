@@ -7,11 +7,16 @@ use std::io;
 use std::ops::Range;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::ptr::{self, NonNull};
+use std::thread;
 
 use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
+use rustix::io::Errno;
 use rustix::mm::{
     Advice, MapFlags, MremapFlags, ProtFlags, madvise, mmap, mmap_anonymous, mremap_fixed, munmap,
 };
+
+/// More threads than this do not clear memory faster.
+const POPULATING_THREADS_MAX: usize = 8;
 
 /// Bytes of a huge page on x86-64 and of the usual ones elsewhere.
 const HUGE_PAGE_BYTES: usize = 2 << 20;
@@ -54,11 +59,19 @@ impl Memory {
     fn map_on(pages: Pages, bytes: usize) -> io::Result<Self> {
         let huge = if pages == Pages::Huge { MemfdFlags::HUGETLB } else { MemfdFlags::empty() };
         let file: OwnedFd = memfd_create("wirecap-pool", MemfdFlags::CLOEXEC | huge)?;
-        ftruncate(&file, bytes as u64)?;
-        // SAFETY: a fresh mapping at a place of the kernel's choosing overlaps nothing.
-        let base = unsafe {
-            mmap(ptr::null_mut(), bytes, ProtFlags::READ | ProtFlags::WRITE, MapFlags::SHARED, &file, 0)
-        }?;
+        let protection = ProtFlags::READ | ProtFlags::WRITE;
+        let base = match ftruncate(&file, bytes as u64) {
+            // The limit on the length of files (RLIMIT_FSIZE) is meant for those on disks. Anonymous memory has no length.
+            Err(Errno::FBIG) if pages == Pages::Ordinary => {
+                // SAFETY: a fresh mapping at a place of the kernel's choosing overlaps nothing.
+                unsafe { mmap_anonymous(ptr::null_mut(), bytes, protection, MapFlags::SHARED) }?
+            }
+            sized => {
+                sized?;
+                // SAFETY: as above.
+                unsafe { mmap(ptr::null_mut(), bytes, protection, MapFlags::SHARED, &file, 0) }?
+            }
+        };
         let base = NonNull::new(base.cast::<u8>()).expect("the kernel maps nothing at address 0");
         let memory = Self { base, bytes, pages, file: Some(file) };
         if pages == Pages::Ordinary {
@@ -67,6 +80,27 @@ impl Memory {
             let _ = unsafe { madvise(base.as_ptr().cast(), bytes, Advice::LinuxHugepage) };
         }
         Ok(memory)
+    }
+
+    /// Has all pages present, by as many threads as there are CPUs for it: the kernel would clear them one by one when it is
+    /// told of the memory. Only advice, before Linux 5.14 also in vain.
+    pub(crate) fn populate(&self) {
+        let threads = thread::available_parallelism().map_or(1, usize::from).min(POPULATING_THREADS_MAX);
+        let share = self.bytes.div_ceil(threads).next_multiple_of(HUGE_PAGE_BYTES);
+        let starts = (0..self.bytes).step_by(share);
+        thread::scope(|scope| {
+            for start in starts {
+                let bytes = share.min(self.bytes - start);
+                // The thread that is left takes part in any case; it may be that no more can be had.
+                let populate = move || {
+                    // SAFETY: the range lies in the mapping, which lives as long as `self`, and the call changes no byte.
+                    let _ = unsafe {
+                        madvise(self.base.as_ptr().add(start).cast(), bytes, Advice::LinuxPopulateWrite)
+                    };
+                };
+                let _ = thread::Builder::new().spawn_scoped(scope, populate);
+            }
+        });
     }
 
     /// Takes `bytes` of the heap.

@@ -5,9 +5,17 @@
 use std::io;
 use std::os::fd::{AsFd, AsRawFd};
 
-/// The process that listens at the socket that `socket` is connected to; `None` if this process's PID
-/// namespace does not show it.
-pub(crate) fn listening_process(socket: impl AsFd) -> io::Result<Option<u32>> {
+/// A process that listens at a socket.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Listener {
+    /// Its number; `None` if this process's PID namespace does not show it.
+    pub(crate) pid: Option<u32>,
+    /// The user that it acted for when it began to listen.
+    pub(crate) uid: u32,
+}
+
+/// The process that listens at the socket that `socket` is connected to.
+pub(crate) fn listener(socket: impl AsFd) -> io::Result<Listener> {
     // Not by rustix, to whose `Pid` a hidden process, which the kernel calls 0, must not come.
     let mut peer = libc::ucred { pid: 0, uid: 0, gid: 0 };
     let mut bytes = size_of::<libc::ucred>() as libc::socklen_t;
@@ -24,5 +32,5 @@ pub(crate) fn listening_process(socket: impl AsFd) -> io::Result<Option<u32>> {
     if outcome < 0 {
         return Err(io::Error::last_os_error());
     }
-    Ok(u32::try_from(peer.pid).ok().filter(|pid| *pid > 0))
+    Ok(Listener { pid: u32::try_from(peer.pid).ok().filter(|pid| *pid > 0), uid: peer.uid })
 }

@@ -1,16 +1,12 @@
 //! Debug builds know for every cell where it is: the kernel skips a bad address silently and delivers
 //! one that was posted twice, so only we can notice. Release builds know nothing and pay nothing.
 
-use crate::umem::pool::Geometry;
-
 pub(crate) use imp::CellCheck;
 
 #[cfg(debug_assertions)]
 mod imp {
     // The standard ones also under loom: what they guard is guarded by locks that loom sees.
     use std::sync::atomic::{AtomicU8, Ordering};
-
-    use super::*;
 
     /// In a chunk, or on its way back.
     const OUT: u8 = 0;
@@ -29,8 +25,8 @@ mod imp {
         pub(crate) const ENABLED: bool = true;
 
         /// All cells are free.
-        pub(crate) fn new(geometry: Geometry) -> Self {
-            Self((0..geometry.cells()).map(|_| AtomicU8::new(IDLE)).collect())
+        pub(crate) fn new(cells: u32) -> Self {
+            Self((0..cells).map(|_| AtomicU8::new(IDLE)).collect())
         }
 
         /// The cell was given back.
@@ -71,8 +67,6 @@ mod imp {
 
 #[cfg(not(debug_assertions))]
 mod imp {
-    use super::*;
-
     /// What debug builds know.
     #[derive(Debug)]
     pub(crate) struct CellCheck;
@@ -80,7 +74,7 @@ mod imp {
     impl CellCheck {
         pub(crate) const ENABLED: bool = false;
 
-        pub(crate) fn new(_geometry: Geometry) -> Self {
+        pub(crate) fn new(_cells: u32) -> Self {
             Self
         }
 

@@ -42,17 +42,24 @@ pub(crate) trait Kernel: Send + Sync + fmt::Debug {
 /// Packets that reached a socket and were not put on its rx ring, since the socket was made.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) struct KernelDrops {
-    /// For want of a free cell (`rx_dropped`; `rx_fill_ring_empty_descs` counts the same packets).
+    /// For want of a free cell (`rx_dropped`; `rx_fill_ring_empty_descs` counts the same packets). With zero-copy 0: there
+    /// the kernel counts none.
     pub(crate) no_cell: u64,
     /// For want of room on the rx ring (`rx_ring_full`).
     pub(crate) ring_full: u64,
+    /// With zero-copy: how often the driver looked for a cell on the fill ring and found none.
+    pub(crate) starved: u64,
 }
 
 impl Add for KernelDrops {
     type Output = Self;
 
     fn add(self, other: Self) -> Self {
-        Self { no_cell: self.no_cell + other.no_cell, ring_full: self.ring_full + other.ring_full }
+        Self {
+            no_cell: self.no_cell + other.no_cell,
+            ring_full: self.ring_full + other.ring_full,
+            starved: self.starved + other.starved,
+        }
     }
 }
 

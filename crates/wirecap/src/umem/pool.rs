@@ -42,7 +42,9 @@ pub(crate) struct Pool {
 impl Pool {
     /// Maps the cells.
     pub(crate) fn new(geometry: Geometry) -> io::Result<Self> {
-        Ok(Self::of(Memory::map(geometry.pool_bytes())?, geometry))
+        let memory = Memory::map(geometry.pool_bytes())?;
+        memory.populate();
+        Ok(Self::of(memory, geometry))
     }
 
     /// Takes the cells from the heap: for a kernel that is simulated.
@@ -53,7 +55,7 @@ impl Pool {
 
     fn of(memory: Memory, geometry: Geometry) -> Self {
         assert!(geometry.cell_bytes.is_power_of_two(), "cells are found by masking addresses");
-        Self { memory, geometry, check: CellCheck::new(geometry) }
+        Self { memory, geometry, check: CellCheck::new(geometry.cells()) }
     }
 
     pub(crate) fn geometry(&self) -> Geometry {

@@ -20,13 +20,15 @@ use crate::umem::fill::Kernel;
 use crate::umem::rx::Held;
 use crate::umem::rx::{RxRing, StampSource};
 use crate::xdp::blueprint::{Blueprint, Where};
-use crate::xdp::claim::Claim;
+use crate::xdp::claim::{Claim, Turn};
 use crate::xdp::ladder::Ladder;
 use crate::xdp::ladder::refusal_to_bind;
 use crate::xdp::place::Place;
 use crate::xdp::program::{self, NO_SOCKET};
 use crate::xdp::stamps::{NoStamps, ProgramStamps};
-use crate::xdp::{PreparedQueue, Settings, SocketKernel, inquiry, refused, register, seat, system};
+use crate::xdp::{
+    PreparedQueue, Settings, SocketKernel, StarvationCount, inquiry, refused, register, seat, system,
+};
 
 /// What a capture has put on an interface: the program, and the map of its sockets. All of it is held
 /// by descriptors, so the kernel removes it whatever way the process ends.
@@ -98,7 +100,10 @@ impl Attachment {
         }
         let check = blueprint.check(filter, &filters).map_err(|source| unsupported(device, source))?;
         let stamps: Arc<dyn StampSource> = match &blueprint.stamp_failed {
-            Some(map) => Arc::new(ProgramStamps::new(is_bound, Arc::clone(map))),
+            Some(map) => {
+                let stamps = ProgramStamps::new(is_bound, map);
+                Arc::new(stamps.map_err(|source| system("map the map of missing times", source))?)
+            }
             None => Arc::new(NoStamps),
         };
         let keys = steering.queues().iter().zip(steering.rings_of_queues());
@@ -163,7 +168,7 @@ impl Attachment {
     /// Attaches the program again, in whose place there is none, or another one.
     pub(crate) fn attach_again(&mut self) -> Result<(), OpenError> {
         let device = self.blueprint.device.clone();
-        let _turn = Claim::turn(&device)?;
+        let _turn = Claim::turn_now(&device)?;
         if self.place.retake() {
             return Ok(());
         }
@@ -193,7 +198,7 @@ impl Attachment {
 
     /// Goes on on `device`, which has come in the place of the interface that it was on: its rings keep what they have.
     pub(crate) fn move_to(&mut self, device: &Device) -> Result<(), OpenError> {
-        let _turn = Claim::turn(device)?;
+        let _turn = Claim::turn_now(device)?;
         let missed = self.missed();
         let queues = self.blueprint.steering.queues().iter().copied();
         let queues: Vec<u32> = queues.filter(|queue| *queue < device.rx_queues).collect();
@@ -213,6 +218,7 @@ impl Attachment {
         }
         self.rung = ladder.rung;
         for (key, kernel) in sockets {
+            kernel.starving.begin(&kernel.socket);
             self.receive(key, &kernel.socket).map_err(|source| refused(device, source))?;
         }
         self.unseated_before = self.unseated().saturating_sub(missed);
@@ -236,7 +242,8 @@ impl Attachment {
             let counts = name.part.unwrap_or(0) == 0;
             let filtered = counts.then(|| (Arc::clone(self.counts()), queue));
             let (ifindex, inquiry) = (ladder.device.index, Arc::clone(&self.inquiry));
-            let kernel = Arc::new(SocketKernel { socket, ifindex, inquiry, filtered });
+            let starving = StarvationCount::new(ladder.rung == Rung::ZeroCopy);
+            let kernel = Arc::new(SocketKernel { socket, ifindex, inquiry, filtered, starving });
             let remake = |rx: &mut _| kernel.socket.make_rx_ring_at(slots, rx);
             ring.move_to(Arc::clone(&kernel) as Arc<dyn Kernel>, remake).map_err(failed)?;
             kernels.push(kernel);
@@ -267,7 +274,7 @@ impl Attachment {
     pub(crate) fn run_on_new_queues(&mut self) -> Result<(), OpenError> {
         let device = self.blueprint.device.clone();
         let failed = |source| refused(&device, source);
-        let _turn = Claim::turn(&device)?;
+        let _turn = Claim::turn_now(&device)?;
         let (program, _) = self.blueprint.load(self.place.array(), self.filter.as_ref()).map_err(failed)?;
         self.place.exchange_anew(program).map_err(failed)
     }
@@ -277,7 +284,7 @@ impl Attachment {
     pub(crate) fn let_pass(&mut self) -> Result<(), OpenError> {
         let device = self.blueprint.device.clone();
         let failed = |source| refused(&device, source);
-        let _turn = Claim::turn(&device)?;
+        let _turn = Claim::turn_now(&device)?;
         self.missed_in_all = Some(self.missed());
         let program = program::load_pass(self.place.array()).map_err(failed)?;
         self.place.exchange(program).map_err(failed)?;
@@ -320,7 +327,7 @@ impl Attachment {
         }
         let place = steering.queues().iter().position(|other| *other == queue).unwrap_or(0);
         let rings = steering.rings_of_queues().nth(place).unwrap_or(1);
-        let _turn = Claim::turn(&device)?;
+        let _turn = Claim::turn_now(&device)?;
         let claim = Claim::queue(&device, queue)?;
         let kept = claim.keep(self.place.array());
         kept.map_err(|source| system("claim a receive queue by a socket", source))?;
@@ -334,6 +341,7 @@ impl Attachment {
         seated.rings.iter().for_each(|ring| ring.settle(self.check.clone()));
         self.place.add(queue).map_err(failed)?;
         for (key, kernel) in &seated.sockets {
+            kernel.starving.begin(&kernel.socket);
             self.receive(*key, &kernel.socket).map_err(failed)?;
             self.keys.push(*key);
         }
@@ -350,10 +358,9 @@ impl Attachment {
     }
 
     /// From now on the packets that `filter` wants are captured.
-    pub(crate) fn set_filter(&mut self, filter: &Filter) -> Result<(), FilterChangeError> {
+    pub(crate) fn set_filter(&mut self, filter: &Filter, _turn: &Turn) -> Result<(), FilterChangeError> {
         let device = &self.blueprint.device;
         let failed = |source| FilterChangeError::Program { interface: device.name.clone(), source };
-        let _turn = Claim::turn(device).map_err(|error| FilterChangeError::Interface(Box::new(error)))?;
         let (program, filters) = self.blueprint.load(self.place.array(), Some(filter)).map_err(failed)?;
         let check = self.blueprint.check(Some(filter), &filters);
         let check = check.map_err(|source| unsupported(device, source))?;
@@ -373,12 +380,11 @@ impl Attachment {
     }
 
     /// From now on the program decides by `filter`, whatever `set_filter` said.
-    pub(crate) fn run_in_kernel(&mut self, filter: &Filter) -> io::Result<()> {
+    pub(crate) fn run_in_kernel(&mut self, filter: &Filter, _turn: &Turn) -> io::Result<()> {
         let everything = filter.matches_everything();
         if everything && self.takes_everything {
             return Ok(());
         }
-        let _turn = Claim::turn(&self.blueprint.device).map_err(io::Error::other)?;
         let load = |filter| self.blueprint.load(self.place.array(), filter).map_err(io::Error::other);
         let unfiltered = match self.unfiltered.take() {
             Some(program) => program,
@@ -414,10 +420,16 @@ impl Attachment {
         self.blueprint.sockets.update_fd(key, socket)
     }
 
-    /// Lets packets pass to the host again. When it returns, the last packet is in its ring.
-    pub(crate) fn detach(self) {
+    /// Lets packets pass to the host again. When it returns, the last packet is in its ring; false if that is not certain.
+    pub(crate) fn detach(self) -> bool {
         drop(self);
-        wait_for_running_programs();
+        wait_for_running_programs()
+    }
+
+    /// Lets go of its descriptors, and of nothing that another process with the same descriptors needs.
+    pub(crate) fn leave_to_others(mut self) {
+        self.keys.clear();
+        self.place.leave_to_others();
     }
 }
 

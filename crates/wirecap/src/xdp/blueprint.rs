@@ -13,6 +13,7 @@ use crate::xdp::Settings;
 use crate::xdp::clock::Clock;
 use crate::xdp::place::SLOTS;
 use crate::xdp::program::{self, FilterPlan, LoadError, Plan, Stamping};
+use crate::xdp::stamps::FAILED_BYTES;
 
 #[derive(Debug)]
 pub(super) struct Blueprint {
@@ -25,7 +26,7 @@ pub(super) struct Blueprint {
     pub(super) sockets: Map,
     pub(super) clock: Clock,
     /// With times: becomes nonzero where the driver has no room for them.
-    pub(super) stamp_failed: Option<Arc<Map>>,
+    pub(super) stamp_failed: Option<Map>,
     /// Counts by queue what the program turned away, and what found no socket.
     pub(super) counts: Arc<Map>,
     verdict: i32,
@@ -43,7 +44,7 @@ pub(super) enum Where {
 
 impl Blueprint {
     pub(super) fn new(device: &Device, steering: &Steering, settings: &Settings) -> Result<Self, BpfError> {
-        let stamp_failed = || Map::create(MapKind::Array, "wirecap_nostamp", 4, 1).map(Arc::new);
+        let stamp_failed = || Map::create_mappable("wirecap_nostamp", FAILED_BYTES, 1);
         let counter_bytes = (program::COUNTS * size_of::<u64>()) as u32;
         // More queues may come while the capture runs; no driver has more than these.
         let queues_max = device.rx_queues_max.clamp(device.rx_queues, SLOTS.max(device.rx_queues));
@@ -105,7 +106,7 @@ impl Blueprint {
                 address: self.device.mac.map(|mac| mac.0),
                 verdict: self.verdict,
             }),
-            stamping: self.stamp_failed.as_deref().map(|failed| Stamping { clock: &self.clock, failed }),
+            stamping: self.stamp_failed.as_ref().map(|failed| Stamping { clock: &self.clock, failed }),
         })
     }
 

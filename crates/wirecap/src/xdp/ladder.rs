@@ -39,8 +39,9 @@ impl<'a> Ladder<'a> {
     pub(super) fn attach(&mut self, program: &Program) -> Result<Link, BpfError> {
         match Link::attach_xdp(program, self.device.index, bpf::XdpMode::Native) {
             Err(error) if is_refusal_by_driver(&error) => {
-                let reason = match error.errno() {
-                    Some(libc::EOPNOTSUPP) => "the driver has no native XDP".to_owned(),
+                let reason = match (error.errno(), error.reason()) {
+                    (Some(libc::EOPNOTSUPP), _) => "the driver has no native XDP".to_owned(),
+                    (_, Some(reason)) => format!("the driver has no native XDP now: {reason}"),
                     _ => format!("the driver has no native XDP at an MTU of {}", self.device.mtu),
                 };
                 self.miss(Rung::ZeroCopy, reason.clone());
@@ -126,13 +127,17 @@ pub(super) fn refusal_to_bind(ring: &RingName, source: io::Error) -> OpenError {
     OpenError::Bind { ring: ring.clone(), source }
 }
 
-/// Drivers that have no XDP, or not at this MTU, have several ways to say so.
+/// Whether the driver cannot have the program. Drivers that have no XDP, or not at this MTU or with these queues, have
+/// several ways to say so; what is left are errors that another mode would meet as well.
 fn is_refusal_by_driver(error: &BpfError) -> bool {
-    matches!(error.errno(), Some(libc::EOPNOTSUPP | libc::ERANGE | libc::EINVAL))
+    const OTHER_CAUSES: [i32; 3] = [libc::ENODEV, libc::ENOMEM, libc::ENETDOWN];
+    matches!(error, BpfError::Failed { .. } | BpfError::Refused { .. })
+        && error.errno().is_some_and(|errno| !OTHER_CAUSES.contains(&errno))
 }
 
+/// Whether the driver cannot have zero-copy on a queue. virtio-net says ENOENT without the feature `queue_reset`.
 fn is_refusal_of_zero_copy(error: &io::Error) -> bool {
-    matches!(error.raw_os_error(), Some(libc::EOPNOTSUPP | libc::EINVAL))
+    matches!(error.raw_os_error(), Some(libc::EOPNOTSUPP | libc::EINVAL | libc::ENOENT | libc::ENOSPC))
 }
 
 fn zero_copy_reason(error: &io::Error, ring: &RingName) -> String {

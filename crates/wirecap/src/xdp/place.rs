@@ -25,7 +25,7 @@ use std::time::{Duration, Instant};
 use crate::bpf::{BpfError, Link, Map, MapKind, Program, link_holding};
 use crate::device::{AttachedXdp, Device, XdpMode};
 use crate::error::OpenError;
-use crate::xdp::claim::{holder_beside, is_anybody_beside};
+use crate::xdp::claim::{holder_beside, is_anybody_beside, is_stranger_beside};
 use crate::xdp::ladder::Ladder;
 use crate::xdp::program::{self, BOUND_PROGRAM, DISPATCHER, QUEUE_PROGRAM};
 use crate::xdp::refused;
@@ -65,6 +65,13 @@ impl Place {
                     return Err(not_shared(device, queues));
                 }
                 Some(occupant) if is_anybody_beside(device, queues)? => occupant.join(ladder, queues, &load),
+                // Perhaps a user who does not count captures there all the same, with capabilities. What is left of a process
+                // that is gone would soon be gone as well.
+                Some(_) if is_stranger_beside(device, queues)? && Instant::now() < deadline => {
+                    thread::sleep(BUSY_PAUSE);
+                    continue;
+                }
+                Some(occupant) if is_stranger_beside(device, queues)? => occupant.join(ladder, queues, &load),
                 Some(leftover) => leftover.replace(ladder, slots, &load),
                 None => Self::alone(ladder, slots, &load),
             };
@@ -163,6 +170,11 @@ impl Place {
     /// Gets no packets any more. The queues may be claimed by others then.
     pub(super) fn leave(&mut self) {
         self.slots.empty();
+    }
+
+    /// Lets another process that has the same descriptors keep what is on the interface.
+    pub(super) fn leave_to_others(&mut self) {
+        self.slots.queues.clear();
     }
 }
 

@@ -1,14 +1,20 @@
 //! Whose clock says when a packet arrived.
 
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU8, Ordering};
+#![allow(unsafe_code)]
+
+use std::io;
+use std::sync::atomic::{AtomicU32, Ordering};
 
 use rustix::time::{ClockId, DynamicClockId, clock_gettime, clock_gettime_dynamic};
 
 use crate::bpf::Map;
+use crate::sys::memory::Mapping;
 use crate::time::Timestamp;
 use crate::umem::chunk::records::Stamps;
 use crate::umem::rx::StampSource;
+
+/// Bytes of the value in which the program notes that it found no room for a time.
+pub(crate) const FAILED_BYTES: u32 = 8;
 
 const NANOS_PER_SECOND: i64 = 1_000_000_000;
 
@@ -28,42 +34,34 @@ impl StampSource for NoStamps {
 pub(crate) struct ProgramStamps {
     /// They are by the device's clock.
     by_device: bool,
-    /// Nonzero when the program found no room.
-    failed: Arc<Map>,
-    known: AtomicU8,
+    /// The map in which the program notes that it found no room, as memory of this process.
+    failed: Mapping,
 }
 
-const UNKNOWN: u8 = 0;
-const BY_PROGRAM: u8 = 1;
-const AT_CAPTURE: u8 = 2;
-
 impl ProgramStamps {
-    pub(crate) fn new(by_device: bool, failed: Arc<Map>) -> Self {
-        Self { by_device, failed, known: AtomicU8::new(UNKNOWN) }
+    pub(crate) fn new(by_device: bool, failed: &Map) -> io::Result<Self> {
+        Ok(Self { by_device, failed: Mapping::of(failed, FAILED_BYTES as usize, 0)? })
     }
 
-    /// A driver has room in front of all packets or of none, so the first packet of a ring tells.
-    fn learn(&self) -> u8 {
-        let failed = self.failed.lookup(0).is_ok_and(|values| values[0] != [0; 4]);
-        let known = if failed { AT_CAPTURE } else { BY_PROGRAM };
-        self.known.store(known, Ordering::Relaxed);
-        known
+    /// Whether a packet came that had no room for a time: where it would stand is what the cell's previous packet left.
+    ///
+    /// Asked for each chunk, after its packets were taken off the ring: the program notes it before the packet is published.
+    /// Drivers have room in front of all packets or of none; one that has it before some gets times at capture from then on.
+    fn has_failed(&self) -> bool {
+        // SAFETY: `at` checked the place. The kernel's half is a program's store of the same word.
+        unsafe { self.failed.at::<AtomicU32>(0, 1).as_ref() }.load(Ordering::Relaxed) != 0
     }
 }
 
 impl StampSource for ProgramStamps {
     fn stamps(&self) -> Stamps {
-        let known = match self.known.load(Ordering::Relaxed) {
-            UNKNOWN => self.learn(),
-            known => known,
-        };
-        match (known, self.by_device) {
-            (AT_CAPTURE, true) => Stamps::None,
-            (AT_CAPTURE, false) => {
+        match (self.has_failed(), self.by_device) {
+            (true, true) => Stamps::None,
+            (true, false) => {
                 Stamps::AtCapture(Timestamp::from_unix_nanos(nanos(clock_gettime(ClockId::Realtime)) as u64))
             }
-            (_, true) => Stamps::Device,
-            (_, false) => Stamps::Tai { ahead_of_utc_nanos: tai_ahead_of_utc_nanos() },
+            (false, true) => Stamps::Device,
+            (false, false) => Stamps::Tai { ahead_of_utc_nanos: tai_ahead_of_utc_nanos() },
         }
     }
 }
@@ -86,6 +84,20 @@ fn nanos(time: rustix::time::Timespec) -> i64 {
 #[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;
+
+    #[test]
+    #[cfg_attr(miri, ignore = "miri has no bpf(2)")]
+    fn a_packet_without_room_for_its_time_does_not_get_the_one_of_the_cell_s_last_packet() {
+        if !wirecap_testbed::privileged() {
+            return;
+        }
+        let failed = Map::create_mappable("nostamp", FAILED_BYTES, 1).unwrap();
+        let stamps = ProgramStamps::new(false, &failed).unwrap();
+        assert!(matches!(stamps.stamps(), Stamps::Tai { .. }), "the first packets had room");
+        // As the program does for a later one.
+        failed.update(0, &1_u64.to_ne_bytes()).unwrap();
+        assert!(matches!(stamps.stamps(), Stamps::AtCapture(_)));
+    }
 
     #[test]
     #[cfg_attr(miri, ignore = "miri has no CLOCK_TAI")]

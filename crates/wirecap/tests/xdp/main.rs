@@ -2,6 +2,7 @@
 //! sender's own count against the ledger.
 
 mod bed;
+mod claims;
 mod filter;
 mod joining;
 mod jumbo;

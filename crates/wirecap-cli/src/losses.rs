@@ -1,0 +1,279 @@
+//! Loss is said while it happens: when it begins, of which ring, why and what to do; and when it ends.
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use wirecap::{Capture, Ledger, grouped};
+
+use crate::screen::notice;
+use crate::signals;
+use crate::sink::Writing;
+
+/// Time between two looks at the ledger.
+const LOOK: Duration = Duration::from_millis(200);
+/// Loss has ended when no packet was lost for so long.
+const QUIET: Duration = Duration::from_secs(1);
+/// The same loss is said no more often than this.
+const SAY_AGAIN: Duration = Duration::from_secs(10);
+/// Lines of one look at most.
+const LINES_MAX: usize = 8;
+/// A write that takes longer has stalled.
+const STALL: Duration = Duration::from_secs(1);
+
+/// Does `work` while another thread watches the capture: it says what is lost, and answers SIGUSR1 with the ledger.
+pub(crate) fn watched<T>(capture: &Capture, writing: Option<&Writing>, work: impl FnOnce() -> T) -> T {
+    let done = AtomicBool::new(false);
+    thread::scope(|scope| {
+        let watcher = scope.spawn(|| watch(capture, writing, &done));
+        let _end = End(&done, watcher.thread().clone());
+        work()
+    })
+}
+
+/// Ends the watcher, also if what was watched panics.
+struct End<'a>(&'a AtomicBool, thread::Thread);
+
+impl Drop for End<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Release);
+        self.1.unpark();
+    }
+}
+
+fn watch(capture: &Capture, writing: Option<&Writing>, done: &AtomicBool) {
+    let names: Vec<String> =
+        capture.interfaces().iter().map(|interface| interface.device.name.clone()).collect();
+    let mut losses = Losses::default();
+    let mut slowness = writing.map(Slowness::of);
+    while !done.load(Ordering::Acquire) {
+        thread::park_timeout(LOOK);
+        let ledger = capture.ledger();
+        if signals::statistics_asked_for() {
+            notice(&format!("so far: {ledger}"));
+        }
+        let now = Instant::now();
+        let is_slow = slowness.as_mut().is_some_and(|slowness| slowness.look(now));
+        let slow = writing.filter(|_| is_slow).map(Writing::name);
+        losses.look(&ledger, &names, slow, now).iter().for_each(|line| notice(line));
+    }
+}
+
+/// Tells when what packets are written to does not keep up.
+#[derive(Debug)]
+struct Slowness<'a> {
+    writing: &'a Writing,
+    looked: Instant,
+    total: Duration,
+    /// Since when it has taken nothing, if that was said.
+    stalled: Option<Instant>,
+}
+
+impl<'a> Slowness<'a> {
+    fn of(writing: &'a Writing) -> Self {
+        Self { writing, looked: Instant::now(), total: writing.total(), stalled: None }
+    }
+
+    /// Whether writing took most of the time since the last look. A stall is said.
+    fn look(&mut self, now: Instant) -> bool {
+        let (blocked, total) = (self.writing.blocked_for(), self.writing.total());
+        let name = self.writing.name();
+        match self.stalled {
+            None if blocked >= STALL => {
+                self.stalled = now.checked_sub(blocked);
+                notice(&format!("warning: {name} takes nothing: packets wait in the pools"));
+            }
+            Some(since) if blocked < STALL => {
+                self.stalled = None;
+                notice(&format!("{name} takes packets again, after {:.1} s", (now - since).as_secs_f64()));
+            }
+            _ => {}
+        }
+        let share = (total.saturating_sub(self.total)).as_secs_f64() / (now - self.looked).as_secs_f64();
+        (self.looked, self.total) = (now, total);
+        share > 0.5
+    }
+}
+
+/// Why packets are lost.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+enum Reason {
+    NoCell,
+    RingFull,
+    Device,
+    Port(&'static str),
+}
+
+impl Reason {
+    fn words(self) -> &'static str {
+        match self {
+            Self::NoCell => "no free cell",
+            Self::RingFull => "ring full",
+            Self::Device => "dropped by the device",
+            Self::Port(words) => words,
+        }
+    }
+
+    /// What to do. `slow` does not keep up with what is written to it.
+    fn advice(self, place: &str, slow: Option<&str>) -> String {
+        match (self, slow) {
+            (Self::NoCell | Self::RingFull, Some(slow)) => {
+                format!("{slow} is written to more slowly than packets come; a larger pool (--buffer) bridges longer pauses")
+            }
+            (Self::NoCell | Self::RingFull, None) => {
+                "packets come faster than they are processed; a larger pool (--buffer) keeps longer bursts, a filter or \
+                 more workers take off load"
+                    .to_owned()
+            }
+            (Self::Device, _) => format!(
+                "larger rings (ethtool -G {place} rx N) or more receive queues (ethtool -L {place} combined N) give it room"
+            ),
+            (Self::Port(_), _) => format!("{place} sends more slowly than packets come"),
+        }
+    }
+}
+
+/// One place where packets are lost, and why.
+type Key = (String, Reason);
+
+/// What was lost at one place until the last look.
+#[derive(Debug, Default)]
+struct Loss {
+    lost: u64,
+    /// It goes on: since when, how many had been lost before, and when the last one was.
+    episode: Option<Episode>,
+    /// When it was last said that it began.
+    said: Option<Instant>,
+}
+
+#[derive(Debug, Clone, Copy)]
+struct Episode {
+    began: Instant,
+    lost_before: u64,
+    grew: Instant,
+    was_said: bool,
+}
+
+/// Tells when loss begins and ends.
+#[derive(Debug, Default)]
+struct Losses(HashMap<Key, Loss>);
+
+impl Losses {
+    /// The lines that are to be said of `ledger`. `names` are those of the interfaces.
+    fn look(&mut self, ledger: &Ledger, names: &[String], slow: Option<&str>, now: Instant) -> Vec<String> {
+        let mut lines: Vec<String> = counts(ledger, names)
+            .into_iter()
+            .filter_map(|(key, lost)| {
+                let loss = self.0.entry(key.clone()).or_default();
+                loss.look(&key, lost, slow, now)
+            })
+            .collect();
+        if lines.len() > LINES_MAX {
+            let more = lines.len() - (LINES_MAX - 1);
+            lines.truncate(LINES_MAX - 1);
+            lines.push(format!("and {more} more rings: the ledger will have them all"));
+        }
+        lines
+    }
+}
+
+impl Loss {
+    fn look(&mut self, (place, reason): &Key, lost: u64, slow: Option<&str>, now: Instant) -> Option<String> {
+        let before = std::mem::replace(&mut self.lost, lost);
+        let words = reason.words();
+        if lost > before {
+            let episode = self.episode.get_or_insert(Episode {
+                began: now,
+                lost_before: before,
+                grew: now,
+                was_said: false,
+            });
+            episode.grew = now;
+            if episode.was_said || self.said.is_some_and(|said| now - said < SAY_AGAIN) {
+                return None;
+            }
+            (episode.was_said, self.said) = (true, Some(now));
+            let count = grouped(lost - episode.lost_before);
+            let advice = reason.advice(place, slow);
+            return Some(format!("warning: {place} is losing packets: {count} so far ({words}): {advice}"));
+        }
+        let episode = self.episode.filter(|episode| now - episode.grew >= QUIET)?;
+        self.episode = None;
+        let (count, seconds) =
+            (grouped(lost - episode.lost_before), (episode.grew - episode.began).as_secs_f64());
+        let line = || format!("{place} has stopped losing packets: {count} lost in {seconds:.1} s ({words})");
+        episode.was_said.then(line)
+    }
+}
+
+/// How many packets were lost where, and why.
+fn counts(ledger: &Ledger, names: &[String]) -> Vec<(Key, u64)> {
+    let mut counts = Vec::new();
+    for ring in &ledger.rings {
+        let dropped = &ring.account.dropped;
+        counts.push(((ring.name.clone(), Reason::NoCell), dropped.no_cell));
+        counts.push(((ring.name.clone(), Reason::RingFull), dropped.ring_full));
+    }
+    for (name, dropped) in names.iter().zip(&ledger.device_drops) {
+        counts.push(((name.clone(), Reason::Device), dropped.unwrap_or(0)));
+    }
+    for port in &ledger.ports {
+        let dropped = &port.account.dropped;
+        let reasons = [
+            (dropped.ring_full, "tx ring full"),
+            (dropped.refused, "refused by the device"),
+            (dropped.bad_length, "bad length"),
+            (dropped.no_cell, "no free cell for a copy"),
+        ];
+        counts.extend(
+            reasons.map(|(count, words)| ((format!("port {}", port.name), Reason::Port(words)), count)),
+        );
+    }
+    counts
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const KEY: fn() -> Key = || ("a1@0".to_owned(), Reason::NoCell);
+
+    /// What is said at looks half a second apart, of these counts.
+    fn said(counts: &[u64], slow: Option<&str>) -> Vec<Option<String>> {
+        let (mut loss, start) = (Loss::default(), Instant::now());
+        let times = (0..).map(|look| start + look * Duration::from_millis(500));
+        counts.iter().zip(times).map(|(&count, now)| loss.look(&KEY(), count, slow, now)).collect()
+    }
+
+    #[test]
+    fn loss_is_said_when_it_begins_and_when_it_ends() {
+        let said = said(&[0, 5, 9, 9, 9, 9], None);
+        let begins = said[1].as_deref().unwrap();
+        assert!(begins.contains("a1@0 is losing packets: 5 so far (no free cell)"), "{begins}");
+        assert!(begins.contains("--buffer"), "{begins}");
+        assert_eq!(
+            said[4].as_deref(),
+            Some("a1@0 has stopped losing packets: 9 lost in 0.5 s (no free cell)")
+        );
+        assert!([0, 2, 3, 5].iter().all(|&look| said[look].is_none()), "{said:?}");
+    }
+
+    #[test]
+    fn loss_that_comes_and_goes_is_said_every_ten_seconds_at_most() {
+        // A packet every other second: each ends before the next.
+        let counts: Vec<u64> = (0..200).map(|look| look / 4).collect();
+        let said: Vec<String> = said(&counts, None).into_iter().flatten().collect();
+        let begins = said.iter().filter(|line| line.contains("is losing")).count();
+        assert!((9..=11).contains(&begins) && said.len() <= 2 * begins, "{said:?}");
+    }
+
+    #[test]
+    fn what_does_not_keep_up_is_named() {
+        let said = said(&[0, 5], Some("standard output"));
+        assert!(
+            said[1].as_deref().unwrap().contains("standard output is written to more slowly"),
+            "{said:?}"
+        );
+    }
+}

@@ -1,0 +1,215 @@
+//! What a savefile is written to, and how long it takes whatever it is: a disk, or the reader of a pipe.
+
+use std::collections::VecDeque;
+use std::fs::OpenOptions;
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::fs::{FileType, OFlags, fstat};
+use rustix::io::{Errno, ioctl_fionread};
+use rustix::pipe::fcntl_getpipe_size;
+use wirecap::savefile::{FileSink, Sink};
+
+use crate::failure::Failure;
+use crate::signals;
+
+/// Time between two looks whether a process reads a named pipe.
+const READER_PAUSE: Duration = Duration::from_millis(20);
+/// Bytes that a writer gathers before it writes them, at most.
+const HELD_BACK_BYTES: u64 = 2 << 20;
+
+/// How long writing takes, as seen from another thread.
+#[derive(Debug, Clone)]
+pub(crate) struct Writing(Arc<State>);
+
+#[derive(Debug)]
+struct State {
+    name: String,
+    epoch: Instant,
+    /// When the write began that goes on now, in nanoseconds since the epoch; 0 while there is none.
+    since: AtomicU64,
+    /// Nanoseconds that all finished writes took.
+    total: AtomicU64,
+    /// Bytes that were taken.
+    accepted: AtomicU64,
+}
+
+impl Writing {
+    /// Nothing is written yet to what error messages call `name`.
+    pub(crate) fn to(name: impl Into<String>) -> Self {
+        let [since, total, accepted] = [(); 3].map(|()| AtomicU64::new(0));
+        Self(Arc::new(State { name: name.into(), epoch: Instant::now(), since, total, accepted }))
+    }
+
+    pub(crate) fn name(&self) -> &str {
+        &self.0.name
+    }
+
+    /// For how long the present write has gone on.
+    pub(crate) fn blocked_for(&self) -> Duration {
+        match self.0.since.load(Ordering::Relaxed) {
+            0 => Duration::ZERO,
+            since => Duration::from_nanos(self.now().saturating_sub(since)),
+        }
+    }
+
+    /// How long all writes took until now.
+    pub(crate) fn total(&self) -> Duration {
+        Duration::from_nanos(self.0.total.load(Ordering::Relaxed)) + self.blocked_for()
+    }
+
+    /// How many bytes were taken.
+    pub(crate) fn accepted_bytes(&self) -> u64 {
+        self.0.accepted.load(Ordering::Relaxed)
+    }
+
+    /// Notes how long `write` takes.
+    fn time<T>(&self, write: impl FnOnce() -> T) -> T {
+        let begin = self.now();
+        self.0.since.store(begin, Ordering::Relaxed);
+        let outcome = write();
+        self.0.since.store(0, Ordering::Relaxed);
+        self.0.total.fetch_add(self.now() - begin, Ordering::Relaxed);
+        outcome
+    }
+
+    /// Never 0.
+    fn now(&self) -> u64 {
+        self.0.epoch.elapsed().as_nanos() as u64 + 1
+    }
+}
+
+/// A sink whose writes are timed.
+#[derive(Debug)]
+pub(crate) struct TimedSink<S> {
+    sink: S,
+    writing: Writing,
+}
+
+impl<S: Sink> TimedSink<S> {
+    pub(crate) fn new(sink: S, writing: &Writing) -> Self {
+        Self { sink, writing: writing.clone() }
+    }
+}
+
+impl<S: Sink> Sink for TimedSink<S> {
+    fn append(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        let accepted = self.writing.time(|| self.sink.append(bytes))?;
+        self.writing.0.accepted.fetch_add(accepted as u64, Ordering::Relaxed);
+        Ok(accepted)
+    }
+
+    fn take_back(&mut self, byte_count: usize) -> io::Result<bool> {
+        self.sink.take_back(byte_count)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.writing.time(|| self.sink.flush())
+    }
+
+    fn name(&self) -> String {
+        self.sink.name()
+    }
+}
+
+/// What a savefile is written to.
+#[derive(Debug)]
+pub(crate) struct Output<S> {
+    pub(crate) sink: S,
+    /// If that is a pipe.
+    pub(crate) pipe: Option<PipeEnd>,
+}
+
+/// Whether that is neither a pipe nor a terminal nor another device.
+pub(crate) fn is_regular_file(file: impl AsFd) -> bool {
+    fstat(file).is_ok_and(|status| FileType::from_raw_mode(status.st_mode) == FileType::RegularFile)
+}
+
+/// The end of a pipe that packets are written to, and where the last of them end: a pipe whose reader has ended tells how
+/// much of what it took was never read.
+#[derive(Debug)]
+pub(crate) struct PipeEnd {
+    pipe: OwnedFd,
+    /// Bytes that it has room for.
+    capacity: u64,
+    /// The places in the stream at which packets end that may not be read yet.
+    ends: VecDeque<u64>,
+}
+
+impl PipeEnd {
+    /// For `file`, if that is a pipe.
+    pub(crate) fn of(file: impl AsFd) -> Option<Self> {
+        let status = fstat(&file).ok()?;
+        if FileType::from_raw_mode(status.st_mode) != FileType::Fifo {
+            return None;
+        }
+        let pipe = file.as_fd().try_clone_to_owned().ok()?;
+        let capacity = fcntl_getpipe_size(&pipe).ok()? as u64;
+        Some(Self { pipe, capacity, ends: VecDeque::new() })
+    }
+
+    /// Notes that a packet ends at this place, which may not have been written yet.
+    pub(crate) fn packet_ends_at(&mut self, place: u64) {
+        // The writer's buffer holds back as much again.
+        let certainly_read = place.saturating_sub(self.capacity + HELD_BACK_BYTES);
+        while self.ends.front().is_some_and(|end| *end < certainly_read) {
+            self.ends.pop_front();
+        }
+        self.ends.push_back(place);
+    }
+
+    /// How many packets the reader ended without, of a stream of which the pipe took `accepted_bytes`; none as long as there
+    /// is a reader.
+    pub(crate) fn packets_unread(&self, accepted_bytes: u64) -> u64 {
+        let mut look = [PollFd::new(&self.pipe, PollFlags::empty())];
+        let is_broken =
+            poll(&mut look, Some(&Timespec::default())).is_ok() && look[0].revents().contains(PollFlags::ERR);
+        if !is_broken {
+            return 0;
+        }
+        let read_bytes = accepted_bytes.saturating_sub(ioctl_fionread(&self.pipe).unwrap_or(0));
+        self.ends.iter().filter(|end| **end > read_bytes).count() as u64
+    }
+}
+
+/// Creates a savefile. A named pipe is opened once a process reads it; until then a signal, or `deadline`, ends the
+/// wait.
+pub(crate) fn create(path: &Path, deadline: Option<Instant>) -> Result<Output<FileSink>, Failure> {
+    let failed = |source: io::Error| {
+        let message = format!("cannot write to {}: {source}", path.display());
+        Failure::Failed(message.into())
+    };
+    // Held until the sink is open: without a reader that open(2) would wait where no signal ends it.
+    let pipe = wait_for_reader(path, deadline).map_err(failed)?;
+    let sink = FileSink::create(path).map_err(failed)?;
+    Ok(Output { sink, pipe: pipe.and_then(PipeEnd::of) })
+}
+
+/// Waits until a process reads the named pipe at `path`, if that is one.
+fn wait_for_reader(path: &Path, deadline: Option<Instant>) -> io::Result<Option<std::fs::File>> {
+    if !path.metadata().is_ok_and(|metadata| metadata.file_type().is_fifo()) {
+        return Ok(None);
+    }
+    let mut said = false;
+    loop {
+        let flags = OFlags::NONBLOCK.bits().cast_signed();
+        match OpenOptions::new().write(true).custom_flags(flags).open(path) {
+            Err(error) if error.raw_os_error() == Some(Errno::NXIO.raw_os_error()) => {}
+            opened => return opened.map(Some),
+        }
+        if signals::end_asked_for() || deadline.is_some_and(|deadline| Instant::now() >= deadline) {
+            return Err(io::Error::other("no process opened the named pipe for reading"));
+        }
+        if !std::mem::replace(&mut said, true) {
+            eprintln!("waiting for a process that reads {}", path.display());
+        }
+        thread::sleep(READER_PAUSE);
+    }
+}

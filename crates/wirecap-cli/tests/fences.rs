@@ -1,0 +1,289 @@
+//! What a capture may have: memory, privileges, names, rungs.
+
+mod recording;
+
+use std::collections::HashSet;
+use std::fs;
+use std::os::linux::net::SocketAddrExt;
+use std::os::unix::net::{SocketAddr, UnixListener, UnixStream};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Barrier, Mutex};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use recording::{Bed, WIRECAP, copy_for_everybody, tcpdump};
+use rustix::process::{Gid, Uid};
+use rustix::thread::{set_thread_groups, set_thread_res_gid, set_thread_res_uid};
+use tempfile::TempDir;
+use wirecap_testbed::{Load, Namespace, privileged};
+
+const MIB: u64 = 1 << 20;
+
+/// A memory cgroup with a limit, removed at the end.
+struct Cgroup(PathBuf);
+
+impl Cgroup {
+    /// One below this process's; `None` where none can be made.
+    fn with_limit(name: &str, bytes: u64) -> Option<Self> {
+        let membership = fs::read_to_string("/proc/self/cgroup").unwrap();
+        let path = |prefix: &str| {
+            membership
+                .lines()
+                .find_map(|line| line.split_once(':')?.1.strip_prefix(prefix).map(str::to_owned))
+        };
+        let below = |mount: &str, path: String| Path::new(mount).join(path.trim_start_matches('/'));
+        let places = [
+            path("memory:").map(|path| (below("/sys/fs/cgroup/memory", path), "memory.limit_in_bytes")),
+            path(":").map(|path| (below("/sys/fs/cgroup", path), "memory.max")),
+        ];
+        places.into_iter().flatten().find_map(|(directory, limit)| {
+            let directory = directory.join(format!("wirecap-test-{}-{name}", std::process::id()));
+            fs::create_dir(&directory).ok()?;
+            let cgroup = Self(directory);
+            fs::write(cgroup.0.join(limit), bytes.to_string()).ok()?;
+            Some(cgroup)
+        })
+    }
+
+    /// The command, in the cgroup.
+    fn run(&self, arguments: &str) -> Command {
+        let mut command = Command::new("sh");
+        command.args([
+            "-c",
+            &format!("echo $$ > {}/cgroup.procs && exec {WIRECAP} {arguments}", self.0.display()),
+        ]);
+        command
+    }
+}
+
+impl Drop for Cgroup {
+    fn drop(&mut self) {
+        // The kernel lets go of the last process a moment after its end.
+        let deadline = Instant::now() + Duration::from_secs(5);
+        while fs::remove_dir(&self.0).is_err() && Instant::now() < deadline {
+            thread::sleep(Duration::from_millis(20));
+        }
+    }
+}
+
+#[test]
+fn pools_fit_the_memory_cgroup_or_are_refused_by_name() {
+    if !privileged() {
+        return;
+    }
+    let bed = Bed::new(4);
+    for (name, mib) in [("small", 300), ("larger", 600)] {
+        let Some(cgroup) = Cgroup::with_limit(name, mib * MIB) else {
+            println!("SKIP: no memory cgroup can be made here");
+            return;
+        };
+        for engine in ["xdp", "packet"] {
+            let count = format!("count -i a1 --engine {engine} --json");
+            let mut running = bed.start(&mut cgroup.run(&count));
+            running.wait_for("capturing");
+            bed.generator().send(&[Load::new(0, 1000)]).unwrap();
+            let finished = running.interrupt();
+            finished.assert_success();
+            assert_eq!(finished.ledger()["offered"], finished.ledger()["delivered"]);
+        }
+        let large = bed.run(&mut cgroup.run("count -i a1 --buffer 1G --duration 1s"));
+        large.assert_refused(1, &["memory cgroup", "--buffer", &cgroup.0.display().to_string()]);
+    }
+}
+
+#[test]
+fn the_default_memory_fits_the_link_and_not_the_number_of_rings_alone() {
+    if !privileged() {
+        return;
+    }
+    let bed = Bed::new(4);
+    let loopback = bed
+        .receiver
+        .run_in(|| Command::new("ip").args(["link", "set", "lo", "up"]).status().unwrap().success());
+    assert!(loopback.unwrap());
+    let cases = [("a1", "256.0 MiB", "4 rings of 32,768"), ("lo", "64.0 MiB", "ring")];
+    for (interface, memory, words) in cases {
+        let finished = bed.run(Command::new(WIRECAP).args(["count", "-i", interface, "--duration", "100ms"]));
+        finished.assert_success();
+        assert!(
+            finished.stderr.contains(memory) && finished.stderr.contains(words),
+            "{interface}: {}",
+            finished.stderr
+        );
+    }
+}
+
+#[test]
+fn a_driver_that_refuses_native_xdp_for_its_queues_gets_generic_xdp_and_its_own_words_are_shown() {
+    if !privileged() {
+        return;
+    }
+    let namespace = Namespace::new().unwrap();
+    let ip = |arguments: &str| {
+        let status =
+            namespace.run_in(|| Command::new("ip").args(arguments.split(' ')).status().unwrap()).unwrap();
+        assert!(status.success(), "ip {arguments}");
+    };
+    // Fewer receive queues than the other end has transmit queues.
+    ip("link add b0 numtxqueues 4 numrxqueues 4 type veth peer name b1 numtxqueues 1 numrxqueues 1");
+    ip("link set b0 up");
+    ip("link set b1 up");
+    let run = |arguments: &[&str]| {
+        let mut command = Command::new(WIRECAP);
+        command.args(arguments);
+        namespace.run_in(|| command.output().unwrap()).unwrap()
+    };
+    let output = run(&["count", "-i", "b1", "--engine", "xdp", "-R", "16", "--duration", "200ms"]);
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{said}");
+    assert!(said.contains("xdp engine (generic)"), "{said}");
+    assert!(said.contains("number of rx queues not less than peer tx queues"), "{said}");
+}
+
+#[test]
+fn auto_with_the_right_to_packet_sockets_alone_names_the_engine_that_works() {
+    if !privileged() {
+        return;
+    }
+    let bed = Bed::new(1);
+    let (_directory, program) = copy_for_everybody();
+    let with_net_raw = |arguments: &[&str]| {
+        let nobody = ["--reuid=65534", "--regid=65534", "--clear-groups"];
+        let capabilities = ["--inh-caps=+net_raw", "--ambient-caps=+net_raw"];
+        bed.run(Command::new("setpriv").args(nobody).args(capabilities).arg(&program).args(arguments))
+    };
+    for pool in ["4", "512"] {
+        with_net_raw(&["count", "-i", "a1", "-R", pool])
+            .assert_refused(1, &["--engine packet", "CAP_NET_RAW"]);
+    }
+    with_net_raw(&["count", "-i", "a1", "--engine", "packet", "-R", "4", "--duration", "200ms"])
+        .assert_success();
+}
+
+#[test]
+fn sending_needs_the_documented_capabilities_and_no_others() {
+    if !privileged() {
+        return;
+    }
+    let bed = Bed::new(1);
+    let directory = TempDir::new().unwrap();
+    let file = directory.path().join("file").display().to_string();
+    let running = bed.capture(&["capture", "-i", "a1", "-M", "64", "-R", "64", "-w", &file, "--json"]);
+    // Root without anything else: a user of capabilities, as systemd makes them.
+    let limited = |arguments: &[&str]| {
+        let mut command = Command::new("setpriv");
+        command.args(["--bounding-set=-all,+net_raw,+net_admin,+bpf,+ipc_lock", "--inh-caps=-all"]);
+        command.arg(WIRECAP).args(arguments);
+        let output = bed.sender.run_in(|| command.output().unwrap()).unwrap();
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    };
+    limited(&["generate", "-i", "a0", "-c", "100"]);
+    limited(&["generate", "-i", "a0", "-c", "100", "--model", "even"]);
+    let finished = running.interrupt();
+    finished.assert_success();
+    assert_eq!(finished.ledger()["delivered"], 200);
+    let running = bed.capture(&["count", "-i", "a1", "-M", "64", "-R", "64", "--json"]);
+    limited(&["replay", &file, "-i", "a0", "--top"]);
+    let finished = running.interrupt();
+    assert_eq!(finished.ledger()["delivered"], 200);
+    assert_eq!(tcpdump(Path::new(&file), &[]).0.len(), 200);
+}
+
+#[test]
+fn an_interface_that_wirecap_captures_from_is_listed_with_the_process() {
+    if !privileged() {
+        return;
+    }
+    let bed = Bed::new(2);
+    let running = bed.capture(&["count", "-i", "a1@0", "-R", "16"]);
+    let listed = bed.run(Command::new(WIRECAP).arg("devices"));
+    let text = String::from_utf8(listed.stdout).unwrap();
+    let pid = running.id();
+    assert!(text.contains(&format!("captured by process {pid} (wirecap): queue 0")), "{text}");
+    assert!(text.contains("free for xdp: a1@1"), "{text}");
+    assert!(text.contains(&format!("held by process {pid} (wirecap)")), "{text}");
+    running.interrupt().assert_success();
+}
+
+/// A process of no privilege in the receiver's namespace that takes every name of wirecap's that it can, and connects
+/// to all that it can connect to, until it is told to stop.
+fn attack(bed: &Bed, begun: &Barrier, stop: &AtomicBool) {
+    bed.receiver.enter().unwrap();
+    let nobody = (Uid::from_raw(65534), Gid::from_raw(65534));
+    set_thread_groups(&[]).unwrap();
+    set_thread_res_gid(nobody.1, nobody.1, nobody.1).unwrap();
+    set_thread_res_uid(nobody.0, nobody.0, nobody.0).unwrap();
+    let index = bed.pair.receiver.index;
+    let names = |what: &str| {
+        let name = format!("wirecap/1/{index}/{what}");
+        (0..100).map(move |number| if number == 0 { name.clone() } else { format!("{name}#{number}") })
+    };
+    let address = |name: &str| SocketAddr::from_abstract_name(name).unwrap();
+    let all: Vec<String> = names("turn").chain(names("queue/0")).chain(names("queue/1")).collect();
+    let mut taken = Vec::new();
+    let mut own = HashSet::new();
+    let mut connections = Vec::new();
+    for name in &all {
+        if let Ok(listener) = UnixListener::bind_addr(&address(name)) {
+            taken.push(listener);
+            own.insert(name.clone());
+        }
+    }
+    begun.wait();
+    while !stop.load(Ordering::Relaxed) {
+        for name in &all {
+            if !own.contains(name) && connections.len() < 600 {
+                connections.extend(UnixStream::connect_addr(&address(name)));
+            }
+        }
+        // Names change hands: some are let go, and others taken.
+        own.clear();
+        taken.clear();
+        for name in all.iter().step_by(2) {
+            if let Ok(listener) = UnixListener::bind_addr(&address(name)) {
+                taken.push(listener);
+                own.insert(name.clone());
+            }
+        }
+    }
+}
+
+#[test]
+fn an_unprivileged_process_cannot_delay_block_or_end_a_capture() {
+    if !privileged() {
+        return;
+    }
+    let bed = Bed::new(2);
+    let (begun, stop) = (Barrier::new(2), AtomicBool::new(false));
+    let longest = Mutex::new(Duration::ZERO);
+    thread::scope(|scope| {
+        scope.spawn(|| attack(&bed, &begun, &stop));
+        begun.wait();
+        struct Stop<'a>(&'a AtomicBool);
+        impl Drop for Stop<'_> {
+            fn drop(&mut self) {
+                self.0.store(true, Ordering::Relaxed);
+            }
+        }
+        let _stop = Stop(&stop);
+        for _ in 0..5 {
+            let start = Instant::now();
+            let first = bed.capture(&["count", "-i", "a1@0", "-M", "64", "-R", "64", "--json"]);
+            let second = bed.capture(&["count", "-i", "a1@1", "-M", "64", "-R", "64", "--json"]);
+            let third = bed.run(Command::new(WIRECAP).args(["count", "-i", "a1@0", "-R", "16"]));
+            third.assert_refused(1, &["a1@0 is captured by"]);
+            bed.generator().send(&[Load::new(0, 500), Load::new(1, 500)]).unwrap();
+            for running in [first, second] {
+                let finished = running.interrupt();
+                finished.assert_success();
+                assert_eq!(finished.ledger()["delivered"], 500, "{}", finished.stderr);
+            }
+            let mut longest = longest.lock().unwrap();
+            *longest = longest.max(start.elapsed());
+        }
+    });
+    let longest = longest.into_inner().unwrap();
+    assert!(longest < Duration::from_secs(15), "{longest:?}: a turn that is squatted is waited for 20 s");
+}

@@ -1,0 +1,286 @@
+//! The ledger covers the whole way of a packet, loss is said while it happens, and the command ends with its ledger
+//! whatever ends it.
+
+mod recording;
+
+use std::fs::{self, File};
+use std::io::{BufRead, BufReader, Read};
+use std::path::Path;
+use std::process::Command;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use recording::{Bed, Finished, Running, WIRECAP, tcpdump};
+use rustix::process::Signal;
+use tempfile::TempDir;
+use wirecap_testbed::{AfXdpSender, Load, Stamp, privileged};
+
+fn path(directory: &TempDir, name: &str) -> String {
+    directory.path().join(name).display().to_string()
+}
+
+/// Runs a shell's script where the receiver is, until the capture in it has begun.
+fn script(bed: &Bed, script: &str) -> Running {
+    let mut running = bed.start(Command::new("sh").args(["-c", script]));
+    running.wait_for("capturing");
+    running
+}
+
+#[track_caller]
+fn said(finished: &Finished, words: &[&str]) {
+    for word in words {
+        assert!(finished.stderr.contains(word), "{word:?} is not in: {}", finished.stderr);
+    }
+}
+
+#[test]
+fn signals_within_a_second_are_one_and_sigusr_does_not_kill() {
+    if !privileged() {
+        return;
+    }
+    let bed = Bed::new(1);
+    for round in 0..5 {
+        let running = bed.capture(&["count", "-i", "a1", "-R", "16", "--json"]);
+        bed.generator().send(&[Load::new(0, 100)]).unwrap();
+        for signal in [Signal::USR2, Signal::USR1, Signal::TERM, Signal::TERM, Signal::TERM, Signal::INT] {
+            running.signal(signal);
+            // As timeout(1) does: to the process, then to its group.
+            thread::sleep(Duration::from_millis(round));
+        }
+        let finished = running.finish();
+        finished.assert_success();
+        assert_eq!(finished.ledger()["delivered"], 100);
+        assert!(!finished.stderr.contains("second signal"), "{}", finished.stderr);
+    }
+}
+
+#[test]
+fn sigusr1_prints_the_ledger_so_far() {
+    if !privileged() {
+        return;
+    }
+    let bed = Bed::new(1);
+    let directory = TempDir::new().unwrap();
+    let file = path(&directory, "file");
+    let mut running = bed.capture(&["capture", "-i", "a1", "-R", "16", "-w", &file]);
+    bed.generator().send(&[Load::new(0, 100)]).unwrap();
+    running.signal(Signal::USR1);
+    running.wait_for("so far:");
+    let finished = running.interrupt();
+    finished.assert_success();
+    said(&finished, &["wrote 100 packets"]);
+}
+
+#[test]
+fn a_limit_on_the_file_s_size_ends_the_capture_with_its_ledger() {
+    if !privileged() {
+        return;
+    }
+    let bed = Bed::new(1);
+    let directory = TempDir::new().unwrap();
+    let file = path(&directory, "file");
+    let command =
+        format!("ulimit -f 1000; {WIRECAP} capture -i a1 -M 64 -R 512 -w {file} --json; echo status $? >&2");
+    let running = script(&bed, &command);
+    bed.generator().send(&[Load::new(0, 20_000)]).unwrap();
+    let finished = running.finish();
+    said(&finished, &["status 1", "File too large", "lossless: no"]);
+    let (lines, whole) = tcpdump(Path::new(&file), &[]);
+    assert!(whole && !lines.is_empty());
+    let ledger = finished.ledger();
+    assert_eq!(ledger["recorded"]["in_file"], lines.len(), "{ledger}");
+}
+
+#[test]
+fn a_full_disk_is_in_the_ledger() {
+    if !privileged() {
+        return;
+    }
+    let bed = Bed::new(1);
+    let directory = TempDir::new().unwrap();
+    let (disk, kept) = (path(&directory, "disk"), path(&directory, "kept"));
+    let command = format!(
+        "mkdir {disk} && mount -t tmpfs -o size=1M full {disk} && \
+         {WIRECAP} capture -i a1 -M 64 -R 512 -w {disk}/file --json; echo status $? >&2; cp {disk}/file {kept}"
+    );
+    let mut running = bed.start(Command::new("unshare").args(["-m", "sh", "-c", &command]));
+    running.wait_for("capturing");
+    let sent = bed.generator().send(&[Load::new(0, 20_000)]).unwrap()[0].frames;
+    let finished = running.finish();
+    said(&finished, &["status 1", "No space left on device", "not recorded"]);
+    let in_file = tcpdump(Path::new(&kept), &[]).0.len() as u64;
+    let ledger = finished.ledger();
+    let delivered = ledger["delivered"].as_u64().unwrap();
+    assert_eq!(ledger["recorded"]["in_file"], in_file, "{ledger}");
+    assert!(delivered <= sent && in_file < delivered, "{ledger}");
+    assert_eq!(ledger["lossless"], false, "{ledger}");
+    let words = format!("lossless: no ({} packets lost: ", grouped(delivered - in_file));
+    said(&finished, &[&words]);
+}
+
+/// As the ledger writes numbers.
+fn grouped(count: u64) -> String {
+    wirecap::grouped(count)
+}
+
+/// How many whole packets of 60 bytes there are in the first bytes of a pcap file: none lies across its end.
+fn packets_of_60_bytes(pcap: &[u8]) -> u64 {
+    (pcap.len().saturating_sub(24) / (16 + 60)) as u64
+}
+
+#[test]
+fn packets_that_the_reader_of_a_pipe_did_not_read_are_not_in_the_file() {
+    if !privileged() {
+        return;
+    }
+    let bed = Bed::new(1);
+    let directory = TempDir::new().unwrap();
+    let (fifo, json) = (path(&directory, "fifo"), path(&directory, "json"));
+    assert!(Command::new("mkfifo").arg(&fifo).status().unwrap().success());
+    let command = format!(
+        "{WIRECAP} capture -i a1 -M 64 -R 512 --format pcap -w {fifo} --json > {json}; echo status $? >&2"
+    );
+    let mut running = bed.start(Command::new("sh").args(["-c", &command]));
+    running.wait_for("waiting for a process that reads");
+    let mut reader = File::open(&fifo).unwrap();
+    let mut generator = bed.generator();
+    let run = generator.start(&[Load::new(0, 30_000).per_second(10_000)]).unwrap();
+    let mut read = vec![0; 24 + 76 * 5000 + 13];
+    reader.read_exact(&mut read).unwrap();
+    drop(reader);
+    let finished = running.finish();
+    run.stop().unwrap();
+    said(&finished, &["status 1", "lossless: no"]);
+    let ledger: serde_json::Value = serde_json::from_str(&fs::read_to_string(&json).unwrap()).unwrap();
+    assert_eq!(ledger["recorded"]["in_file"], packets_of_60_bytes(&read), "{ledger}");
+    assert!(ledger["delivered"].as_u64() > Some(5000), "{ledger}");
+}
+
+#[test]
+fn a_named_pipe_without_a_reader_ends_with_a_ledger() {
+    if !privileged() {
+        return;
+    }
+    let bed = Bed::new(1);
+    let directory = TempDir::new().unwrap();
+    let fifo = path(&directory, "fifo");
+    assert!(Command::new("mkfifo").arg(&fifo).status().unwrap().success());
+    let running = bed.capture(&["capture", "-i", "a1", "-R", "16", "-w", &fifo, "--json"]);
+    bed.generator().send(&[Load::new(0, 100)]).unwrap();
+    let begun = Instant::now();
+    let finished = running.interrupt();
+    assert!(begun.elapsed() < Duration::from_secs(10));
+    assert_eq!(finished.status.code(), Some(1), "{}", finished.stderr);
+    said(&finished, &["no process opened the named pipe"]);
+    let ledger = finished.ledger();
+    assert_eq!((&ledger["delivered"], &ledger["recorded"]["in_file"]), (&100.into(), &0.into()), "{ledger}");
+}
+
+#[test]
+fn an_interface_that_goes_away_does_not_take_the_merge_window_along() {
+    if !privileged() {
+        return;
+    }
+    let bed = Bed::new(2);
+    let directory = TempDir::new().unwrap();
+    let file = path(&directory, "file");
+    let running =
+        bed.capture(&["capture", "-i", "a1@0-1", "--engine", "packet", "-R", "64", "-w", &file, "--json"]);
+    for queue in [0, 1] {
+        let mut sender = AfXdpSender::on(&bed.pair.sender, queue.into()).unwrap();
+        for sequence in 0..100 {
+            sender.send(&bed.traffic().frame(Stamp { queue, sequence })).unwrap();
+        }
+        sender.flush().unwrap();
+    }
+    // Both rings have packets in the window, and none can go out before the other ring is known to be empty.
+    let removal = bed.sender.run_in(|| Command::new("ip").args(["link", "delete", "a0"]).status());
+    assert!(removal.unwrap().unwrap().success());
+    let finished = running.finish();
+    assert_eq!(finished.status.code(), Some(1), "{}", finished.stderr);
+    let ledger = finished.ledger();
+    let (lines, whole) = tcpdump(Path::new(&file), &[]);
+    assert!(whole, "{}", finished.stderr);
+    assert_eq!(ledger["recorded"]["in_file"], lines.len(), "{ledger}");
+    assert_eq!((&ledger["delivered"], lines.len()), (&200.into(), 200), "{ledger}");
+}
+
+#[test]
+fn loss_is_said_while_it_happens_and_a_slow_reader_is_named() {
+    if !privileged() {
+        return;
+    }
+    let bed = Bed::new(1);
+    let directory = TempDir::new().unwrap();
+    let fifo = path(&directory, "fifo");
+    assert!(Command::new("mkfifo").arg(&fifo).status().unwrap().success());
+    let options = ["-M", "64", "-R", "16", "--format", "pcap", "--json"];
+    let mut running =
+        bed.start(Command::new(WIRECAP).args(["capture", "-i", "a1", "-w", &fifo]).args(options));
+    running.wait_for("waiting for a process that reads");
+    let mut reader = BufReader::new(File::open(&fifo).unwrap());
+    let mut generator = bed.generator();
+    let run = generator.start(&[Load::endless(0).per_second(20_000)]).unwrap();
+    // While the reader reads nothing.
+    running.wait_for("warning: a1@0 is losing packets");
+    running.wait_for(&format!("warning: {fifo} takes nothing"));
+    let draining = thread::spawn(move || {
+        let mut bytes = 0;
+        while let Ok(more) = reader.fill_buf().map(<[u8]>::len) {
+            if more == 0 {
+                break;
+            }
+            reader.consume(more);
+            bytes += more;
+        }
+        bytes
+    });
+    running.wait_for(&format!("{fifo} takes packets again"));
+    running.wait_for("a1@0 has stopped losing packets");
+    let sent: u64 = run.stop().unwrap().iter().map(|sent| sent.frames).sum();
+    let finished = running.interrupt();
+    assert_eq!(finished.status.code(), Some(3), "{}", finished.stderr);
+    said(&finished, &["written to more slowly than packets come", "lossless: no"]);
+    let ledger = finished.ledger();
+    assert_eq!(ledger["offered"], sent, "{ledger}");
+    let bytes = draining.join().unwrap();
+    assert_eq!(ledger["recorded"]["in_file"], ((bytes - 24) / 76) as u64, "{ledger}");
+}
+
+/// Packets of a low rate that come while the capture stands still: sent, and what the ledger says of them.
+fn stalled(buffer: &str, pause: Duration) -> (u64, serde_json::Value) {
+    let bed = Bed::new(1);
+    let directory = TempDir::new().unwrap();
+    let file = path(&directory, "file");
+    let options = ["--engine", "packet", "--buffer", buffer, "--json"];
+    let running = bed.capture(&[&["capture", "-i", "a1", "-w", &file][..], &options].concat());
+    let mut generator = bed.generator();
+    let _pass = bed.receiver.run_in(|| wirecap_testbed::pass_program(&bed.pair.receiver)).unwrap().unwrap();
+    let run = generator.start(&[Load::endless(0).per_second(200)]).unwrap();
+    thread::sleep(Duration::from_secs(1));
+    running.signal(Signal::STOP);
+    thread::sleep(pause);
+    running.signal(Signal::CONT);
+    thread::sleep(Duration::from_secs(1));
+    let sent = run.stop().unwrap().iter().map(|sent| sent.frames).sum();
+    let finished = running.interrupt();
+    let ledger = finished.ledger();
+    assert_eq!(ledger["offered"], sent, "{ledger}");
+    (sent, ledger)
+}
+
+#[test]
+fn a_recording_by_the_packet_engine_keeps_a_low_rate_for_as_long_as_its_memory_holds() {
+    if !privileged() {
+        return;
+    }
+    let pauses = [("8M", Duration::from_secs(6)), ("256M", Duration::from_secs(13))];
+    thread::scope(|scope| {
+        let runs = pauses.map(|(buffer, pause)| scope.spawn(move || stalled(buffer, pause)));
+        for (run, (buffer, _)) in runs.into_iter().zip(pauses) {
+            let (sent, ledger) = run.join().unwrap();
+            assert_eq!(ledger["delivered"], sent, "{buffer}: {ledger}");
+            assert_eq!(ledger["lossless"], true, "{buffer}: {ledger}");
+        }
+    });
+}

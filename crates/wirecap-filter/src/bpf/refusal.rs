@@ -1,0 +1,74 @@
+//! Why the kernel refused to attach an XDP program, in its own words.
+//!
+//! A driver gives its reason as an extended acknowledgement, which bpf(2) does not return. Since Linux 6.5 the
+//! kernel passes it to the tracepoint `bpf_xdp_link_attach_failed`, in the thread that tried.
+
+use std::ffi::CStr;
+use std::fs;
+use std::os::unix::fs::MetadataExt;
+
+use rustix::thread::gettid;
+
+use super::asm::{Assembler, Condition, Helper, Reg, Size};
+use super::{BpfError, Link, LoadOptions, Map, MapKind, Program, ProgramKind};
+
+const TRACEPOINT: &CStr = c"bpf_xdp_link_attach_failed";
+/// Bytes of a reason that are kept.
+const TEXT_BYTES: u32 = 128;
+/// Where the number of the map's only entry is on the stack.
+const KEY: i16 = -4;
+/// Where the thread's and the process's number are on the stack (`struct bpf_pidns_info`).
+const THREAD: i16 = -16;
+
+/// Notes why attempts of this thread fail, as long as it lives.
+#[derive(Debug)]
+pub(super) struct Refusals {
+    reason: Map,
+    _link: Link,
+}
+
+impl Refusals {
+    /// Notes them from now on. Fails before Linux 6.5, and without CAP_PERFMON.
+    pub(super) fn watch() -> Result<Self, BpfError> {
+        let reason = Map::create(MapKind::Array, "wirecap_why", TEXT_BYTES, 1)?;
+        let namespace = fs::metadata("/proc/thread-self/ns/pid").map(|file| (file.dev(), file.ino()));
+        let namespace = namespace
+            .map_err(|source| BpfError::new("look up the PID namespace for", reason.name(), source))?;
+        let code = noting(&reason, namespace, gettid().as_raw_nonzero().get());
+        let program =
+            Program::load(ProgramKind::RawTracepoint, "wirecap_why", &code, LoadOptions::default())?;
+        let _link = Link::attach_tracepoint(&program, TRACEPOINT)?;
+        Ok(Self { reason, _link })
+    }
+
+    /// The last reason, if there was one.
+    pub(super) fn last(&self) -> Option<String> {
+        let value = self.reason.lookup(0).ok()?.into_iter().next()?;
+        let text = String::from_utf8_lossy(value.split(|byte| *byte == 0).next()?).trim().to_owned();
+        (!text.is_empty()).then_some(text)
+    }
+}
+
+/// The program that keeps the reason if the thread is number `thread` in the PID namespace.
+fn noting(reason: &Map, (device, inode): (u64, u64), thread: i32) -> Vec<super::asm::Insn> {
+    let mut program = Assembler::new();
+    let done = program.label();
+    // The context of a raw tracepoint is its arguments: here the address of the text.
+    program.load(Size::Double, Reg::R6, Reg::R1, 0);
+    program.load_imm64(Reg::R1, device).load_imm64(Reg::R2, inode);
+    program.mov(Reg::R3, Reg::R10).add(Reg::R3, i32::from(THREAD)).mov(Reg::R4, 8);
+    program.call(Helper::NsCurrentPidTgid);
+    program.jump_if(Reg::R0, Condition::Ne, 0, done);
+    program.load(Size::Word, Reg::R1, Reg::R10, THREAD);
+    program.jump_if(Reg::R1, Condition::Ne, thread, done);
+    program.store(Size::Word, Reg::R10, KEY, 0);
+    program.load_map_fd(Reg::R1, reason);
+    program.mov(Reg::R2, Reg::R10).add(Reg::R2, i32::from(KEY));
+    program.call(Helper::MapLookup);
+    program.jump_if(Reg::R0, Condition::Eq, 0, done);
+    program.mov(Reg::R1, Reg::R0).mov(Reg::R2, TEXT_BYTES.cast_signed()).mov(Reg::R3, Reg::R6);
+    program.call(Helper::ProbeReadKernelStr);
+    program.bind(done);
+    program.mov(Reg::R0, 0).exit();
+    program.finish().expect("every label is bound once, and near")
+}

@@ -1,0 +1,55 @@
+//! The last step of a packet's way: from the application to a file or a port.
+
+use serde::Serialize;
+
+use super::grouped;
+
+/// What became of the packets that an application took and wrote to a savefile or a pipe.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize)]
+pub struct Recorded {
+    /// What they were written to: a path, or `standard output`.
+    pub to: String,
+    /// Packets that were delivered after the last one that was asked for. They are not lost.
+    pub surplus: u64,
+    /// Packets that the writer accepted.
+    pub written: u64,
+    /// Packets that the file has from their first to their last byte. Of a pipe: that went into it. Its reader may have
+    /// ended before it read them.
+    pub in_file: u64,
+}
+
+impl Recorded {
+    /// How many of `delivered` packets should be in the file and are not.
+    pub fn lost(&self, delivered: u64) -> u64 {
+        delivered.saturating_sub(self.surplus).saturating_sub(self.in_file)
+    }
+
+    /// The rows of its table.
+    pub(super) fn rows(&self, delivered: u64) -> Vec<[String; 6]> {
+        let head = ["recorded to", "delivered", "surplus", "written", "in file", "lost"].map(str::to_owned);
+        let counts = [delivered, self.surplus, self.written, self.in_file, self.lost(delivered)];
+        let [delivered, surplus, written, in_file, lost] = counts.map(grouped);
+        vec![head, [self.to.clone(), delivered, surplus, written, in_file, lost]]
+    }
+}
+
+/// Packets that were delivered and that the application lost on their way to a file or a port.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct LostLater {
+    /// How many.
+    pub packets: u64,
+    /// Why, as words that may follow the number.
+    pub reason: String,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_packet_that_is_not_whole_in_the_file_is_lost_unless_it_was_not_asked_for() {
+        let recorded = Recorded { surplus: 10, written: 85, in_file: 80, ..Recorded::default() };
+        assert_eq!(recorded.lost(100), 10);
+        assert_eq!(Recorded { in_file: 100, ..Recorded::default() }.lost(100), 0);
+    }
+}

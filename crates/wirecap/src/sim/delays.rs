@@ -1,0 +1,64 @@
+//! How long packets wait, counted in steps of an eighth of a power of two.
+
+use std::time::Duration;
+
+const STEP_BITS: u32 = 3;
+const STEPS: usize = 64 << STEP_BITS;
+
+/// How many packets waited for how long.
+#[derive(Debug, Clone)]
+pub(super) struct Delays(Box<[u64; STEPS]>);
+
+impl Default for Delays {
+    fn default() -> Self {
+        Self(Box::new([0; STEPS]))
+    }
+}
+
+impl Delays {
+    pub(super) fn add(&mut self, nanos: u64) {
+        self.0[step_of(nanos)] += 1;
+    }
+
+    /// As long as `share` of the packets waited at most, to an eighth.
+    pub(super) fn quantile(&self, share: f64) -> Duration {
+        let mut left = (share * self.0.iter().sum::<u64>() as f64).ceil() as u64;
+        if left == 0 {
+            return Duration::ZERO;
+        }
+        let reaches = |count: &u64| {
+            left = left.saturating_sub(*count);
+            left == 0
+        };
+        self.0.iter().position(reaches).map_or(Duration::ZERO, end_of)
+    }
+}
+
+fn step_of(nanos: u64) -> usize {
+    let nanos = nanos.max(1 << STEP_BITS);
+    let exponent = nanos.ilog2();
+    let place = (nanos >> (exponent - STEP_BITS)) as usize - (1 << STEP_BITS);
+    ((exponent as usize) << STEP_BITS) + place
+}
+
+fn end_of(step: usize) -> Duration {
+    let (exponent, place) = (step >> STEP_BITS, step as u64 & ((1 << STEP_BITS) - 1));
+    let end = (((1 << STEP_BITS) + place + 1) as f64) * 2_f64.powi(exponent as i32 - STEP_BITS as i32);
+    Duration::from_nanos(end as u64)
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_quantile_is_right_to_an_eighth() {
+        let mut delays = Delays::default();
+        (1..=100_000).for_each(|micros| delays.add(micros * 1000));
+        for (share, micros) in [(0.01, 1000.0), (0.5, 50_000.0), (0.99, 99_000.0), (1.0, 100_000.0)] {
+            let found = delays.quantile(share).as_secs_f64() * 1e6;
+            assert!((micros..=1.125 * micros).contains(&found), "{found} us at {share}");
+        }
+        assert_eq!(Delays::default().quantile(0.99), Duration::ZERO);
+    }
+}
