@@ -288,7 +288,6 @@ impl<S: Sink> Recorder<S> {
     ) -> Result<(), Failure> {
         self.record_ring(capture, worker, progress)?;
         self.record_merged(capture, worker, progress)
-        }
     }
 
     /// One ring is in order by itself, as long as there are no more: no packet is held back. Without the system's times
