@@ -187,7 +187,7 @@ fn table(capture: &Capture, rings: &[Rates], sum: &Rates) -> Vec<String> {
         "{:<14} {:>15} {:>10} {:>10} {:>12} {:>12}",
         "ring", "packets", "packets/s", "bit/s", "waiting", "lost"
     );
-    let rows = capture.rings().iter().zip(rings).map(|(name, rates)| rates.row(&name.to_string()));
+    let rows = capture.rings().into_iter().zip(rings).map(|(name, rates)| rates.row(&name.to_string()));
     [head].into_iter().chain(rows).chain([sum.row("sum")]).collect()
 }
 

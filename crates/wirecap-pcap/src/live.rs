@@ -10,7 +10,6 @@ use std::error::Error;
 use std::ffi::{CStr, CString, c_int};
 use std::fs::File;
 use std::io;
-use std::ops::Range;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicU64, Ordering};
