@@ -3,12 +3,18 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -eu -o pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help build demo picture test clients check bench instructions lab install pcap install-pcap install-pcap-system uninstall-pcap c install-c uninstall-c stage-c deps-build deps-demo deps-test deps-bench deps-lab deps-dpdk test-sim test-model test-miri
+.PHONY: help build demo picture test clients check bench instructions lab install pcap install-pcap install-pcap-system uninstall-pcap c install-c uninstall-c deps-build deps-demo deps-test deps-bench deps-lab deps-dpdk test-sim test-model test-miri
 
 # What talks to the kernel runs as root; what compiles does not.
 SUDO := $(shell [ "$$(id -u)" = 0 ] || echo sudo -E)
 WIRECAP := target/release/wirecap
 PREFIX ?= /usr/local
+BINDIR ?= $(PREFIX)/bin
+LIBDIR ?= $(PREFIX)/lib
+INCLUDEDIR ?= $(PREFIX)/include
+MANDIR ?= $(PREFIX)/share/man
+SYSCONFDIR ?= /etc
+VERSION := $(shell sed -n 's/^version = "\(.*\)"/\1/p' Cargo.toml | head -n 1)
 # Test programs run as root wherever `cargo test` starts them. Cargo refuses an empty runner.
 ifneq ($(SUDO),)
 export CARGO_TARGET_X86_64_UNKNOWN_LINUX_GNU_RUNNER := $(SUDO)
@@ -74,61 +80,90 @@ instructions: deps-bench ## Counts instructions per packet without a kernel, and
 lab: build deps-lab ## Runs the lab on this machine, beside the tools that people use otherwise: minutes
 	$(SUDO) $(WIRECAP) lab report --quick
 
-install: build ## Installs the wirecap command and its man pages under PREFIX
-	$(SUDO) install -Dm755 $(WIRECAP) $(DESTDIR)$(PREFIX)/bin/wirecap
-	$(SUDO) $(WIRECAP) man-pages $(DESTDIR)$(PREFIX)/share/man/man1
+# What is installed must be there: `make build pcap c` makes it, as whoever compiles. No install target builds, since it
+# may run as root or for a package. All use DESTDIR, PREFIX, BINDIR, LIBDIR, INCLUDEDIR, MANDIR and SYSCONFDIR.
+define built
+	@[ -e $(1) ] || { echo "$(1) is not there: run 'make $(2)' first" >&2; exit 1; }
+endef
+# The loader's cache is this machine's, and no package's business.
+LDCONFIG = [ -n "$(DESTDIR)" ] || $(SUDO) ldconfig
+
+install: ## Installs the wirecap command and its man pages, after `make build`
+	$(call built,$(WIRECAP),build)
+	$(SUDO) install -Dm755 $(WIRECAP) $(DESTDIR)$(BINDIR)/wirecap
+	$(SUDO) $(WIRECAP) man-pages $(DESTDIR)$(MANDIR)/man1
 
 # The drop-in under all names by which programs ask for libpcap. They are links: as copies they would be loaded
 # side by side.
 PCAP_NAMES := libpcap.so.0.8 libpcap.so
+# The name that this system's programs ask for. Debian and Ubuntu: libpcap.so.0.8; Fedora, Arch, SUSE and upstream:
+# libpcap.so.1. Found out, or said: `make pcap PCAP_SONAME=libpcap.so.1`.
+PCAP_SONAME ?= $(shell .ci/pcap-soname)
+PCAP_LIBRARY ?= target/release/libwirecap_pcap.so
 pcap: deps-build ## The libpcap drop-in, in target/release/pcap, and the command that runs programs on it
-	cargo build --release --locked -p wirecap-pcap
-	install -Dm644 target/release/libwirecap_pcap.so target/release/pcap/libpcap.so.1
+	WIRECAP_PCAP_SONAME=$(PCAP_SONAME) cargo build --release --locked -p wirecap-pcap
+	install -Dm644 $(PCAP_LIBRARY) target/release/pcap/libpcap.so.1
 	for name in $(PCAP_NAMES); do ln -sf libpcap.so.1 target/release/pcap/$$name; done
 	sed 's|@LIBRARIES@|$(CURDIR)/target/release/pcap|' crates/wirecap-pcap/wirecap-pcap > target/release/wirecap-pcap
 	chmod +x target/release/wirecap-pcap
 
-PCAP_FOLDER := $(PREFIX)/lib/wirecap
-PCAP_PATH := /etc/ld.so.conf.d/000-wirecap.conf
-install-pcap: pcap ## Installs the drop-in for the command wirecap-pcap; no other program notices
-	$(SUDO) install -Dm644 target/release/libwirecap_pcap.so $(DESTDIR)$(PCAP_FOLDER)/libpcap.so.1
+PCAP_FOLDER := $(LIBDIR)/wirecap
+PCAP_PATH := $(SYSCONFDIR)/ld.so.conf.d/000-wirecap.conf
+PCAP_PROFILE := $(SYSCONFDIR)/apparmor.d/abstractions/wirecap-pcap
+install-pcap: ## Installs the drop-in for the command wirecap-pcap, after `make pcap`; no other program notices
+	$(call built,$(PCAP_LIBRARY),pcap)
+	$(SUDO) install -Dm644 $(PCAP_LIBRARY) $(DESTDIR)$(PCAP_FOLDER)/libpcap.so.1
 	for name in $(PCAP_NAMES); do $(SUDO) ln -sf libpcap.so.1 $(DESTDIR)$(PCAP_FOLDER)/$$name; done
-	sed 's|@LIBRARIES@|$(PCAP_FOLDER)|' crates/wirecap-pcap/wirecap-pcap > target/release/wirecap-pcap.installed
-	$(SUDO) install -Dm755 target/release/wirecap-pcap.installed $(DESTDIR)$(PREFIX)/bin/wirecap-pcap
-	$(SUDO) install -Dm644 crates/wirecap-pcap/wirecap-pcap.1 $(DESTDIR)$(PREFIX)/share/man/man1/wirecap-pcap.1
+	$(SUDO) install -d $(DESTDIR)$(BINDIR) $(DESTDIR)$(dir $(PCAP_PROFILE))
+	sed 's|@LIBRARIES@|$(PCAP_FOLDER)|' crates/wirecap-pcap/wirecap-pcap | $(SUDO) tee $(DESTDIR)$(BINDIR)/wirecap-pcap >/dev/null
+	$(SUDO) chmod 755 $(DESTDIR)$(BINDIR)/wirecap-pcap
+	sed 's|@LIBRARIES@|$(PCAP_FOLDER)|' crates/wirecap-pcap/apparmor | $(SUDO) tee $(DESTDIR)$(PCAP_PROFILE) >/dev/null
+	$(SUDO) install -Dm644 crates/wirecap-pcap/wirecap-pcap.1 $(DESTDIR)$(MANDIR)/man1/wirecap-pcap.1
 
-install-pcap-system: install-pcap ## Installs the drop-in before the system's libpcap, for all programs
-	$(SUDO) install -d $(DESTDIR)$(dir $(PCAP_PATH))
-	echo '$(PCAP_FOLDER)' | $(SUDO) tee $(DESTDIR)$(PCAP_PATH) >/dev/null
-	[ -n "$(DESTDIR)" ] || $(SUDO) ldconfig
+# For this machine only: a package that changes the loader's path changes programs that it does not know. A package
+# installs the command, or diverts the system's library (dpkg-divert) where its user chooses so.
+install-pcap-system: ## Installs the drop-in before the system's libpcap, for all programs of this machine
+	@[ -z "$(DESTDIR)" ] || { echo "install-pcap-system is for this machine, not for a package (DESTDIR)" >&2; exit 1; }
+	$(call built,$(PCAP_LIBRARY),pcap)
+	@readelf -d $(PCAP_LIBRARY) | grep -qF 'soname: [$(PCAP_SONAME)]' || { \
+	  echo "this system's programs ask for $(PCAP_SONAME), and $(PCAP_LIBRARY) has another name: run 'make pcap' again" >&2; exit 1; }
+	$(MAKE) --no-print-directory install-pcap
+	$(SUDO) install -d $(dir $(PCAP_PATH))
+	echo '$(PCAP_FOLDER)' | $(SUDO) tee $(PCAP_PATH) >/dev/null
+	$(SUDO) ldconfig
+	@ldconfig -p | grep -F '$(PCAP_SONAME) ' | head -n 1 | grep -qF '$(PCAP_FOLDER)/' || { \
+	  echo "the loader still finds another $(PCAP_SONAME) first; see ldconfig -p" >&2; exit 1; }
 
 uninstall-pcap: ## Undoes install-pcap and install-pcap-system
 	! grep -qxF '$(PCAP_FOLDER)' $(DESTDIR)$(PCAP_PATH) 2>/dev/null || $(SUDO) rm $(DESTDIR)$(PCAP_PATH)
-	$(SUDO) rm -rf $(DESTDIR)$(PCAP_FOLDER) $(DESTDIR)$(PREFIX)/bin/wirecap-pcap
-	$(SUDO) rm -f $(DESTDIR)$(PREFIX)/share/man/man1/wirecap-pcap.1
-	[ -n "$(DESTDIR)" ] || $(SUDO) ldconfig
+	$(SUDO) rm -rf $(DESTDIR)$(PCAP_FOLDER) $(DESTDIR)$(BINDIR)/wirecap-pcap $(DESTDIR)$(PCAP_PROFILE)
+	$(SUDO) rm -f $(DESTDIR)$(MANDIR)/man1/wirecap-pcap.1
+	$(LDCONFIG)
 
 c: deps-build ## The library of wirecap.h, in target/release
 	cargo build --release --locked -p wirecap-c
 
 C_LIBRARY ?= target/release/libwirecap_c.so
-C_FILES := lib/libwirecap.so.1 lib/libwirecap.so lib/pkgconfig/wirecap.pc include/wirecap.h share/man/man3/wirecap.3
-install-c: c ## Installs wirecap.h, its library and its manual page under PREFIX
-	$(MAKE) --no-print-directory stage-c
-	[ -n "$(DESTDIR)" ] || $(SUDO) ldconfig
-
-# What lies where; the tests do it to a folder of theirs.
-stage-c:
-	$(SUDO) install -Dm644 $(C_LIBRARY) $(DESTDIR)$(PREFIX)/lib/libwirecap.so.1
-	$(SUDO) ln -sf libwirecap.so.1 $(DESTDIR)$(PREFIX)/lib/libwirecap.so
-	$(SUDO) install -Dm644 crates/wirecap-c/include/wirecap.h $(DESTDIR)$(PREFIX)/include/wirecap.h
-	$(SUDO) install -Dm644 crates/wirecap-c/wirecap.3 $(DESTDIR)$(PREFIX)/share/man/man3/wirecap.3
-	$(SUDO) install -d $(DESTDIR)$(PREFIX)/lib/pkgconfig
-	sed 's|@PREFIX@|$(PREFIX)|' crates/wirecap-c/wirecap.pc | $(SUDO) tee $(DESTDIR)$(PREFIX)/lib/pkgconfig/wirecap.pc >/dev/null
+C_STATIC ?= $(C_LIBRARY:.so=.a)
+C_SONAME := libwirecap.so.0
+C_FILES := $(LIBDIR)/libwirecap.so.$(VERSION) $(LIBDIR)/$(C_SONAME) $(LIBDIR)/libwirecap.so $(LIBDIR)/libwirecap.a \
+  $(LIBDIR)/pkgconfig/wirecap.pc $(INCLUDEDIR)/wirecap.h $(MANDIR)/man3/wirecap.3
+install-c: ## Installs wirecap.h, its library and its manual page, after `make c`
+	$(call built,$(C_LIBRARY),c)
+	$(SUDO) install -Dm644 $(C_LIBRARY) $(DESTDIR)$(LIBDIR)/libwirecap.so.$(VERSION)
+	$(SUDO) ln -sf libwirecap.so.$(VERSION) $(DESTDIR)$(LIBDIR)/$(C_SONAME)
+	$(SUDO) ln -sf $(C_SONAME) $(DESTDIR)$(LIBDIR)/libwirecap.so
+	$(SUDO) install -Dm644 $(C_STATIC) $(DESTDIR)$(LIBDIR)/libwirecap.a
+	$(SUDO) install -Dm644 crates/wirecap-c/include/wirecap.h $(DESTDIR)$(INCLUDEDIR)/wirecap.h
+	$(SUDO) install -Dm644 crates/wirecap-c/wirecap.3 $(DESTDIR)$(MANDIR)/man3/wirecap.3
+	$(SUDO) install -d $(DESTDIR)$(LIBDIR)/pkgconfig
+	sed -e 's|@PREFIX@|$(PREFIX)|' -e 's|@LIBDIR@|$(LIBDIR)|' -e 's|@INCLUDEDIR@|$(INCLUDEDIR)|' -e 's|@VERSION@|$(VERSION)|' \
+	  crates/wirecap-c/wirecap.pc | $(SUDO) tee $(DESTDIR)$(LIBDIR)/pkgconfig/wirecap.pc >/dev/null
+	$(LDCONFIG)
 
 uninstall-c: ## Undoes install-c
-	$(SUDO) rm -f $(addprefix $(DESTDIR)$(PREFIX)/,$(C_FILES))
-	[ -n "$(DESTDIR)" ] || $(SUDO) ldconfig
+	$(SUDO) rm -f $(addprefix $(DESTDIR),$(C_FILES))
+	$(LDCONFIG)
 
 TERMSNAP := target/tools/bin/termsnap
 $(TERMSNAP):

@@ -2,5 +2,5 @@
 
 fn main() {
     println!("cargo:rerun-if-changed=build.rs");
-    println!("cargo:rustc-cdylib-link-arg=-Wl,-soname,libwirecap.so.1");
+    println!("cargo:rustc-cdylib-link-arg=-Wl,-soname,libwirecap.so.0");
 }

@@ -8,7 +8,23 @@ fn main() {
     println!("cargo:rerun-if-env-changed=WIRECAP_PCAP_SONAME");
     let soname = std::env::var("WIRECAP_PCAP_SONAME").unwrap_or_else(|_| SONAME.to_owned());
     println!("cargo:rustc-cdylib-link-arg=-Wl,-soname,{soname}");
-    // Debian's folder of libraries for this machine.
-    let arch = std::env::var("CARGO_CFG_TARGET_ARCH").expect("cargo says for what it builds");
-    println!("cargo:rustc-env=WIRECAP_TRIPLET={arch}-linux-gnu");
+    println!("cargo:rustc-env=WIRECAP_TRIPLET={}", triplet());
+    // Where the real library is on systems without the usual folders (NixOS, Guix): `find` takes it in.
+    println!("cargo:rerun-if-env-changed=WIRECAP_REAL_LIBPCAP");
+}
+
+/// The name of Debian's folder of libraries for the machine that is built for.
+fn triplet() -> String {
+    let target = |name: &str| std::env::var(format!("CARGO_CFG_TARGET_{name}")).unwrap_or_default();
+    let (arch, env, abi) = (target("ARCH"), target("ENV"), target("ABI"));
+    let arch = match (&*arch, &*target("ENDIAN")) {
+        ("x86", _) => "i386",
+        ("powerpc64", "little") => "powerpc64le",
+        ("mips", "little") => "mipsel",
+        ("mips64", "little") => "mips64el",
+        (arch, _) => arch,
+    };
+    // "eabihf" on 32-bit ARM, "abi64" on MIPS, "x32".
+    let libc = if env == "musl" { "musl" } else { "gnu" };
+    format!("{arch}-linux-{libc}{abi}")
 }

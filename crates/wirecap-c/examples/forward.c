@@ -61,7 +61,7 @@ static void *work(void *argument) {
     wirecap_chunk *chunk;
     while ((thread->status = wirecap_next(thread->worker, WIRECAP_FOREVER, &chunk)) == WIRECAP_OK) {
         struct wirecap_chunk_info info;
-        wirecap_chunk_describe(chunk, &info);
+        wirecap_chunk_describe(chunk, &info, sizeof info);
         struct way way = { thread, thread->out[info.interface_index] };
         if ((thread->status = wirecap_forward(chunk, route, &way)) < 0) break;
     }

@@ -38,12 +38,12 @@ static uint32_t look_at(const struct wirecap_packet *packet) {
 
 static void handle(struct thread *thread, wirecap_chunk *chunk) {
     struct wirecap_chunk_info info;
-    wirecap_chunk_describe(chunk, &info);
+    wirecap_chunk_describe(chunk, &info, sizeof info);
     thread->chunks++;
     thread->offloaded += info.offloaded;
     struct wirecap_packet packets[BATCH];
     int count;
-    for (uint32_t first = 0; (count = wirecap_chunk_packets(chunk, first, packets, BATCH)) > 0; first += count)
+    for (uint32_t first = 0; (count = wirecap_chunk_packets(chunk, first, packets, sizeof *packets, BATCH)) > 0; first += count)
         for (int packet = 0; packet < count; packet++) {
             thread->packets++;
             thread->bytes += packets[packet].wire_len;

@@ -16,7 +16,7 @@
  *     wirecap_chunk *chunk;
  *     while (wirecap_next(worker, WIRECAP_FOREVER, &chunk) == WIRECAP_OK) {
  *         struct wirecap_packet packets[64];
- *         for (int first = 0, n; (n = wirecap_chunk_packets(chunk, first, packets, 64)) > 0; first += n)
+ *         for (int first = 0, n; (n = wirecap_chunk_packets(chunk, first, packets, sizeof *packets, 64)) > 0; first += n)
  *             ;                                           // packets[0] to packets[n - 1]
  *         wirecap_recycle(chunk);
  *     }
@@ -27,11 +27,15 @@
  *   kind is an error, WIRECAP_ERROR_HANDLE, and nothing worse; so is closing one twice.
  * - A function that returns an int returns a status, or where it says so a number; what is below 0 is an error. A
  *   function that returns a handle or a text returns null after an error. wirecap_error() has the reason in words.
- * - Every function may be called by any thread at any time, and none by a signal handler: block the signals in all
- *   threads and let one wait for them with sigwait(3). A thread is not cancelled while it is inside the library.
+ * - Every function may be called by any thread at any time, and none by a signal handler: one that is to stop a capture
+ *   writes to wirecap_stop_fd(capture). A thread is not cancelled while it is inside the library.
  * - Times are in nanoseconds, lengths in bytes, indices count from 0. Texts are UTF-8.
  * - Interfaces are those of the network namespace of the calling thread.
  * - Pointers that a function is given are read and written during its call only.
+ * - Structures that may grow are handed over with their size (sizeof), so that a program and a library of different
+ *   versions understand each other; others have reserved members. The SONAME is libwirecap.so.0 as long as the version
+ *   begins with 0: until then a new minor version may be another interface, and a program is to be compiled again for it;
+ *   a new patch version is not. From 1.0 on functions and members are added and none is changed or taken away.
  *
  * Link with -lwirecap, or see pkg-config wirecap. wirecap(3) has the same with a whole program.
  */
@@ -46,8 +50,12 @@
 extern "C" {
 #endif
 
-/* The version that this header belongs to. */
+/* The version that this header belongs to: as a text, as numbers, and as one number to compare. */
 #define WIRECAP_VERSION "0.1.0"
+#define WIRECAP_VERSION_MAJOR 0
+#define WIRECAP_VERSION_MINOR 1
+#define WIRECAP_VERSION_PATCH 0
+#define WIRECAP_VERSION_NUMBER (WIRECAP_VERSION_MAJOR * 1000000 + WIRECAP_VERSION_MINOR * 1000 + WIRECAP_VERSION_PATCH)
 
 /* In place of a number that nobody counts, or of a time that nobody looked up. Never 0. */
 #define WIRECAP_NOT_REPORTED UINT64_MAX
@@ -78,6 +86,12 @@ enum wirecap_status {
 /* The library's version: "0.1.0". The text stays. */
 const char *wirecap_version(void);
 
+/* The same as one number, as WIRECAP_VERSION_NUMBER has it for the header. */
+int wirecap_version_number(void);
+
+/* What a status means, in some words. The text stays. */
+const char *wirecap_status_text(int status);
+
 /*
  * Why this thread's last call that failed did: what went wrong, with which thing, and what to do. Empty if none
  * has failed. The text stays until the thread's next failure, or its end.
@@ -86,6 +100,33 @@ const char *wirecap_error(void);
 
 /* The status of this thread's last call that failed; WIRECAP_OK if none has. For functions that return null. */
 int wirecap_error_status(void);
+
+
+/* ---- Interfaces ---- */
+
+/* What an interface is and can, in struct wirecap_device. */
+#define WIRECAP_DEVICE_UP 1U          /* it was set up */
+#define WIRECAP_DEVICE_RUNNING 2U     /* and could carry frames */
+#define WIRECAP_DEVICE_LOOPBACK 4U    /* the host's way to itself */
+#define WIRECAP_DEVICE_XDP 8U         /* its driver runs XDP programs */
+
+/* An interface. */
+struct wirecap_device {
+    const char *name;         /* "eth0"; the text stays until the process ends, as the next one */
+    const char *driver;       /* "ixgbe"; empty if it has no name */
+    uint32_t index;           /* the number that the kernel knows it by */
+    uint32_t flags;           /* WIRECAP_DEVICE_ */
+    uint32_t mtu;             /* the longest payload of a frame */
+    uint32_t rx_queues;       /* receive queues in use */
+    uint32_t tx_queues;       /* transmit queues in use */
+    uint32_t link_type;       /* what its packets begin with, as in struct wirecap_chunk_info */
+};
+
+/*
+ * The interfaces in the network namespace of the calling thread: the first `count` go to devices[0] and the
+ * following; `size` is sizeof *devices. Returns how many there are. Errors: ARGUMENT, SYSTEM.
+ */
+int wirecap_devices(struct wirecap_device *devices, size_t size, size_t count);
 
 
 /*
@@ -226,7 +267,7 @@ enum wirecap_timestamps {
 /* Whether packets have times, which struct wirecap_packet shows. */
 int wirecap_group_set_timestamps(wirecap_group *group, enum wirecap_timestamps which);
 
-/* Whether the interface also receives what is not addressed to it (on != 0). Default 1. */
+/* Whether the interface also receives what is not addressed to it (on != 0). Default 0, as with libpcap. */
 int wirecap_group_set_promiscuous(wirecap_group *group, int on);
 
 /* Which packets are captured, by their direction. */
@@ -302,6 +343,13 @@ wirecap_capture *wirecap_open(wirecap_group *group);
  * wirecap_next returns WIRECAP_END to every worker. Takes some milliseconds. Does nothing the second time.
  */
 int wirecap_stop(wirecap_capture *capture);
+
+/*
+ * A descriptor by which a signal handler stops the capture: write(2) one byte to it, whatever it is. A thread of the
+ * library's then does what wirecap_stop does. It is the capture's: do not close or read it. In a child process
+ * after a fork(2) it does nothing.
+ */
+int wirecap_stop_fd(wirecap_capture *capture);
 
 struct wirecap_ledger;
 
@@ -408,15 +456,15 @@ struct wirecap_packet {
     uint32_t reserved;        /* 0 */
 };
 
-/* Describes a chunk. ARGUMENT: `info` is null. */
-int wirecap_chunk_describe(wirecap_chunk *chunk, struct wirecap_chunk_info *info);
+/* Describes a chunk; `size` is sizeof *info. ARGUMENT: `info` is null, or the size cannot be. */
+int wirecap_chunk_describe(wirecap_chunk *chunk, struct wirecap_chunk_info *info, size_t size);
 
 /*
  * The packets of a chunk from number `first` on, in the order in which they came, as many as there are and
- * `count` allows. Returns how many; 0 when there is none from `first` on. A packet of several cells is copied
+ * `count` allows; `size` is sizeof *packets. Returns how many; 0 when there is none from `first` on. A packet of several cells is copied
  * into one piece (some 0.1 ns per byte, once); all others lie where the kernel put them.
  */
-int wirecap_chunk_packets(wirecap_chunk *chunk, uint32_t first, struct wirecap_packet *packets, size_t count);
+int wirecap_chunk_packets(wirecap_chunk *chunk, uint32_t first, struct wirecap_packet *packets, size_t size, size_t count);
 
 /*
  * The pieces of one packet, where they lie, up to `count` of them: one, or several for a jumbo frame. Returns

@@ -62,6 +62,26 @@ pub(crate) struct ChunkInfo {
     pub(crate) reserved: u32,
 }
 
+/// `struct wirecap_device`.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct DeviceInfo {
+    pub(crate) name: *const c_char,
+    pub(crate) driver: *const c_char,
+    pub(crate) index: u32,
+    pub(crate) flags: u32,
+    pub(crate) mtu: u32,
+    pub(crate) rx_queues: u32,
+    pub(crate) tx_queues: u32,
+    pub(crate) link_type: u32,
+}
+
+/// `WIRECAP_DEVICE_UP` and the others.
+pub(crate) const DEVICE_UP: u32 = 1;
+pub(crate) const DEVICE_RUNNING: u32 = 2;
+pub(crate) const DEVICE_LOOPBACK: u32 = 4;
+pub(crate) const DEVICE_XDP: u32 = 8;
+
 /// `struct iovec`.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]

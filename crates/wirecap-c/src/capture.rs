@@ -2,7 +2,11 @@
 #![allow(unsafe_code)]
 
 use std::ffi::{CStr, c_char, c_int};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::io::{self, PipeWriter, Read, Write};
+use std::os::fd::AsRawFd;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::thread;
 
 use wirecap::Capture;
 
@@ -20,6 +24,37 @@ pub(crate) struct Opened {
     workers: Mutex<Vec<Option<wirecap::Worker>>>,
     /// The names of its rings.
     pub(crate) ring_names: Vec<&'static CStr>,
+    /// Stops it when something is written there.
+    stop: OnceLock<StopPipe>,
+}
+
+/// The end of a pipe that a signal handler may write to, and a thread at the other one that stops the capture.
+struct StopPipe {
+    writer: PipeWriter,
+    ended: Arc<AtomicBool>,
+}
+
+impl StopPipe {
+    fn new(capture: &Capture) -> io::Result<Self> {
+        let (mut reader, writer) = io::pipe()?;
+        let (stopper, ended) = (capture.stopper(), Arc::new(AtomicBool::new(false)));
+        let told = Arc::clone(&ended);
+        // Handlers may write several times: nobody who writes finds the other end closed.
+        thread::Builder::new().name("wirecap-stop".to_owned()).spawn(move || {
+            while reader.read_exact(&mut [0]).is_ok() && !told.load(Ordering::SeqCst) {
+                stopper.stop();
+            }
+        })?;
+        Ok(Self { writer, ended })
+    }
+}
+
+impl Drop for StopPipe {
+    fn drop(&mut self) {
+        self.ended.store(true, Ordering::SeqCst);
+        // A child of a fork may have the pipe as well, so that its end is not seen.
+        let _ = self.writer.write_all(&[0]);
+    }
 }
 
 static CAPTURES: Registry<Opened> = Registry::new();
@@ -37,7 +72,7 @@ impl Opened {
     fn new(capture: Capture) -> Self {
         let workers = capture.workers().into_iter().map(Some).collect();
         let ring_names = capture.rings().iter().map(|name| lasting(&name.to_string())).collect();
-        Self { capture, workers: Mutex::new(workers), ring_names }
+        Self { capture, workers: Mutex::new(workers), ring_names, stop: OnceLock::new() }
     }
 
     fn workers(&self) -> MutexGuard<'_, Vec<Option<wirecap::Worker>>> {
@@ -64,6 +99,20 @@ extern "C" fn wirecap_version() -> *const c_char {
 }
 
 #[unsafe(no_mangle)]
+extern "C" fn wirecap_version_number() -> c_int {
+    let number = |text: &str| text.parse::<c_int>().unwrap_or_default();
+    let parts =
+        [env!("CARGO_PKG_VERSION_MAJOR"), env!("CARGO_PKG_VERSION_MINOR"), env!("CARGO_PKG_VERSION_PATCH")];
+    let [major, minor, patch] = parts.map(number);
+    major * 1_000_000 + minor * 1_000 + patch
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn wirecap_status_text(status: c_int) -> *const c_char {
+    failure::status_text(status).as_ptr()
+}
+
+#[unsafe(no_mangle)]
 extern "C" fn wirecap_error() -> *const c_char {
     failure::last_text()
 }
@@ -87,6 +136,22 @@ extern "C" fn wirecap_stop(capture: Handle<Opened>) -> c_int {
     call(|| {
         capture.read()?.capture.stop();
         Ok(Status::Ok)
+    })
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn wirecap_stop_fd(capture: Handle<Opened>) -> c_int {
+    failure::count(|| {
+        let capture = capture.read()?;
+        if capture.stop.get().is_none() {
+            let failed = |error: io::Error| {
+                Failure::new(Status::System, format!("cannot make a pipe and a thread: {error}"))
+            };
+            // Of two threads that ask at a time one is heard.
+            let _ = capture.stop.set(StopPipe::new(&capture.capture).map_err(failed)?);
+        }
+        let pipe = capture.stop.get().expect("it was just made");
+        Ok(pipe.writer.as_raw_fd())
     })
 }
 

@@ -7,7 +7,7 @@ use wirecap::{Chunk, Packet, Timestamp};
 
 use crate::abi::{ChunkInfo, NO_QUEUE, NOT_REPORTED, PacketInfo, Piece};
 use crate::failure::{Failure, Status, call, quick};
-use crate::given::{Room, Rooms};
+use crate::given::{Rooms, SizedRooms};
 use crate::registry::{Handle, Kept, Registry};
 
 /// A chunk that the program has.
@@ -66,11 +66,11 @@ fn packet_info(packet: Packet<'_>) -> PacketInfo {
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C" fn wirecap_chunk_describe(chunk: Handle<Held>, info: *mut ChunkInfo) -> c_int {
+unsafe extern "C" fn wirecap_chunk_describe(chunk: Handle<Held>, info: *mut ChunkInfo, size: usize) -> c_int {
     quick(|| {
-        // SAFETY: the header says that there is room for it, or it is null.
-        let room = unsafe { Room::at(info, "info") }?;
-        room.put(chunk.read()?.info());
+        // SAFETY: the header says that there is room for one of this size, or it is null.
+        let room = unsafe { SizedRooms::at(info, size, 1, "info") }?;
+        room.fill(std::iter::once(chunk.read()?.info()));
         Ok(Status::Ok as c_int)
     })
 }
@@ -80,11 +80,12 @@ unsafe extern "C" fn wirecap_chunk_packets(
     chunk: Handle<Held>,
     first: u32,
     packets: *mut PacketInfo,
+    size: usize,
     count: usize,
 ) -> c_int {
     quick(|| {
-        // SAFETY: the header says that there is room for so many, or it is null.
-        let rooms = unsafe { Rooms::at(packets, count, "packets") }?;
+        // SAFETY: the header says that there is room for so many of this size, or it is null.
+        let rooms = unsafe { SizedRooms::at(packets, size, count, "packets") }?;
         let held = chunk.read()?;
         Ok(rooms.fill(held.chunk.iter().skip(first as usize).map(packet_info)) as c_int)
     })

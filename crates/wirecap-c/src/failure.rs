@@ -2,7 +2,7 @@
 
 use std::cell::RefCell;
 use std::error::Error;
-use std::ffi::{CString, c_char, c_int};
+use std::ffi::{CStr, CString, c_char, c_int};
 use std::io;
 use std::ptr;
 
@@ -29,6 +29,28 @@ pub(crate) enum Status {
     Orphaned = -10,
     System = -11,
     Internal = -12,
+}
+
+/// What the numbers of `enum wirecap_status` mean.
+pub(crate) fn status_text(status: c_int) -> &'static CStr {
+    match status {
+        0 => c"done",
+        1 => c"the capture has ended",
+        2 => c"nothing came in that time",
+        -1 => c"no such handle: it is null, was closed, or is of another kind",
+        -2 => c"an argument that cannot be",
+        -3 => c"in use by another process or thread",
+        -4 => c"no such interface or queue, or it is down or gone",
+        -5 => c"root or capabilities are needed",
+        -6 => c"not enough memory, or memory that may be locked",
+        -7 => c"no such filter, or it cannot run there",
+        -8 => c"not supported by this interface or its engine",
+        -9 => c"the savefile cannot be read",
+        -10 => c"the worker of a ring is gone",
+        -11 => c"a system call failed",
+        -12 => c"internal error of wirecap",
+        _ => c"unknown status",
+    }
 }
 
 /// Why a function did not do what it was called for.
@@ -111,6 +133,12 @@ impl From<OpenError> for Failure {
     }
 }
 
+impl From<DeviceError> for Failure {
+    fn from(error: DeviceError) -> Self {
+        Self::of(Status::System, &error)
+    }
+}
+
 impl From<FilterChangeError> for Failure {
     fn from(error: FilterChangeError) -> Self {
         Self::of(Status::Filter, &error)
@@ -166,6 +194,11 @@ pub(crate) fn quick(work: impl FnOnce() -> Result<c_int, Failure>) -> c_int {
     finish(caught(work)).unwrap_or_else(|status| status as c_int)
 }
 
+/// As [`quick`], for work that may sleep.
+pub(crate) fn count(work: impl FnOnce() -> Result<c_int, Failure>) -> c_int {
+    finish(guarded(work)).unwrap_or_else(|status| status as c_int)
+}
+
 /// Does the work of a function that returns something else, or nothing, and may sleep.
 pub(crate) fn value<T>(work: impl FnOnce() -> Result<T, Failure>) -> Option<T> {
     finish(guarded(work)).ok()
@@ -188,8 +221,6 @@ pub(crate) fn last_status() -> Status {
 
 #[cfg(test)]
 mod tests {
-    use std::ffi::CStr;
-
     use super::*;
 
     #[test]

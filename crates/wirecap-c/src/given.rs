@@ -96,3 +96,75 @@ impl<T> Rooms<T> {
         filled
     }
 }
+
+/// Places for several results whose structures may be longer or shorter in the program than here: it was compiled with
+/// another version of the header. What they have in common is at their beginning.
+pub(crate) struct SizedRooms<T> {
+    rooms: Rooms<T>,
+    /// Bytes from one to the next.
+    size: usize,
+}
+
+impl<T: Copy> SizedRooms<T> {
+    /// The places from `first` on, each of `size` bytes.
+    ///
+    /// # Safety
+    ///
+    /// As [`Room::at`], for `count` values of `size` bytes each. `T` must be a structure of C's without padding.
+    pub(crate) unsafe fn at(first: *mut T, size: usize, count: usize, name: &str) -> Result<Self, Failure> {
+        if !size.is_multiple_of(align_of::<T>()) || !(SIZE_MIN..=SIZE_MAX).contains(&size) {
+            let text = format!("the size of {name} cannot be {size}; give sizeof of the structure");
+            return Err(Failure::new(Status::Argument, text));
+        }
+        // SAFETY: the caller's promise.
+        Ok(Self { rooms: unsafe { Rooms::at(first, count, name) }?, size })
+    }
+
+    /// As [`Rooms::fill`]. What the program knows more of is 0.
+    #[inline]
+    pub(crate) fn fill(self, values: impl Iterator<Item = T>) -> usize {
+        if self.size == size_of::<T>() {
+            return self.rooms.fill(values);
+        }
+        let common = self.size.min(size_of::<T>());
+        let mut filled = 0;
+        for value in values.take(self.rooms.count) {
+            // SAFETY: the promise of `at`; there is room for `count` values of `size` bytes.
+            unsafe {
+                let place = self.rooms.first.cast::<u8>().add(filled * self.size);
+                place.as_ptr().copy_from_nonoverlapping((&raw const value).cast(), common);
+                place.add(common).as_ptr().write_bytes(0, self.size - common);
+            }
+            filled += 1;
+        }
+        filled
+    }
+}
+
+/// No structure is shorter, nor ever will be longer.
+const SIZE_MIN: usize = 16;
+const SIZE_MAX: usize = 4096;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn structures_of_other_versions_get_what_they_have_in_common() {
+        let values = [[1_u64, 2, 3, 4], [5, 6, 7, 8]];
+        for (words, expected) in
+            [(3, vec![1, 2, 3, 5, 6, 7]), (4, values.concat()), (5, vec![1, 2, 3, 4, 0, 5, 6, 7, 8, 0])]
+        {
+            let mut room = vec![9_u64; 10];
+            // SAFETY: there is room for two of them.
+            let rooms = unsafe { SizedRooms::<[u64; 4]>::at(room.as_mut_ptr().cast(), words * 8, 2, "them") };
+            assert_eq!(rooms.unwrap().fill(values.into_iter()), 2);
+            assert_eq!(room[..2 * words], expected, "{words} words");
+            assert!(room[2 * words..].iter().all(|&word| word == 9));
+        }
+        // SAFETY: nothing is written.
+        let refused =
+            |size| unsafe { SizedRooms::<[u64; 4]>::at(std::ptr::null_mut(), size, 0, "them") }.is_err();
+        assert!(refused(0) && refused(12) && refused(1 << 20) && !refused(32));
+    }
+}

@@ -56,7 +56,8 @@ impl Group {
                 others.iter().cloned().fold(Capture::on(first.clone()), CaptureBuilder::and)
             }
         };
-        Ok(self.settings.iter().fold(builder, |builder, setting| setting(builder)))
+        // As libpcap: an interface is not made promiscuous unless that is asked for.
+        Ok(self.settings.iter().fold(builder.promiscuous(false), |builder, setting| setting(builder)))
     }
 }
 

@@ -8,6 +8,7 @@
 mod abi;
 mod capture;
 mod chunk;
+mod device;
 mod failure;
 mod frame;
 mod given;

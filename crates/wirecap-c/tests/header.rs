@@ -11,7 +11,7 @@ use std::{env, fs};
 use common::{built, installed, pkg_config, sources, succeed};
 
 /// The types of the library's functions, and what they are in C.
-const TYPES: [(&str, &str); 32] = [
+const TYPES: [(&str, &str); 33] = [
     ("*mut Handle<Held>", "wirecap_chunk **"),
     ("*mut Handle<Books>", "wirecap_ledger **"),
     ("Handle<Group>", "wirecap_group *"),
@@ -27,6 +27,7 @@ const TYPES: [(&str, &str); 32] = [
     ("*const c_void", "const void *"),
     ("*const c_char", "const char *"),
     ("*mut PacketInfo", "struct wirecap_packet *"),
+    ("*mut DeviceInfo", "struct wirecap_device *"),
     ("*mut ChunkInfo", "struct wirecap_chunk_info *"),
     ("*mut AccountInfo", "struct wirecap_account *"),
     ("*mut Piece", "struct iovec *"),
@@ -169,11 +170,11 @@ fn what_is_installed_is_of_one_version_and_goes_again() {
     assert!(header.contains(&format!("#define WIRECAP_VERSION \"{version}\"")));
     let library = installed().join("usr/local/lib/libwirecap.so");
     let dynamic = succeed(Command::new("readelf").arg("-d").arg(library));
-    assert!(dynamic.contains("Library soname: [libwirecap.so.1]"), "{dynamic}");
+    assert!(dynamic.contains("Library soname: [libwirecap.so.0]"), "{dynamic}");
 
     let other = tempfile::tempdir().unwrap();
     let library = format!("C_LIBRARY={}", built().display());
-    for target in ["stage-c", "uninstall-c"] {
+    for target in ["install-c", "uninstall-c"] {
         let destination = format!("DESTDIR={}", other.path().display());
         let mut make = Command::new("make");
         make.arg("-C").arg(sources().join("../..")).args(["-s", target, "SUDO=", "PREFIX=/opt/w"]);

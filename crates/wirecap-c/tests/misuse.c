@@ -62,7 +62,7 @@ static void no_handles(void) {
           wirecap_worker_close(NULL) == handle && wirecap_next(NULL, 0, &chunk) == handle && !chunk
               && wirecap_worker_fd(NULL) == handle && wirecap_worker_wake(NULL) == handle);
     check("no chunk",
-          wirecap_chunk_describe(NULL, &info) == handle && wirecap_chunk_packets(NULL, 0, &packet, 1) == handle
+          wirecap_chunk_describe(NULL, &info, sizeof info) == handle && wirecap_chunk_packets(NULL, 0, &packet, sizeof packet, 1) == handle
               && wirecap_chunk_pieces(NULL, 0, &piece, 1) == handle && wirecap_recycle(NULL) == handle);
     check("no ledger",
           wirecap_ledger_free(NULL) == handle && wirecap_ledger_sum(NULL, &account) == handle
@@ -112,14 +112,14 @@ static int take(wirecap_worker *worker, int wanted) {
         struct wirecap_chunk_info info;
         uint32_t first = 0;
         uint64_t bytes = 0;
-        for (int n; (n = wirecap_chunk_packets(chunk, first, packets, 3)) > 0; first += (uint32_t)n)
+        for (int n; (n = wirecap_chunk_packets(chunk, first, packets, sizeof *packets, 3)) > 0; first += (uint32_t)n)
             for (int k = 0; k < n; k++) {
                 for (uint32_t byte = 0; byte < packets[k].caplen; byte++) sum += packets[k].data[byte];
                 bytes += packets[k].wire_len;
                 if (packets[k].caplen != 80 || packets[k].reserved) printf("WRONG: length\n");
                 if (packets[k].timestamp_ns < 1600000000000000000 || packets[k].timestamp_ns == WIRECAP_NOT_REPORTED) printf("WRONG: time\n");
             }
-        wirecap_chunk_describe(chunk, &info);
+        wirecap_chunk_describe(chunk, &info, sizeof info);
         if (info.packets != first || info.wire_bytes != bytes || info.link_type != 1 || strncmp(info.ring_name, tap, strlen(tap))) printf("WRONG: info\n");
         count += (int)info.packets;
         wirecap_recycle(chunk);
@@ -155,12 +155,12 @@ static void chunks(void) {
 
     emit(10);
     check("a chunk", wirecap_next(worker, 10000000000, &held) == WIRECAP_OK && held);
-    check("is described", wirecap_chunk_describe(held, &info) == 0 && info.packets >= 1 && info.sequence >= 1 && !info.offloaded);
-    check("nowhere", wirecap_chunk_describe(held, NULL) == WIRECAP_ERROR_ARGUMENT);
-    check("packets need room", wirecap_chunk_packets(held, 0, NULL, 3) == WIRECAP_ERROR_ARGUMENT && wirecap_chunk_packets(held, 0, NULL, 0) == 0);
-    check("there are none behind the last", wirecap_chunk_packets(held, info.packets, packets, 100) == 0
-              && wirecap_chunk_packets(held, UINT32_MAX, packets, 100) == 0);
-    check("all at once", wirecap_chunk_packets(held, 0, packets, 100) == (int)info.packets);
+    check("is described", wirecap_chunk_describe(held, &info, sizeof info) == 0 && info.packets >= 1 && info.sequence >= 1 && !info.offloaded);
+    check("nowhere", wirecap_chunk_describe(held, NULL, sizeof info) == WIRECAP_ERROR_ARGUMENT);
+    check("packets need room", wirecap_chunk_packets(held, 0, NULL, sizeof *packets, 3) == WIRECAP_ERROR_ARGUMENT && wirecap_chunk_packets(held, 0, NULL, sizeof *packets, 0) == 0);
+    check("there are none behind the last", wirecap_chunk_packets(held, info.packets, packets, sizeof *packets, 100) == 0
+              && wirecap_chunk_packets(held, UINT32_MAX, packets, sizeof *packets, 100) == 0);
+    check("all at once", wirecap_chunk_packets(held, 0, packets, sizeof *packets, 100) == (int)info.packets);
     check("in one piece", wirecap_chunk_pieces(held, 0, pieces, 2) == 1 && pieces[0].iov_len == 80 && pieces[0].iov_base == packets[0].data);
     check("pieces of nothing", wirecap_chunk_pieces(held, 4711, pieces, 2) == WIRECAP_ERROR_ARGUMENT && says("there is no packet 4711"));
     take(worker, 10 - (int)info.packets);
@@ -195,7 +195,7 @@ static void chunks(void) {
     check("a worker after that", wirecap_next(worker, WIRECAP_FOREVER, &chunk) == WIRECAP_END);
     int bytes = 0;
     for (uint32_t byte = 0; byte < packets[0].caplen; byte++) bytes += packets[0].data[byte];
-    check("a chunk after that", bytes > 0 && wirecap_chunk_describe(held, &info) == 0);
+    check("a chunk after that", bytes > 0 && wirecap_chunk_describe(held, &info, sizeof info) == 0);
     check("recycled", wirecap_recycle(held) == 0);
     check("twice", wirecap_recycle(held) == WIRECAP_ERROR_HANDLE && says("the chunk is closed already"));
     check("a worker that was closed", wirecap_worker_close(worker) == 0 && wirecap_worker_close(worker) == WIRECAP_ERROR_HANDLE
@@ -296,7 +296,7 @@ static void files(const char *path) {
     struct wirecap_packet packet;
     int status, count = 0, chunks = 0;
     while ((status = wirecap_next(worker, WIRECAP_FOREVER, &chunk)) == WIRECAP_OK) {
-        for (uint32_t n = 0; wirecap_chunk_packets(chunk, n, &packet, 1) == 1; n++, count++)
+        for (uint32_t n = 0; wirecap_chunk_packets(chunk, n, &packet, sizeof packet, 1) == 1; n++, count++)
             if (packet.caplen != 20 || packet.wire_len != 100 || packet.queue != WIRECAP_NO_QUEUE
                 || packet.timestamp_ns != 1700000000000000000u + (unsigned)count || packet.data[12] != 8) printf("WRONG: packet %d\n", count);
         held[chunks++ % 16] = chunk;

@@ -33,7 +33,7 @@ int main(int argc, char **argv) {
     int more = 1;
     while (more && wirecap_next(worker, WIRECAP_FOREVER, &chunk) == WIRECAP_OK) {
         struct wirecap_packet packet;
-        for (uint32_t n = 0; more && wirecap_chunk_packets(chunk, n, &packet, 1) == 1; n++) more = say(chunk, n, &packet);
+        for (uint32_t n = 0; more && wirecap_chunk_packets(chunk, n, &packet, sizeof packet, 1) == 1; n++) more = say(chunk, n, &packet);
         wirecap_recycle(chunk);
     }
     wirecap_close(capture, NULL);

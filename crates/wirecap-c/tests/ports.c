@@ -99,7 +99,7 @@ static wirecap_chunk *several(void) {
         emit(8);
         usleep(100000);
         wirecap_next(worker, 10000000000, &chunk);
-        wirecap_chunk_describe(chunk, &info);
+        wirecap_chunk_describe(chunk, &info, sizeof info);
     }
     check("several packets", info.packets >= 2);
     return chunk;

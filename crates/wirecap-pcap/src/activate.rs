@@ -24,7 +24,7 @@ const COMPANION_BYTES: c_int = 4096;
 unsafe extern "C-unwind" fn pcap_create(device: *const c_char, errors: *mut c_char) -> *mut Pcap {
     // SAFETY: the caller keeps pcap(3PCAP)'s rules.
     unsafe {
-        let name = (!device.is_null()).then(|| Name::parse(&failure::text(device)));
+        let name = (!device.is_null()).then(|| Name::of_device(&failure::text(device)));
         let Some(queues_of) = name.as_ref().filter(|name| name.queues.is_some()) else {
             return adopt(create(device, errors), Some(Request::new(name)), errors);
         };
@@ -109,7 +109,12 @@ fn activate(handle: &Handle) -> c_int {
         Err(text) => handle.fail(text),
         Ok(settings) => match request.served(settings) {
             Some(device) => activate_engine(handle, &request, device, settings),
-            None => activate_real(handle, &request),
+            None => {
+                tell(settings, || {
+                    format!("{} is captured by libpcap, {}", whole(&request), real::path().display())
+                });
+                activate_real(handle, &request)
+            }
         },
     };
     if status >= 0 {
@@ -144,8 +149,15 @@ fn activate_engine(handle: &Handle, request: &Request, device: Device, settings:
     let (status, link_type, snap_len, descriptor) = unsafe {
         let real = handle.real();
         real::set_buffer_size(real, COMPANION_BYTES);
+        // One of both is enough, and the host sees how often it was asked for.
+        real::set_promisc(real, 0);
         let status = real::activate(real);
         if status < 0 {
+            // The program may try again, and must find the handle as it made it.
+            let text = failure::text(real::geterr(real));
+            if renew(handle, request) {
+                handle.fail(&text);
+            }
             return status;
         }
         (status, real::datalink(real), real::snapshot(real), real::fileno(real))
@@ -155,6 +167,7 @@ fn activate_engine(handle: &Handle, request: &Request, device: Device, settings:
     }
     match Live::open(request, device, snap_len.unsigned_abs(), settings) {
         Ok(live) => {
+            tell(settings, || format!("{} is captured by the engine {}", live.name(), live.engine()));
             // SAFETY: the handle is open.
             live.set_nonblocking(unsafe { real::getnonblock(handle.real(), ptr::null_mut()) } == 1);
             handle.go_live(live);
@@ -165,8 +178,23 @@ fn activate_engine(handle: &Handle, request: &Request, device: Device, settings:
             renew(handle, request);
             handle.fail(&error.to_string())
         }
-        Err(_) => fall_back(handle, request),
+        Err(error) => {
+            tell(settings, || format!("the engine does not serve {}: {error}", whole(request)));
+            fall_back(handle, request)
+        }
     }
+}
+
+/// Says on standard error what captures, if that was asked for.
+fn tell(settings: &Settings, text: impl FnOnce() -> String) {
+    if settings.verbose {
+        let own = crate::find::own_path().unwrap_or_default();
+        eprintln!("wirecap: {}: {}", own.display(), text());
+    }
+}
+
+fn whole(request: &Request) -> String {
+    request.device.as_ref().map_or_else(|| "any".to_owned(), Name::whole)
 }
 
 /// Whether single receive queues were asked for.
@@ -279,11 +307,16 @@ pub(crate) unsafe extern "C-unwind" fn pcap_close(pcap: *mut Pcap) {
     match look_up(pcap) {
         Given::Ours(handle) => {
             let Some(place) = table::remove(pcap) else { return };
+            // Before it is closed: a reader may free it from there on. A signal handler may interrupt the reader while
+            // that holds a lock, so it takes none: the reader frees the handle when the handler has returned.
+            match handle.live() {
+                Some(live) if handle.turn.is_on_this_stack() => live.break_off(),
+                Some(live) => drop(guarded(|| live.end())),
+                None => {}
+            }
             if handle.turn.close() {
                 // SAFETY: it came from a box, is in the table no more, and nobody reads from it.
                 let _ = guarded(|| drop(unsafe { Box::from_raw(place) }));
-            } else if let Some(live) = handle.live() {
-                let _ = guarded(|| live.end());
             }
         }
         // SAFETY: an open handle of the real library's own.

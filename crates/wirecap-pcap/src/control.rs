@@ -199,8 +199,9 @@ unsafe extern "C-unwind" fn pcap_sendpacket(pcap: *mut Pcap, frame: *const c_uch
 
 /// Sends a frame; gives its length.
 fn send(handle: &Handle, live: &Live, frame: *const c_void, bytes: usize) -> c_int {
+    let flags = if live.is_nonblocking() { libc::MSG_DONTWAIT } else { 0 };
     // SAFETY: the program says that so many bytes are there, and the kernel only reads them.
-    let sent = unsafe { libc::send(live.sender().as_raw_fd(), frame, bytes, 0) };
+    let sent = unsafe { libc::send(live.sender().as_raw_fd(), frame, bytes, flags) };
     match c_int::try_from(sent) {
         Ok(sent @ 0..) => sent,
         _ => {
@@ -229,7 +230,7 @@ unsafe extern "C-unwind" fn pcap_lookupnet(
     errors: *mut c_char,
 ) -> c_int {
     // SAFETY: null or a string, by pcap(3PCAP)'s rules.
-    let name = Name::parse(&unsafe { failure::text(device) });
+    let name = Name::of_device(&unsafe { failure::text(device) });
     let interface = name.queues.and_then(|_| std::ffi::CString::new(name.interface).ok());
     let device = interface.as_ref().map_or(device, |interface| interface.as_ptr());
     // SAFETY: the caller keeps pcap(3PCAP)'s rules.

@@ -3,8 +3,10 @@
 #![allow(unsafe_code)]
 
 use std::cell::UnsafeCell;
-use std::ffi::{CStr, c_char};
-use std::ptr;
+use std::ffi::{CStr, c_char, c_void};
+use std::ptr::{self, NonNull};
+
+const VERSION: &CStr = c"pcap_version";
 
 /// What C code may write to, though nobody does.
 #[repr(transparent)]
@@ -13,8 +15,33 @@ struct Global<T>(UnsafeCell<T>);
 // SAFETY: we never look at it.
 unsafe impl<T> Sync for Global<T> {}
 
+/// The version that the real library had when this was written, until it is opened.
 #[unsafe(no_mangle)]
 static pcap_version: Global<[u8; 7]> = Global(UnsafeCell::new(*b"1.10.3\0"));
+
+/// Gives `pcap_version` the real library's text, where it has room for it: in the program's copy if it has one.
+pub(crate) fn take_version_of(library: NonNull<c_void>) {
+    // SAFETY: the names are strings, and the library is open.
+    let (theirs, seen) = unsafe {
+        (libc::dlsym(library.as_ptr(), VERSION.as_ptr()), libc::dlsym(libc::RTLD_DEFAULT, VERSION.as_ptr()))
+    };
+    if theirs.is_null() {
+        return;
+    }
+    // SAFETY: libpcap's `pcap_version` is a string.
+    let theirs = unsafe { CStr::from_ptr(theirs.cast()) }.to_bytes_with_nul();
+    for place in [pcap_version.0.get().cast::<c_char>(), seen.cast()] {
+        // SAFETY: both are strings of our size; nobody reads while a program's first call is on its way.
+        unsafe {
+            if !place.is_null()
+                && theirs.len() == size_of_val(&pcap_version)
+                && theirs.as_ptr() != place.cast()
+            {
+                place.cast::<u8>().copy_from_nonoverlapping(theirs.as_ptr(), theirs.len());
+            }
+        }
+    }
+}
 
 /// `struct eproto`: an Ethernet protocol by name.
 #[repr(C)]

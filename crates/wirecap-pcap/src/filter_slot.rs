@@ -14,7 +14,7 @@ pub(crate) struct FilterSlot {
     /// Changes with `sieve`.
     pub(crate) generation: AtomicU32,
     pub(crate) program: Mutex<Vec<ClassicInsn>>,
-    /// It runs here in the kernel's place, who would not have woken the reader for packets that it refuses.
+    /// It runs here in the kernel's place, on all packets.
     pub(crate) sifts: AtomicBool,
 }
 

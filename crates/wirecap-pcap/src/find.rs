@@ -12,6 +12,9 @@ use std::path::{Path, PathBuf};
 /// The environment's word on where it is.
 const VARIABLE: &str = "WIRECAP_REAL_LIBPCAP";
 
+/// Where it is by the word of whoever built us.
+const BUILT_IN: Option<&str> = option_env!("WIRECAP_REAL_LIBPCAP");
+
 /// Folders of libraries: Debian's for this machine first, which some other systems have not got.
 const FOLDERS: [&str; 8] = [
     concat!("/usr/lib/", env!("WIRECAP_TRIPLET")),
@@ -36,6 +39,9 @@ pub(crate) fn candidates() -> Vec<PathBuf> {
     if let Some(path) = env::var_os(VARIABLE).filter(|_| !has_elevated_rights()) {
         return vec![path.into()];
     }
+    if let Some(path) = BUILT_IN.filter(|path| !path.is_empty()) {
+        return vec![path.into()];
+    }
     let own = own_path().and_then(|path| identity(&path));
     let mut found: Vec<PathBuf> = Vec::new();
     for path in FOLDERS.iter().flat_map(|folder| libraries_in(Path::new(folder))) {
@@ -46,15 +52,20 @@ pub(crate) fn candidates() -> Vec<PathBuf> {
     found
 }
 
-/// Files named like libpcap in `folder`; full version numbers come first, since the short names are links, and
-/// may be links to us.
+/// Libraries named like libpcap in `folder`; full version numbers come first, since the short names are links, and
+/// may be links to us. What an administrator or a package manager put beside them (`libpcap.so.1.10.3.bak`,
+/// `.dpkg-new`) is none of them.
 fn libraries_in(folder: &Path) -> Vec<PathBuf> {
     let Ok(entries) = fs::read_dir(folder) else { return Vec::new() };
-    let is_libpcap =
-        |path: &PathBuf| path.file_name().is_some_and(|name| name.as_bytes().starts_with(b"libpcap.so."));
-    let mut paths: Vec<PathBuf> = entries.flatten().map(|entry| entry.path()).filter(is_libpcap).collect();
-    paths.sort_by_key(|path| std::cmp::Reverse((path.as_os_str().len(), path.clone())));
-    paths
+    let versioned = |entry: fs::DirEntry| Some((version(entry.file_name().to_str()?)?, entry.path()));
+    let mut libraries: Vec<(Vec<u32>, PathBuf)> = entries.flatten().filter_map(versioned).collect();
+    libraries.sort_by_key(|(version, _)| std::cmp::Reverse((version.len(), version.clone())));
+    libraries.into_iter().map(|(_, path)| path).collect()
+}
+
+/// The numbers in the name of a libpcap: 1, 10 and 3 in `libpcap.so.1.10.3`.
+fn version(name: &str) -> Option<Vec<u32>> {
+    name.strip_prefix("libpcap.so.")?.split('.').map(|number| number.parse().ok()).collect()
 }
 
 /// What tells files apart, whatever their names.
@@ -63,7 +74,7 @@ fn identity(path: &Path) -> Option<(u64, u64)> {
 }
 
 /// Where this library was loaded from.
-fn own_path() -> Option<PathBuf> {
+pub(crate) fn own_path() -> Option<PathBuf> {
     let mut info = MaybeUninit::<libc::Dl_info>::zeroed();
     let place = has_elevated_rights as *const c_void;
     // SAFETY: the function takes any address and writes into `info`, of which zeroes are a valid value.
@@ -77,4 +88,34 @@ fn own_path() -> Option<PathBuf> {
     // SAFETY: the loader's name of a library that stays loaded.
     let name = unsafe { CStr::from_ptr(info.dli_fname) };
     Some(Path::new(std::ffi::OsStr::from_bytes(name.to_bytes())).to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn libraries_have_numbers_in_their_names_and_the_latest_comes_first() {
+        let folder = tempfile::tempdir().unwrap();
+        let others = [
+            "libpcap.so",
+            "libpcap.so.1.10.3.bak",
+            "libpcap.so.1.10.4.dpkg-new",
+            "libpcap.so.1.x",
+            "libpcap.a",
+        ];
+        let expected = ["libpcap.so.1.10.3", "libpcap.so.1.9.1", "libpcap.so.0.8", "libpcap.so.1"];
+        for name in others.iter().chain(&expected) {
+            fs::write(folder.path().join(name), "").unwrap();
+        }
+        let found = libraries_in(folder.path());
+        assert!(found.iter().map(|path| path.file_name().unwrap()).eq(expected), "{found:?}");
+    }
+
+    #[test]
+    fn the_folders_are_those_of_this_machine() {
+        let gcc = std::process::Command::new("gcc").arg("-print-multiarch").output().unwrap();
+        let triplet = String::from_utf8(gcc.stdout).unwrap();
+        assert_eq!(env!("WIRECAP_TRIPLET"), triplet.trim());
+    }
 }

@@ -9,7 +9,6 @@ use wirecap::Capture;
 
 use crate::abi::{DLT_ETHERNET, PacketHeader, Pcap};
 use crate::activate::pcap_close;
-
 use crate::live::Live;
 use crate::read::{pcap_loop, pcap_next_ex};
 use crate::real;

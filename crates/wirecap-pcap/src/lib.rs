@@ -16,6 +16,7 @@ mod data;
 mod failure;
 mod filter_slot;
 mod find;
+mod forks;
 mod forward;
 mod group;
 mod handle;

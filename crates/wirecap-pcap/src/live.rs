@@ -3,24 +3,28 @@
 
 mod batch;
 mod reading;
+mod rest;
 
 use std::cell::UnsafeCell;
 use std::error::Error;
-use std::ffi::c_int;
+use std::ffi::{CStr, CString, c_int};
 use std::fs::File;
 use std::io;
 use std::ops::Range;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
+use rustix::fs::{Mode, OFlags};
 use wirecap::device::Device;
 use wirecap::filter::ClassicInsn;
-use wirecap::{Capture, Waker, Worker};
+use wirecap::{Capture, Engine, Waker, Worker};
 
 use crate::abi::{D_INOUT, Program};
 use crate::failure::chain;
 use crate::filter_slot::{FilterSlot, Sieve, locked};
+use crate::forks::{self, SoleReader};
 use crate::group::{Group, Joined, Membership};
 use crate::opening::{LiveError, open_capture};
 use crate::pollable::Pollable;
@@ -31,9 +35,13 @@ use crate::wanted::{RETURN, RETURN_A, Wanted};
 pub(crate) use batch::{Batch, Delivered};
 pub(crate) use reading::Found;
 use reading::Reader;
+use rest::Rest;
 
 /// A program that wants all of every packet.
 const EVERYTHING: ClassicInsn = ClassicInsn { code: RETURN, jt: 0, jf: 0, k: u32::MAX };
+
+/// Bytes of a packet that the engine needs to put a VLAN tag back.
+const SNAP_BYTES_MIN: u32 = 64;
 
 /// A capture, as its handle has it.
 pub(crate) struct Live {
@@ -45,7 +53,7 @@ pub(crate) struct Live {
     reader: UnsafeCell<Reader>,
     pollable: Pollable,
     /// By which frames are sent: the ring's own socket, where it has one, since it does not see them.
-    sender: OwnedFd,
+    sender: Arc<OwnedFd>,
     waker: Waker,
     snap_len: u32,
     nanos: bool,
@@ -64,10 +72,14 @@ pub(crate) struct Live {
     direction: AtomicI32,
     filter: Arc<FilterSlot>,
     membership: Option<Membership>,
+    /// The forks when it was opened.
+    forks: u64,
     /// Packets in the chunks that this handle got, and those of them that were not wanted.
     taken: AtomicU64,
     refused: AtomicU64,
-    interface_drops: Mutex<InterfaceDrops>,
+    /// The most packets that `counts` found: while a thread takes packets out of a ring fewer may be seen.
+    most_received: AtomicU64,
+    interface_drops: InterfaceDrops,
 }
 
 // SAFETY: `reader`, the only part that is not `Sync` by itself, is touched only by the thread that has the
@@ -76,11 +88,13 @@ unsafe impl Sync for Live {}
 // SAFETY: no part is tied to a thread.
 unsafe impl Send for Live {}
 
-/// Packets that the interface dropped, by its own count.
-#[derive(Debug, Default)]
+/// Packets that the interface dropped, by its own counters. Reading them takes no memory.
+#[derive(Debug)]
 struct InterfaceDrops {
-    last: u64,
-    since_open: u64,
+    counters: [CString; 2],
+    at_open: u64,
+    /// What the counters said last: a process may be shut out of /sys later.
+    last: AtomicU64,
 }
 
 impl Live {
@@ -101,20 +115,21 @@ impl Live {
     fn new(request: &Request, device: Device, snap_len: u32, from: Origin) -> Result<Self, LiveError> {
         let Origin { capture, worker, .. } = &from;
         let system = |doing| move |error| LiveError::System(doing, error);
-        let own = capture.packet_socket(worker.index()).map_err(system("have one more descriptor"))?;
+        let own = capture.packet_socket(worker.index());
         let pollable = match &own {
             Some(socket) if capture.rings().len() == 1 => {
-                let socket = socket.try_clone().map_err(system("have one more descriptor"))?;
-                Pollable::single(socket)
-                    .map_err(|errno| LiveError::System("have one more descriptor", errno.into()))?
+                Pollable::single(Arc::clone(socket), worker.waker())
             }
             _ => Pollable::several(worker)
                 .map_err(|errno| LiveError::System("make an epoll instance", errno.into()))?,
         };
         let cuts = own.is_some();
-        let sender = own.map_or_else(|| socket::sender(device.index), Ok);
+        let sender = own.map_or_else(|| socket::sender(device.index).map(Arc::new), Ok);
         let sender = sender.map_err(system("open a packet socket"))?;
-        Ok(Self::assemble(request, device, snap_len, from, pollable, sender, cuts))
+        // Two processes may have a packet socket's ring, as with libpcap; who reads AF_XDP's rings changes what the
+        // other one knows of them.
+        let sole = if cuts { None } else { Some(SoleReader::new().map_err(system("map shared memory"))?) };
+        Ok(Self::assemble(request, device, snap_len, from, pollable, sender, sole))
     }
 
     /// A capture of one worker that is open already and on no interface, for benches.
@@ -123,8 +138,11 @@ impl Live {
         let pollable = Pollable::several(&worker)?;
         let from = Origin { capture: Arc::new(capture), worker, filter: Arc::default(), membership: None };
         // Any device, and nothing is sent.
-        let (device, sender) = (Device::find("lo")?, File::open("/dev/null")?.into());
-        Ok(Self::assemble(&Request::new(None), device, snap_len, from, pollable, sender, false))
+        let (device, sender) = (Device::find("lo")?, OwnedFd::from(File::open("/dev/null")?));
+        // As fast as it can: nothing comes later.
+        let request = Request { immediate: 1, ..Request::new(None) };
+        let sole = Some(SoleReader::new()?);
+        Ok(Self::assemble(&request, device, snap_len, from, pollable, Arc::new(sender), sole))
     }
 
     fn assemble(
@@ -133,17 +151,22 @@ impl Live {
         snap_len: u32,
         from: Origin,
         pollable: Pollable,
-        sender: OwnedFd,
-        cuts: bool,
+        sender: Arc<OwnedFd>,
+        sole: Option<SoleReader>,
     ) -> Self {
         let Origin { capture, worker, filter, membership } = from;
         let (ring, waker) = (worker.index(), worker.waker());
+        let (cuts, forks) = (sole.is_none(), forks::count());
+        // In a group a reader must see that others need help, and a packet socket's blocks make it rest by themselves.
+        let may_rest = !cuts && membership.is_none() && !request.is_immediate();
+        let longest_rest = if may_rest { request.longest_wait() } else { Duration::ZERO };
+        let rest = Rest::new(longest_rest, capture.geometry().cells());
         let promiscuous = request.promiscuous.is_some_and(|on| on != 0);
-        let interface_drops = InterfaceDrops { last: count_interface_drops(&device.name), since_open: 0 };
+        let interface_drops = InterfaceDrops::of(&device.name);
         // In a group each worker has one ring; else the only one has all.
         let rings = if membership.is_some() { ring..ring + 1 } else { 0..capture.rings().len() };
         Self {
-            reader: UnsafeCell::new(Reader::new(worker, capture.rings().len())),
+            reader: UnsafeCell::new(Reader::new(worker, capture.rings().len(), sole, rest)),
             rings,
             pollable,
             sender,
@@ -161,15 +184,27 @@ impl Live {
             direction: AtomicI32::new(D_INOUT),
             filter,
             membership,
+            forks,
             taken: AtomicU64::new(0),
             refused: AtomicU64::new(0),
-            interface_drops: Mutex::new(interface_drops),
+            most_received: AtomicU64::new(0),
+            interface_drops,
             device,
         }
     }
 
     pub(crate) fn descriptor(&self) -> c_int {
         self.pollable.descriptor()
+    }
+
+    /// The interface.
+    pub(crate) fn name(&self) -> &str {
+        &self.device.name
+    }
+
+    /// The engine's name.
+    pub(crate) fn engine(&self) -> &'static str {
+        if self.cuts { "packet" } else { "xdp" }
     }
 
     pub(crate) fn sender(&self) -> BorrowedFd<'_> {
@@ -203,7 +238,8 @@ impl Live {
     #[inline]
     pub(crate) fn is_endless(&self) -> bool {
         // Who waits on the descriptor by itself is woken for unwanted packets too, and must get control back.
-        let waits = self.endless || self.filter.sifts.load(Ordering::Relaxed) && !self.pollable.is_wanted();
+        let sifts = || !self.cuts && self.filter.sifts.load(Ordering::Relaxed);
+        let waits = self.endless || sifts() && !self.pollable.is_wanted();
         waits && !self.is_nonblocking()
     }
 
@@ -211,10 +247,7 @@ impl Live {
     pub(crate) fn break_off(&self) {
         self.broken.store(true, Ordering::SeqCst);
         self.disturb();
-        match &self.pollable {
-            Pollable::Socket(single) => single.ring(),
-            Pollable::Several(_) => self.waker.wake(),
-        }
+        self.waker.wake();
     }
 
     /// Whether somebody called [`break_off`](Self::break_off) since the last time.
@@ -229,12 +262,17 @@ impl Live {
         self.broken.load(Ordering::Relaxed)
     }
 
-    /// Receives no more, so that nothing is left on the interface.
+    /// Receives no more, so that nothing is left on the interface, and breaks off the read of another thread.
     pub(crate) fn end(&self) {
-        if Arc::strong_count(&self.capture) == 1 {
+        if Arc::strong_count(&self.capture) == 1 && !self.is_shared() {
             self.capture.stop();
         }
         self.break_off();
+    }
+
+    /// Whether another process may have the capture, by a fork.
+    fn is_shared(&self) -> bool {
+        forks::is_past(self.forks)
     }
 
     /// Has only the packets that `program` wants from now on, also of those that have come already.
@@ -263,7 +301,7 @@ impl Live {
         let tells = is_in_kernel && self.membership.is_none();
         let until = tells.then(|| rings.map(|ring| self.capture.arrived(ring)).collect());
         self.filter.sift(Sieve { wanted: wanted(), until });
-        self.filter.sifts.store(!is_in_kernel && !self.cuts, Ordering::Relaxed);
+        self.filter.sifts.store(!is_in_kernel, Ordering::Relaxed);
         *current = insns;
         self.disturb();
         Ok(())
@@ -282,32 +320,74 @@ impl Live {
         self.capture.run_in_kernel(&[EVERYTHING]).map(|()| false)
     }
 
-    /// Packets that passed the filter, dropped ones and those that wait included, and the dropped ones.
+    /// Packets that passed the filter, dropped ones and those that wait included, and the dropped ones. A signal handler
+    /// may call it.
     pub(crate) fn counts(&self) -> (u64, u64) {
-        let passed = self.taken.load(Ordering::Relaxed) - self.refused.load(Ordering::Relaxed);
-        self.rings.clone().fold((passed, 0), |(passed, dropped), ring| {
-            let arrived = self.capture.arrived(ring);
-            let account = self.capture.account(ring);
-            let drops = account.dropped.total();
-            (passed + arrived.saturating_sub(account.delivered) + drops, dropped + drops)
-        })
+        let tallies = self.rings.clone().map(|ring| self.capture.tally(ring));
+        let (mut arrived, mut delivered, mut dropped) = (0, 0, 0);
+        for tally in tallies {
+            arrived += tally.arrived;
+            delivered += tally.delivered;
+            dropped += tally.dropped;
+        }
+        let taken = self.taken.load(Ordering::Relaxed);
+        let passed = match self.membership {
+            // What waits was not looked at yet, and most of it may not be wanted.
+            _ if self.filter.sifts.load(Ordering::Relaxed) => taken,
+            None => arrived,
+            // In a group others took part of what was delivered from this ring, and we of theirs.
+            Some(_) => taken + arrived.saturating_sub(delivered),
+        };
+        let received = passed.saturating_sub(self.refused.load(Ordering::Relaxed)) + dropped;
+        if self.filter.sifts.load(Ordering::Relaxed) {
+            return (received, dropped);
+        }
+        (received.max(self.most_received.fetch_max(received, Ordering::Relaxed)), dropped)
     }
 
-    /// What the interface itself dropped while it was captured whole, as libpcap counts it.
+    /// What the interface itself dropped while it was captured whole, as libpcap counts it. A signal handler may call it.
     pub(crate) fn interface_drops(&self) -> u64 {
-        if !self.promiscuous {
-            return 0;
-        }
-        let mut drops = locked(&self.interface_drops);
-        let now = count_interface_drops(&self.device.name);
-        drops.since_open += now.wrapping_sub(drops.last);
-        drops.last = now;
-        drops.since_open
+        if self.promiscuous { self.interface_drops.since_open() } else { 0 }
     }
+}
+
+impl InterfaceDrops {
+    fn of(interface: &str) -> Self {
+        let path = |counter: &str| {
+            let path = format!("/sys/class/net/{interface}/statistics/{counter}");
+            CString::new(path).expect("the kernel's name of an interface has no zero byte")
+        };
+        let counters = [path("rx_missed_errors"), path("rx_fifo_errors")];
+        let at_open = sum(&counters).unwrap_or_default();
+        Self { counters, at_open, last: AtomicU64::new(at_open) }
+    }
+
+    fn since_open(&self) -> u64 {
+        if let Some(now) = sum(&self.counters) {
+            self.last.store(now, Ordering::Relaxed);
+        }
+        self.last.load(Ordering::Relaxed).wrapping_sub(self.at_open)
+    }
+}
+
+/// The sum of counters in files; `None` if there are none to be read.
+fn sum(counters: &[CString]) -> Option<u64> {
+    counters.iter().filter_map(|path| read_counter(path)).reduce(u64::wrapping_add)
+}
+
+fn read_counter(path: &CStr) -> Option<u64> {
+    let flags = OFlags::RDONLY | OFlags::CLOEXEC;
+    let file = rustix::fs::open(path, flags, Mode::empty()).ok()?;
+    let mut text = [0; 24];
+    let len = rustix::io::read(&file, &mut text).ok()?;
+    str::from_utf8(&text[..len]).ok()?.trim().parse().ok()
 }
 
 impl Drop for Live {
     fn drop(&mut self) {
+        if self.is_shared() {
+            self.capture.leave_to_others();
+        }
         if let (Some(group), Some(worker)) = (self.membership.take(), self.reader.get_mut().worker.take()) {
             group.leave(worker);
         }
@@ -328,6 +408,14 @@ impl Origin {
     fn alone(request: &Request, settings: &Settings) -> Result<Self, LiveError> {
         let name = request.device.as_ref().map(Name::whole).unwrap_or_default();
         let capture = open_capture(request.builder(&name, settings).workers(1), request, settings)?;
+        let kept = request.snap_len();
+        if capture.interfaces()[0].reception.engine() == Engine::Packet {
+            // Until there is a filter, which says so itself, the kernel need not copy more than is asked for.
+            let cut = ClassicInsn { k: kept.max(SNAP_BYTES_MIN), ..EVERYTHING };
+            capture
+                .run_in_kernel(&[cut])
+                .map_err(|error| LiveError::System("attach a socket filter", error))?;
+        }
         let worker = capture.workers().pop().expect("a capture has a worker");
         Ok(Self { capture: Arc::new(capture), worker, filter: Arc::default(), membership: None })
     }
@@ -342,13 +430,4 @@ impl From<Joined> for Origin {
 /// Whether it ends a program that wants a part of what the handle keeps of a packet.
 fn cuts(insn: &ClassicInsn, snap_len: u32) -> bool {
     insn.code == RETURN && insn.k > 0 && insn.k < snap_len
-}
-
-/// What the driver says it had no room for.
-fn count_interface_drops(interface: &str) -> u64 {
-    let read = |counter: &str| {
-        let path = format!("/sys/class/net/{interface}/statistics/{counter}");
-        std::fs::read_to_string(path).ok()?.trim().parse::<u64>().ok()
-    };
-    ["rx_missed_errors", "rx_fifo_errors"].iter().filter_map(|counter| read(counter)).sum()
 }

@@ -9,6 +9,9 @@ use crate::failure::chain;
 use crate::request::Request;
 use crate::settings::Settings;
 
+/// Where there is no memory for so many chunks, one in so many is left out, and so on, as libpcap does.
+const LACK_STEP: u32 = 20;
+
 /// Why there is no live capture.
 #[derive(Debug)]
 pub(crate) enum LiveError {
@@ -35,7 +38,9 @@ pub(crate) fn open_capture(
     let Some(mut chunks) = request.chunks(settings) else { return builder.open().map_err(LiveError::Open) };
     loop {
         match builder.clone().pool(chunks).open() {
-            Err(error) if settings.chunks.is_none() && chunks > 2 && is_lack_of_memory(&error) => chunks /= 2,
+            Err(error) if settings.chunks.is_none() && chunks > 2 && is_lack_of_memory(&error) => {
+                chunks -= chunks.div_ceil(LACK_STEP);
+            }
             outcome => return outcome.map_err(LiveError::Open),
         }
     }

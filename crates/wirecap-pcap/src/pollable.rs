@@ -1,12 +1,13 @@
 //! The descriptor that programs wait on: readable while there are packets that they have not read.
 
 use std::os::fd::{AsFd, AsRawFd, OwnedFd, RawFd};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use rustix::event::{EventfdFlags, epoll, eventfd};
 use rustix::io::Errno;
-use wirecap::Worker;
+use wirecap::{Waker, Worker};
 
 use crate::socket;
 
@@ -24,9 +25,9 @@ pub(crate) enum Pollable {
 /// sleeping instead.
 #[derive(Debug)]
 pub(crate) struct Single {
-    socket: OwnedFd,
-    /// Rung by who breaks a read off.
-    bell: OwnedFd,
+    socket: Arc<OwnedFd>,
+    /// Wakes us when a read is broken off.
+    waker: Waker,
 }
 
 /// A descriptor over those of several rings, or of a ring whose cells go back before a program has read them.
@@ -43,9 +44,8 @@ pub(crate) struct Several {
 
 impl Pollable {
     /// The socket of the only ring.
-    pub(crate) fn single(socket: OwnedFd) -> Result<Self, Errno> {
-        let bell = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
-        Ok(Self::Socket(Single { socket, bell }))
+    pub(crate) fn single(socket: Arc<OwnedFd>, waker: Waker) -> Self {
+        Self::Socket(Single { socket, waker })
     }
 
     /// One for this worker.
@@ -86,20 +86,15 @@ impl Pollable {
 }
 
 impl Single {
-    /// Waits until a block is there, somebody rings or the time is up, if it is limited. Whether something is wrong with
+    /// Waits until a block is there, a read is broken off or the time is up, if it is limited. Whether something is wrong with
     /// the socket. The thread may be cancelled meanwhile.
     pub(crate) fn wait(&self, longest: Option<Duration>) -> bool {
         // Interrupted or not, the caller looks for itself.
-        let [socket, bell] = socket::wait([self.socket.as_fd(), self.bell.as_fd()], longest);
+        let [socket, bell] = socket::wait([self.socket.as_fd(), self.waker.as_fd()], longest);
         if bell != 0 {
-            let _ = rustix::io::read(&self.bell, &mut [0u8; 8]);
+            let _ = rustix::io::read(&self.waker, &mut [0u8; 8]);
         }
         socket & libc::POLLERR != 0
-    }
-
-    /// Ends the wait that there is, or the next one. A signal handler may call it.
-    pub(crate) fn ring(&self) {
-        let _ = rustix::io::write(&self.bell, &1u64.to_ne_bytes());
     }
 }
 

@@ -43,15 +43,14 @@ impl Reading {
         // SAFETY: we have the turn; what was given out before is the program's only until now, and what
         // `keep` gave stays.
         unsafe { self.live.tidy() };
-        if !self.handle.turn.is_closed() {
-            let _ = self.handle.turn.leave(self.seat);
-            return outcome;
-        }
-        if self.handle.turn.leave(self.seat) {
+        let was_closed = self.handle.turn.is_closed();
+        // It may be closed only now. Once the turn is left the handle may be gone.
+        let is_ours_to_free = self.handle.turn.leave(self.seat);
+        if is_ours_to_free {
             // SAFETY: it came from a box, is in the table no more, and of all who leave one gets here.
             drop(unsafe { Box::from_raw(ptr::from_ref(self.handle).cast_mut()) });
         }
-        ERROR_BREAK
+        if was_closed || is_ours_to_free { ERROR_BREAK } else { outcome }
     }
 
     fn failed(&self, found: Found) -> c_int {
@@ -232,6 +231,9 @@ pub(crate) unsafe extern "C-unwind" fn pcap_next_ex(
         return read_real(handle, |real| unsafe { real::next_ex(real, header, data) });
     };
     let Some(reading) = Reading::begin(handle, live) else { return ERROR };
+    // Also where there is no packet: some programs look at its length before they look at what is returned.
+    // SAFETY: we have the turn, and the caller gives a place.
+    unsafe { *header = live.header() };
     let outcome = match reading.next() {
         Ok((found_header, found_data)) => {
             // SAFETY: the caller gives places for both.

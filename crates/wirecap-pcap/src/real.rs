@@ -1,20 +1,24 @@
-//! The system's libpcap, opened when this library is loaded: later there may be a chroot in the way.
+//! The system's libpcap, opened at the first call of a function: a program whose own errors depend on what its heap
+//! held before `main` behaves as with libpcap.
 #![allow(unsafe_code)]
 
 use std::ffi::{CStr, CString, c_char, c_int, c_uchar, c_void};
 use std::marker::PhantomData;
 use std::mem::transmute_copy;
 use std::os::unix::ffi::OsStrExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::ptr::{self, NonNull};
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicPtr, Ordering};
 
 use crate::abi::{Callback, Insn, PacketHeader, Program, RealPcap, Stats};
-use crate::find;
+use crate::{data, find};
 
 /// Opened, for good.
-struct Library(NonNull<c_void>);
+struct Library {
+    handle: NonNull<c_void>,
+    path: PathBuf,
+}
 
 // SAFETY: the loader's functions take its handles from any thread.
 unsafe impl Send for Library {}
@@ -29,14 +33,23 @@ fn library() -> Option<NonNull<c_void>> {
         let mut tried = String::new();
         for path in find::candidates() {
             match open(&path) {
-                Ok(library) => return Some(Library(library)),
+                Ok(handle) => {
+                    data::take_version_of(handle);
+                    return Some(Library { handle, path });
+                }
                 Err(reason) => tried += &format!(" ({}: {reason})", path.display()),
             }
         }
         eprintln!("{MISSING}{tried}");
         None
     });
-    library.as_ref().map(|library| library.0)
+    library.as_ref().map(|library| library.handle)
+}
+
+/// The real library's file; empty if there is none.
+pub(crate) fn path() -> &'static Path {
+    let library = LIBRARY.get().and_then(Option::as_ref);
+    library.map_or(Path::new(""), |library| &library.path)
 }
 
 /// What there is to say without a real library.
@@ -76,19 +89,11 @@ fn last_error() -> String {
     }
 }
 
-/// Opens the library when the loader loads us.
-#[used]
-#[unsafe(link_section = ".init_array")]
-static AT_LOAD: extern "C" fn() = {
-    extern "C" fn at_load() {
-        // Whatever goes wrong is found again, and said, at the first call.
-        let _ = std::panic::catch_unwind(|| {
-            library();
-            BREAKLOOP.get();
-        });
-    }
-    at_load
-};
+/// Looks up what a signal handler may call for a handle, before there is one: the loader takes locks and memory.
+pub(crate) fn prepare_for_signals() {
+    // Whatever is missing is found again, and said, when it is called.
+    let _ = (symbol::breakloop.get(), symbol::stats.get(), symbol::close.get());
+}
 
 /// A function of the real library's, looked up at its first use.
 pub(crate) struct Symbol<F> {
@@ -126,32 +131,37 @@ impl<F: Copy> Symbol<F> {
     }
 }
 
-static BREAKLOOP: Symbol<unsafe extern "C-unwind" fn(*mut RealPcap)> =
-    // SAFETY: as pcap.h declares it.
-    unsafe { Symbol::new(c"pcap_breakloop") };
-
 /// What functions without a result give.
 const NOTHING: () = ();
 
 /// Declares functions that call the real library's of the same name, or give a default without it.
 macro_rules! functions {
-    ($($symbol:literal fn $name:ident($($argument:ident: $kind:ty),*) $(-> $result:ty)? = $default:expr;)*) => {$(
-        /// The real library's function.
-        ///
-        /// # Safety
-        ///
-        /// As pcap(3PCAP) has it for this function.
-        pub(crate) unsafe fn $name($($argument: $kind),*) $(-> $result)? {
-            type Function = unsafe extern "C-unwind" fn($($kind),*) $(-> $result)?;
-            // SAFETY: as pcap.h declares it.
-            static SYMBOL: Symbol<Function> = unsafe { Symbol::new($symbol) };
-            match SYMBOL.get() {
-                // SAFETY: the caller's promise.
-                Some(function) => unsafe { function($($argument),*) },
-                None => $default,
-            }
+    ($($name_of:literal fn $name:ident($($argument:ident: $kind:ty),*) $(-> $result:ty)? = $default:expr;)*) => {
+        /// The functions by our names for them.
+        #[allow(non_upper_case_globals, reason = "they are named like the functions that call them")]
+        mod symbol {
+            use super::*;
+            $(
+                // SAFETY: as pcap.h declares it.
+                pub(super) static $name: Symbol<unsafe extern "C-unwind" fn($($kind),*) $(-> $result)?> =
+                    unsafe { Symbol::new($name_of) };
+            )*
         }
-    )*};
+        $(
+            /// The real library's function.
+            ///
+            /// # Safety
+            ///
+            /// As pcap(3PCAP) has it for this function.
+            pub(crate) unsafe fn $name($($argument: $kind),*) $(-> $result)? {
+                match symbol::$name.get() {
+                    // SAFETY: the caller's promise.
+                    Some(function) => unsafe { function($($argument),*) },
+                    None => $default,
+                }
+            }
+        )*
+    };
 }
 
 functions! {
@@ -159,6 +169,7 @@ functions! {
     c"pcap_open_dead" fn open_dead(kind: c_int, bytes: c_int) -> *mut RealPcap = ptr::null_mut();
     c"pcap_activate" fn activate(pcap: *mut RealPcap) -> c_int = -1;
     c"pcap_close" fn close(pcap: *mut RealPcap) = NOTHING;
+    c"pcap_breakloop" fn breakloop(pcap: *mut RealPcap) = NOTHING;
     c"pcap_geterr" fn geterr(pcap: *mut RealPcap) -> *mut c_char = ptr::null_mut();
     c"pcap_strerror" fn strerror(number: c_int) -> *const c_char = ptr::null();
     c"pcap_statustostr" fn statustostr(status: c_int) -> *const c_char = c"?".as_ptr();
@@ -203,16 +214,4 @@ functions! {
             errors: *mut c_char
         ) -> c_int = -1;
     c"bpf_filter" fn bpf_filter(insns: *const Insn, packet: *const c_uchar, wire: u32, bytes: u32) -> u32 = 0;
-}
-
-/// The real library's function, which may be called from a signal handler.
-///
-/// # Safety
-///
-/// `pcap` must be an open handle of the real library's.
-pub(crate) unsafe fn breakloop(pcap: *mut RealPcap) {
-    if let Some(function) = BREAKLOOP.get() {
-        // SAFETY: the caller's promise.
-        unsafe { function(pcap) };
-    }
 }

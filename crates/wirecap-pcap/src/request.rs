@@ -1,6 +1,7 @@
 //! What a program asked for before it activates a handle.
+#![allow(unsafe_code)]
 
-use std::ffi::c_int;
+use std::ffi::{CString, c_int};
 use std::time::Duration;
 
 use wirecap::device::Device;
@@ -13,10 +14,15 @@ use crate::settings::{Choice, Settings};
 const CHUNK_CELLS: u32 = 128;
 /// R unless somebody says otherwise: 16 MiB, eight times what libpcap takes.
 const CHUNKS: u32 = 64;
+/// What libpcap takes.
+const LIBPCAP_BYTES: u64 = 2 << 20;
+/// Bytes that the kernel keeps of a packet at least, and what it puts in front of each.
+const SNAP_BYTES_MIN: u32 = 64;
+const PACKET_OVERHEAD: u64 = 96;
 /// Bytes of a cell, by which buffers are sized.
 const CELL_BYTES: u64 = 2048;
-/// How long a packet may wait in immediate mode: as short as blocks allow.
-const IMMEDIATELY: Duration = Duration::from_millis(1);
+/// What libpcap makes of a snapshot length that means nothing.
+const SNAP_LEN_MAX: c_int = 262_144;
 /// How long it may wait where the program names no time. libpcap then lets packets wait until a block is
 /// full, however long that takes.
 const UNNAMED_TIMEOUT: Duration = Duration::from_millis(20);
@@ -58,6 +64,25 @@ impl Name {
         }
     }
 
+    /// As [`parse`](Self::parse), but a name that an interface has as it is means that interface.
+    pub(crate) fn of_device(name: &str) -> Self {
+        let parsed = Self::parse(name);
+        let is_interface = || {
+            let name = CString::new(name).ok();
+            // SAFETY: the name is a string.
+            name.is_some_and(|name| unsafe { libc::if_nametoindex(name.as_ptr()) } != 0)
+        };
+        match parsed.queues {
+            Some(_) if is_interface() => Self { interface: name.to_owned(), queues: None },
+            _ => parsed,
+        }
+    }
+
+    /// Whether the engine takes the name of the interface for what it is.
+    fn is_plain(&self) -> bool {
+        Self::parse(&self.interface).queues.is_none()
+    }
+
     /// The name as it was.
     pub(crate) fn whole(&self) -> String {
         match &self.queues {
@@ -89,8 +114,9 @@ impl Request {
         let plain = self.rfmon == 0
             && self.protocol == 0
             && self.tstamp_type.is_none_or(|kind| kind == TSTAMP_HOST)
-            && settings.engine != Some(Choice::Off);
-        let device = Device::find(&name.interface).ok().filter(|_| plain)?;
+            && settings.engine != Some(Choice::Off)
+            && name.is_plain();
+        let device = Device::glance(&name.interface).ok().filter(|_| plain)?;
         (device.up && (device.is_ethernet() || device.is_loopback())).then_some(device)
     }
 
@@ -105,13 +131,20 @@ impl Request {
     /// The capture of `device` that was asked for; how many chunks its pools have is for
     /// [`chunks`](Self::chunks) to say. Packets are whole: filters look at them before they are cut.
     pub(crate) fn builder(&self, device: &str, settings: &Settings) -> CaptureBuilder {
-        Capture::on(device)
+        let builder = Capture::on(device)
             .engine(engine(settings))
             .take(settings.take)
             .promiscuous(self.promiscuous.is_some_and(|on| on != 0))
             .timestamps(self.timestamps())
             .retire_after(self.longest_wait())
-            .chunk(chunk_cells(settings))
+            .chunk(chunk_cells(settings));
+        if self.is_immediate() { builder.immediate(self.snap_len()) } else { builder }
+    }
+
+    /// Bytes of a packet that are asked for.
+    pub(crate) fn snap_len(&self) -> u32 {
+        let asked = self.snap_len.filter(|bytes| (1..=SNAP_LEN_MAX).contains(bytes));
+        asked.unwrap_or(SNAP_LEN_MAX).unsigned_abs()
     }
 
     /// R; none for the engine's own choice.
@@ -123,10 +156,20 @@ impl Request {
                 // One chunk would leave the kernel nothing while the program has it.
                 Some(bytes.div_ceil(chunk_bytes).max(2) as u32)
             }
-            (None, _) if engine(settings) == Engine::Packet => Some(CHUNKS),
+            (None, _) if engine(settings) == Engine::Packet => Some(self.default_chunks(settings)),
             // Cells of the engine `xdp` hold a packet each, however short: its own default.
             (None, _) => None,
         }
+    }
+
+    /// R for as many packets of the length that is asked for as whole frames have room in the most memory, and for what
+    /// libpcap takes at least.
+    fn default_chunks(&self, settings: &Settings) -> u32 {
+        let kept = u64::from(self.snap_len().max(SNAP_BYTES_MIN)) + PACKET_OVERHEAD;
+        let all = u64::from(CHUNKS * CHUNK_CELLS) * CELL_BYTES;
+        let bytes = (u64::from(CHUNKS * CHUNK_CELLS) * kept).clamp(LIBPCAP_BYTES, all);
+        let chunk_bytes = u64::from(chunk_cells(settings)) * CELL_BYTES;
+        bytes.div_ceil(chunk_bytes).max(2) as u32
     }
 
     /// A clock read for each packet is dear, and microseconds are what most programs see: the engine `xdp` reads it
@@ -135,9 +178,9 @@ impl Request {
         if self.wants_nanos() { Timestamps::Packet } else { Timestamps::Batch }
     }
 
-    fn longest_wait(&self) -> Duration {
+    /// How long a packet may wait for others.
+    pub(crate) fn longest_wait(&self) -> Duration {
         match u64::try_from(self.timeout_millis) {
-            _ if self.is_immediate() => IMMEDIATELY,
             Ok(millis @ 1..) => Duration::from_millis(millis),
             _ => UNNAMED_TIMEOUT,
         }

@@ -2,7 +2,7 @@
 
 use std::env;
 use std::fs;
-use std::io;
+use std::io::ErrorKind::{NotFound, PermissionDenied};
 use std::path::PathBuf;
 use std::sync::OnceLock;
 
@@ -13,7 +13,7 @@ const FILE: &str = "/etc/wirecap/pcap.conf";
 /// Names another file.
 const FILE_VARIABLE: &str = "WIRECAP_PCAP_CONF";
 /// The settings: `engine` in the file, `WIRECAP_ENGINE` in the environment, which prevails.
-const NAMES: [&str; 7] = ["engine", "m", "r", "t", "workers", "group", "take"];
+const NAMES: [&str; 8] = ["engine", "m", "r", "t", "workers", "group", "take", "verbose"];
 
 /// By what live captures are made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -42,6 +42,8 @@ pub(crate) struct Settings {
     pub(crate) group: Option<String>,
     /// Whether the engine `xdp` may take the host's packets.
     pub(crate) take: bool,
+    /// Whether it is said on standard error what captures.
+    pub(crate) verbose: bool,
 }
 
 impl Settings {
@@ -65,7 +67,8 @@ impl Settings {
         let path = variable(FILE_VARIABLE).map_or_else(|| PathBuf::from(FILE), PathBuf::from);
         let text = match fs::read_to_string(&path) {
             Ok(text) => text,
-            Err(error) if error.kind() == io::ErrorKind::NotFound => String::new(),
+            // One that a confined program may not read is none to it: AppArmor's profiles do not know of it.
+            Err(error) if matches!(error.kind(), NotFound | PermissionDenied) => String::new(),
             Err(error) => return Err(format!("cannot read {}: {error}", path.display())),
         };
         let in_file = parse_file(&text).map_err(|reason| format!("{}, {reason}", path.display()))?;
@@ -106,10 +109,10 @@ impl Settings {
                 _ => return Err(bad("t", &text, "0 to 100, in percent")),
             },
         };
-        let take = match value_of("take").as_deref() {
-            None | Some("0") => false,
-            Some("1") => true,
-            Some(other) => return Err(bad("take", other, "0 or 1")),
+        let is_on = |name: &str| match value_of(name).as_deref() {
+            None | Some("0") => Ok(false),
+            Some("1") => Ok(true),
+            Some(other) => Err(bad(name, other, "0 or 1")),
         };
         Ok(Self {
             engine,
@@ -118,7 +121,8 @@ impl Settings {
             threshold,
             workers: number("workers")?.map(|count| count as usize),
             group: value_of("group"),
-            take,
+            take: is_on("take")?,
+            verbose: is_on("verbose")?,
         })
     }
 }
@@ -163,6 +167,7 @@ mod tests {
             workers: None,
             group: Some("eth0@0-3".to_owned()),
             take: true,
+            verbose: false,
         };
         assert_eq!(settings, expected);
         assert!(!from("").unwrap().is_explicit());

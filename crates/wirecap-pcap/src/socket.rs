@@ -44,17 +44,21 @@ fn bind(descriptor: c_int, ifindex: u32, protocol: u16) -> io::Result<()> {
 /// nothing also if the wait was interrupted.
 ///
 /// The thread may be cancelled here, and nobody on the way to the program may catch the unwinding that comes of it.
-pub(crate) fn wait(descriptors: [BorrowedFd<'_>; 2], longest: Option<Duration>) -> [c_short; 2] {
+pub(crate) fn wait<const N: usize>(
+    descriptors: [BorrowedFd<'_>; N],
+    longest: Option<Duration>,
+) -> [c_short; N] {
     unsafe extern "C-unwind" {
         fn poll(polled: *mut libc::pollfd, count: libc::nfds_t, longest_millis: c_int) -> c_int;
     }
     let polled = |fd: BorrowedFd<'_>| libc::pollfd { fd: fd.as_raw_fd(), events: libc::POLLIN, revents: 0 };
     let mut polled = descriptors.map(polled);
-    let longest_millis = longest.map_or(-1, |longest| longest.as_millis() as c_int);
+    let whole_millis = |longest: Duration| longest.as_micros().div_ceil(1000) as c_int;
+    let longest_millis = longest.map_or(-1, whole_millis);
     // SAFETY: there are as many as is said.
     match unsafe { poll(polled.as_mut_ptr(), polled.len() as libc::nfds_t, longest_millis) } {
         1.. => polled.map(|polled| polled.revents),
-        _ => [0; 2],
+        _ => [0; N],
     }
 }
 

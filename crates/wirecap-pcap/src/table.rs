@@ -12,9 +12,9 @@ use std::sync::atomic::{AtomicPtr, Ordering};
 use std::sync::{Mutex, PoisonError};
 
 use crate::abi::{Pcap, RealPcap};
-use crate::failure;
 use crate::handle::Handle;
 use crate::request::Request;
+use crate::{failure, real};
 
 /// More handles than a process has descriptors for.
 const PLACES: usize = 1 << 16;
@@ -105,6 +105,7 @@ pub(crate) unsafe fn adopt(real: *mut RealPcap, request: Option<Request>, errors
     if real.is_null() || is_place(real.cast()) {
         return real.cast();
     }
+    real::prepare_for_signals();
     insert(Box::new(Handle::new(real, request))).unwrap_or_else(|_too_many| {
         // SAFETY: the caller's promise.
         unsafe { failure::write(errors, "too many handles are open") };

@@ -91,20 +91,30 @@ impl Turn {
             return false;
         }
         self.thread.store(NOBODY, Ordering::SeqCst);
-        self.is_closed() && self.take_for_good()
+        self.is_closed() && self.take_from(NOBODY)
+    }
+
+    /// Whether a call that reads stands below the caller on this thread's stack: the caller is a callback, or a signal
+    /// handler that interrupted the read.
+    pub(crate) fn is_on_this_stack(&self) -> bool {
+        let mark = 0_u8;
+        let owner = self.thread.load(Ordering::Relaxed);
+        owner != NOBODY
+            && owner == this_thread()
+            && (&raw const mark).addr() < self.frame.load(Ordering::Relaxed)
     }
 
     /// Closes the handle. Whether it is the caller's to free it: if not, whoever reads will.
     #[must_use = "nobody else frees the handle"]
     pub(crate) fn close(&self) -> bool {
-        let mark = 0_u8;
         let owner = self.thread.load(Ordering::Relaxed);
-        let abandoned = match owner == this_thread() {
-            true => (&raw const mark).addr() >= self.frame.load(Ordering::Relaxed),
-            false => owner != NOBODY && is_gone(owner),
+        let abandoned = match owner {
+            NOBODY => false,
+            owner if owner == this_thread() => !self.is_on_this_stack(),
+            owner => is_gone(owner),
         };
         self.closed.store(true, Ordering::SeqCst);
-        abandoned || self.take_for_good()
+        abandoned && self.take_from(owner) || self.take_from(NOBODY)
     }
 
     /// Whether the handle was closed.
@@ -113,9 +123,9 @@ impl Turn {
         self.closed.load(Ordering::SeqCst)
     }
 
-    /// Of all who try after the handle was closed one succeeds, and not while somebody reads.
-    fn take_for_good(&self) -> bool {
-        self.thread.compare_exchange(NOBODY, FREED, Ordering::SeqCst, Ordering::Relaxed).is_ok()
+    /// Of all who try after the handle was closed one succeeds, and not while somebody else than `owner` reads.
+    fn take_from(&self, owner: usize) -> bool {
+        self.thread.compare_exchange(owner, FREED, Ordering::SeqCst, Ordering::Relaxed).is_ok()
     }
 }
 

@@ -84,3 +84,19 @@ fn has_sanitizers() -> bool {
     }
     has
 }
+
+#[test]
+fn handles_that_are_closed_while_another_thread_reads_are_freed_once() {
+    if !privileged() {
+        return;
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let program = compile("closing.c", folder.path(), &[]);
+    for (engine, rounds) in [("packet", "240"), ("xdp", "16")] {
+        let bed = Bed::new();
+        let mut command = bed.command(&program, Library::DropIn);
+        command.args(["a1", rounds]).env("WIRECAP_ENGINE", engine);
+        let output = bed.run(&mut command);
+        assert!(output.status.success(), "{engine}: {} {}", output.status, said(&output));
+    }
+}

@@ -15,6 +15,7 @@ pub(crate) mod worker;
 use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use crate::capture::affinity::{Machine, Pin, Placement};
@@ -60,6 +61,8 @@ pub(crate) struct Shared {
     pub(crate) group: Group,
     /// The ports, if the capture forwards.
     exchange: Option<Arc<Exchange>>,
+    /// Another process has the rings as well.
+    left: AtomicBool,
     bells: Vec<Arc<OwnedFd>>,
     started: Instant,
     running: Mutex<Running>,
@@ -78,6 +81,15 @@ impl Attachment {
         match self {
             Self::Xdp(attachment) => attachment.detach(),
             Self::Packet(attachment) => attachment.detach(),
+        }
+    }
+
+    /// Closes its descriptors, and ends nothing.
+    fn leave_to_others(self) {
+        match self {
+            Self::Xdp(attachment) => attachment.leave_to_others(),
+            // All that it has is descriptors.
+            Self::Packet(attachment) => drop(attachment),
         }
     }
 }
@@ -131,6 +143,9 @@ impl Shared {
     }
 
     fn stop(&self) {
+        if self.left.load(Ordering::SeqCst) {
+            return;
+        }
         let mut running = lock(&self.running);
         if running.end.is_some() {
             return;
@@ -198,6 +213,7 @@ impl Capture {
             bells: alarms.iter().map(Alarm::bell).collect(),
             group,
             exchange,
+            left: AtomicBool::new(false),
             started: Instant::now(),
             running: Mutex::new(running),
         });
@@ -333,6 +349,9 @@ impl Capture {
 
     fn shut(&self) {
         self.stop();
+        if self.shared.left.load(Ordering::SeqCst) {
+            return;
+        }
         if let Some(exchange) = self.shared.exchange() {
             exchange.close();
         }

@@ -118,6 +118,20 @@ impl Device {
         found.ok_or_else(|| DeviceError::NoSuchDevice { name: name.to_owned(), existing: survey.names() })
     }
 
+    /// As [`find`](Self::find), but asks about the interface itself only, however many interfaces, addresses and routes
+    /// the host has: [`addresses`](Self::addresses), [`routes`](Self::routes), [`uppers`](Self::uppers) and
+    /// [`other_macs`](Self::other_macs) stay empty and [`xdp`](Self::xdp) `None`. For a capture by the engine `packet`.
+    ///
+    /// # Errors
+    /// As [`find`](Self::find).
+    pub fn glance(name: &str) -> Result<Self, DeviceError> {
+        check_name(name)?;
+        let found = Survey::glance(name)
+            .map_err(|source| DeviceError::Kernel { interface: Some(name.to_owned()), source })?;
+        // The names that there are belong to the error.
+        found.map_or_else(|| Self::find(name), Ok)
+    }
+
     /// Whether it is the host's way to itself.
     pub fn is_loopback(&self) -> bool {
         self.link_type == libc::ARPHRD_LOOPBACK

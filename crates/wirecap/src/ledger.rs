@@ -60,6 +60,18 @@ impl Drops {
     }
 }
 
+/// What became of the packets of a ring, as far as can be told at any moment.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Tally {
+    /// Packets in chunks that were captured.
+    pub delivered: u64,
+    /// Packets that the ring did not drop, captured yet or not.
+    pub arrived: u64,
+    /// Packets that the ring dropped.
+    pub dropped: u64,
+}
+
 /// The numbers of one ring or of all together.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize)]
 pub struct Account {

@@ -19,6 +19,7 @@
 mod blocks;
 mod filtering;
 pub(crate) mod frame;
+mod frames;
 mod ring;
 mod steering;
 
@@ -33,12 +34,13 @@ use crate::filter::{ClassicInsn, Filter};
 use crate::names::RingName;
 use crate::packet::blocks::{Blocks, Labels};
 use crate::packet::filtering::{Filtering, socket_insn};
-use crate::packet::ring::{PacketRing, Traits};
+use crate::packet::frames::Frames;
+use crate::packet::ring::{PacketRing, Store, Traits};
 use crate::packet::steering::Selection;
 use crate::ring::Ring;
 use crate::sync::{Mutex, lock};
 pub(crate) use crate::sys::packet::BlockShape;
-use crate::sys::packet::{Fanout, PacketSocket};
+use crate::sys::packet::{Fanout, FrameShape, PacketSocket};
 use crate::sys::promiscuous::Promiscuous;
 use crate::sys::wait_for_running_programs;
 use crate::time::Timestamps;
@@ -50,6 +52,8 @@ pub use steering::Direction;
 /// Bytes of a block at least: the longest packet that offloads make by default (64 KiB, headers not
 /// counted), as the kernel would cut one that is longer than a block.
 const BLOCK_BYTES_MIN: u32 = 128 << 10;
+/// Bytes of the longest packet that offloads make by default, with its headers.
+const SUPER_PACKET_BYTES: u32 = (64 << 10) + 128;
 /// Bytes of the cells that size the blocks.
 pub(crate) const CELL_BYTES: u32 = 2048;
 /// Bytes of an Ethernet header with two VLAN tags: what a frame is longer than the MTU.
@@ -76,6 +80,8 @@ pub(crate) struct Settings {
     pub(crate) spread: Spread,
     pub(crate) direction: Direction,
     pub(crate) retire_after: Duration,
+    /// Packets are handed over at once, of which so many bytes are kept at least.
+    pub(crate) immediate: Option<u32>,
     pub(crate) shape: BlockShape,
     pub(crate) timestamps: Timestamps,
     pub(crate) promiscuous: bool,
@@ -138,6 +144,28 @@ pub(crate) fn small_blocks(geometry: Geometry) -> BlockShape {
     BlockShape { block_bytes, blocks: blocks as u32 }
 }
 
+/// Has the kernel make the memory of a ring.
+fn make_store(socket: &PacketSocket, device: &Device, settings: &Settings) -> io::Result<Store> {
+    let shape = settings.shape;
+    match settings.immediate {
+        None => {
+            let mapping = socket.make_ring(shape, settings.retire_after)?;
+            Ok(Store::Blocks(Arc::new(Blocks::new(mapping, shape))))
+        }
+        Some(kept) => {
+            let shape = FrameShape::of(shape.ring_bytes(), kept.min(longest_packet(device)));
+            Ok(Store::Frames(Arc::new(Frames::new(socket.make_frame_ring(shape)?, shape))))
+        }
+    }
+}
+
+/// Bytes of the longest packet that can come from `device`: what offloads put together is longer than any frame.
+fn longest_packet(device: &Device) -> u32 {
+    let frame = device.mtu + LINK_HEADER_BYTES;
+    let joins = device.offloads.is_none_or(|on| on.gro || on.gro_hardware || on.lro || on.tso || on.gso);
+    if joins { frame.max(SUPER_PACKET_BYTES) } else { frame }
+}
+
 /// Opens the rings of `device`. Needs CAP_NET_RAW and nothing else.
 pub(crate) fn open(device: &Device, settings: &Settings) -> Result<Opened, OpenError> {
     if !device.up {
@@ -159,8 +187,7 @@ pub(crate) fn open(device: &Device, settings: &Settings) -> Result<Opened, OpenE
     let mut rings = Vec::new();
     for place in 0..plan.spread.rings() {
         let socket = plan.deaf_socket().map_err(failed("open a packet socket on"))?;
-        let mapping =
-            socket.make_ring(shape, settings.retire_after).map_err(failed("make a receive ring on"))?;
+        let store = make_store(&socket, device, settings).map_err(failed("make a receive ring on"))?;
         let identity = RingIdentity {
             name: RingName::of_queue(&device.name, plan.number_of(place)),
             index: settings.first_ring_index + place,
@@ -170,13 +197,7 @@ pub(crate) fn open(device: &Device, settings: &Settings) -> Result<Opened, OpenE
             order: OnceLock::new(),
         };
         let selection = plan.selection(place);
-        rings.push(Arc::new(PacketRing::new(
-            identity,
-            traits,
-            selection,
-            Blocks::new(mapping, shape),
-            socket,
-        )));
+        rings.push(Arc::new(PacketRing::new(identity, traits, selection, store, socket)));
     }
     let unplaced = plan.needs_program().then(|| plan.deaf_socket()).transpose();
     let unplaced = unplaced.map_err(failed("open a packet socket on"))?;
@@ -399,7 +420,7 @@ impl Attachment {
             // SAFETY: the filter that refuses every packet is in place, and whatever ran before it has
             // ended: no packet is written any more. Where the kernel had no memory for that filter its
             // last block is left to it, and counted at the close.
-            unsafe { ring.blocks().end() };
+            unsafe { ring.end() };
         }
         waited
     }

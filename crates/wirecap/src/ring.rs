@@ -1,12 +1,11 @@
 //! A receive ring as workers and the group see it, whatever engine fills it.
 
 use std::fmt;
-use std::io;
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::sync::Arc;
 
 use crate::error::CaptureError;
-use crate::ledger::Account;
+use crate::ledger::{Account, Tally};
 use crate::umem::chunk::{Chunk, RingIdentity};
 use crate::umem::rx::RxRing;
 
@@ -44,8 +43,18 @@ pub(crate) trait Ring: Send + Sync + fmt::Debug {
     fn arrived(&self) -> u64 {
         self.account().delivered + u64::from(self.backlog())
     }
+    /// What became of its packets so far. It takes no lock and no memory, so a signal handler may call it, but
+    /// packets that are on their way out of the ring at this moment may be missing.
+    fn tally(&self) -> Tally {
+        let account = self.account();
+        Tally {
+            delivered: account.delivered,
+            arrived: account.delivered + u64::from(self.backlog()),
+            dropped: account.dropped.total(),
+        }
+    }
     /// The packet socket that receives its packets, if that is how they come.
-    fn packet_socket(&self) -> Option<io::Result<OwnedFd>> {
+    fn packet_socket(&self) -> Option<Arc<OwnedFd>> {
         None
     }
     /// How many packets it can take while nobody [`tend`](Self::tend)s it.
@@ -100,6 +109,10 @@ impl Ring for RxRing {
 
     fn arrived(&self) -> u64 {
         RxRing::arrived(self)
+    }
+
+    fn tally(&self) -> Tally {
+        RxRing::tally(self)
     }
 
     fn is_gone(&self) -> bool {

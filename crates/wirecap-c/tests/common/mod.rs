@@ -36,7 +36,12 @@ pub(crate) fn installed() -> &'static Path {
         .get_or_init(|| {
             let folder = tempfile::tempdir().unwrap();
             let mut make = Command::new("make");
-            make.arg("-C").arg(sources().join("../..")).args(["-s", "stage-c", "SUDO=", "PREFIX=/usr/local"]);
+            make.arg("-C").arg(sources().join("../..")).args([
+                "-s",
+                "install-c",
+                "SUDO=",
+                "PREFIX=/usr/local",
+            ]);
             make.arg(format!("C_LIBRARY={}", built().display()));
             make.arg(format!("DESTDIR={}", folder.path().display()));
             succeed(&mut make);

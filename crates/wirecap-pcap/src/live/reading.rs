@@ -12,9 +12,11 @@ use wirecap::{CaptureError, Chunk, Packet, Worker};
 
 use super::Live;
 use super::batch::{Batch, Delivered};
+use super::rest::Rest;
 use crate::abi::{D_INOUT, D_OUT, PacketHeader};
 use crate::failure::{cancel, caught, chain, guarded};
 use crate::filter_slot::{Sieve, locked};
+use crate::forks::SoleReader;
 use crate::pollable::Pollable;
 use crate::socket::{self, Health};
 
@@ -25,10 +27,17 @@ const AT_A_TIME: Duration = Duration::from_millis(250);
 /// What libpcap says, and clients compare, when the interface was removed.
 const DISAPPEARED: &str = "The interface disappeared";
 
+/// Why a process may not read from a handle that another one has as well.
+const READ_ELSEWHERE: &str =
+    "wirecap: another process has read from this handle since the fork; the engine xdp serves one";
+
 /// What reading moves.
 pub(super) struct Reader {
     /// None only while the handle is being closed.
     pub(super) worker: Option<Worker>,
+    /// Where only one process can read.
+    sole: Option<SoleReader>,
+    rest: Rest,
     chunk: Option<Chunk>,
     /// The first packet of the chunk that was not looked at.
     next: usize,
@@ -243,6 +252,10 @@ impl Live {
             let nonblocking = self.is_nonblocking();
             let waits = !nonblocking && matches!(self.pollable, Pollable::Several(_));
             // SAFETY: the caller's promise.
+            if waits && unsafe { self.rest() } {
+                continue;
+            }
+            // SAFETY: the caller's promise.
             let taken = unsafe {
                 match waits {
                     true => {
@@ -261,6 +274,24 @@ impl Live {
                 Err(text) => return Err(Found::Failed(text)),
             }
         }
+    }
+
+    /// Leaves a ring alone that was just emptied, so that packets become more. Whether it did.
+    ///
+    /// # Safety
+    ///
+    /// As for [`look`](Self::look).
+    unsafe fn rest(&self) -> bool {
+        // SAFETY: the turn; no other reference is alive.
+        let reader = unsafe { &mut *self.reader.get() };
+        if !reader.worker().is_idle() {
+            return false;
+        }
+        let Some(longest) = reader.rest.begin() else { return false };
+        if socket::wait([self.waker.as_fd()], Some(longest)) != [0] {
+            let _ = rustix::io::read(&self.waker, &mut [0u8; 8]);
+        }
+        true
     }
 
     /// Lets some time go by until there are packets, where the worker has not done so.
@@ -326,6 +357,9 @@ impl Live {
     ) -> Result<bool, String> {
         // SAFETY: the turn; no other reference is alive.
         let reader = unsafe { &mut *self.reader.get() };
+        if reader.sole.as_mut().is_some_and(|sole| !sole.may_read()) {
+            return Err(READ_ELSEWHERE.to_owned());
+        }
         let chunk = get(reader)?.map_err(|error| match error {
             CaptureError::InterfaceGone { .. } => DISAPPEARED.to_owned(),
             error => chain(&error),
@@ -338,6 +372,7 @@ impl Live {
         reader.before_chunk = *got;
         *got += chunk.len() as u64;
         reader.chunks += 1;
+        reader.rest.took(chunk.len());
         (reader.chunk, reader.next) = (Some(chunk), 0);
         Ok(true)
     }
@@ -354,6 +389,16 @@ impl Live {
             reader.chunk = None;
         }
         self.pollable.tell(reader.chunk.is_some());
+    }
+
+    /// Where the header of the last packet is that [`keep`](Self::keep) gave.
+    ///
+    /// # Safety
+    ///
+    /// The caller must have the handle's turn.
+    pub(crate) unsafe fn header(&self) -> *mut PacketHeader {
+        // SAFETY: the turn; no reference is made.
+        unsafe { &raw mut (*self.reader.get()).header }
     }
 
     /// Keeps a packet for as long as `pcap_next` promises, and gives the chunk back if it was its last.
@@ -381,9 +426,11 @@ impl Live {
 
 impl Reader {
     /// A reader of a capture with so many rings.
-    pub(super) fn new(worker: Worker, rings: usize) -> Self {
+    pub(super) fn new(worker: Worker, rings: usize, sole: Option<SoleReader>, rest: Rest) -> Self {
         Self {
             worker: Some(worker),
+            sole,
+            rest,
             chunk: None,
             next: 0,
             wanted: None,

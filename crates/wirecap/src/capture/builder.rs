@@ -57,6 +57,7 @@ pub struct CaptureBuilder {
     pub(super) take: bool,
     pub(super) direction: Option<Direction>,
     pub(super) retire_after: Duration,
+    pub(super) immediate: Option<u32>,
     pub(super) small_blocks: bool,
     pub(super) chunk_cells: u32,
     pub(super) chunks: Option<u32>,
@@ -87,6 +88,7 @@ impl CaptureBuilder {
             take: false,
             direction: None,
             retire_after: packet::DEFAULT_RETIRE_AFTER,
+            immediate: None,
             small_blocks: false,
             chunk_cells: DEFAULT_CHUNK_CELLS,
             chunks: None,
@@ -141,6 +143,15 @@ impl CaptureBuilder {
     /// nobody reads holds out for R times this long at least, however full its blocks.
     pub fn retire_after(mut self, longest: Duration) -> Self {
         self.retire_after = longest;
+        self
+    }
+
+    /// With the engine `packet`: every packet is handed over at once, in a frame of its own (TPACKET_V2), and
+    /// [`retire_after`](Self::retire_after) means nothing. Of a packet `kept` bytes are kept at least. A frame has room for so many, or for the
+    /// longest packet that the interface can bring: 64 KiB where offloads join packets, so that a ring holds fewer
+    /// of them than blocks do.
+    pub fn immediate(mut self, kept: u32) -> Self {
+        self.immediate = Some(kept);
         self
     }
 

@@ -2,17 +2,26 @@
 
 use std::io;
 use std::os::fd::OwnedFd;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use super::{Attached, Attachment, Capture};
 use crate::filter::{ClassicInsn, Filter};
-use crate::ledger::Account;
-use crate::sync::lock;
+use crate::ledger::{Account, Tally};
+use crate::sync::{lock, try_lock};
 use crate::xdp;
 
 impl Capture {
     /// The account of one ring so far, which asks nobody but its socket.
     pub fn account(&self, ring: usize) -> Account {
         self.shared.group.rings()[ring].account()
+    }
+
+    /// What became of the packets of one ring so far. It takes no lock and no memory and asks nobody but the ring's
+    /// socket, so a signal handler may call it; packets that another thread, or the one that is interrupted, takes out
+    /// of the ring at this moment may be missing.
+    pub fn tally(&self, ring: usize) -> Tally {
+        self.shared.group.rings()[ring].tally()
     }
 
     /// How many packets have come to a ring that it did not drop, captured yet or not.
@@ -44,14 +53,22 @@ impl Capture {
         interfaces.try_for_each(|(attached, turn)| attached.run_in_kernel(program, turn.as_ref()))
     }
 
-    /// The packet socket of a ring, again: what is sent by it the ring does not see, and other options than
-    /// a filter may be set. `None` where packets come in another way.
-    ///
-    /// # Errors
-    ///
-    /// When the process has no descriptor left.
-    pub fn packet_socket(&self, ring: usize) -> io::Result<Option<OwnedFd>> {
-        self.shared.group.rings()[ring].packet_socket().transpose()
+    /// After a fork: another process has this capture as well, and goes on with it or ends it. From now on stopping,
+    /// closing or dropping it here unmaps its memory and closes its descriptors, and changes nothing for the other one.
+    pub fn leave_to_others(&self) {
+        self.shared.left.store(true, Ordering::SeqCst);
+        // In a child another thread of the parent may have had the lock. What it guards is descriptors, which then
+        // stay open until the process ends.
+        let Some(mut running) = try_lock(&self.shared.running) else { return };
+        for attachment in running.interfaces.iter_mut().filter_map(|interface| interface.attachment.take()) {
+            attachment.leave_to_others();
+        }
+    }
+
+    /// The packet socket of a ring: what is sent by it the ring does not see, and other options than a filter may be
+    /// set. It stays open as long as it is held here. `None` where packets come in another way.
+    pub fn packet_socket(&self, ring: usize) -> Option<Arc<OwnedFd>> {
+        self.shared.group.rings()[ring].packet_socket()
     }
 }
 

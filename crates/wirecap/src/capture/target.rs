@@ -1,6 +1,7 @@
 //! What a capture receives from each of its interfaces, by which engine, and into how large rings.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use super::builder::{CaptureBuilder, DEFAULT_CHUNKS, Engine, MAX_CELLS};
 use super::{Attachment, Reception};
@@ -122,7 +123,11 @@ impl CaptureBuilder {
         let mut targets: Vec<Target> = Vec::new();
         for source in &self.sources {
             let name: DeviceName = source.device.parse()?;
-            let device = Device::find(&name.interface)?;
+            // Only the other engines take anything from the host that would have to be known.
+            let device = match self.engine {
+                Engine::Packet if !self.forwards() => Device::glance(&name.interface)?,
+                _ => Device::find(&name.interface)?,
+            };
             let queues = name.queues_of(&device)?;
             let snap_len = source.settings.snap_len.unwrap_or(self.snap_len);
             let filter = source.settings.filter.as_ref().or(self.filter.as_ref());
@@ -306,7 +311,8 @@ impl CaptureBuilder {
                     geometry,
                     spread: spread.clone(),
                     direction: *direction,
-                    retire_after: self.retire_after,
+                    retire_after: if self.immediate.is_some() { Duration::ZERO } else { self.retire_after },
+                    immediate: self.immediate,
                     shape: match self.small_blocks {
                         true => packet::small_blocks(geometry),
                         false => packet::block_shape(geometry),

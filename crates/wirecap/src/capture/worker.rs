@@ -68,6 +68,14 @@ impl Waker {
     }
 }
 
+impl AsFd for Waker {
+    /// A descriptor that becomes readable when somebody calls, for a caller that waits on something else than the worker. The
+    /// eight bytes that are to be read from it are of no interest.
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.0.bell.as_fd()
+    }
+}
+
 /// What wakes a worker: an epoll instance over its rings' sockets and a bell that others ring.
 #[derive(Debug)]
 pub(crate) struct Alarm {

@@ -2,12 +2,12 @@
 
 use std::io;
 
-use super::address::{self, Address};
+use super::address::{self, Address, Routes};
 use super::link::{self, Link};
 use super::netlink::Netlink;
 use super::offload::Offloads;
 use super::xdp::Netdev;
-use super::{Device, OperationalState, Upper};
+use super::{Device, Mac, OperationalState, Upper};
 use crate::sys;
 use crate::sys::ethtool::{Channels, Ethtool};
 
@@ -17,6 +17,14 @@ pub(super) struct Survey {
     netdev: Option<Netdev>,
     links: Vec<Link>,
     addresses: Vec<(u32, Address)>,
+}
+
+/// What the host has to do with an interface.
+#[derive(Debug, Default)]
+struct Surroundings {
+    addresses: Vec<Address>,
+    routes: Routes,
+    other_macs: Vec<Mac>,
 }
 
 impl Survey {
@@ -46,11 +54,25 @@ impl Survey {
         links.into_iter().filter_map(|link| link::found(self.describe(link)).transpose()).collect()
     }
 
+    /// The interface of this name or alternative name by itself: what the host has on it, and what stands on it, is not
+    /// asked for, which on a router takes many times as long.
+    pub(super) fn glance(name: &str) -> io::Result<Option<Device>> {
+        let mut survey =
+            Self { netlink: Netlink::route()?, netdev: None, links: Vec::new(), addresses: Vec::new() };
+        let Some(link) = link::link_by_name(&mut survey.netlink, name)? else { return Ok(None) };
+        link::found(survey.describe_with(link, Surroundings::default()))
+    }
+
     /// Gathers all that is known about an interface. What a driver does not answer stays unknown.
     fn describe(&mut self, link: Link) -> io::Result<Device> {
         let addresses = self.addresses_on(link.index);
         let routes = address::routes(&mut self.netlink, link.index, &addresses)?;
         let other_macs = link::other_macs(&mut self.netlink, &link)?;
+        self.describe_with(link, Surroundings { addresses, routes, other_macs })
+    }
+
+    fn describe_with(&mut self, link: Link, surroundings: Surroundings) -> io::Result<Device> {
+        let Surroundings { addresses, routes, other_macs } = surroundings;
         let xdp = self.netdev.as_mut().and_then(|netdev| netdev.xdp_support(link.index));
         let ethtool = Ethtool::new(self.netlink.socket(), &link.name)?;
         let driver = ethtool.driver().ok();

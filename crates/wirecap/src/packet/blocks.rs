@@ -11,7 +11,7 @@ use std::mem::offset_of;
 use std::ptr::NonNull;
 use std::slice;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering, fence};
 
 use crate::packet::frame::{self, BadFrame, Frame};
 use crate::sieve::{Sieve, Sifted};
@@ -44,6 +44,9 @@ const PACKETS_AHEAD: usize = 16;
 const LINES_AHEAD: usize = 2;
 const LINE_BYTES: usize = 64;
 
+/// How often packets are counted again because a block was opened meanwhile.
+const COUNT_ROUNDS_MAX: u32 = 8;
+
 /// What the kernel wrote cannot be.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct BadBlock {
@@ -75,6 +78,9 @@ pub(crate) struct Blocks {
     shape: BlockShape,
     /// The number of the block that is next to be opened; the kernel counts from 1.
     next: AtomicU64,
+    /// Packets in all blocks before the next one, where its number is even and where it is odd: written for the block
+    /// after it before that becomes the next one, so that a signal handler finds both in agreement.
+    before: [AtomicU64; 2],
     /// For each block how many hold it: chunks, and whoever takes packets out. The last one returns it.
     holders: Box<[AtomicU32]>,
     /// The kernel puts in no more packets.
@@ -90,14 +96,18 @@ impl Blocks {
         assert!((shape.block_bytes as usize).is_multiple_of(rustix::param::page_size()), "blocks are pages");
         let holders = (0..shape.blocks).map(|_| AtomicU32::new(0)).collect();
         let (next, ended, spare) = (AtomicU64::new(1), AtomicBool::new(false), Spare::new());
-        Self { mapping, shape, next, holders, ended, spare }
+        let before = [const { AtomicU64::new(0) }; 2];
+        Self { mapping, shape, next, before, holders, ended, spare }
     }
 
     /// Opens the next block, if the kernel has handed it over. Each is opened once.
     pub(crate) fn open_next(self: &Arc<Self>) -> Option<OpenBlock> {
-        let number = self.next.load(Ordering::Relaxed);
-        let Turn::Filled(left) = self.turn(number) else { return None };
-        self.next.compare_exchange(number, number + 1, Ordering::Relaxed, Ordering::Relaxed).ok()?;
+        let last = self.next.load(Ordering::Relaxed);
+        let (number, Turn::Filled(left)) = self.next_turn(last) else { return None };
+        let packets = self.before(last).load(Ordering::Relaxed) + u64::from(left);
+        // Where blocks are passed over, a signal handler may take the one count for the other in between.
+        self.before(number + 1).store(packets, Ordering::Relaxed);
+        self.next.compare_exchange(last, number + 1, Ordering::Release, Ordering::Relaxed).ok()?;
         let index = self.index_of(number);
         self.hold(index);
         let start = self.start(index);
@@ -113,7 +123,33 @@ impl Blocks {
 
     /// Whether the kernel has handed over the block that is next to be opened.
     pub(crate) fn is_next_filled(&self) -> bool {
-        matches!(self.turn(self.next.load(Ordering::Relaxed)), Turn::Filled(_))
+        matches!(self.next_turn(self.next.load(Ordering::Relaxed)), (_, Turn::Filled(_)))
+    }
+
+    /// The next block to be opened from block `number` on, and where it stands. Blocks that another process took, which
+    /// has the ring by a fork, are passed over.
+    fn next_turn(&self, mut number: u64) -> (u64, Turn) {
+        loop {
+            match self.turn(number) {
+                Turn::NotYet | Turn::Filling(_) if let Some(next) = self.next_after_taken(number) => {
+                    number = next;
+                }
+                turn => return (number, turn),
+            }
+        }
+    }
+
+    /// Where to go on if another process has taken block `number` and returned it, and the kernel has begun a later one
+    /// in its place. Until then it cannot be told from a block that the kernel is at, and libpcap waits as well.
+    #[cold]
+    fn next_after_taken(&self, number: u64) -> Option<u64> {
+        let found = self.word(self.index_of(number), place::NUMBER).load(Ordering::Relaxed);
+        let ahead = found.wrapping_sub(number as u32).cast_signed();
+        let latest = number + u64::try_from(ahead).ok().filter(|&ahead| ahead > 0)?;
+        let oldest = (latest + 1).saturating_sub(self.shape.blocks.into()).max(number + 1);
+        // Of those in between, too, the other process may have taken some.
+        let filled = (oldest..latest).find(|&later| matches!(self.turn(later), Turn::Filled(_)));
+        Some(filled.unwrap_or(latest))
     }
 
     /// How many blocks the kernel has handed over that were not opened yet.
@@ -147,6 +183,27 @@ impl Blocks {
         };
         let next = self.next.load(Ordering::Relaxed);
         (next..next + u64::from(self.shape.blocks)).map_while(packets).sum()
+    }
+
+    /// Packets in all blocks, opened or not: without a lock, for signal handlers too.
+    pub(crate) fn arrived(&self) -> u64 {
+        let mut packets = 0;
+        // A thread that opens blocks meanwhile is followed for some rounds; one that a signal handler interrupted opens
+        // none.
+        for _ in 0..COUNT_ROUNDS_MAX {
+            let next = self.next.load(Ordering::Acquire);
+            packets = self.before(next).load(Ordering::Relaxed) + self.waiting();
+            fence(Ordering::Acquire);
+            if self.next.load(Ordering::Relaxed) == next {
+                break;
+            }
+        }
+        packets
+    }
+
+    /// Where the packets in all blocks before block `number` are counted.
+    fn before(&self, number: u64) -> &AtomicU64 {
+        &self.before[(number & 1) as usize]
     }
 
     /// Where block `number` stands.
@@ -371,7 +428,7 @@ fn fetch_ahead(base: NonNull<u8>, next: usize, distance: usize) {
 }
 
 /// Whether the sieve wants a packet that was [read](frame::read) behind `base`, and is ours.
-fn is_wanted(base: NonNull<u8>, frame: &Frame, sieve: &mut Sieve) -> bool {
+pub(super) fn is_wanted(base: NonNull<u8>, frame: &Frame, sieve: &mut Sieve) -> bool {
     let Descriptor { address, len, options: mac } = frame.descriptor;
     // SAFETY: `frame::read` found that the packet and its header lie in the block.
     let (data, packet_type) = unsafe {
@@ -489,6 +546,7 @@ mod tests {
         let tagged = Given { tag: Some((0x88a8, 0x2007)), ..plain(60) };
         kernel.hand_over(&[plain(60), tagged, plain(1), plain(150)]);
         assert_eq!((blocks.filled(), blocks.waiting(), blocks.is_next_filled()), (1, 4, true));
+        assert_eq!(blocks.arrived(), 4);
         let mut block = blocks.open_next().unwrap();
         let taken = block.take(3, 200, &mut Sieve::default());
         assert_eq!((taken.len(), taken.bytes, taken.super_packets), (3, 160 + 164 + 101, 0));
@@ -540,6 +598,25 @@ mod tests {
         drop(held);
         kernel.hand_over(&[plain(60)]);
         assert_eq!((kernel.lost, blocks.filled()), (1, 1));
+    }
+
+    #[test]
+    #[cfg_attr(miri, ignore = "miri has no memfd")]
+    fn blocks_that_another_process_took_are_passed_over() {
+        let (blocks, mut kernel) = ring();
+        let take_elsewhere = |kernel: &Kernel, index: usize| {
+            kernel.write(index * 4096 + place::STATUS, libc::TP_STATUS_KERNEL);
+        };
+        for number in 1..10 {
+            kernel.hand_over(&vec![plain(60); number]);
+            assert_eq!(blocks.is_next_filled(), matches!(number, 1 | 5 | 9), "block {number}");
+            if number < 6 {
+                take_elsewhere(&kernel, (number - 1) % 4);
+            }
+        }
+        assert_eq!(blocks.arrived(), 0, "what another process took is its own");
+        let lens: Vec<u32> = std::iter::from_fn(|| blocks.open_next()).map(|block| block.left()).collect();
+        assert_eq!((lens, kernel.lost), (vec![6, 7, 8, 9], 0));
     }
 
     #[test]

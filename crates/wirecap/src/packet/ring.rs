@@ -1,15 +1,16 @@
-//! A receive ring of AF_PACKET: the kernel fills blocks, chunks are parts of them.
+//! A receive ring of AF_PACKET: the kernel fills blocks, chunks are parts of them; or frames, which chunks collect.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard};
 
 use rustix::net::netdevice;
 
 use crate::error::CaptureError;
-use crate::ledger::{Account, Drops};
+use crate::ledger::{Account, Drops, Tally};
 use crate::packet::blocks::{BadBlock, Blocks, Labels, OpenBlock};
+use crate::packet::frames::Frames;
 use crate::packet::steering::{self, Selection};
 use crate::ring::{Help, Ring};
 use crate::sieve::{Check, Sieve, UserFilter};
@@ -34,30 +35,63 @@ pub(crate) struct PacketRing {
     identity: Arc<RingIdentity>,
     traits: Traits,
     selection: Selection,
-    blocks: Arc<Blocks>,
+    store: Store,
     /// How many packets are left in the block that is open.
     open_packets: AtomicU32,
+    /// None once the ring is closed. Only the close writes it, so that whoever reads need not wait for the ring's lock.
+    socket: RwLock<Option<PacketSocket>>,
+    counts: Counts,
     side: Mutex<Side>,
+}
+
+/// Where the kernel puts packets.
+#[derive(Debug)]
+pub(crate) enum Store {
+    /// Into blocks, which are handed over when they are full or some time has gone by.
+    Blocks(Arc<Blocks>),
+    /// Into a frame each, which is handed over at once.
+    Frames(Arc<Frames>),
+}
+
+impl Store {
+    /// Packets that were not taken yet.
+    fn waiting(&self) -> u64 {
+        match self {
+            Self::Blocks(blocks) => blocks.waiting(),
+            Self::Frames(frames) => frames.filled().into(),
+        }
+    }
+
+    /// Packets in the ring, taken or not.
+    fn arrived(&self) -> u64 {
+        match self {
+            Self::Blocks(blocks) => blocks.arrived(),
+            Self::Frames(frames) => frames.arrived(),
+        }
+    }
+}
+
+/// Counters that a signal handler may read while the thread that it interrupts holds the lock of the ring.
+#[derive(Debug, Default)]
+struct Counts {
+    delivered: AtomicU64,
+    /// Packets that no free block was there for.
+    no_cell: AtomicU64,
+    /// How often the kernel stood still for want of a block.
+    stalls: AtomicU64,
+    /// Packets that the kernel described badly, and packets left behind at the close.
+    other: AtomicU64,
 }
 
 /// What the lock of the ring guards.
 #[derive(Debug)]
 struct Side {
-    /// None once the ring is closed.
-    socket: Option<PacketSocket>,
     open: Option<OpenBlock>,
     next_sequence: u64,
-    delivered: u64,
     bytes: u64,
     super_packets: u64,
     offloaded_chunks: u64,
     abandoned_chunks: u64,
-    /// Packets that no free block was there for.
-    no_cell: u64,
-    /// How often the kernel stood still for want of a block.
-    stalls: u64,
-    /// Packets that the kernel described badly, and packets left behind at the close.
-    other: u64,
     sieve: Sieve,
     /// A socket filter turned packets away, which the kernel does not count.
     uncounted: bool,
@@ -67,26 +101,21 @@ struct Side {
 const VAIN_ROUNDS_MAX: u32 = 64;
 
 impl PacketRing {
-    /// A ring over the blocks of `socket`, which were just made.
+    /// A ring over the memory of `socket`, which was just made.
     pub(crate) fn new(
         identity: RingIdentity,
         traits: Traits,
         selection: Selection,
-        blocks: Blocks,
+        store: Store,
         socket: PacketSocket,
     ) -> Self {
         let side = Side {
-            socket: Some(socket),
             open: None,
             next_sequence: 0,
-            delivered: 0,
             bytes: 0,
             super_packets: 0,
             offloaded_chunks: 0,
             abandoned_chunks: 0,
-            no_cell: 0,
-            stalls: 0,
-            other: 0,
             sieve: Sieve::default(),
             uncounted: false,
         };
@@ -94,22 +123,29 @@ impl PacketRing {
             identity: Arc::new(identity),
             traits,
             selection,
-            blocks: Arc::new(blocks),
+            store,
             open_packets: AtomicU32::new(0),
+            socket: RwLock::new(Some(socket)),
+            counts: Counts::default(),
             side: Mutex::new(side),
         }
     }
 
+    fn socket(&self) -> RwLockReadGuard<'_, Option<PacketSocket>> {
+        self.socket.read().unwrap_or_else(PoisonError::into_inner)
+    }
+
     /// Does something to the socket, unless the ring is closed.
     pub(crate) fn with_socket(&self, work: impl FnOnce(&PacketSocket) -> io::Result<()>) -> io::Result<()> {
-        lock(&self.side).socket.as_ref().map_or(Ok(()), work)
+        self.socket().as_ref().map_or(Ok(()), work)
     }
 
     /// Runs `program` on the ring's packets from now on. What is in the ring already stays. `filters`: it
     /// turns packets away that were asked for otherwise.
     pub(crate) fn listen(&self, program: &SocketFilter, filters: bool) -> io::Result<()> {
         let mut side = lock(&self.side);
-        let Some(socket) = &side.socket else { return Ok(()) };
+        let socket = self.socket();
+        let Some(socket) = &*socket else { return Ok(()) };
         socket.attach_filter(&self.selection.then(program))?;
         side.uncounted |= filters;
         Ok(())
@@ -124,7 +160,7 @@ impl PacketRing {
     pub(crate) fn settle(&self, check: Check) {
         let mut side = lock(&self.side);
         let open = side.open.as_ref().map_or(0, OpenBlock::left);
-        side.sieve.settle(check, self.blocks.waiting() + u64::from(open));
+        side.sieve.settle(check, self.store.waiting() + u64::from(open));
     }
 
     /// Receives nothing more, if it succeeds. A packet that is on its way at this moment may still come.
@@ -132,14 +168,62 @@ impl PacketRing {
         self.with_socket(|socket| socket.attach_filter(&steering::nothing()))
     }
 
-    /// Its blocks.
-    pub(crate) fn blocks(&self) -> &Blocks {
-        &self.blocks
+    /// Takes the packets that the kernel has put in and not handed over.
+    ///
+    /// # Safety
+    ///
+    /// The kernel must have written its last packet into this ring.
+    pub(crate) unsafe fn end(&self) {
+        if let Store::Blocks(blocks) = &self.store {
+            // SAFETY: the caller's promise.
+            unsafe { blocks.end() };
+        }
     }
 
     fn capture_from(&self, side: &mut Side, help: Option<Help>) -> Result<Option<Chunk>, CaptureError> {
+        match &self.store {
+            Store::Blocks(blocks) => self.capture_from_blocks(blocks, side, help),
+            Store::Frames(frames) => Ok(self.capture_from_frames(frames, side, help)),
+        }
+    }
+
+    fn capture_from_frames(
+        &self,
+        frames: &Arc<Frames>,
+        side: &mut Side,
+        help: Option<Help>,
+    ) -> Option<Chunk> {
+        self.socket().as_ref()?;
         for _ in 0..VAIN_ROUNDS_MAX {
-            let Some(block) = side.open.take().or_else(|| self.open_next(side)) else { break };
+            let most = help.map_or(u32::MAX, |help| help.most).min(self.chunk_cells());
+            let gathered = frames.take(most, self.traits.longest_frame, &mut side.sieve)?;
+            if gathered.is_losing {
+                self.count_losses(self.socket().as_ref());
+            }
+            side.bytes += gathered.bytes;
+            side.super_packets += gathered.super_packets;
+            self.counts.delivered.fetch_add(gathered.len() as u64, Ordering::Relaxed);
+            self.counts.other.fetch_add(gathered.bad, Ordering::Relaxed);
+            let ring = Arc::clone(&self.identity);
+            let chunk = gathered.into_chunk(ring, self.traits.labels, side.next_sequence, help.is_some());
+            if chunk.is_some() {
+                side.next_sequence += 1;
+                side.offloaded_chunks += u64::from(help.is_some());
+                side.abandoned_chunks += u64::from(help.is_some_and(|help| help.abandoned));
+                return chunk;
+            }
+        }
+        None
+    }
+
+    fn capture_from_blocks(
+        &self,
+        blocks: &Arc<Blocks>,
+        side: &mut Side,
+        help: Option<Help>,
+    ) -> Result<Option<Chunk>, CaptureError> {
+        for _ in 0..VAIN_ROUNDS_MAX {
+            let Some(block) = side.open.take().or_else(|| self.open_next(blocks)) else { break };
             if let Some(chunk) = self.chunk_of(block, side, help)? {
                 return Ok(Some(chunk));
             }
@@ -158,7 +242,7 @@ impl PacketRing {
         let taken = block.take(most, self.traits.longest_frame, &mut side.sieve);
         side.bytes += taken.bytes;
         side.super_packets += taken.super_packets;
-        side.delivered += taken.len() as u64;
+        self.counts.delivered.fetch_add(taken.len() as u64, Ordering::Relaxed);
         let bad = taken.bad;
         let ring = Arc::clone(&self.identity);
         let chunk = taken.into_chunk(ring, self.traits.labels, side.next_sequence, help.is_some());
@@ -166,7 +250,7 @@ impl PacketRing {
         side.offloaded_chunks += u64::from(help.is_some() && chunk.is_some());
         side.abandoned_chunks += u64::from(help.is_some_and(|help| help.abandoned) && chunk.is_some());
         if bad.is_some() {
-            side.other += u64::from(block.left());
+            self.counts.other.fetch_add(block.left().into(), Ordering::Relaxed);
             drop(block);
         } else if block.left() > 0 {
             side.open = Some(block);
@@ -179,12 +263,12 @@ impl PacketRing {
     }
 
     /// Opens the next block with packets in it, if the kernel has handed one over.
-    fn open_next(&self, side: &mut Side) -> Option<OpenBlock> {
-        side.socket.as_ref()?;
+    fn open_next(&self, blocks: &Arc<Blocks>) -> Option<OpenBlock> {
+        self.socket().as_ref()?;
         loop {
-            let block = self.blocks.open_next()?;
+            let block = blocks.open_next()?;
             if block.is_losing() {
-                side.count_losses();
+                self.count_losses(self.socket().as_ref());
             }
             if block.left() > 0 {
                 return Some(block);
@@ -195,25 +279,34 @@ impl PacketRing {
     /// Counts what is left of the blocks that the kernel has handed over, so far as the sieve wants it.
     #[cold]
     fn count_wanted(&self, side: &mut Side) {
-        while let Some(mut block) = side.open.take().or_else(|| self.open_next(side)) {
-            let taken = block.take(u32::MAX, self.traits.longest_frame, &mut side.sieve);
-            let wanted = taken.len() as u64;
-            // What cannot be read cannot be unwanted.
-            side.other += wanted + u64::from(block.left());
+        let (longest, counts) = (self.traits.longest_frame, &self.counts);
+        // What cannot be read cannot be unwanted.
+        match &self.store {
+            Store::Blocks(blocks) => {
+                while let Some(mut block) = side.open.take().or_else(|| self.open_next(blocks)) {
+                    let wanted = block.take(u32::MAX, longest, &mut side.sieve).len() as u64;
+                    counts.other.fetch_add(wanted + u64::from(block.left()), Ordering::Relaxed);
+                }
+            }
+            Store::Frames(frames) => {
+                let mut left = Vec::new();
+                while let Some(gathered) = frames.take(u32::MAX, longest, &mut side.sieve) {
+                    counts.other.fetch_add(gathered.len() as u64 + gathered.bad, Ordering::Relaxed);
+                    left.push(gathered);
+                }
+            }
         }
+    }
+
+    /// Adds what the kernel dropped since the last time.
+    fn count_losses(&self, socket: Option<&PacketSocket>) {
+        let counts = socket.and_then(|socket| socket.take_counts().ok()).unwrap_or_default();
+        self.counts.no_cell.fetch_add(counts.drops.into(), Ordering::Relaxed);
+        self.counts.stalls.fetch_add(counts.freezes.into(), Ordering::Relaxed);
     }
 
     fn broken(&self, bad: BadBlock) -> CaptureError {
         CaptureError::BrokenRing { ring: self.identity.name.clone(), detail: bad.to_string() }
-    }
-}
-
-impl Side {
-    /// Adds what the kernel dropped since the last time.
-    fn count_losses(&mut self) {
-        let counts = self.socket.as_ref().and_then(|socket| socket.take_counts().ok()).unwrap_or_default();
-        self.no_cell += u64::from(counts.drops);
-        self.stalls += u64::from(counts.freezes);
     }
 }
 
@@ -223,7 +316,10 @@ impl Ring for PacketRing {
     }
 
     fn capacity(&self) -> u32 {
-        self.traits.geometry.cells()
+        match &self.store {
+            Store::Blocks(_) => self.traits.geometry.cells(),
+            Store::Frames(frames) => frames.capacity(),
+        }
     }
 
     fn chunk_cells(&self) -> u32 {
@@ -231,13 +327,23 @@ impl Ring for PacketRing {
     }
 
     fn backlog(&self) -> u32 {
-        let block_cells = (self.capacity() / self.blocks.count()).max(1);
-        self.blocks.filled().saturating_mul(block_cells)
-            + self.open_packets.load(Ordering::Relaxed).min(block_cells)
+        match &self.store {
+            Store::Blocks(blocks) => {
+                let block_cells = (self.capacity() / blocks.count()).max(1);
+                blocks.filled().saturating_mul(block_cells)
+                    + self.open_packets.load(Ordering::Relaxed).min(block_cells)
+            }
+            Store::Frames(frames) => frames.filled(),
+        }
     }
 
     fn is_empty(&self) -> bool {
-        self.open_packets.load(Ordering::Relaxed) == 0 && !self.blocks.is_next_filled()
+        match &self.store {
+            Store::Blocks(blocks) => {
+                self.open_packets.load(Ordering::Relaxed) == 0 && !blocks.is_next_filled()
+            }
+            Store::Frames(frames) => !frames.is_next_filled(),
+        }
     }
 
     fn capture(&self) -> Result<Option<Chunk>, CaptureError> {
@@ -254,40 +360,57 @@ impl Ring for PacketRing {
     }
 
     fn watch(&self, watch: &mut dyn FnMut(BorrowedFd<'_>)) {
-        if let Some(socket) = &lock(&self.side).socket {
+        if let Some(socket) = &*self.socket() {
             watch(socket.as_fd());
         }
     }
 
     fn arrived(&self) -> u64 {
-        let side = lock(&self.side);
-        let open = side.open.as_ref().map_or(0, OpenBlock::left);
-        side.delivered + u64::from(open) + self.blocks.waiting()
+        self.store.arrived()
     }
 
-    fn packet_socket(&self) -> Option<io::Result<OwnedFd>> {
-        lock(&self.side).socket.as_ref().map(|socket| socket.as_fd().try_clone_to_owned())
+    fn tally(&self) -> Tally {
+        // Where the close holds it there is nothing more to count.
+        if let Ok(socket) = self.socket.try_read() {
+            self.count_losses(socket.as_ref());
+        }
+        let count = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+        Tally {
+            delivered: count(&self.counts.delivered),
+            arrived: self.store.arrived(),
+            dropped: count(&self.counts.no_cell) + count(&self.counts.other),
+        }
+    }
+
+    fn packet_socket(&self) -> Option<Arc<OwnedFd>> {
+        self.socket().as_ref().map(PacketSocket::share)
     }
 
     fn is_gone(&self) -> bool {
-        lock(&self.side).socket.as_ref().is_some_and(|socket| {
+        self.socket().as_ref().is_some_and(|socket| {
             socket.clear_error();
             netdevice::index_to_name(socket, self.traits.ifindex).is_err()
         })
     }
 
     fn account(&self) -> Account {
-        let mut side = lock(&self.side);
-        side.count_losses();
+        let side = lock(&self.side);
+        self.count_losses(self.socket().as_ref());
+        let count = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
         Account {
-            delivered: side.delivered,
+            delivered: count(&self.counts.delivered),
             bytes: side.bytes,
             filtered: (!side.uncounted).then_some(side.sieve.filtered()),
-            dropped: Drops { no_cell: side.no_cell, ring_full: 0, device: None, other: side.other },
+            dropped: Drops {
+                no_cell: count(&self.counts.no_cell),
+                ring_full: 0,
+                device: None,
+                other: count(&self.counts.other),
+            },
             offloaded_chunks: side.offloaded_chunks,
             abandoned_chunks: side.abandoned_chunks,
             super_packets: side.super_packets,
-            stalls: side.stalls,
+            stalls: count(&self.counts.stalls),
             ..Account::default()
         }
         .balanced()
@@ -295,17 +418,20 @@ impl Ring for PacketRing {
 
     fn close(&self) {
         let mut side = lock(&self.side);
-        if side.socket.is_none() {
+        if self.socket().is_none() {
             return;
         }
-        side.count_losses();
+        self.count_losses(self.socket().as_ref());
         if !side.sieve.is_idle() {
             self.count_wanted(&mut side);
         }
         let open = side.open.take().map_or(0, |block| block.left());
-        side.other += self.blocks.waiting() + u64::from(open);
+        self.counts.other.fetch_add(self.store.waiting() + u64::from(open), Ordering::Relaxed);
         self.open_packets.store(0, Ordering::Relaxed);
-        side.socket = None;
-        self.blocks.cut_loose();
+        *self.socket.write().unwrap_or_else(PoisonError::into_inner) = None;
+        // Frames stay as they are, on a socket that gets no packets.
+        if let Store::Blocks(blocks) = &self.store {
+            blocks.cut_loose();
+        }
     }
 }

@@ -1,4 +1,4 @@
-//! AF_PACKET sockets with a TPACKET_V3 receive ring (`networking/packet_mmap.rst`).
+//! AF_PACKET sockets with a receive ring of TPACKET_V3, or of TPACKET_V2 (`networking/packet_mmap.rst`).
 
 #![allow(unsafe_code)]
 
@@ -6,6 +6,7 @@ use std::ffi::c_int;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::ptr;
+use std::sync::Arc;
 use std::time::Duration;
 
 use libc::sock_filter;
@@ -31,6 +32,64 @@ pub(crate) struct BlockShape {
 impl BlockShape {
     pub(crate) fn ring_bytes(self) -> usize {
         self.block_bytes as usize * self.blocks as usize
+    }
+}
+
+/// The frames of a receive ring that has one for each packet.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct FrameShape {
+    pub(crate) block_bytes: u32,
+    pub(crate) blocks: u32,
+    /// Bytes of a frame; none reaches over the end of a block.
+    pub(crate) frame_bytes: u32,
+}
+
+impl FrameShape {
+    /// Bytes in front of a packet at most, with link-layer headers of up to 32 bytes.
+    pub(crate) const HEADROOM: usize = 128;
+    /// More bytes in front of a packet than the kernel needs, for a header of TPACKET_V3.
+    const RESERVED: c_int = 16;
+    /// Bytes of a block at most, unless a frame has more: the kernel looks for memory in one piece.
+    const BLOCK_BYTES_MAX: u32 = 1 << 20;
+    const FRAMES_MIN: u32 = 2;
+
+    /// Frames for packets of up to `longest` bytes in about `ring_bytes`, two of them at least.
+    pub(crate) fn of(ring_bytes: usize, longest: u32) -> Self {
+        let frame_bytes = (longest + Self::HEADROOM as u32).next_multiple_of(16);
+        let one = frame_bytes.next_power_of_two().max(rustix::param::page_size() as u32);
+        // Several in a block, so that little of it is left over.
+        let block_bytes = (one * 8).min(Self::BLOCK_BYTES_MAX).max(one);
+        let fitting = u32::try_from(ring_bytes).unwrap_or(u32::MAX).max(1);
+        let block_bytes = block_bytes.min(1 << fitting.ilog2()).max(one);
+        let per_block = block_bytes / frame_bytes;
+        let blocks = (fitting / block_bytes).max(Self::FRAMES_MIN.div_ceil(per_block));
+        Self { block_bytes, blocks, frame_bytes }
+    }
+
+    fn per_block(self) -> u32 {
+        self.block_bytes / self.frame_bytes
+    }
+
+    /// How many frames there are.
+    pub(crate) fn frames(self) -> u32 {
+        self.per_block() * self.blocks
+    }
+
+    pub(crate) fn ring_bytes(self) -> usize {
+        self.block_bytes as usize * self.blocks as usize
+    }
+
+    /// Where the frame begins that is filled as number `number`.
+    pub(crate) fn start(self, number: u64) -> usize {
+        let index = (number % u64::from(self.frames())) as u32;
+        let (block, frame) = (index / self.per_block(), index % self.per_block());
+        block as usize * self.block_bytes as usize + frame as usize * self.frame_bytes as usize
+    }
+
+    /// The index of the frame that `place` lies in.
+    pub(crate) fn number_at(self, place: usize) -> u64 {
+        let (block, rest) = (place / self.block_bytes as usize, place % self.block_bytes as usize);
+        block as u64 * u64::from(self.per_block()) + (rest / self.frame_bytes as usize) as u64
     }
 }
 
@@ -60,13 +119,19 @@ pub(crate) struct PacketCounts {
 
 /// An AF_PACKET socket.
 #[derive(Debug)]
-pub(crate) struct PacketSocket(OwnedFd);
+pub(crate) struct PacketSocket(Arc<OwnedFd>);
 
 impl PacketSocket {
     /// A socket that receives nothing yet.
     pub(crate) fn new() -> io::Result<Self> {
         // Protocol 0: no packet comes before `bind` names a protocol.
-        Ok(Self(socket_with(AddressFamily::PACKET, SocketType::RAW, SocketFlags::CLOEXEC, None)?))
+        let socket = socket_with(AddressFamily::PACKET, SocketType::RAW, SocketFlags::CLOEXEC, None)?;
+        Ok(Self(Arc::new(socket)))
+    }
+
+    /// The socket, for whoever does something else with it. It is open as long as anybody has it.
+    pub(crate) fn share(&self) -> Arc<OwnedFd> {
+        Arc::clone(&self.0)
     }
 
     /// Makes the receive ring and maps it. The kernel hands a block over when it is full, or
@@ -83,6 +148,20 @@ impl PacketSocket {
             tp_retire_blk_tov: retire_after.as_millis().clamp(1, 1 << 30) as u32,
             tp_sizeof_priv: 0,
             tp_feature_req_word: 0,
+        };
+        self.set(libc::PACKET_RX_RING, &request)?;
+        Mapping::of(self, shape.ring_bytes(), 0)
+    }
+
+    /// Makes a receive ring whose packets are handed over one by one, at once, and maps it.
+    pub(crate) fn make_frame_ring(&self, shape: FrameShape) -> io::Result<Mapping> {
+        self.set(libc::PACKET_VERSION, &(libc::tpacket_versions::TPACKET_V2 as c_int))?;
+        self.set(libc::PACKET_RESERVE, &FrameShape::RESERVED)?;
+        let request = libc::tpacket_req {
+            tp_block_size: shape.block_bytes,
+            tp_block_nr: shape.blocks,
+            tp_frame_size: shape.frame_bytes,
+            tp_frame_nr: shape.frames(),
         };
         self.set(libc::PACKET_RX_RING, &request)?;
         Mapping::of(self, shape.ring_bytes(), 0)
@@ -223,4 +302,34 @@ impl PacketSender {
 /// The form in which the kernel takes a program. It only reads it, and only during the call.
 fn described(program: &SocketFilter) -> libc::sock_fprog {
     libc::sock_fprog { len: program.len() as u16, filter: program.as_ptr().cast_mut() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn frames_lie_in_blocks_one_behind_the_other() {
+        for (bytes, longest) in
+            [(16 << 20, 65_600), (2 << 20, 1522), (1 << 18, 65_600), (4096, 262_144), (1 << 30, 60)]
+        {
+            let shape = FrameShape::of(bytes, longest);
+            assert!(shape.frames() >= 2 && shape.frame_bytes >= longest + 100, "{shape:?}");
+            assert!(
+                shape.block_bytes.is_power_of_two() && shape.ring_bytes() <= bytes.max(1 << 20),
+                "{shape:?}"
+            );
+            let used = u64::from(shape.frames()) * u64::from(shape.frame_bytes);
+            assert!(used * 2 >= shape.ring_bytes() as u64, "{shape:?}");
+            let mut end = 0;
+            for number in 0..u64::from(shape.frames().min(5000)) {
+                let start = shape.start(number);
+                assert!(start >= end, "{shape:?}");
+                end = start + shape.frame_bytes as usize;
+                assert_eq!(start / shape.block_bytes as usize, (end - 1) / shape.block_bytes as usize);
+                assert_eq!((shape.number_at(start), shape.number_at(end - 1)), (number, number), "{shape:?}");
+            }
+            assert_eq!(shape.start(u64::from(shape.frames())), 0);
+        }
+    }
 }

@@ -8,11 +8,11 @@ mod sift;
 use std::fmt;
 use std::os::fd::BorrowedFd;
 use std::ptr::NonNull;
-use std::sync::Arc;
+use std::sync::{Arc, PoisonError, RwLock, atomic};
 
 use crate::error::CaptureError;
 use crate::kernel_ring::{BrokenRing, Consumer, Gauge};
-use crate::ledger::{Account, Drops};
+use crate::ledger::{Account, Drops, Tally};
 use crate::sieve::{Check, Sieve, UserFilter};
 use crate::sync::{AtomicU32, Mutex, MutexGuard, Ordering, lock, try_lock};
 use crate::sys::xdp::Descriptor;
@@ -40,7 +40,25 @@ pub(crate) struct RxRing {
     filled: Gauge<Descriptor>,
     /// Filled cells of a packet at the head of the rx ring that was not all there at the last look.
     unfinished: AtomicU32,
+    published: Published,
     rx: Mutex<RxSide>,
+}
+
+/// What a signal handler may read while the thread that it interrupts holds the lock of the rx ring: copies of the
+/// rx side's counters.
+#[derive(Debug)]
+struct Published {
+    delivered: atomic::AtomicU64,
+    other: atomic::AtomicU64,
+    /// None once the ring is closed; only the close writes it.
+    kernel: RwLock<Option<Arc<dyn Kernel>>>,
+}
+
+impl Published {
+    fn publish(&self, side: &RxSide) {
+        self.delivered.store(side.delivered, Ordering::Relaxed);
+        self.other.store(side.other, Ordering::Relaxed);
+    }
 }
 
 /// What the lock of the rx ring guards.
@@ -139,6 +157,11 @@ impl RxRing {
         stamps: Arc<dyn StampSource>,
     ) -> Self {
         let filled = rx.gauge();
+        let published = Published {
+            delivered: atomic::AtomicU64::new(0),
+            other: atomic::AtomicU64::new(0),
+            kernel: RwLock::new(Some(Arc::clone(&kernel))),
+        };
         let side = RxSide {
             open: Some(OpenRx { ring: rx, kernel }),
             next_sequence: 0,
@@ -153,7 +176,7 @@ impl RxRing {
             sieve: Sieve::default(),
         };
         let (identity, unfinished, rx) = (Arc::new(identity), AtomicU32::new(0), Mutex::new(side));
-        Self { identity, capacity, fill_ring, stamps, filled, unfinished, rx }
+        Self { identity, capacity, fill_ring, stamps, filled, unfinished, published, rx }
     }
 
     /// From now on `filter` looks at everything that is captured, until [`settle`](Self::settle).
@@ -217,6 +240,7 @@ impl RxRing {
         let checked = if sifting { self.sift(side, &mut list).map(|()| total(&list)) } else { checked };
         if checked.is_err() || list.cells.is_empty() {
             side.other += packets_in(&list.cells);
+            self.published.publish(side);
             drop(guard);
             self.fill_ring.recycle(list);
             return checked.map(|_| if sifting { Captured::Unwanted } else { Captured::Nothing });
@@ -231,6 +255,7 @@ impl RxRing {
         } else {
             list.cells.len() as u64
         };
+        self.published.publish(side);
         let sequence = side.next_sequence;
         side.next_sequence += 1;
         side.offloaded_chunks += u64::from(help.is_some());
@@ -380,6 +405,20 @@ impl RxRing {
         side.delivered + u64::from(self.filled.filled())
     }
 
+    /// What became of its packets so far, without a lock or memory.
+    pub(crate) fn tally(&self) -> Tally {
+        // Where the close holds it, the counters have all there is to know, or soon will.
+        let kernel = self.published.kernel.try_read().ok();
+        let kernel = kernel.as_ref().and_then(|kernel| kernel.as_ref());
+        let drops = kernel.and_then(|kernel| kernel.drops().ok()).unwrap_or_default();
+        let delivered = self.published.delivered.load(Ordering::Relaxed);
+        Tally {
+            delivered,
+            arrived: delivered + u64::from(self.filled.filled()),
+            dropped: drops.no_cell + drops.ring_full + self.published.other.load(Ordering::Relaxed),
+        }
+    }
+
     pub(crate) fn is_gone(&self) -> bool {
         lock(&self.rx).open.as_ref().is_some_and(|open| open.kernel.is_gone())
     }
@@ -409,6 +448,9 @@ impl RxRing {
             side.other += self.packets_left(&mut open.ring, &mut side);
             side.drops = open.kernel.drops().unwrap_or_default();
             side.filtered = open.kernel.filtered();
+            let dropped = side.other + side.drops.no_cell + side.drops.ring_full;
+            self.published.other.store(dropped, Ordering::Relaxed);
+            *self.published.kernel.write().unwrap_or_else(PoisonError::into_inner) = None;
         }
         self.fill_ring.close();
     }

@@ -183,6 +183,12 @@ impl Attachment {
         drop(self);
         wait_for_running_programs()
     }
+
+    /// Lets go of its descriptors, and of nothing that another process with the same descriptors needs.
+    pub(crate) fn leave_to_others(mut self) {
+        self.keys.clear();
+        self.place.leave_to_others();
+    }
 }
 
 /// Whether a program turns nothing away that was loaded for `filter`, which runs there.

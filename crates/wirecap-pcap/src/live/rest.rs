@@ -1,0 +1,81 @@
+//! Rests of a reader whose ring wakes it for the first packet, however few come with it: AF_XDP's.
+//!
+//! A packet may wait for others for as long as the program said, as in libpcap's blocks, so a reader that has
+//! emptied its ring leaves it alone for some time: the wake-up costs as much as hundreds of packets.
+
+use std::time::{Duration, Instant};
+
+/// Packets per second that a rest leaves room for, however few came until now: twice as many fill the ring.
+const UNSEEN_RATE: f64 = 1e6;
+/// How many times the rate so far it leaves room for.
+const GROWTH: f64 = 8.0;
+/// A shorter rest is not worth a wake-up of its own: the worker has a way to sleep for so long.
+const SHORTEST: Duration = Duration::from_millis(1);
+
+/// When to rest, and for how long.
+#[derive(Debug)]
+pub(super) struct Rest {
+    /// As long as a packet may wait; zero for no rests.
+    longest: Duration,
+    /// Packets that the ring takes in before it is half full.
+    half: f64,
+    /// Packets since the last rest began.
+    packets: u64,
+    began: Instant,
+    /// Packets per second, the highest of late.
+    rate: f64,
+}
+
+impl Rest {
+    /// Of a ring of so many packets.
+    pub(super) fn new(longest: Duration, ring_packets: u32) -> Self {
+        let half = f64::from(ring_packets) / 2.0;
+        Self { longest, half, packets: 0, began: Instant::now(), rate: 0.0 }
+    }
+
+    /// Notes that so many packets were taken.
+    #[inline]
+    pub(super) fn took(&mut self, packets: usize) {
+        self.packets += packets as u64;
+    }
+
+    /// The ring is empty: for how long to leave it alone. `None` if nothing has come since the last time, so that it
+    /// is better to wait for the first packet.
+    pub(super) fn begin(&mut self) -> Option<Duration> {
+        if self.packets == 0 || self.longest.is_zero() {
+            return None;
+        }
+        let now = Instant::now();
+        let elapsed = now.duration_since(self.began).as_secs_f64().max(SHORTEST.as_secs_f64());
+        self.rate = (std::mem::take(&mut self.packets) as f64 / elapsed).max(self.rate / 2.0);
+        self.began = now;
+        let room = self.half / (self.rate * GROWTH).max(UNSEEN_RATE);
+        let rest = self.longest.min(Duration::from_secs_f64(room));
+        (rest >= SHORTEST).then_some(rest)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn after(rest: &mut Rest, packets: usize, elapsed: Duration) -> Option<Duration> {
+        rest.took(packets);
+        rest.began = Instant::now() - elapsed;
+        rest.begin()
+    }
+
+    #[test]
+    fn a_rest_is_as_long_as_packets_may_wait_and_the_ring_holds() {
+        let (longest, second) = (Duration::from_millis(20), Duration::from_secs(1));
+        let mut rest = Rest::new(longest, 65_536);
+        assert_eq!(rest.begin(), None, "nothing has come");
+        assert_eq!(after(&mut rest, 10_000, second), Some(longest));
+        assert_eq!(rest.begin(), None, "nothing has come since");
+        let short = after(&mut rest, 1_000_000, second).unwrap();
+        assert!((3_900..4_200).contains(&short.as_micros()), "{short:?}");
+        assert!(after(&mut rest, 10, second).unwrap() < longest, "it may grow again");
+        assert_eq!(after(&mut rest, 5_000_000, second), None, "too short to be worth it");
+        assert_eq!(after(&mut Rest::new(Duration::ZERO, 65_536), 10, second), None);
+    }
+}

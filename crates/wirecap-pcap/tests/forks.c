@@ -1,0 +1,195 @@
+// Handles of processes that fork: the parent goes on, or the child, or both. Run with two libraries it says the same
+// twice.
+//
+// forks TAP PEER [alone]       alone: only what works where one process at a time can read
+#define _GNU_SOURCE
+#include <arpa/inet.h>
+#include <net/if.h>
+#include <netpacket/packet.h>
+#include <pcap/pcap.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/socket.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+enum { MOST = 20000, KIND = 0x88b5 };
+
+static const char *tap;
+static int wire;
+static char errbuf[PCAP_ERRBUF_SIZE];
+// How often each frame was seen, by whom, in shared memory.
+static unsigned char (*seen)[MOST];
+static volatile int *turn;
+
+static long millis(void) {
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return now.tv_sec * 1000 + now.tv_nsec / 1000000;
+}
+
+static void emit(int from, int to) {
+    unsigned char frame[60] = {2, 0, 0, 0, 0, 1, 2, 0, 0, 0, 0, 2, KIND >> 8, KIND & 255};
+    for (int number = from; number < to; number++) {
+        memcpy(frame + 14, &number, sizeof number);
+        if (send(wire, frame, sizeof frame, 0) != sizeof frame) perror("send");
+    }
+}
+
+struct side { int who, count; };
+
+static void see(unsigned char *user, const struct pcap_pkthdr *header, const unsigned char *data) {
+    struct side *side = (struct side *)user;
+    int number;
+    if (header->caplen < 18 || data[12] != KIND >> 8 || data[13] != (KIND & 255)) return;
+    memcpy(&number, data + 14, sizeof number);
+    seen[side->who][number]++;
+    side->count++;
+}
+
+static pcap_t *open_tap(void) {
+    memset(seen, 0, 2 * sizeof *seen);
+    *turn = 0;
+    pcap_t *p = pcap_open_live(tap, 96, 1, 10, errbuf);
+    if (!p) { printf("%s\n", errbuf); exit(1); }
+    return p;
+}
+
+// Reads for a while; gives what was read.
+static int read_for(pcap_t *p, int who, int time) {
+    struct side side = {who, 0};
+    pcap_setnonblock(p, 1, errbuf);
+    for (long end = millis() + time; millis() < end; usleep(2000)) {
+        int status = pcap_dispatch(p, -1, see, (unsigned char *)&side);
+        if (status < 0) { printf("  dispatch: %d %s\n", status, pcap_geterr(p)); break; }
+    }
+    return side.count;
+}
+
+static int all_seen(int from, int to) {
+    int count = 0;
+    for (int n = from; n < to; n++) count += seen[0][n] || seen[1][n];
+    return count;
+}
+
+static void wait_for_turn(int number) { for (long end = millis() + 20000; *turn < number && millis() < end;) usleep(1000); }
+
+static void join(pid_t child) {
+    int status;
+    waitpid(child, &status, 0);
+    printf("  child: %s %d\n", WIFSIGNALED(status) ? "signal" : "exit", WIFSIGNALED(status) ? WTERMSIG(status) : WEXITSTATUS(status));
+}
+
+static void child_closes(int explicitly) {
+    printf("== the child %s, the parent reads\n", explicitly ? "closes" : "exits");
+    pcap_t *p = open_tap();
+    emit(0, 10);
+    pid_t child = fork();
+    if (child == 0) {
+        if (explicitly) pcap_close(p);
+        _exit(0);
+    }
+    join(child);
+    emit(10, 110);
+    int count = read_for(p, 0, 400);
+    struct pcap_stat stats;
+    pcap_stats(p, &stats);
+    printf("  read %d, all: %d, stats %u %u\n", count, all_seen(0, 110), stats.ps_recv, stats.ps_drop);
+    pcap_close(p);
+}
+
+static void parent_closes(void) {
+    printf("== the parent closes, the child reads\n");
+    pcap_t *p = open_tap();
+    emit(0, 10);
+    pid_t child = fork();
+    if (child == 0) {
+        wait_for_turn(1);
+        emit(10, 110);
+        int count = read_for(p, 1, 400);
+        pcap_close(p);
+        _exit(count == 110 ? 7 : 1);
+    }
+    pcap_close(p);
+    *turn = 1;
+    join(child);
+    printf("  all: %d\n", all_seen(0, 110));
+}
+
+static void one_after_the_other(void) {
+    printf("== the child reads some and closes, then the parent reads\n");
+    pcap_t *p = open_tap();
+    pid_t child = fork();
+    if (child == 0) {
+        emit(0, 2000);
+        int count = read_for(p, 1, 300);
+        pcap_close(p);
+        _exit(count == 2000 ? 7 : 1);
+    }
+    join(child);
+    // Often enough to come round to where the parent stood.
+    for (int n = 0; n < 90; n++) { emit(2000 + n * 100, 2100 + n * 100); read_for(p, 0, 30); }
+    int count = read_for(p, 0, 300);
+    printf("  read %d, all: %d\n", count > 0 || all_seen(2000, 11000) > 0, all_seen(0, 2000));
+    pcap_close(p);
+}
+
+static void both_read(void) {
+    printf("== both read\n");
+    pcap_t *p = open_tap();
+    pid_t child = fork();
+    if (child == 0) {
+        read_for(p, 1, 2500);
+        pcap_close(p);
+        _exit(7);
+    }
+    pid_t sender = fork();
+    if (sender == 0) {
+        for (int n = 0; n < 100; n++) { emit(n * 100, n * 100 + 100); usleep(15000); }
+        _exit(7);
+    }
+    read_for(p, 0, 2500);
+    join(child);
+    join(sender);
+    read_for(p, 0, 400);
+    printf("  all: %d\n", all_seen(0, 10000));
+    pcap_close(p);
+}
+
+static void reads_in_both(void) {
+    printf("== the child reads first, then the parent\n");
+    pcap_t *p = open_tap();
+    pid_t child = fork();
+    if (child == 0) {
+        emit(0, 100);
+        int count = read_for(p, 1, 300);
+        pcap_close(p);
+        _exit(count == 100 ? 7 : 1);
+    }
+    join(child);
+    emit(100, 200);
+    printf("  read %d\n", read_for(p, 0, 300));
+    pcap_close(p);
+}
+
+int main(int argc, char **argv) {
+    if (argc < 3) return 2;
+    setvbuf(stdout, NULL, _IONBF, 0);
+    alarm(100);
+    tap = argv[1];
+    wire = socket(AF_PACKET, SOCK_RAW, 0);
+    struct sockaddr_ll address = {.sll_family = AF_PACKET, .sll_ifindex = (int)if_nametoindex(argv[2])};
+    if (bind(wire, (struct sockaddr *)&address, sizeof address)) { perror("bind"); return 1; }
+    seen = mmap(NULL, 2 * sizeof *seen, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    turn = mmap(NULL, sizeof *turn, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    child_closes(1);
+    child_closes(0);
+    parent_closes();
+    if (argc > 3) { reads_in_both(); return 0; }
+    one_after_the_other();
+    both_read();
+    return 0;
+}

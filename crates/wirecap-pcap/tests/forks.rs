@@ -1,0 +1,41 @@
+//! Handles of processes that fork.
+
+mod common;
+
+use common::{Bed, Library, compile, said};
+use wirecap_testbed::{Namespace, VethPair, privileged};
+
+#[test]
+fn a_handle_survives_forks_as_with_libpcap() {
+    if !privileged() {
+        return;
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let program = compile("forks.c", folder.path(), &[]);
+    let run = |library, device: &str, variables: &[(&str, &str)], alone: bool| {
+        let namespace = Namespace::new().unwrap();
+        let pair = VethPair::new((&namespace, "a0"), (&namespace, "a1"), 2, 1500).unwrap();
+        let bed = Bed { namespace, pair };
+        let mut command = bed.command(&program, library);
+        command.args([device, "a0"]).args(alone.then_some("alone")).envs(variables.iter().copied());
+        let output = bed.run(&mut command);
+        assert!(output.status.success(), "{device} {variables:?}: {}", said(&output));
+        said(&output)
+    };
+    let theirs = run(Library::System, "a1", &[], false);
+    let several: [(&str, &[_]); 3] =
+        [("a1", &[]), ("a1@0-1", &[]), ("a1", &[("WIRECAP_GROUP", "a1"), ("WIRECAP_WORKERS", "2")])];
+    for (device, variables) in several {
+        assert_eq!(run(Library::DropIn, device, variables, false), theirs, "{device} {variables:?}");
+    }
+    // Who reads AF_XDP's rings changes what the other process knows of them.
+    let same = theirs.find("== the child reads some").unwrap();
+    let expected = format!(
+        "{}== the child reads first, then the parent\n  child: exit 7\n  dispatch: -1 wirecap: another process has read \
+         from this handle since the fork; the engine xdp serves one\n  read 0\n",
+        &theirs[..same]
+    );
+    for device in ["a1", "a1@0-1"] {
+        assert_eq!(run(Library::DropIn, device, &[("WIRECAP_ENGINE", "xdp")], true), expected, "{device}");
+    }
+}

@@ -1,0 +1,74 @@
+//! Which library a program gets, and what it says of that.
+
+mod common;
+
+use std::fs;
+use std::os::unix::fs::{PermissionsExt, symlink};
+use std::path::{Path, PathBuf};
+
+use common::{Bed, Library, built, compile, said};
+use wirecap_testbed::privileged;
+
+/// The command `wirecap-pcap`, for libraries in `libraries`.
+fn wrapper(folder: &Path, libraries: &Path) -> PathBuf {
+    let source = fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("wirecap-pcap")).unwrap();
+    let path = folder.join("wirecap-pcap");
+    fs::write(&path, source.replace("@LIBRARIES@", libraries.to_str().unwrap())).unwrap();
+    fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).unwrap();
+    path
+}
+
+#[test]
+fn a_configuration_that_may_not_be_read_is_none() {
+    if !privileged() {
+        return;
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let program = compile("closing.c", folder.path(), &[]);
+    let configuration = folder.path().join("pcap.conf");
+    fs::write(&configuration, "engine = nonsense\n").unwrap();
+    let open = |mode| {
+        fs::set_permissions(&configuration, fs::Permissions::from_mode(mode)).unwrap();
+        let bed = Bed::new();
+        // A root that modes of files concern, as AppArmor's profiles do.
+        let mut command = bed.command("setpriv", Library::DropIn);
+        let rights = "-dac_override,-dac_read_search";
+        command.args(["--bounding-set", rights, "--inh-caps", rights]).arg(&program).args(["a1", "1"]);
+        let output = bed.run(command.env("WIRECAP_PCAP_CONF", &configuration));
+        (output.status.success(), said(&output))
+    };
+    let (opened, text) = open(0o400);
+    assert!(!opened && text.contains("cannot be 'nonsense'"), "{text}");
+    let (opened, text) = open(0);
+    assert!(opened, "{text}");
+}
+
+#[test]
+fn the_command_says_which_library_a_program_has_loaded() {
+    if !privileged() {
+        return;
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let program = compile("signals.c", folder.path(), &[]);
+    let libraries = folder.path().join("libraries");
+    fs::create_dir(&libraries).unwrap();
+    let run = |options: &[&str]| {
+        let bed = Bed::new();
+        let mut command = bed.command(wrapper(folder.path(), &libraries), Library::System);
+        said(&bed.run(command.args(options).arg(&program).args(["a1", "a0", "1000"])))
+    };
+    // The loader finds nothing there, or nothing that the program may load.
+    let text = run(&[]);
+    assert!(
+        text.contains("signals has loaded /") && text.contains("not wirecap's: see DIAGNOSTICS"),
+        "{text}"
+    );
+    fs::copy(built(), libraries.join("libpcap.so.1")).unwrap();
+    symlink("libpcap.so.1", libraries.join("libpcap.so.0.8")).unwrap();
+    let text = run(&[]);
+    assert!(!text.contains("has loaded"), "{text}");
+    let text = run(&["-v"]);
+    let library = libraries.join("libpcap.so.1").display().to_string();
+    assert!(text.contains(&format!("signals has loaded {library}\n")), "{text}");
+    assert!(text.contains("libpcap.so.0.8: a1 is captured by the engine packet\n"), "{text}");
+}

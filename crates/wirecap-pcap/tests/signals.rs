@@ -1,0 +1,35 @@
+//! What signal handlers do with a handle that they interrupt.
+
+mod common;
+
+use std::path::Path;
+
+use common::{Bed, Library, compile, said};
+use wirecap_testbed::privileged;
+
+/// How long the handlers run, in milliseconds.
+const DURATION: &str = "4000";
+
+fn run(program: &Path, library: Library, engine: &str) -> String {
+    let bed = Bed::new();
+    let mut command = bed.command(program, library);
+    command.args(["a1", "a0", DURATION]).env("WIRECAP_ENGINE", engine);
+    let output = bed.run(&mut command);
+    eprint!("{library:?} {engine}: {}", String::from_utf8_lossy(&output.stderr));
+    assert!(output.status.success(), "{library:?} {engine}: {}", said(&output));
+    String::from_utf8(output.stdout).unwrap()
+}
+
+#[test]
+fn handlers_read_statistics_break_loops_and_close_under_load() {
+    if !privileged() {
+        return;
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let program = compile("signals.c", folder.path(), &[]);
+    let theirs = run(&program, Library::System, "");
+    assert!(theirs.ends_with("close in a handler: done\n"), "{theirs}");
+    for engine in ["packet", "xdp"] {
+        assert_eq!(run(&program, Library::DropIn, engine), theirs, "{engine}");
+    }
+}
