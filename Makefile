@@ -3,7 +3,7 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -eu -o pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help build demo picture test clients check bench instructions lab install pcap install-pcap install-pcap-system uninstall-pcap c install-c uninstall-c deps-build deps-demo deps-test deps-bench deps-lab deps-dpdk test-sim test-model test-miri
+.PHONY: help build demo picture test clients check bench instructions lab install nics nics-core vm pcap install-pcap install-pcap-system uninstall-pcap c install-c uninstall-c deps-build deps-demo deps-test deps-bench deps-lab deps-dpdk deps-vm test-sim test-model test-miri
 
 # What talks to the kernel runs as root; what compiles does not.
 SUDO := $(shell [ "$$(id -u)" = 0 ] || echo sudo -E)
@@ -79,6 +79,19 @@ instructions: deps-bench ## Counts instructions per packet without a kernel, and
 
 lab: build deps-lab ## Runs the lab on this machine, beside the tools that people use otherwise: minutes
 	$(SUDO) $(WIRECAP) lab report --quick
+
+# QEMU, a kernel and a small system come from Debian's archive into target/nics; nothing is installed.
+VM := crates/wirecap-nics/vm/run
+nics: build pcap deps-vm ## The engine on drivers of real NICs, which a virtual machine emulates: minutes
+	cargo build --release --locked -p wirecap-nics
+	$(VM) target/release/wirecap-nics $(CHECKS)
+
+nics-core: build deps-vm # What CI runs of it
+	cargo build --release --locked -p wirecap-nics
+	$(VM) target/release/wirecap-nics --core
+
+vm: deps-vm ## Runs a command in that virtual machine: make vm RUN='ip -br link'; WIRECAP_VM_SYSTEMD=1: as a service of systemd
+	$(VM) $(if $(RUN),bash -c '$(RUN)')
 
 # What is installed must be there: `make build pcap c` makes it, as whoever compiles. No install target builds, since it
 # may run as root or for a package. All use DESTDIR, PREFIX, BINDIR, LIBDIR, INCLUDEDIR, MANDIR and SYSCONFDIR.
@@ -177,6 +190,8 @@ deps-build:
 	@.ci/need cargo:rust cc:gcc
 deps-demo:
 	@.ci/need ip:iproute2
+deps-vm:
+	@.ci/need ip:iproute2 setpriv:util-linux /usr/share/keyrings/debian-archive-keyring.gpg:debian-archive-keyring
 deps-test: deps-build deps-demo
 	@.ci/need tcpdump:tcpdump tshark:tshark capinfos:wireshark-common ethtool:ethtool pcap-config:libpcap-dev nm:binutils valgrind:valgrind g++:g++ pkg-config:pkgconf ping:iputils-ping iperf3:iperf3 /bin/kill:procps
 # Each by itself: one that cannot be installed is named in the report as absent.

@@ -1,0 +1,218 @@
+//! Two NICs of a kind and the cable between them.
+
+use std::error::Error;
+use std::fs;
+use std::path::PathBuf;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use wirecap_testbed::{Interface, Namespace, PacketSender, Traffic};
+
+use crate::command::run;
+use crate::frames::Frames;
+use crate::kind::Kind;
+
+/// The MTU to begin with.
+const MTU: u32 = 1500;
+/// How long a link may take to come up.
+const LINK_TIMEOUT: Duration = Duration::from_secs(60);
+/// Counters that have not moved for so long have come to rest.
+const REST: Duration = Duration::from_millis(800);
+const REST_TIMEOUT: Duration = Duration::from_secs(60);
+
+/// Two NICs, both up, as a check finds them.
+#[derive(Debug)]
+pub(crate) struct Bed {
+    pub(crate) kind: &'static Kind,
+    pub(crate) sender: Nic,
+    pub(crate) receiver: Nic,
+}
+
+impl Bed {
+    /// The NICs of this kind, in the state that they had when the machine started.
+    ///
+    /// # Errors
+    ///
+    /// If they cannot be put into it.
+    pub(crate) fn new(kind: &'static Kind) -> Result<Self, Box<dyn Error>> {
+        let bed =
+            Self { kind, sender: Nic(format!("{}0", kind.name)), receiver: Nic(format!("{}1", kind.name)) };
+        bed.set_mtu(MTU)?;
+        for nic in [&bed.sender, &bed.receiver] {
+            nic.set_up(true)?;
+        }
+        if let Some(&most) = kind.queue_counts.last() {
+            bed.receiver.set_queues(most)?;
+        }
+        bed.wait_for_links()?;
+        Ok(bed)
+    }
+
+    /// Sets the MTU of both.
+    ///
+    /// # Errors
+    ///
+    /// If the driver refuses.
+    pub(crate) fn set_mtu(&self, mtu: u32) -> Result<(), Box<dyn Error>> {
+        for nic in [&self.sender, &self.receiver] {
+            if nic.attribute("mtu")?.parse() != Ok(mtu) {
+                run("ip", &["link", "set", &nic.0, "mtu", &mtu.to_string()])?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Waits until both have a carrier.
+    ///
+    /// # Errors
+    ///
+    /// If one has none for long.
+    pub(crate) fn wait_for_links(&self) -> Result<(), Box<dyn Error>> {
+        self.sender.wait_for_link()?;
+        self.receiver.wait_for_link()
+    }
+
+    /// Frames from one to the other.
+    ///
+    /// # Errors
+    ///
+    /// If an interface is gone.
+    pub(crate) fn frames(&self, lengths: &[u16], flows: u32, count: u64) -> Result<Frames, Box<dyn Error>> {
+        let receiver = self.receiver.interface()?;
+        Ok(Frames::new(Traffic::to(&receiver), lengths, flows, count))
+    }
+
+    /// Sends the frames, and waits until the receiver's counters have come to rest.
+    ///
+    /// # Errors
+    ///
+    /// If the sender could not send them.
+    pub(crate) fn send(&self, frames: &Frames) -> Result<(), Box<dyn Error>> {
+        self.sender.send(frames)?;
+        self.rest()
+    }
+
+    /// Waits until the counters of both have come to rest.
+    ///
+    /// # Errors
+    ///
+    /// If they do not, or one is gone.
+    pub(crate) fn rest(&self) -> Result<(), Box<dyn Error>> {
+        let counters = || {
+            Ok::<_, Box<dyn Error>>((
+                self.sender.counter("tx_packets")?,
+                self.receiver.counter("rx_packets")?,
+            ))
+        };
+        let (mut last, mut since, started) = (counters()?, Instant::now(), Instant::now());
+        while since.elapsed() < REST {
+            thread::sleep(Duration::from_millis(100));
+            let now = counters()?;
+            if now != last {
+                (last, since) = (now, Instant::now());
+            }
+            if started.elapsed() > REST_TIMEOUT {
+                return Err("the counters do not come to rest".into());
+            }
+        }
+        Ok(())
+    }
+}
+
+/// A NIC, by its name.
+#[derive(Debug, Clone)]
+pub(crate) struct Nic(pub(crate) String);
+
+impl Nic {
+    pub(crate) fn interface(&self) -> Result<Interface, Box<dyn Error>> {
+        Ok(Interface::find(&Namespace::current()?, &self.0)?)
+    }
+
+    fn folder(&self) -> PathBuf {
+        PathBuf::from("/sys/class/net").join(&self.0)
+    }
+
+    /// A file of its folder in /sys/class/net.
+    pub(crate) fn attribute(&self, name: &str) -> Result<String, Box<dyn Error>> {
+        let text = fs::read_to_string(self.folder().join(name))
+            .map_err(|error| format!("{} of {}: {error}", name, self.0))?;
+        Ok(text.trim().to_owned())
+    }
+
+    pub(crate) fn counter(&self, name: &str) -> Result<u64, Box<dyn Error>> {
+        Ok(self.attribute(&format!("statistics/{name}"))?.parse()?)
+    }
+
+    pub(crate) fn set_up(&self, up: bool) -> Result<(), Box<dyn Error>> {
+        run("ip", &["link", "set", &self.0, if up { "up" } else { "down" }]).map(drop)
+    }
+
+    /// Sets how many queues it uses, as `ethtool -L` does.
+    pub(crate) fn set_queues(&self, count: u32) -> Result<(), Box<dyn Error>> {
+        if self.queues()? != count {
+            run("ethtool", &["-L", &self.0, "combined", &count.to_string()])?;
+            self.wait_for_link()?;
+        }
+        Ok(())
+    }
+
+    /// How many queues it uses.
+    pub(crate) fn queues(&self) -> Result<u32, Box<dyn Error>> {
+        let shown = run("ethtool", &["-l", &self.0])?;
+        let current = shown.rsplit("Combined:").next().and_then(|rest| rest.split_whitespace().next());
+        Ok(current.unwrap_or_default().parse()?)
+    }
+
+    pub(crate) fn has_carrier(&self) -> bool {
+        self.attribute("carrier").is_ok_and(|carrier| carrier == "1")
+    }
+
+    pub(crate) fn wait_for_link(&self) -> Result<(), Box<dyn Error>> {
+        let deadline = Instant::now() + LINK_TIMEOUT;
+        while !self.has_carrier() || self.attribute("operstate")? != "up" {
+            if Instant::now() > deadline {
+                return Err(format!("{} has no carrier", self.0).into());
+            }
+            thread::sleep(Duration::from_millis(20));
+        }
+        Ok(())
+    }
+
+    /// The device behind the interface in /sys/bus/pci, or its parent there.
+    pub(crate) fn pci_device(&self) -> Result<PathBuf, Box<dyn Error>> {
+        let device = fs::canonicalize(self.folder().join("device"))?;
+        let is_pci = |path: &std::path::Path| path.join("vendor").exists() && path.join("irq").exists();
+        Ok(if is_pci(&device) { device } else { device.parent().ok_or("no parent")?.to_owned() })
+    }
+
+    /// What the kernel and the driver counted, for the report of a failure: all that is not zero.
+    pub(crate) fn counts(&self) -> String {
+        let folder = self.folder().join("statistics");
+        let names = [
+            "rx_packets",
+            "tx_packets",
+            "rx_dropped",
+            "tx_dropped",
+            "rx_errors",
+            "rx_missed_errors",
+            "rx_fifo_errors",
+        ];
+        let kernel =
+            names.iter().filter_map(|name| Some((*name, fs::read_to_string(folder.join(name)).ok()?)));
+        let kernel = kernel.filter(|(_, count)| count.trim() != "0");
+        let kernel = kernel.map(|(name, count)| format!("{name} {}", count.trim())).collect::<Vec<_>>();
+        let driver = run("ethtool", &["-S", &self.0]).unwrap_or_default();
+        let is_telling = |line: &&str| line.contains("drop") || line.contains("xdp") || line.contains("err");
+        let driver = driver.lines().map(str::trim).filter(is_telling).filter(|line| !line.ends_with(" 0"));
+        format!("{}: {}; {}", self.0, kernel.join(", "), driver.collect::<Vec<_>>().join(", "))
+    }
+
+    /// Sends frames, as fast as the kernel takes them.
+    pub(crate) fn send(&self, frames: &Frames) -> Result<(), Box<dyn Error>> {
+        let mut sender = PacketSender::on(&self.interface()?)?;
+        for frame in frames.iter() {
+            sender.send(&frame)?;
+        }
+        Ok(())
+    }
+}

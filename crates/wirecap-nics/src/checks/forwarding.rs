@@ -1,0 +1,123 @@
+//! Forwarding between NICs of two kinds: `A0` sends to `A1`, which is forwarded to `B1`, whose cable ends at `B0`.
+
+use std::error::Error;
+use std::process::Command;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use wirecap_testbed::{PacketReceiver, Stamp};
+
+use super::{Outcome, Verdict};
+use crate::bed::{Bed, Nic};
+use crate::command::{Running, run, wirecap};
+use crate::frames::Frames;
+use crate::kind::kind;
+
+/// How long frames may take through the box.
+const PATIENCE: Duration = Duration::from_secs(20);
+const LENGTHS: &[u16] = &[60, 1024, 1025, 1514];
+
+pub(super) fn one_way_to_igb() -> Outcome {
+    one_way("virtio", "igb")
+}
+
+pub(super) fn one_way_to_virtio() -> Outcome {
+    one_way("igb", "virtio")
+}
+
+pub(super) fn igb_and_virtio() -> Outcome {
+    two_way("igb", "virtio")
+}
+
+pub(super) fn vmxnet3_and_e1000e() -> Outcome {
+    two_way("vmxnet3", "e1000e")
+}
+
+/// The interface that frames leave by has no other packets of the host's, and needs no program of its own.
+fn one_way(from: &'static str, to: &'static str) -> Outcome {
+    let (from, to) = (Bed::new(kind(from))?, Bed::new(kind(to))?);
+    let forwarding = start(&from, &to, &["--one-way"])?;
+    let frames = from.frames(LENGTHS, 16, 400)?;
+    let outcome = passes(&from.sender, &to.sender, &frames).map_err(|error| with_counts(error, &from, &to));
+    finish(forwarding, outcome)
+}
+
+fn two_way(one: &'static str, other: &'static str) -> Outcome {
+    let (one, other) = (Bed::new(kind(one))?, Bed::new(kind(other))?);
+    let forwarding = start(&one, &other, &[])?;
+    let (there, back) = (one.frames(LENGTHS, 16, 400)?, other.frames(LENGTHS, 16, 400)?);
+    let outcome = passes(&one.sender, &other.sender, &there)
+        .map_err(|error| format!("there: {error}"))
+        .and_then(|()| passes(&other.sender, &one.sender, &back).map_err(|error| format!("back: {error}")));
+    finish(forwarding, outcome.map_err(|error| with_counts(error.into(), &one, &other)))
+}
+
+/// The error with what each NIC on the way counted.
+fn with_counts(error: Box<dyn Error>, one: &Bed, other: &Bed) -> Box<dyn Error> {
+    let counts = [&one.sender, &one.receiver, &other.receiver, &other.sender].map(Nic::counts);
+    format!("{error}; {}", counts.join("; ")).into()
+}
+
+fn start(from: &Bed, to: &Bed, options: &[&str]) -> Result<Running, Box<dyn Error>> {
+    let mut command = Command::new(wirecap());
+    command.args(["forward", "--engine", "xdp", "--take", "-R", "8"]).args(options);
+    command.args([&from.receiver.0, &to.receiver.0]);
+    let mut forwarding = Running::start(&mut command)?;
+    forwarding.wait_for("forwarding ")?;
+    // The judges' links were down with those of their siblings.
+    from.wait_for_links()?;
+    to.wait_for_links()?;
+    Ok(forwarding)
+}
+
+/// Ends the forwarding and adds what it said to what was wrong.
+fn finish(forwarding: Running, outcome: Result<(), Box<dyn Error>>) -> Outcome {
+    let ended = forwarding.interrupt()?;
+    outcome.map_err(|error| format!("{error}; {}", ended.stderr))?;
+    if !ended.stderr.contains("lossless: yes") {
+        return Err(ended.stderr.into());
+    }
+    Ok(Verdict::ok())
+}
+
+/// Sends frames and compares what comes out.
+fn passes(sender: &Nic, judge: &Nic, frames: &Frames) -> Result<(), Box<dyn Error>> {
+    // The frames are for another.
+    run("ip", &["link", "set", &judge.0, "promisc", "on"])?;
+    let mut receiver = PacketReceiver::on(&judge.interface()?)?;
+    let sent = AtomicBool::new(false);
+    let received = thread::scope(|scope| {
+        let receiving = scope.spawn(|| {
+            let (mut received, mut last) = (Vec::new(), Instant::now());
+            while !sent.load(Relaxed)
+                || ((received.len() as u64) < frames.count() && last.elapsed() < PATIENCE)
+            {
+                let frame =
+                    receiver.receive(Duration::from_millis(100)).map_err(|error| error.to_string())?;
+                if let Some(frame) = frame.filter(|frame| Stamp::of(frame).is_some()) {
+                    received.push(frame.to_vec());
+                    last = Instant::now();
+                }
+            }
+            Ok::<_, String>(received)
+        });
+        let outcome = sender.send(frames).map_err(|error| error.to_string());
+        sent.store(true, Relaxed);
+        let received = receiving.join().expect("a receiver");
+        outcome.and(received)
+    })?;
+    Ok(frames.compare(received.iter().map(Vec::as_slice))?)
+}
+
+/// `generate` on a device whose driver has no statistics: it counts what the kernel counts.
+pub(super) fn tap() -> Outcome {
+    run("ip", &["tuntap", "add", "tap0", "mode", "tap"])?;
+    run("ip", &["link", "set", "tap0", "up"])?;
+    let generate = wirecap();
+    let generate = generate.to_str().ok_or("a path that is no text")?;
+    let outcome = run(generate, &["generate", "-i", "tap0", "--count", "100", "--rate", "10kpps"]);
+    run("ip", &["link", "delete", "tap0"])?;
+    outcome?;
+    Ok(Verdict::ok())
+}

@@ -1,0 +1,284 @@
+//! The `wirecap` command, and other programs, at work on an interface.
+
+use std::error::Error;
+use std::fs::File;
+use std::io::{BufRead, BufReader, Read};
+use std::path::PathBuf;
+use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use rustix::process::{Pid, Signal, kill_process};
+use serde_json::Value;
+use wirecap::savefile::Reader;
+
+use crate::frames::Frames;
+
+/// How long a program may take for anything in a slow virtual machine.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// The exit status of a command whose ledger is not lossless.
+const NOT_LOSSLESS: i32 = 3;
+
+/// The `wirecap` command of this build.
+pub(crate) fn wirecap() -> PathBuf {
+    let here = std::env::current_exe().expect("the program knows where it is");
+    here.with_file_name("wirecap")
+}
+
+/// Runs a program and gives what it printed.
+///
+/// # Errors
+///
+/// If it failed, with what it said.
+pub(crate) fn run(program: &str, arguments: &[&str]) -> Result<String, Box<dyn Error>> {
+    let output = Command::new(program).args(arguments).stdin(Stdio::null()).output();
+    let output = output.map_err(|error| format!("{program}: {error}"))?;
+    if !output.status.success() {
+        let said = String::from_utf8_lossy(&output.stderr).trim().replace('\n', "; ");
+        return Err(format!("{program} {}: {} {said}", arguments.join(" "), output.status).into());
+    }
+    Ok(String::from_utf8(output.stdout)?)
+}
+
+/// A program at work; killed if the check ends before it.
+#[derive(Debug)]
+pub(crate) struct Running {
+    child: Child,
+    said: Arc<Mutex<Vec<String>>>,
+    listener: Option<thread::JoinHandle<()>>,
+}
+
+impl Running {
+    /// Starts it.
+    ///
+    /// # Errors
+    ///
+    /// If there is no such program.
+    pub(crate) fn start(command: &mut Command) -> Result<Self, Box<dyn Error>> {
+        command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        let mut child = command.spawn().map_err(|error| format!("{command:?}: {error}"))?;
+        let said: Arc<Mutex<Vec<String>>> = Arc::default();
+        let (lines, stderr) = (Arc::clone(&said), child.stderr.take().expect("a pipe"));
+        let listener = thread::spawn(move || {
+            for line in BufReader::new(stderr).lines().map_while(Result::ok) {
+                locked(&lines).push(line);
+            }
+        });
+        Ok(Self { child, said, listener: Some(listener) })
+    }
+
+    /// Waits until it has said these words on standard error.
+    ///
+    /// # Errors
+    ///
+    /// If it ends before, or does not say them for long.
+    pub(crate) fn wait_for(&mut self, words: &str) -> Result<(), Box<dyn Error>> {
+        let deadline = Instant::now() + PATIENCE;
+        while !locked(&self.said).iter().any(|line| line.contains(words)) {
+            if self.child.try_wait()?.is_some() || Instant::now() > deadline {
+                return Err(format!("did not say {words:?}, but: {}", self.said()).into());
+            }
+            thread::sleep(Duration::from_millis(20));
+        }
+        Ok(())
+    }
+
+    /// All that it has said on standard error.
+    pub(crate) fn said(&self) -> String {
+        locked(&self.said).join("; ")
+    }
+
+    /// Sends it a signal.
+    ///
+    /// # Errors
+    ///
+    /// If it has ended.
+    pub(crate) fn signal(&self, signal: Signal) -> Result<(), Box<dyn Error>> {
+        Ok(kill_process(Pid::from_child(&self.child), signal)?)
+    }
+
+    /// Has it end as Ctrl-C does, and gives what it printed on standard output.
+    ///
+    /// # Errors
+    ///
+    /// If it failed, with what it said.
+    pub(crate) fn interrupt(mut self) -> Result<Ended, Box<dyn Error>> {
+        if self.child.try_wait()?.is_none() {
+            self.signal(Signal::INT)?;
+        }
+        self.end()
+    }
+
+    /// Waits for its end.
+    ///
+    /// # Errors
+    ///
+    /// As [`interrupt`](Self::interrupt).
+    pub(crate) fn end(mut self) -> Result<Ended, Box<dyn Error>> {
+        let mut pipe = self.child.stdout.take().expect("a pipe");
+        let printed = thread::spawn(move || {
+            let mut stdout = String::new();
+            pipe.read_to_string(&mut stdout).map(|_| stdout)
+        });
+        let deadline = Instant::now() + PATIENCE;
+        let status = loop {
+            match self.child.try_wait()? {
+                Some(status) => break status,
+                None if Instant::now() > deadline => {
+                    return Err(format!("does not end; it said: {}", self.said()).into());
+                }
+                None => thread::sleep(Duration::from_millis(20)),
+            }
+        };
+        let stdout = printed.join().expect("a reader")?;
+        if let Some(listener) = self.listener.take() {
+            listener.join().expect("a listener");
+        }
+        // What is not lossless is judged by the ledger.
+        if !status.success() && status.code() != Some(NOT_LOSSLESS) {
+            return Err(format!("{status}: {}", self.said()).into());
+        }
+        Ok(Ended { stdout, stderr: self.said() })
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        let _ended = self.child.kill();
+        let _status = self.child.wait();
+    }
+}
+
+/// What a program left.
+#[derive(Debug)]
+pub(crate) struct Ended {
+    pub(crate) stdout: String,
+    pub(crate) stderr: String,
+}
+
+/// `wirecap capture`, recording what an interface receives.
+#[derive(Debug)]
+pub(crate) struct Recording {
+    running: Running,
+    file: PathBuf,
+}
+
+/// What a recording left.
+#[derive(Debug)]
+pub(crate) struct Recorded {
+    pub(crate) frames: Vec<Vec<u8>>,
+    pub(crate) ledger: Value,
+    /// All that the command said.
+    pub(crate) said: String,
+}
+
+impl Recording {
+    /// Starts it with the engine xdp, and more options, and waits until it captures. A ring holds 16,384 packets.
+    ///
+    /// # Errors
+    ///
+    /// If it does not capture.
+    pub(crate) fn start(interface: &str, options: &[&str]) -> Result<Self, Box<dyn Error>> {
+        static NEXT: AtomicU32 = AtomicU32::new(0);
+        let file = std::env::temp_dir().join(format!("nics-{}.pcapng", NEXT.fetch_add(1, Relaxed)));
+        let mut command = Command::new(wirecap());
+        command.args(["capture", "--engine", "xdp", "--take", "-R", "16", "--json", "-i", interface, "-w"]);
+        command.arg(&file).args(options);
+        let mut running = Running::start(&mut command)?;
+        running.wait_for("capturing ")?;
+        Ok(Self { running, file })
+    }
+
+    /// The rung that it is on, and why not on a better one.
+    pub(crate) fn said(&self) -> String {
+        self.running.said()
+    }
+
+    /// Kills it.
+    ///
+    /// # Errors
+    ///
+    /// If it is dead already.
+    pub(crate) fn kill(self) -> Result<(), Box<dyn Error>> {
+        self.running.signal(Signal::KILL)
+    }
+
+    /// Ends it and reads what it recorded.
+    ///
+    /// # Errors
+    ///
+    /// If it failed, or its file cannot be read.
+    pub(crate) fn end(self) -> Result<Recorded, Box<dyn Error>> {
+        let ended = self.running.interrupt()?;
+        let frames = read(&self.file)?;
+        std::fs::remove_file(&self.file)?;
+        let ledger =
+            serde_json::from_str(&ended.stdout).map_err(|error| format!("{error}: {}", ended.stdout))?;
+        Ok(Recorded { frames, ledger, said: ended.stderr })
+    }
+}
+
+/// The packets of a savefile.
+///
+/// # Errors
+///
+/// If it cannot be read.
+pub(crate) fn read(file: &PathBuf) -> Result<Vec<Vec<u8>>, Box<dyn Error>> {
+    let mut reader = Reader::new(File::open(file)?)?;
+    let mut frames = Vec::new();
+    while let Some(record) = reader.next_record()? {
+        frames.push(record.data.to_vec());
+    }
+    Ok(frames)
+}
+
+impl Recorded {
+    /// A number of the ledger, by its path.
+    pub(crate) fn count(&self, path: &str) -> u64 {
+        self.ledger.pointer(path).and_then(Value::as_u64).unwrap_or(0)
+    }
+
+    /// The packets of each ring.
+    pub(crate) fn rings(&self) -> Vec<u64> {
+        let rings = self.ledger["rings"].as_array().cloned().unwrap_or_default();
+        rings.iter().map(|ring| ring["delivered"].as_u64().unwrap_or(0)).collect()
+    }
+
+    /// Whether the ledger claims that nothing is missing.
+    pub(crate) fn claims_lossless(&self) -> bool {
+        self.said.contains("lossless: yes")
+    }
+
+    /// Checks that the frames sent were recorded, each once and byte for byte, and the ledger says so.
+    ///
+    /// # Errors
+    ///
+    /// What differs.
+    pub(crate) fn is_all_of(&self, sent: &Frames) -> Result<(), Box<dyn Error>> {
+        sent.compare(self.frames.iter().map(Vec::as_slice))
+            .map_err(|differences| format!("{differences}; {}", self.said))?;
+        self.books(sent.count())
+    }
+
+    /// Checks that the ledger has this number of packets, all of them delivered and in the file.
+    ///
+    /// # Errors
+    ///
+    /// What differs.
+    pub(crate) fn books(&self, sent: u64) -> Result<(), Box<dyn Error>> {
+        let books = [self.count("/offered"), self.count("/delivered"), self.frames.len() as u64];
+        if books != [sent; 3] || !self.claims_lossless() {
+            return Err(
+                format!("{sent} sent; offered, delivered, in the file: {books:?}; {}", self.said).into()
+            );
+        }
+        Ok(())
+    }
+}
+
+fn locked(lines: &Mutex<Vec<String>>) -> MutexGuard<'_, Vec<String>> {
+    lines.lock().unwrap_or_else(PoisonError::into_inner)
+}

@@ -1,0 +1,92 @@
+//! Frames of which every byte follows from the number: a receiver can tell whether it is as it was sent.
+
+use wirecap_testbed::{Sizes, Stamp, Traffic};
+
+/// Where the bytes begin that belong to no header: behind Ethernet, IPv4, UDP and the stamp.
+const FILLING_OFFSET: usize = 14 + 20 + 8 + 14;
+
+/// Frames with these numbers, whose lengths take turns.
+#[derive(Debug, Clone)]
+pub(crate) struct Frames {
+    lengths: Vec<u16>,
+    flows: u32,
+    count: u64,
+    traffic: Traffic,
+}
+
+impl Frames {
+    /// `count` frames of these lengths in turn, of so many flows, each from an address of its own: igb's hash of UDP
+    /// packets leaves out their ports.
+    pub(crate) fn new(traffic: Traffic, lengths: &[u16], flows: u32, count: u64) -> Self {
+        Self { lengths: lengths.to_vec(), flows, count, traffic }
+    }
+
+    pub(crate) fn count(&self) -> u64 {
+        self.count
+    }
+
+    /// The frame with this number.
+    pub(crate) fn frame(&self, number: u64) -> Vec<u8> {
+        let length = self.lengths[(number % self.lengths.len() as u64) as usize];
+        let source = u32::from(self.traffic.source) + (number % u64::from(self.flows)) as u32;
+        let traffic = Traffic { sizes: Sizes::fixed(length), source: source.into(), ..self.traffic.clone() };
+        let mut frame = traffic.frame(Stamp { queue: 0, sequence: number });
+        let mut state = number.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
+        for byte in frame.iter_mut().skip(FILLING_OFFSET) {
+            state ^= state << 13;
+            state ^= state >> 7;
+            state ^= state << 17;
+            *byte = state as u8;
+        }
+        frame
+    }
+
+    /// All of them, in order.
+    pub(crate) fn iter(&self) -> impl Iterator<Item = Vec<u8>> + '_ {
+        (0..self.count).map(|number| self.frame(number))
+    }
+
+    /// Compares what was received with what was sent, byte for byte: every frame once, whatever the order.
+    ///
+    /// # Errors
+    ///
+    /// What differs.
+    pub(crate) fn compare<'a>(&self, received: impl IntoIterator<Item = &'a [u8]>) -> Result<(), String> {
+        let mut times = vec![0_u32; self.count as usize];
+        let (mut total, mut others) = (0_u64, Vec::new());
+        for frame in received {
+            total += 1;
+            let number = Stamp::of(frame).map(|stamp| stamp.sequence).filter(|&number| number < self.count);
+            match number.filter(|&number| self.frame(number) == frame) {
+                Some(number) => times[number as usize] += 1,
+                None => others.push(match number {
+                    Some(number) => {
+                        let sent = self.frame(number);
+                        let at = sent.iter().zip(frame).position(|(sent, received)| sent != received);
+                        format!(
+                            "frame {number} of {} bytes came with {} bytes, first difference at {at:?}",
+                            sent.len(),
+                            frame.len()
+                        )
+                    }
+                    None => format!(
+                        "{} bytes of no frame sent: {:02x?}",
+                        frame.len(),
+                        &frame[..frame.len().min(20)]
+                    ),
+                }),
+            }
+        }
+        let missing = times.iter().filter(|&&times| times == 0).count();
+        let twice = times.iter().filter(|&&times| times > 1).count();
+        if missing + twice + others.len() == 0 {
+            return Ok(());
+        }
+        let first = others.first().map(|other| format!(" ({other})")).unwrap_or_default();
+        Err(format!(
+            "{total} frames for {} sent: {missing} missing, {twice} more than once, {} altered{first}",
+            self.count,
+            others.len()
+        ))
+    }
+}
