@@ -58,7 +58,7 @@ pub(crate) struct Arguments {
     #[arg(long, value_name = "BYTES", value_parser = sizes)]
     size: Option<Sizes>,
 
-    /// Frames per second on all queues together: 500, 10k, 1.5M [default: as fast as possible, or 100k with
+    /// Frames per second on all queues together: 500, 10k, 1.5Mpps [default: as fast as possible, or 100k with
     /// a model]
     #[arg(long, value_name = "RATE", value_parser = size::rate)]
     rate: Option<u64>,

@@ -40,16 +40,17 @@ pub(crate) fn duration(text: &str) -> Result<Duration, String> {
     Duration::try_from_secs_f64(seconds).map_err(|error| error.to_string())
 }
 
-/// A number per second with an optional unit: `500`, `10k`, `1.5M`. Powers of 1,000; at least 1.
+/// A number per second with an optional unit: `500`, `10k`, `1.5M`, `10kpps`. Powers of 1,000; at least 1.
 pub(crate) fn rate(text: &str) -> Result<u64, String> {
     let digits = text.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(text.len());
     let (number, unit) = text.split_at(digits);
-    let factor = match unit.to_ascii_uppercase().as_str() {
+    let upper = unit.to_ascii_uppercase();
+    let factor = match upper.strip_suffix("PPS").unwrap_or(&upper) {
         "" => 1.0,
         "K" => 1e3,
         "M" => 1e6,
         "G" => 1e9,
-        _ => return Err(format!("{unit:?} is not a unit; write k, M or G")),
+        _ => return Err(format!("{unit:?} is not a unit; write k, M or G, or kpps, Mpps or Gpps")),
     };
     let number: f64 = number.parse().map_err(|_| "it does not begin with a number".to_owned())?;
     let per_second = (number * factor).round();
@@ -119,6 +120,9 @@ mod tests {
     fn rates_have_decimal_units() {
         assert_eq!(rate("500"), Ok(500));
         assert_eq!(rate("10k"), Ok(10_000));
+        assert_eq!(rate("10kpps"), Ok(10_000));
+        assert_eq!(rate("1.5Mpps"), Ok(1_500_000));
+        assert_eq!(rate("20pps"), Ok(20));
         assert_eq!(rate("1.5M"), Ok(1_500_000));
         assert_eq!(rate("14.88M"), Ok(14_880_000));
         for bad in ["", "0", "0.1", "-1", "k", "1X", "1e3", "2000G"] {

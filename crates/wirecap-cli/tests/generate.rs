@@ -307,3 +307,20 @@ fn interfaces_that_nothing_is_sent_on_are_refused() {
     assert!(made.unwrap().unwrap().success());
     on("d0").refused(1, &["d0 is down", "ip link set d0 up"]);
 }
+
+#[test]
+fn a_device_whose_driver_has_no_statistics_counts_what_the_kernel_counts() {
+    if !privileged() {
+        return;
+    }
+    let namespace = Namespace::new().unwrap();
+    let ip = |arguments: &str| {
+        let run = || Command::new("ip").args(arguments.split(' ')).status().unwrap();
+        assert!(namespace.run_in(run).unwrap().success(), "ip {arguments}");
+    };
+    ip("link add name mute0 type dummy");
+    ip("link set mute0 up");
+    let json =
+        wirecap(&namespace, &["generate", "-i", "mute0", "-c", "500", "--rate", "10kpps", "--json"]).json();
+    assert_eq!((&json["frames"], &json["counted_by_interface"]), (&500.into(), &500.into()), "{json}");
+}

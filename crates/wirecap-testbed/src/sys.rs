@@ -145,7 +145,12 @@ pub(crate) fn queue_count(socket: &OwnedFd, name: &str) -> io::Result<u32> {
 
 /// The driver's own counters by name, as `ethtool -S` shows them; none if it has none.
 pub(crate) fn driver_statistics(socket: &OwnedFd, name: &str) -> io::Result<Vec<(String, u64)>> {
-    let count = statistic_count(socket, name)?;
+    let count = match statistic_count(socket, name) {
+        // As a tap's: it has the kernel's counters only.
+        Ok(0) => return Ok(Vec::new()),
+        Err(error) if error.raw_os_error() == Some(libc::EOPNOTSUPP) => return Ok(Vec::new()),
+        count => count?,
+    };
     let names = statistic_table(socket, name, &[ETHTOOL_GSTRINGS, ETH_SS_STATS], count, ETH_GSTRING_BYTES)?;
     let values = statistic_table(socket, name, &[ETHTOOL_GSTATS], count, size_of::<u64>())?;
     let text =
