@@ -272,6 +272,9 @@ pub(crate) fn warn<'a>(warnings: impl IntoIterator<Item = &'a Warning>) {
     warnings.into_iter().for_each(|warning| eprintln!("warning: {warning}"));
 }
 
+/// Links that are away for less are not mentioned.
+const LINK_WAIT_WORTH_TELLING: Duration = Duration::from_millis(100);
+
 /// `capturing eth0: 4 rings of 131,072 packets, xdp engine (native copy), B-(256,512), 1.0 GiB of cells`,
 /// and below it a line for each rung of the ladder that was missed.
 fn opened(capture: &Capture, interface: &Interface, purpose: &str) -> String {
@@ -285,7 +288,7 @@ fn opened(capture: &Capture, interface: &Interface, purpose: &str) -> String {
     let begin = format!("{purpose} {}: {} {noun}", interface.device.name, interface.rings);
     let why = interface.why.as_ref().map(|why| format!(": {why}")).unwrap_or_default();
     match &interface.reception {
-        Reception::Xdp { rung, missed_rungs, huge_pages, posted, .. } => {
+        Reception::Xdp { rung, missed_rungs, huge_pages, posted, link_wait, .. } => {
             let cells = grouped(geometry.cells().into());
             let pages = if *huge_pages { " on huge pages" } else { "" };
             let mode = capture.mode();
@@ -298,6 +301,10 @@ fn opened(capture: &Capture, interface: &Interface, purpose: &str) -> String {
             );
             for (rung, reason) in missed_rungs {
                 text += &format!("\n  not {rung}: {reason}");
+            }
+            if let Some(wait) = link_wait.filter(|wait| *wait >= LINK_WAIT_WORTH_TELLING) {
+                let seconds = wait.as_secs_f64();
+                text += &format!("\n  its link was down for {seconds:.1} s while the program was attached");
             }
             text
         }

@@ -186,6 +186,22 @@ impl Device {
         Ok(matches!(self.presence()?, Presence::Up | Presence::Down))
     }
 
+    /// Whether there is a signal from the other end now.
+    ///
+    /// # Errors
+    /// As [`presence`](Self::presence).
+    pub(crate) fn has_carrier_now(&self) -> Result<bool, DeviceError> {
+        let mut netlink = self.reconnect()?;
+        let payload =
+            link::link_payload(&mut netlink, self.index, false).map_err(|error| self.kernel(error))?;
+        Ok(payload.as_deref().and_then(Link::parse).is_some_and(|link| link.carrier))
+    }
+
+    /// Whether it has a device on some bus beneath it, which may be a virtual machine's.
+    pub(crate) fn is_hardware(&self) -> bool {
+        self.kind.is_none() && self.bus_info.is_some()
+    }
+
     /// The XDP programs that are attached to it now.
     ///
     /// # Errors

@@ -100,6 +100,9 @@ pub struct Account {
     /// Packets handed out that were longer than what the interface carries
     /// ([`Warning::SuperPackets`](crate::Warning::SuperPackets)).
     pub super_packets: u64,
+    /// With zero-copy: packets handed out that the device had cut where one of its buffers ended, whose rest its driver
+    /// handed out as further packets.
+    pub cut: u64,
     /// With the engine `packet`: how often the kernel stood still at a block that was not returned.
     pub stalls: u64,
     /// With zero-copy: how often the driver found no cell on the fill ring. Whether a packet was lost for want of it only
@@ -126,6 +129,7 @@ impl Account {
         self.offloaded_chunks += other.offloaded_chunks;
         self.abandoned_chunks += other.abandoned_chunks;
         self.super_packets += other.super_packets;
+        self.cut += other.cut;
         self.stalls += other.stalls;
         self.starved += other.starved;
     }
@@ -303,6 +307,7 @@ impl Ledger {
             (dropped.device.unwrap_or(0), "device"),
             (dropped.no_ring, "queue without a ring"),
             (dropped.other, "other"),
+            (self.total.cut, "cut into several by the device"),
             (not_sent, "not sent"),
             (not_recorded, "not recorded"),
         ];

@@ -23,6 +23,11 @@ pub enum Warning {
         /// The interface's name.
         interface: String,
     },
+    /// The device had no carrier when the capture began: nothing arrives before its link is up.
+    NoCarrier {
+        /// The interface's name.
+        interface: String,
+    },
     /// Packets longer than what the interface carries: this host merged them (GRO, LRO) or had not cut
     /// them yet (TSO, GSO) when they were captured.
     SuperPackets {
@@ -65,6 +70,9 @@ impl fmt::Display for Warning {
                 "{interface} takes VLAN tags out of the packets that it receives, and they are captured and \
                  filtered without; to have them as they are on the wire: ethtool -K {interface} rxvlan off"
             ),
+            Self::NoCarrier { interface } => {
+                write!(f, "{interface} has no carrier: nothing arrives until its link is up")
+            }
             Self::SuperPackets { interface, packets } => {
                 let packets = grouped(*packets);
                 write!(

@@ -8,6 +8,8 @@ mod commons;
 #[cfg(all(test, not(loom), not(miri)))]
 mod device_clock_tests;
 mod ladder;
+mod lesson;
+mod link;
 mod place;
 mod program;
 mod sizes;
@@ -18,6 +20,7 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
+use std::time::Duration;
 
 use rustix::net::{AddressFamily, SocketFlags, SocketType, netdevice, socket_with};
 
@@ -45,6 +48,7 @@ use tx::{COMPLETION_SLOTS, TxSocket};
 pub(crate) use attachment::Attachment;
 pub(crate) use claim::Turn;
 pub(crate) use commons::Commons;
+pub(crate) use lesson::{Lesson, Refusal, why_copy};
 pub(crate) use sizes::{cell_bytes, check_pools, longest_frame, pool_bytes};
 pub(crate) use tx::{PortClaims, PreparedTx, open_port};
 
@@ -63,6 +67,8 @@ pub(crate) struct Settings {
     pub(crate) filter: Option<Filter>,
     /// What is not wanted is dropped instead of left to the host.
     pub(crate) drop_rejected: bool,
+    /// Why packets are to be copied, if that is known beforehand.
+    pub(crate) copy_because: Option<String>,
     /// The interface's place in the capture.
     pub(crate) interface_index: usize,
     /// The place of the interface's first ring in the capture.
@@ -83,6 +89,8 @@ pub(crate) struct Opened {
     pub(crate) rung: Rung,
     pub(crate) missed_rungs: Vec<(Rung, String)>,
     pub(crate) huge_pages: bool,
+    /// How long the device took to have a carrier again; `None` if it has none.
+    pub(crate) link_wait: Option<Duration>,
     /// Whose times the program looks up.
     pub(crate) timestamps: Timestamps,
     /// How many cells of each queue are posted at a time.
@@ -94,9 +102,11 @@ pub(crate) struct Opened {
 
 /// Opens the rings that `steering` says. Nothing on the interface is changed before all that needs no
 /// change has succeeded, and a failure undoes everything.
-pub(crate) fn open(device: &Device, steering: &Steering, settings: &Settings) -> Result<Opened, OpenError> {
+///
+/// A [`Lesson`] as refusal means that an attempt which knows it may succeed.
+pub(crate) fn open(device: &Device, steering: &Steering, settings: &Settings) -> Result<Opened, Refusal> {
     if !device.up {
-        return Err(OpenError::InterfaceDown { interface: device.name.clone() });
+        return Err(OpenError::InterfaceDown { interface: device.name.clone() }.into());
     }
     let mut queues = Vec::new();
     for (&queue, rings) in steering.queues().iter().zip(steering.rings_of_queues()) {
@@ -104,7 +114,14 @@ pub(crate) fn open(device: &Device, steering: &Steering, settings: &Settings) ->
     }
     let huge_pages = queues.iter().all(|queue| queue.pool.on_huge_pages());
     let mut ladder = Ladder::new(device, settings.geometry.cell_bytes);
+    if let Some(reason) = &settings.copy_because {
+        ladder.copy_because(reason);
+    }
     let mut attachment = Attachment::new(device, steering, settings, &mut ladder)?;
+    let rx_queues = Device::find(&device.name).map_err(OpenError::from)?.rx_queues;
+    if rx_queues != device.rx_queues {
+        return Err(Lesson::Queues { ifindex: device.index, own: device.rx_queues, rx_queues }.into());
+    }
     let (mut rings, mut sockets) = (Vec::new(), Vec::new());
     let (mut fill_rings, mut tx) = (Vec::new(), Vec::new());
     for queue in queues {
@@ -116,6 +133,7 @@ pub(crate) fn open(device: &Device, steering: &Steering, settings: &Settings) ->
         tx.extend(seated.tx);
     }
     attachment.rung = ladder.rung;
+    let link_wait = link::await_carrier(device)?;
     attachment.settle(&rings);
     let counters_at_start = device.counters().ok();
     for (key, kernel) in sockets {
@@ -133,6 +151,7 @@ pub(crate) fn open(device: &Device, steering: &Steering, settings: &Settings) ->
         rung: ladder.rung,
         missed_rungs: ladder.missed,
         huge_pages,
+        link_wait,
         counters_at_start,
     })
 }
@@ -159,7 +178,7 @@ fn seat(
     attachment: &Attachment,
     settings: &Settings,
     first_ring_index: usize,
-) -> Result<Seated, OpenError> {
+) -> Result<Seated, Refusal> {
     let device = ladder.device;
     queue.bind(ladder, settings.commons.as_deref())?;
     let sender = settings.commons.as_deref().filter(|commons| commons.forwards());
@@ -274,15 +293,15 @@ impl PreparedQueue {
         Ok(Self { pool, addresses, supply, fill, completions, rings: prepared })
     }
 
-    fn bind(&self, ladder: &mut Ladder<'_>, commons: Option<&Commons>) -> Result<(), OpenError> {
+    fn bind(&self, ladder: &mut Ladder<'_>, commons: Option<&Commons>) -> Result<(), Refusal> {
         let (first, others) = self.rings.split_first().expect("every queue has a ring");
         match commons.and_then(|commons| commons.first.get()) {
             Some((kernel, rung)) => {
                 ladder.bind_sharing(&first.socket, (&kernel.socket, *rung), &first.name)?;
             }
             None => {
-                if commons.is_some_and(|commons| !commons.zero_copy) {
-                    ladder.copy_because("not every interface that shares its cells has it");
+                if let Some(reason) = commons.and_then(|commons| commons.copy_because.as_deref()) {
+                    ladder.copy_because(reason);
                 }
                 ladder.bind(&first.socket, &first.name)?;
             }
@@ -291,7 +310,7 @@ impl PreparedQueue {
             let bound = ring.socket.bind_beside(&first.socket, ladder.device.index, ring.name.queue);
             bound.map_err(|source| refusal_to_bind(&ring.name, source))
         };
-        others.iter().try_for_each(beside)
+        Ok(others.iter().try_for_each(beside)?)
     }
 }
 
@@ -380,6 +399,10 @@ impl Kernel for SocketKernel {
 
     fn is_gone(&self) -> bool {
         netdevice::index_to_name(&*self.inquiry, self.ifindex).is_err()
+    }
+
+    fn is_zero_copy(&self) -> bool {
+        self.starving.at_start.is_some()
     }
 
     fn filtered(&self) -> u64 {

@@ -1,12 +1,13 @@
 //! What a capture is to be, and opening it.
 
+use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
 use super::event::{Event, Listener};
 use super::forwarding::{Forwarding, Ports};
-use super::target::{Target, Way};
+use super::target::{Lessons, Target, Way};
 use super::watch::Watched;
 use super::{Attached, Capture, Interface, Running};
 use crate::capture::affinity::{Pin, may_run_on};
@@ -21,6 +22,7 @@ use crate::packet::{self, Direction};
 use crate::ring::Ring;
 use crate::time::Timestamps;
 use crate::umem::pool::Geometry;
+use crate::xdp::Refusal;
 
 /// Cells per chunk (M) unless something else is asked for.
 pub const DEFAULT_CHUNK_CELLS: u32 = 256;
@@ -34,6 +36,8 @@ pub(super) const MAX_CELLS: u64 = 1 << 26;
 const MAX_WORKERS: usize = 1024;
 /// How long a worker may be away before its buddies take everything from its rings.
 const DEFAULT_STUCK_AFTER: Duration = Duration::from_secs(1);
+/// How often opening may begin anew: each interface may teach something, and all of them together one thing more.
+const ATTEMPTS_MAX: usize = 16;
 /// Bytes kept of each packet unless something else is asked for: all of them.
 pub const DEFAULT_SNAP_LEN: u32 = 262_144;
 
@@ -352,13 +356,28 @@ impl CaptureBuilder {
         if let Some(path) = &self.file {
             return self.open_file(path);
         }
-        let targets = self.targets()?;
+        let mut lessons = Lessons::default();
+        for _ in 0..ATTEMPTS_MAX {
+            match self.open_knowing(&lessons) {
+                Ok(capture) => return Ok(capture),
+                Err(Refusal::Error(error)) => return Err(error),
+                Err(Refusal::Lesson(lesson)) => lessons.learn(lesson),
+            }
+        }
+        let source = io::Error::other("they change with every attempt");
+        Err(OpenError::System { action: "count the receive queues".to_owned(), source })
+    }
+
+    /// Opens the capture, with what earlier attempts taught.
+    fn open_knowing(&self, lessons: &Lessons) -> Result<Capture, Refusal> {
+        let targets = self.targets(lessons)?;
         if self.timestamps == Timestamps::Hardware {
             targets.iter().try_for_each(Target::check_hardware_clock)?;
         }
         let workers = self.worker_count(&targets)?;
         let transmit_on = self.transmit_devices(&targets)?;
-        let filters = targets.iter().map(Target::compile_filter).collect::<Result<Vec<_>, _>>()?;
+        let filters = targets.iter().map(Target::compile_filter).collect::<Result<Vec<_>, _>>();
+        let filters = filters.map_err(OpenError::from)?;
         let geometry = self.geometry(&targets)?;
         let bytes = |target: &Target| target.pool_bytes(geometry);
         let locked = |target: &&Target| matches!(target.way, Way::Xdp(_));
@@ -367,18 +386,23 @@ impl CaptureBuilder {
             targets.iter().map(bytes).sum::<u64>() + new_bytes,
             targets.iter().filter(locked).map(bytes).sum::<u64>() + new_bytes,
         )?;
+        let mut devices = targets.iter().map(|target| &target.device);
+        let copy_because = lessons.copy_because.clone();
+        let copy_because = copy_because.or_else(|| devices.find_map(|device| lessons.why_copy(device)));
+        let copy_because = copy_because.as_deref();
         let commons = if self.forwards() {
-            self.forwarding_commons(&targets, &transmit_on, geometry)?
+            self.forwarding_commons(&targets, &transmit_on, geometry, copy_because)?
         } else {
-            self.commons(&targets, geometry)?
+            self.commons(&targets, geometry, copy_because)?
         };
         let mut rings = Vec::new();
         let mut interfaces = Vec::new();
         let mut attached = Vec::new();
         let mut ports = Ports::default();
         for (interface_index, (target, filter)) in targets.into_iter().zip(filters).enumerate() {
-            let opened =
-                self.open_target(&target, filter, geometry, commons.as_ref(), interface_index, rings.len())?;
+            let places = (interface_index, rings.len());
+            let why_copy = lessons.why_copy(&target.device);
+            let opened = self.open_target(&target, filter, geometry, commons.as_ref(), places, why_copy)?;
             let standby = self.standby_sockets(&target)?;
             rings.extend(opened.rings);
             if self.forwards() {
@@ -414,7 +438,7 @@ impl CaptureBuilder {
         }
         let port_devices = ports.devices();
         let forwarding =
-            self.forwards().then(|| ports.open(&self, &rings, commons.as_ref(), geometry)).unzip();
+            self.forwards().then(|| ports.open(self, &rings, commons.as_ref(), geometry)).unzip();
         let room = attached.iter().map(|attached| attached.target.rings_to_come()).sum();
         let group = self.group(rings, workers).with_room(room);
         let builder = self.clone();
@@ -426,7 +450,7 @@ impl CaptureBuilder {
             end: None,
             last_packets_uncertain: false,
         };
-        Capture::start(group, interfaces, running, forwarding, geometry, &self.pin)
+        Ok(Capture::start(group, interfaces, running, forwarding, geometry, &self.pin)?)
     }
 
     /// How many workers share the rings of these targets.

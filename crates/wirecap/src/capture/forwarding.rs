@@ -147,6 +147,7 @@ impl CaptureBuilder {
         targets: &[Target],
         transmit_on: &[Device],
         geometry: Geometry,
+        copy_because: Option<&str>,
     ) -> Result<Option<Arc<xdp::Commons>>, OpenError> {
         let by_xdp = || targets.iter().filter(|target| matches!(target.way, Way::Xdp(_)));
         let rings = by_xdp().map(Target::rings).sum();
@@ -156,7 +157,7 @@ impl CaptureBuilder {
         let devices = by_xdp().map(|target| &target.device).chain(transmit_on);
         let new_packets = self.forwarding.new_packets;
         let commons = xdp::Commons::forwarding(geometry, rings, new_packets, self.warm, devices)?;
-        Ok(Some(Arc::new(commons)))
+        Ok(Some(Arc::new(commons.copying(copy_because))))
     }
 
     /// Bytes of memory for new packets.
@@ -196,13 +197,13 @@ impl Ports {
         device: &Device,
         commons: Option<&Arc<xdp::Commons>>,
         rings: usize,
-    ) -> Result<(), OpenError> {
-        let Some(commons) = commons else { return self.add(device, Vec::new()) };
+    ) -> Result<(), xdp::Refusal> {
+        let Some(commons) = commons else { return Ok(self.add(device, Vec::new())?) };
         // More queues than rings would have nothing to send, and the kernel makes tables of all cells for each.
         let queues: Vec<u32> = (0..device.rx_queues.min(device.tx_queues)).take(rings).collect();
         let (tx, claims) = xdp::open_port(device, &queues, commons)?;
         self.claims.push(claims);
-        self.add(device, tx)
+        Ok(self.add(device, tx)?)
     }
 
     fn add(&mut self, device: &Device, tx: Vec<xdp::PreparedTx>) -> Result<(), OpenError> {

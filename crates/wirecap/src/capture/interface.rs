@@ -42,6 +42,9 @@ impl Interface {
             if takes_out_tags(&self.device) {
                 warnings.push(Warning::TagsTakenOut { interface: interface.clone() });
             }
+            if matches!(self.reception, Reception::Xdp { link_wait: None, .. }) {
+                warnings.push(Warning::NoCarrier { interface: interface.clone() });
+            }
         }
         if super_packets > 0 {
             warnings.push(Warning::SuperPackets { interface: interface.clone(), packets: super_packets });
@@ -77,6 +80,9 @@ pub enum Reception {
         /// How many cells of each queue are posted at a time, as far as there are so many: all, or those that
         /// are kept warm.
         posted: u32,
+        /// For how long the capture waited until the device had a carrier again, since many lose it as a program is
+        /// attached; `None` if it had none in the end.
+        link_wait: Option<Duration>,
     },
     /// By the engine `packet`.
     Packet {

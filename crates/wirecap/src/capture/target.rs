@@ -1,5 +1,6 @@
 //! What a capture receives from each of its interfaces, by which engine, and into how large rings.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -32,6 +33,43 @@ pub(super) struct Target {
     pub(super) snap_len: u32,
     /// Which packets are wanted; all, if there is none.
     pub(super) filter: Option<FilterRequest>,
+}
+
+/// What earlier attempts to open the capture taught.
+#[derive(Debug, Default)]
+pub(super) struct Lessons {
+    /// How many receive queues interfaces have with a program, by their indices.
+    queues: BTreeMap<u32, u32>,
+    /// How many of them they have without.
+    own_queues: BTreeMap<u32, u32>,
+    /// Why the rings that share cells receive with a copy.
+    pub(super) copy_because: Option<String>,
+}
+
+impl Lessons {
+    /// Remembers a lesson.
+    pub(super) fn learn(&mut self, lesson: xdp::Lesson) {
+        match lesson {
+            xdp::Lesson::Queues { ifindex, own, rx_queues } => {
+                self.own_queues.entry(ifindex).or_insert(own);
+                self.queues.insert(ifindex, rx_queues);
+            }
+            xdp::Lesson::Copy { reason } => self.copy_because = Some(reason),
+        }
+    }
+
+    /// Why `device` receives with a copy, if that is known beforehand.
+    pub(super) fn why_copy(&self, device: &Device) -> Option<String> {
+        xdp::why_copy(device, self.own_queues.get(&device.index).copied())
+    }
+
+    /// The interface as it is known to be with a program; at the first attempt as it is.
+    fn applied_to(&self, mut device: Device) -> Device {
+        if let Some(&rx_queues) = self.queues.get(&device.index) {
+            device.rx_queues = rx_queues;
+        }
+        device
+    }
 }
 
 /// How packets are to be received from an interface.
@@ -138,14 +176,14 @@ pub(super) struct Opened {
 
 impl CaptureBuilder {
     /// The interfaces and queues that are meant, each interface once.
-    pub(super) fn targets(&self) -> Result<Vec<Target>, OpenError> {
+    pub(super) fn targets(&self, lessons: &Lessons) -> Result<Vec<Target>, OpenError> {
         let mut targets: Vec<Target> = Vec::new();
         for source in &self.sources {
             let name: DeviceName = source.device.parse()?;
             // Only the other engines take anything from the host that would have to be known.
             let device = match self.engine {
                 Engine::Packet if !self.forwards() => Device::glance(&name.interface)?,
-                _ => Device::find(&name.interface)?,
+                _ => lessons.applied_to(Device::find(&name.interface)?),
             };
             let queues = name.queues_of(&device)?;
             let snap_len = source.settings.snap_len.unwrap_or(self.snap_len);
@@ -291,9 +329,9 @@ impl CaptureBuilder {
         filter: Option<Filter>,
         geometry: Geometry,
         commons: Option<&Arc<xdp::Commons>>,
-        interface_index: usize,
-        first_ring_index: usize,
-    ) -> Result<Opened, OpenError> {
+        (interface_index, first_ring_index): (usize, usize),
+        copy_because: Option<String>,
+    ) -> Result<Opened, xdp::Refusal> {
         match &target.way {
             Way::Xdp(steering) => {
                 let settings = xdp::Settings {
@@ -305,6 +343,7 @@ impl CaptureBuilder {
                     snap_len: target.snap_len,
                     filter,
                     drop_rejected: self.drop_rejected,
+                    copy_because,
                     interface_index,
                     first_ring_index,
                     whole: target.whole,
@@ -323,11 +362,13 @@ impl CaptureBuilder {
                         huge_pages: opened.huge_pages,
                         timestamps: opened.timestamps,
                         posted: opened.posted,
+                        link_wait: opened.link_wait,
                     },
                 })
             }
             Way::Packet { .. } => {
-                self.open_packet(target, filter, geometry, interface_index, first_ring_index, &mut Vec::new())
+                let nothing = &mut Vec::new();
+                Ok(self.open_packet(target, filter, geometry, interface_index, first_ring_index, nothing)?)
             }
         }
     }
@@ -401,6 +442,7 @@ impl CaptureBuilder {
         &self,
         targets: &[Target],
         geometry: Geometry,
+        copy_because: Option<&str>,
     ) -> Result<Option<Arc<xdp::Commons>>, OpenError> {
         if !self.elastic {
             return Ok(None);
@@ -416,7 +458,8 @@ impl CaptureBuilder {
             });
         }
         let devices = targets.iter().map(|target| &target.device);
-        xdp::Commons::new(geometry, rings, self.warm, devices).map(|commons| Some(Arc::new(commons)))
+        let commons = xdp::Commons::new(geometry, rings, self.warm, devices)?;
+        Ok(Some(Arc::new(commons.copying(copy_because))))
     }
 
     /// The same for all rings: cells large enough for the interface with the longest frames.

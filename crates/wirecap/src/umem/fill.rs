@@ -32,6 +32,10 @@ pub(crate) trait Kernel: Send + Sync + fmt::Debug {
     fn pollable(&self) -> Option<BorrowedFd<'_>>;
     /// Whether the interface is no more, so that no packets will ever come.
     fn is_gone(&self) -> bool;
+    /// Whether the device writes into the cells itself.
+    fn is_zero_copy(&self) -> bool {
+        false
+    }
     /// How many packets a program in the kernel turned away that would have come to the rings; none has without a
     /// filter.
     fn filtered(&self) -> u64 {

@@ -3,6 +3,7 @@
 
 #![allow(unsafe_code)]
 
+mod audit;
 mod sift;
 
 use std::collections::VecDeque;
@@ -84,6 +85,8 @@ struct RxSide {
     overlong: bool,
     /// Packets that cannot be, or do not fit a chunk, and those left behind at the close.
     other: u64,
+    /// Packets that go on by their own account, and not by the driver's.
+    cut: u64,
     /// What the kernel had dropped at the close, and on rings that were in the place of this one.
     drops: KernelDrops,
     /// What the kernel had turned away at the close.
@@ -182,6 +185,7 @@ impl RxRing {
             cells_taken: 0,
             overlong: false,
             other: 0,
+            cut: 0,
             drops: KernelDrops::default(),
             filtered: 0,
             sieve: Sieve::default(),
@@ -254,6 +258,10 @@ impl RxRing {
         // Whatever happened, nothing that cannot be stays in the list.
         let checked = whole.and(self.check(&mut list, stamps, &mut side.other));
         side.other += self.fill_ring.captured(&mut list);
+        let is_zero_copy = side.open.as_ref().is_some_and(|open| open.kernel.is_zero_copy());
+        if is_zero_copy && checked.is_ok() {
+            side.cut += self.cut_packets(&list.cells);
+        }
         let sifting = checked.is_ok() && !side.sieve.is_idle();
         let checked = if sifting { self.sift(side, &mut list).map(|()| total(&list)) } else { checked };
         if checked.is_err() || list.cells.is_empty() {
@@ -531,6 +539,7 @@ impl RxRing {
             dropped,
             offloaded_chunks: side.offloaded_chunks,
             abandoned_chunks: side.abandoned_chunks,
+            cut: side.cut,
             starved: drops.starved,
             ..Account::default()
         }

@@ -23,6 +23,7 @@ use crate::xdp::blueprint::{Blueprint, Where};
 use crate::xdp::claim::{Claim, Turn};
 use crate::xdp::ladder::Ladder;
 use crate::xdp::ladder::refusal_to_bind;
+use crate::xdp::lesson::Refusal;
 use crate::xdp::place::Place;
 use crate::xdp::program::{self, NO_SOCKET};
 use crate::xdp::stamps::{NoStamps, ProgramStamps};
@@ -211,6 +212,9 @@ impl Attachment {
         }
         self.blueprint.move_to(device).map_err(|source| refused(device, source))?;
         let mut ladder = Ladder::new(device, self.settings.geometry.cell_bytes);
+        if let Some(reason) = &self.settings.copy_because {
+            ladder.copy_because(reason);
+        }
         self.take_place(&mut ladder)?;
         let mut sockets = Vec::new();
         for queue in queues {
@@ -337,7 +341,8 @@ impl Attachment {
         settings.commons = settings.commons.filter(|commons| !commons.forwards());
         let prepared = PreparedQueue::new(&device, queue, rings, &settings)?;
         let mut ladder = Ladder::at(&device, settings.geometry.cell_bytes, self.rung);
-        let seated = seat(prepared, &mut ladder, self, &settings, first_ring_index)?;
+        let seated =
+            seat(prepared, &mut ladder, self, &settings, first_ring_index).map_err(Refusal::into_error)?;
         seated.rings.iter().for_each(|ring| ring.settle(self.check.clone()));
         self.place.add(queue).map_err(failed)?;
         for (key, kernel) in &seated.sockets {

@@ -30,8 +30,8 @@ pub(crate) struct Commons {
     /// R x M.
     cells: u32,
     warm: Option<u32>,
-    /// Every interface can receive without a copy, as far as is known.
-    pub(super) zero_copy: bool,
+    /// Why all receive with a copy, if that is known beforehand.
+    pub(super) copy_because: Option<String>,
     /// The ring that registered the UMEM, once it is bound, and its rung.
     pub(super) first: OnceLock<(Arc<SocketKernel>, Rung)>,
 }
@@ -95,9 +95,15 @@ impl Commons {
             shares: Mutex::new(shares),
             cells: ring.cells(),
             warm,
-            zero_copy: devices.into_iter().all(is_zero_copy),
+            copy_because: (!devices.into_iter().all(is_zero_copy))
+                .then(|| "not every interface that shares its cells has it".to_owned()),
             first: OnceLock::new(),
         }
+    }
+
+    /// The same, all of whose rings receive with a copy if there is a reason.
+    pub(crate) fn copying(self, because: Option<&str>) -> Self {
+        Self { copy_because: because.map(str::to_owned).or(self.copy_because), ..self }
     }
 
     /// Whether what is captured may be sent.

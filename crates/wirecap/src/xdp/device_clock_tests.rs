@@ -16,6 +16,7 @@ fn settings(timestamps: Timestamps) -> Settings {
         snap_len: 65_535,
         filter: None,
         drop_rejected: false,
+        copy_because: None,
         interface_index: 0,
         first_ring_index: 0,
         whole: true,
@@ -23,7 +24,10 @@ fn settings(timestamps: Timestamps) -> Settings {
 }
 
 fn open_queue(device: &Device, queue: u32, timestamps: Timestamps) -> Result<Opened, OpenError> {
-    open(device, &Steering::new(vec![queue], 1), &settings(timestamps))
+    open(device, &Steering::new(vec![queue], 1), &settings(timestamps)).map_err(|refusal| match refusal {
+        Refusal::Error(error) => error,
+        Refusal::Lesson(lesson) => panic!("{lesson:?}"),
+    })
 }
 
 /// How many packets come within a minute, if it is not `wanted` before. None of them has a time.

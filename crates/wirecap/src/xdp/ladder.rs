@@ -7,13 +7,16 @@ use crate::device::{Device, Rung, XdpMode};
 use crate::error::OpenError;
 use crate::names::RingName;
 use crate::sys::xdp::{BindMode, XdpSocket};
-use crate::xdp::sizes::{ONE_CELL_MTU, cells_per_frame};
+use crate::xdp::lesson::{Lesson, Refusal};
+use crate::xdp::sizes::{ONE_CELL_MTU, buffers_per_frame, cells_per_frame};
 
 /// How far down the ladder the interface's queues had to go.
 pub(super) struct Ladder<'a> {
     pub(super) device: &'a Device,
     /// The longest frames do not fit a cell.
     has_long_frames: bool,
+    /// They do not fit what the device makes of a cell, without a copy.
+    has_several_buffers: bool,
     pub(super) rung: Rung,
     pub(super) missed: Vec<(Rung, String)>,
 }
@@ -21,7 +24,8 @@ pub(super) struct Ladder<'a> {
 impl<'a> Ladder<'a> {
     pub(super) fn new(device: &'a Device, cell_bytes: u32) -> Self {
         let has_long_frames = cells_per_frame(device, cell_bytes) > 1;
-        Self { device, has_long_frames, rung: Rung::ZeroCopy, missed: Vec::new() }
+        let has_several_buffers = buffers_per_frame(device, cell_bytes) > 1;
+        Self { device, has_long_frames, has_several_buffers, rung: Rung::ZeroCopy, missed: Vec::new() }
     }
 
     /// For queues that come later, on an interface that was as far down as `rung`.
@@ -67,10 +71,12 @@ impl<'a> Ladder<'a> {
     pub(super) fn bind(&mut self, socket: &XdpSocket, ring: &RingName) -> Result<(), OpenError> {
         if self.rung == Rung::ZeroCopy {
             // A driver that can receive fragments may be slower when it is asked to.
-            let mode = BindMode { zero_copy: true, fragments: self.has_long_frames };
+            let mode = BindMode { zero_copy: true, fragments: self.has_several_buffers };
             match socket.bind(self.device.index, ring.queue, mode) {
-                Err(error) if is_refusal_of_zero_copy(&error) => {
-                    self.miss(Rung::ZeroCopy, zero_copy_reason(&error, ring));
+                // Drivers have many reasons, and with a copy none of theirs matters.
+                Err(error) if !is_in_use(&error) => {
+                    let reason = self.zero_copy_reason(&error, ring);
+                    self.miss(Rung::ZeroCopy, reason);
                     self.rung = Rung::NativeCopy;
                 }
                 outcome => return outcome.map_err(|source| refusal_to_bind(ring, source)),
@@ -85,13 +91,30 @@ impl<'a> Ladder<'a> {
         socket: &XdpSocket,
         first: (&XdpSocket, Rung),
         ring: &RingName,
-    ) -> Result<(), OpenError> {
+    ) -> Result<(), Refusal> {
         let (first, rung) = first;
         if rung != Rung::ZeroCopy {
             self.copy_because("it shares its cells with rings that have none");
         }
-        let bound = socket.bind_beside(first, self.device.index, ring.queue);
-        bound.map_err(|source| refusal_to_bind(ring, source))
+        match socket.bind_beside(first, self.device.index, ring.queue) {
+            Err(error) if rung == Rung::ZeroCopy && !is_in_use(&error) => {
+                let reason = self.zero_copy_reason(&error, ring);
+                Err(Lesson::Copy { reason: format!("{}: {reason}", self.device.name) }.into())
+            }
+            bound => Ok(bound.map_err(|source| refusal_to_bind(ring, source))?),
+        }
+    }
+
+    /// Why the kernel refused zero-copy on `ring`.
+    fn zero_copy_reason(&self, error: &io::Error, ring: &RingName) -> String {
+        let mtu = self.device.mtu;
+        match error.raw_os_error() {
+            Some(libc::EOPNOTSUPP) if self.has_several_buffers => {
+                format!("the driver has none for frames of several cells, as at an MTU of {mtu}")
+            }
+            Some(libc::EOPNOTSUPP) => "the driver has no zero-copy AF_XDP".to_owned(),
+            _ => format!("the driver refused zero-copy on {ring}: {error}"),
+        }
     }
 
     /// Gives up receiving without a copy.
@@ -135,14 +158,7 @@ fn is_refusal_by_driver(error: &BpfError) -> bool {
         && error.errno().is_some_and(|errno| !OTHER_CAUSES.contains(&errno))
 }
 
-/// Whether the driver cannot have zero-copy on a queue. virtio-net says ENOENT without the feature `queue_reset`.
-fn is_refusal_of_zero_copy(error: &io::Error) -> bool {
-    matches!(error.raw_os_error(), Some(libc::EOPNOTSUPP | libc::EINVAL | libc::ENOENT | libc::ENOSPC))
-}
-
-fn zero_copy_reason(error: &io::Error, ring: &RingName) -> String {
-    match error.raw_os_error() {
-        Some(libc::EOPNOTSUPP) => "the driver has no zero-copy AF_XDP".to_owned(),
-        _ => format!("the driver refused zero-copy on {ring}: {error}"),
-    }
+/// Whether the queue is in use, which it is with a copy as well.
+fn is_in_use(error: &io::Error) -> bool {
+    error.raw_os_error() == Some(libc::EBUSY)
 }

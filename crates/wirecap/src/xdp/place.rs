@@ -56,22 +56,39 @@ impl Place {
         is_bound: bool,
         load: impl Fn(&Map) -> Result<Program, BpfError>,
     ) -> Result<Self, OpenError> {
+        Self::take_slots(ladder, queues, if is_bound { &[] } else { queues }, is_bound, load)
+    }
+
+    /// Has a program on the ladder's interface, whose `queues` are only sent on: without one some drivers have no rings
+    /// to send from without a copy. It passes every packet to the host, until others join. To be called by one process at
+    /// a time.
+    pub(super) fn pass(ladder: &mut Ladder<'_>, queues: &[u32]) -> Result<Self, OpenError> {
+        Self::take_slots(ladder, queues, &[], false, program::load_dispatcher)
+    }
+
+    /// `slots`: the queues whose packets are the program's.
+    fn take_slots(
+        ladder: &mut Ladder<'_>,
+        queues: &[u32],
+        slots: &[u32],
+        is_bound: bool,
+        load: impl Fn(&Map) -> Result<Program, BpfError>,
+    ) -> Result<Self, OpenError> {
         let device = ladder.device;
-        let slots = if is_bound { &[] } else { queues };
         let deadline = Instant::now() + BUSY_PATIENCE;
         loop {
             let taken = match Occupant::find(device, queues)? {
                 Some(_) if is_bound && is_anybody_beside(device, queues)? => {
                     return Err(not_shared(device, queues));
                 }
-                Some(occupant) if is_anybody_beside(device, queues)? => occupant.join(ladder, queues, &load),
+                Some(occupant) if is_anybody_beside(device, queues)? => occupant.join(ladder, slots, &load),
                 // Perhaps a user who does not count captures there all the same, with capabilities. What is left of a process
                 // that is gone would soon be gone as well.
                 Some(_) if is_stranger_beside(device, queues)? && Instant::now() < deadline => {
                     thread::sleep(BUSY_PAUSE);
                     continue;
                 }
-                Some(occupant) if is_stranger_beside(device, queues)? => occupant.join(ladder, queues, &load),
+                Some(occupant) if is_stranger_beside(device, queues)? => occupant.join(ladder, slots, &load),
                 Some(leftover) => leftover.replace(ladder, slots, &load),
                 None => Self::alone(ladder, slots, &load),
             };

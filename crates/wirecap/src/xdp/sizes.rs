@@ -1,6 +1,6 @@
 //! How large cells and pools are.
 
-use crate::device::Device;
+use crate::device::{Device, XdpSupport};
 use crate::error::OpenError;
 use crate::steer::Steering;
 use crate::sys::xdp::HEADROOM_BYTES;
@@ -11,21 +11,33 @@ const LINK_HEADER_BYTES: u32 = 14 + 2 * 4;
 /// The cells to choose from, in bytes.
 const CELL_BYTES: [u32; 2] = [2048, 4096];
 
+/// Drivers that tell a device the size of its buffers, the cells of zero-copy, in steps of so many bytes, rounded down. What
+/// goes beyond comes in the next buffer: as a packet of its own, since these drivers do not look at the mark of a packet's
+/// last buffer there, or not at all.
+///
+/// Linux 7.0, under `drivers/net/ethernet/intel`: `igb_setup_srrctl` and `igb_clean_rx_irq_zc`, `IGC_SRRCTL_BSIZEPKT`,
+/// `ixgbe_configure_srrctl` (of the 82599). i40e and ice have steps of 128 bytes, which divide every cell's room.
+const BUFFER_STEP_BYTES: [(&str, u32); 3] = [("igb", 1024), ("igc", 1024), ("ixgbe", 1024)];
+
 /// The largest ring that the kernel makes.
 const MAX_POOL_CELLS: u64 = 1 << 28;
 
 /// The longest MTU whose frames fit one cell, in bytes.
 pub(super) const ONE_CELL_MTU: u32 = CELL_BYTES[1] - HEADROOM_BYTES - LINK_HEADER_BYTES;
 
-/// Bytes of the cells for the frames of `device`: the smallest that hold any of them, else the largest
-/// there are, of which a long frame takes several.
+/// Bytes of the cells for the frames of `device`: the smallest that hold any of them without a copy, if it may receive so;
+/// else the smallest that hold any of them with a copy, else the largest there are, of which a long frame takes several.
 ///
 /// # Errors
 ///
 /// [`OpenError::BadParameter`] if a chunk of `chunk_cells` cells cannot hold the longest frame.
 pub(crate) fn cell_bytes(device: &Device, chunk_cells: u32) -> Result<u32, OpenError> {
     let one_is_enough = |cell: &u32| cells_per_frame(device, *cell) == 1;
-    let cell_bytes = CELL_BYTES.into_iter().find(one_is_enough).unwrap_or(CELL_BYTES[1]);
+    let fits_a_buffer = |cell: &u32| buffers_per_frame(device, *cell) == 1;
+    let may_be_zero_copy = device.xdp.as_ref().is_none_or(XdpSupport::is_zero_copy);
+    let cell_bytes = CELL_BYTES.into_iter().find(|cell| may_be_zero_copy && fits_a_buffer(cell));
+    let cell_bytes = cell_bytes.or_else(|| CELL_BYTES.into_iter().find(one_is_enough));
+    let cell_bytes = cell_bytes.unwrap_or(CELL_BYTES[1]);
     let needed = cells_per_frame(device, cell_bytes);
     if needed > chunk_cells {
         return Err(OpenError::BadParameter {
@@ -45,6 +57,14 @@ pub(crate) fn longest_frame(device: &Device) -> usize {
 /// How many cells of this size the longest frame of `device` takes.
 pub(super) fn cells_per_frame(device: &Device, cell_bytes: u32) -> u32 {
     (device.mtu + LINK_HEADER_BYTES).div_ceil(cell_bytes - HEADROOM_BYTES)
+}
+
+/// How many buffers of the device the longest frame of `device` takes, where cells of this size are its buffers.
+pub(super) fn buffers_per_frame(device: &Device, cell_bytes: u32) -> u32 {
+    let known = |(driver, _): &&(&str, u32)| device.driver.as_deref() == Some(driver);
+    let step_bytes = BUFFER_STEP_BYTES.iter().find(known).map_or(1, |(_, step_bytes)| *step_bytes);
+    let room = cell_bytes - HEADROOM_BYTES;
+    (device.mtu + LINK_HEADER_BYTES).div_ceil(room - room % step_bytes)
 }
 
 /// How many chunks of cells the pool of a queue has that has so many rings, each of which is to hold R x M
@@ -96,6 +116,35 @@ mod tests {
 
     fn ring(chunk_cells: u32, chunks: u32) -> Geometry {
         Geometry { chunk_cells, chunks, cell_bytes: 2048 }
+    }
+
+    #[test]
+    #[cfg(not(miri))]
+    fn a_buffer_of_the_device_holds_the_longest_frame() {
+        use crate::device::{RxMetadata, XdpFeatures, XskFeatures};
+        let mut device = Device::find("lo").unwrap();
+        let mut cell_bytes = |driver: &str, mtu, zero_copy| {
+            let features = XdpFeatures::BASIC | XdpFeatures::REDIRECT;
+            let zero_copy = if zero_copy { XdpFeatures::XSK_ZEROCOPY } else { XdpFeatures::empty() };
+            device.xdp = Some(XdpSupport {
+                features: features | zero_copy,
+                zero_copy_segments_max: None,
+                rx_metadata: RxMetadata::empty(),
+                xsk: XskFeatures::empty(),
+            });
+            (device.driver, device.mtu) = (Some(driver.to_owned()), mtu);
+            super::cell_bytes(&device, 256).unwrap()
+        };
+        // 1,792 bytes of a cell of 2,048 are the device's, of which igb tells it of 1,024.
+        assert_eq!(cell_bytes("igb", 1002, true), 2048);
+        assert_eq!(cell_bytes("igb", 1003, true), 4096);
+        assert_eq!(cell_bytes("igb", 1500, true), 4096);
+        assert_eq!(cell_bytes("igb", 1500, false), 2048, "with a copy the cell is no buffer of the device");
+        assert_eq!(cell_bytes("i40e", 1500, true), 2048);
+        assert_eq!(cell_bytes("i40e", 1771, true), 4096);
+        assert_eq!(cell_bytes("igb", 3050, true), 4096);
+        device.mtu = 3051;
+        assert_eq!((buffers_per_frame(&device, 4096), cells_per_frame(&device, 4096)), (2, 1));
     }
 
     #[test]

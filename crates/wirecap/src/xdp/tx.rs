@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use rustix::io::Errno;
 
-use crate::device::Device;
+use crate::device::{Device, Rung, XdpMode};
 use crate::error::OpenError;
 use crate::forward::{Outlet, TxOutlet};
 use crate::kernel_ring::{Consumer, Producer};
@@ -19,6 +19,9 @@ use crate::umem::owners::Owners;
 use crate::umem::tx::{CELLS_PER_KICK, Kicked, TxKernel, TxRing};
 use crate::xdp::claim::Claim;
 use crate::xdp::ladder::{Ladder, refusal_to_bind};
+use crate::xdp::lesson::{Lesson, Refusal, why_copy};
+use crate::xdp::link;
+use crate::xdp::place::Place;
 use crate::xdp::{Commons, PreparedRing, system};
 
 /// Slots of a tx ring.
@@ -76,9 +79,12 @@ impl PreparedTx {
     }
 }
 
-/// What keeps other captures off the queues of an interface that is only sent on.
+/// What an interface has on it that is only sent on, beside the sockets.
 #[derive(Debug)]
 pub(crate) struct PortClaims {
+    /// The program without which the driver sends nothing. It goes before others may claim the queues.
+    _place: Option<Place>,
+    /// What keeps other captures off the queues.
     _claims: Vec<Claim>,
 }
 
@@ -87,15 +93,50 @@ pub(crate) fn open_port(
     device: &Device,
     queues: &[u32],
     commons: &Commons,
-) -> Result<(Vec<PreparedTx>, PortClaims), OpenError> {
+) -> Result<(Vec<PreparedTx>, PortClaims), Refusal> {
     let turn = Claim::turn(device)?;
-    let claims = queues.iter().map(|&queue| Claim::queue(device, queue)).collect::<Result<_, _>>()?;
+    let claims = queues.iter().map(|&queue| Claim::queue(device, queue)).collect::<Result<Vec<_>, _>>()?;
+    let is_zero_copy = matches!(commons.first.get(), Some((_, Rung::ZeroCopy)));
+    let place = if is_zero_copy { enable_xdp(device, queues, commons, &claims)? } else { None };
     drop(turn);
-    let tx = queues.iter().map(|&queue| open_queue(device, queue, commons)).collect::<Result<_, _>>()?;
-    Ok((tx, PortClaims { _claims: claims }))
+    let open = |&queue| open_queue(device, queue, commons);
+    let tx = queues.iter().map(open).collect::<Result<Vec<_>, Refusal>>()?;
+    link::await_carrier(device)?;
+    Ok((tx, PortClaims { _place: place, _claims: claims }))
 }
 
-fn open_queue(device: &Device, queue: u32, commons: &Commons) -> Result<PreparedTx, OpenError> {
+/// Has the driver make its rings for XDP, without which e.g. igb does not answer when it is called to send without a copy.
+fn enable_xdp(
+    device: &Device,
+    queues: &[u32],
+    commons: &Commons,
+    claims: &[Claim],
+) -> Result<Option<Place>, Refusal> {
+    if let Some(reason) = why_copy(device, None) {
+        return Err(Lesson::Copy { reason }.into());
+    }
+    let mut ladder = Ladder::new(device, commons.pool.geometry().cell_bytes);
+    let place = match Place::pass(&mut ladder, queues) {
+        Err(OpenError::OtherProgram { .. }) if has_native(device)? => {
+            // Another program does as well.
+            return Ok(None);
+        }
+        place => place?,
+    };
+    let kept = claims.iter().try_for_each(|claim| claim.keep(place.array()));
+    kept.map_err(|source| system("claim a receive queue by a socket", source))?;
+    if ladder.rung == Rung::Generic {
+        let reason = format!("{} has no program in its driver, and cannot send so", device.name);
+        return Err(Lesson::Copy { reason }.into());
+    }
+    Ok(Some(place))
+}
+
+fn has_native(device: &Device) -> Result<bool, OpenError> {
+    Ok(device.attached_now()?.iter().any(|attached| attached.mode == XdpMode::Native))
+}
+
+fn open_queue(device: &Device, queue: u32, commons: &Commons) -> Result<PreparedTx, Refusal> {
     let (first, rung) = commons.first.get().expect("interfaces are captured from before others are sent on");
     let sender = TxSocket::new(queue)?;
     let rings = sender.socket.make_fill_and_completion_rings(1, COMPLETION_SLOTS);
@@ -117,7 +158,8 @@ impl TxKernel for TxSocketKernel {
         match self.0.kick() {
             Ok(()) => Kicked::Done,
             Err(Errno::BUSY) => Kicked::Refused,
-            Err(Errno::NETDOWN) => Kicked::Down,
+            // EINVAL: the driver has no program, or no ring, for the moment: the device is being started anew.
+            Err(Errno::NETDOWN | Errno::INVAL) => Kicked::Down,
             Err(Errno::NXIO | Errno::NODEV) => Kicked::Gone,
             // EAGAIN; and for want of memory (ENOBUFS, ENOMEM) the descriptor stays where it is.
             Err(_) => Kicked::More,

@@ -1,0 +1,79 @@
+//! Frames that a device divided among its buffers, where the driver takes each part for a packet: zero-copy only.
+//!
+//! `xdp::sizes` keeps the drivers known to do that from doing it. This notices others, and frames longer than the MTU: a part
+//! that fills a buffer has a length that is a multiple of 64 bytes, 1,024 at least, and its IP header says that the packet goes on.
+
+use std::slice;
+
+use super::RxRing;
+use crate::sys::xdp::Descriptor;
+
+/// The smallest buffers that drivers make of a cell, and what their size is a multiple of.
+const BUFFER_BYTES_MIN: u32 = 1024;
+const BUFFER_GRANULE_BYTES: u32 = 64;
+/// Bytes of an IPv6 header, which its payload's length leaves out.
+const IPV6_HEADER_BYTES: usize = 40;
+
+impl RxRing {
+    /// How many packets in `cells` go on, by their own account, and do not by the driver's. The cells were checked.
+    pub(super) fn cut_packets(&self, cells: &[Descriptor]) -> u64 {
+        if cells.iter().all(|cell| !may_fill_a_buffer(cell)) { 0 } else { self.look_for_cut_packets(cells) }
+    }
+
+    #[cold]
+    fn look_for_cut_packets(&self, cells: &[Descriptor]) -> u64 {
+        let is_cut = |packet: &&[Descriptor]| match packet {
+            [cell] if may_fill_a_buffer(cell) => {
+                // SAFETY: the caller found that the cell's bytes lie in the pool, which lives as long as the ring; the kernel
+                // gave the cell to us, and no chunk has it yet.
+                let bytes = unsafe {
+                    let start = self.pool().memory().base().add(cell.address as usize);
+                    slice::from_raw_parts(start.as_ptr(), cell.len as usize)
+                };
+                announced_bytes(bytes).is_some_and(|announced| announced > bytes.len())
+            }
+            _ => false,
+        };
+        cells.split_inclusive(|cell| !cell.is_continued()).filter(is_cut).count() as u64
+    }
+}
+
+fn may_fill_a_buffer(cell: &Descriptor) -> bool {
+    cell.len >= BUFFER_BYTES_MIN && cell.len.is_multiple_of(BUFFER_GRANULE_BYTES)
+}
+
+/// How long a frame is by its IP header, if it has one.
+fn announced_bytes(frame: &[u8]) -> Option<usize> {
+    let half = |place: usize| Some(u16::from_be_bytes(*frame.get(place..)?.first_chunk()?));
+    let mut place = 12;
+    while let 0x8100 | 0x88a8 = half(place)? {
+        place += 4;
+    }
+    let (ethertype, network) = (half(place)?, place + 2);
+    match ethertype {
+        0x0800 => Some(network + usize::from(half(network + 2)?)),
+        0x86dd => Some(network + IPV6_HEADER_BYTES + usize::from(half(network + 4)?)),
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn frame(headers: &[&[u8]]) -> Vec<u8> {
+        [&[[2; 12].as_slice()], headers].concat().concat()
+    }
+
+    #[test]
+    fn a_frame_is_as_long_as_its_ip_header_says() {
+        let ipv4: &[u8] = &[0x45, 0, 0x05, 0xdc];
+        assert_eq!(announced_bytes(&frame(&[&[8, 0], ipv4])), Some(1514));
+        assert_eq!(announced_bytes(&frame(&[&[0x81, 0, 0, 1, 8, 0], ipv4])), Some(1518));
+        assert_eq!(announced_bytes(&frame(&[&[0x88, 0xa8, 0, 1, 0x81, 0, 0, 1, 8, 0], ipv4])), Some(1522));
+        assert_eq!(announced_bytes(&frame(&[&[0x86, 0xdd], &[0x60, 0, 0, 0, 0x05, 0xb4]])), Some(1514));
+        assert_eq!(announced_bytes(&frame(&[&[8, 6], ipv4])), None, "ARP does not say");
+        assert_eq!(announced_bytes(&frame(&[&[8, 0], &[0x45]])), None);
+        assert_eq!(announced_bytes(&[]), None);
+    }
+}

@@ -1,0 +1,95 @@
+//! What is only known once the first program is attached or the first socket bound, so that opening begins anew.
+
+use std::io;
+
+use crate::device::{Device, XdpMode};
+use crate::error::OpenError;
+
+/// Why rings were not opened.
+#[derive(Debug)]
+pub(crate) enum Refusal {
+    /// They cannot be.
+    Error(OpenError),
+    /// They can be if this is known beforehand.
+    Lesson(Lesson),
+}
+
+/// What an attempt taught.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Lesson {
+    /// With a program attached the interface has another number of receive queues: virtio-net adds one for each CPU to
+    /// send on, and receives on all of them.
+    Queues { ifindex: u32, own: u32, rx_queues: u32 },
+    /// The rings that share cells must all receive with a copy, for this reason.
+    Copy { reason: String },
+}
+
+impl Refusal {
+    /// The error, where no attempt follows.
+    pub(crate) fn into_error(self) -> OpenError {
+        let reason = match self {
+            Self::Error(error) => return error,
+            Self::Lesson(Lesson::Copy { reason }) => reason,
+            Self::Lesson(Lesson::Queues { rx_queues, .. }) => {
+                format!("there are {rx_queues} receive queues now")
+            }
+        };
+        OpenError::System {
+            action: "open rings as the others are".to_owned(),
+            source: io::Error::other(reason),
+        }
+    }
+}
+
+impl From<OpenError> for Refusal {
+    fn from(error: OpenError) -> Self {
+        Self::Error(error)
+    }
+}
+
+impl From<Lesson> for Refusal {
+    fn from(lesson: Lesson) -> Self {
+        Self::Lesson(lesson)
+    }
+}
+
+/// Why zero-copy on `device` is not safe, which has `own` receive queues without a program, if that is known.
+///
+/// virtio_net takes the queues that it added for a program away with the program, and does not let go of zero-copy memory on a
+/// queue that it has no more (Linux 7.3: `virtnet_xsk_pool_disable` answers EINVAL). With the next program the kernel uses
+/// memory that is gone. A process that is killed may let go of the program before the sockets.
+pub(crate) fn why_copy(device: &Device, own: Option<u32>) -> Option<String> {
+    let (name, all) = (&device.name, device.rx_queues);
+    let is_native = device.attached_xdp.iter().any(|attached| attached.mode == XdpMode::Native);
+    let is_virtio = device.driver.as_deref() == Some("virtio_net");
+    match own {
+        Some(own) if own < all => Some(format!(
+            "{name} has {own} receive queues, and {all} while a program is attached, which do not give zero-copy memory back \
+             safely; ethtool -L {name} combined {all} makes them its own"
+        )),
+        None if is_virtio && is_native => Some(format!(
+            "{name} has a program already, and perhaps receive queues that go with it, which do not give zero-copy memory \
+             back safely"
+        )),
+        _ => None,
+    }
+}
+
+#[cfg(all(test, not(loom), not(miri)))]
+mod tests {
+    use super::*;
+    use crate::device::AttachedXdp;
+
+    #[test]
+    fn queues_that_come_and_go_with_a_program_are_not_for_zero_copy() {
+        let mut device = Device::find("lo").unwrap();
+        (device.rx_queues, device.driver) = (8, Some("virtio_net".to_owned()));
+        assert_eq!(why_copy(&device, None), None);
+        assert_eq!(why_copy(&device, Some(8)), None);
+        assert!(why_copy(&device, Some(4)).unwrap().contains("ethtool -L lo combined 8"));
+        device.attached_xdp = vec![AttachedXdp { program_id: 1, mode: XdpMode::Native }];
+        assert!(why_copy(&device, None).is_some());
+        device.driver = Some("igb".to_owned());
+        assert_eq!(why_copy(&device, None), None);
+    }
+}

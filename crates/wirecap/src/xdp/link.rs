@@ -1,0 +1,41 @@
+//! The carrier of an interface while a capture is opened on it.
+//!
+//! Many drivers start the device anew when a program comes: igb has no link for two seconds then. What is sent to the device
+//! meanwhile is lost without being counted anywhere, so a capture begins when the link is back.
+
+use std::thread;
+use std::time::{Duration, Instant};
+
+use crate::device::Device;
+use crate::error::OpenError;
+
+/// How long a link may take to come back: copper and its partner agree on a speed in up to four seconds.
+const PATIENCE: Duration = Duration::from_secs(15);
+/// The same if there was none at first: a capture that just ended, or a program that went, may be the reason; or a cable
+/// that is not there.
+const PATIENCE_WITHOUT_HOPE: Duration = Duration::from_secs(5);
+const PAUSE: Duration = Duration::from_millis(10);
+
+/// Waits until `device` has a carrier, and says for how long; `None` if it gets none. A virtual interface that had none
+/// before is not waited for: its other end is down.
+///
+/// # Errors
+///
+/// [`OpenError::Device`] if the kernel does not answer.
+pub(super) fn await_carrier(device: &Device) -> Result<Option<Duration>, OpenError> {
+    let started = Instant::now();
+    let patience = match device {
+        Device { carrier: true, .. } => PATIENCE,
+        device if device.is_hardware() => PATIENCE_WITHOUT_HOPE,
+        _ => Duration::ZERO,
+    };
+    loop {
+        if device.has_carrier_now()? {
+            return Ok(Some(started.elapsed()));
+        }
+        if started.elapsed() >= patience {
+            return Ok(None);
+        }
+        thread::sleep(PAUSE);
+    }
+}
