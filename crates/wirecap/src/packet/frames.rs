@@ -109,7 +109,7 @@ impl Frames {
             // SAFETY: the frame is mapped, and ours.
             match unsafe { frame::read(self.mapping.base(), &room, start) } {
                 Ok(frame) if idle || is_wanted(self.mapping.base(), &frame, sieve) => {
-                    gathered.add(&frame, longest)
+                    gathered.add(&frame, longest);
                 }
                 Ok(_) => self.give_back(number),
                 Err(_) => {
