@@ -122,7 +122,7 @@ impl From<&Account> for AccountInfo {
             dropped_no_cell: account.dropped.no_cell,
             dropped_ring_full: account.dropped.ring_full,
             dropped_device: reported(account.dropped.device),
-            dropped_other: account.dropped.other,
+            dropped_other: account.dropped.other + account.dropped.no_ring,
             offloaded_chunks: account.offloaded_chunks,
             abandoned_chunks: account.abandoned_chunks,
             super_packets: account.super_packets,

@@ -3,7 +3,7 @@
 
 use std::ffi::c_int;
 
-use wirecap::device::{Device, devices};
+use wirecap::device::{Device, XdpSupport, devices};
 
 use crate::abi::{DEVICE_LOOPBACK, DEVICE_RUNNING, DEVICE_UP, DEVICE_XDP, DeviceInfo};
 use crate::failure::count;
@@ -15,7 +15,7 @@ fn info(device: &Device) -> DeviceInfo {
         (device.up, DEVICE_UP),
         (device.running, DEVICE_RUNNING),
         (device.is_loopback(), DEVICE_LOOPBACK),
-        (device.xdp.as_ref().is_some_and(|support| support.is_native()), DEVICE_XDP),
+        (device.xdp.as_ref().is_some_and(XdpSupport::is_native), DEVICE_XDP),
     ];
     DeviceInfo {
         name: lasting(&device.name).as_ptr(),

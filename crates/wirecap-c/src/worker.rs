@@ -13,6 +13,7 @@ use crate::capture::Opened;
 use crate::chunk::Held;
 use crate::failure::{Failure, Status, call, quick};
 use crate::given::Room;
+use crate::names::lasting;
 use crate::registry::{Handle, Kept, Registry, handle, try_lock};
 
 /// A worker, and who may use it.
@@ -100,7 +101,8 @@ unsafe extern "C" fn wirecap_next(
         let worker = Arc::clone(&*worker.read()?);
         match worker.ask(timeout_ns)? {
             Asked::Chunk(chunk) => {
-                let ring_name = worker.ring_names[chunk.ring_index()];
+                let known = worker.ring_names.get(chunk.ring_index()).copied();
+                let ring_name = known.unwrap_or_else(|| lasting(&chunk.ring().to_string()));
                 room.put(Handle::keep(Held { chunk, ring_name })?);
                 Ok(Status::Ok)
             }

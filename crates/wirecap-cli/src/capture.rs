@@ -5,7 +5,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use clap::{Args, ValueEnum};
+use clap::{ArgAction, Args, ValueEnum};
 use wirecap::filter::FilterRequest;
 use wirecap::savefile::{self, Format, Sink, WriteError};
 use wirecap::{
@@ -42,8 +42,22 @@ pub(crate) struct Arguments {
     #[arg(long, value_enum, default_value_t = TimestampName::Batch)]
     timestamp: TimestampName,
 
+    /// Whether to wait for an interface that is removed, and to capture from it again when it is back; else the capture
+    /// ends with an error
+    #[arg(long, value_name = "on|off", action = ArgAction::Set, value_parser = on_or_off, default_value = "on")]
+    reattach: bool,
+
     #[command(flatten)]
     filter: FilterOptions,
+}
+
+/// `on` or `off`.
+fn on_or_off(text: &str) -> Result<bool, String> {
+    match text {
+        "on" => Ok(true),
+        "off" => Ok(false),
+        _ => Err("write on or off".to_owned()),
+    }
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -114,6 +128,7 @@ fn record<S: Sink>(
     let timestamps = arguments.timestamp.into();
     let capture = options.open(|builder| {
         let builder = filtered(builder, filter.clone()).workers(1).timestamps(timestamps);
+        let builder = builder.reattach(arguments.reattach);
         match arguments.is_read_live() {
             true => builder,
             false => builder.retire_after(RETIRE_INTO_FILE).small_blocks(),
@@ -271,14 +286,12 @@ impl<S: Sink> Recorder<S> {
         worker: &mut Worker,
         progress: &mut Progress,
     ) -> Result<(), Failure> {
-        if capture.rings().len() == 1 || !self.has_system_times {
-            self.record_ring(capture, worker, progress)
-        } else {
-            self.record_merged(capture, worker, progress)
-        }
+        self.record_ring(capture, worker, progress)?;
+        self.record_merged(capture, worker, progress)
     }
 
-    /// One ring is in order by itself: no packet is held back.
+    /// One ring is in order by itself, as long as there are no more: no packet is held back. Without the system's times
+    /// there is nothing to put several in order by.
     fn record_ring(
         &mut self,
         capture: &Capture,
@@ -286,7 +299,7 @@ impl<S: Sink> Recorder<S> {
         progress: &mut Progress,
     ) -> Result<(), Failure> {
         let mut failed = Ok(());
-        while !worker.is_finished() {
+        while !worker.is_finished() && (capture.ring_count() == 1 || !self.has_system_times) {
             match worker.next_chunk_timeout(IDLE_PAUSE) {
                 Ok(Some(chunk)) => {
                     self.add_interfaces_up_to(&chunk)?;
@@ -309,10 +322,10 @@ impl<S: Sink> Recorder<S> {
         worker: &mut Worker,
         progress: &mut Progress,
     ) -> Result<(), Failure> {
-        let rings = capture.rings().len();
+        let rings = capture.most_rings();
         // What is held back is missing in the pool: a quarter of it at most.
         let delay = capture.interfaces().iter().map(|interface| interface.reception.delay()).max();
-        let held_max = rings * capture.geometry().cells() as usize / 4;
+        let held_max = capture.ring_count() * capture.geometry().cells() as usize / 4;
         let mut merge = Merge::new(rings, held_max, delay.unwrap_or_default());
         let mut failed = Ok(());
         while !worker.is_finished() {
@@ -320,7 +333,9 @@ impl<S: Sink> Recorder<S> {
             if merge.is_after_step(before, Instant::now()) {
                 merge.emit_all(|chunk, packet| self.write(chunk, packet))?;
             }
-            let empty: Vec<bool> = capture.backlogs().into_iter().map(|backlog| backlog == 0).collect();
+            let mut empty: Vec<bool> = capture.backlogs().into_iter().map(|backlog| backlog == 0).collect();
+            // Of a ring that is not there nothing earlier will come.
+            empty.resize(rings, true);
             let pause = if merge.is_empty() { IDLE_PAUSE } else { MERGE_PAUSE };
             match worker.next_chunk_timeout(pause) {
                 Ok(chunk) => chunk.into_iter().for_each(|chunk| merge.push(chunk)),

@@ -54,7 +54,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
         Some(count) => filtered(builder, filter).workers(count),
         None => filtered(builder, filter).at_most_workers(cpus),
     })?;
-    let tallies: Vec<Tally> = capture.rings().iter().map(|_| Tally::default()).collect();
+    let tallies: Vec<Tally> = (0..capture.most_rings()).map(|_| Tally::default()).collect();
     let running = AtomicBool::new(true);
     let outcome = losses::watched(&capture, None, || {
         thread::scope(|scope| {
@@ -174,7 +174,8 @@ fn rates(capture: &Capture, counts: &[(u64, u64)], last: &[(u64, u64)], seconds:
         waiting: backlogs[index].into(),
         lost: ledger.rings[index].account.dropped.total(),
     };
-    let rings: Vec<Rates> = (0..counts.len()).map(ring).collect();
+    // More rings may have come meanwhile: they are shown the next time.
+    let rings: Vec<Rates> = (0..ledger.rings.len().min(backlogs.len())).map(ring).collect();
     let mut sum = rings.iter().copied().fold(Rates::default(), Rates::plus);
     // With what the devices dropped, which no ring knows.
     sum.lost = ledger.total.dropped.total();
@@ -186,7 +187,7 @@ fn table(capture: &Capture, rings: &[Rates], sum: &Rates) -> Vec<String> {
         "{:<14} {:>15} {:>10} {:>10} {:>12} {:>12}",
         "ring", "packets", "packets/s", "bit/s", "waiting", "lost"
     );
-    let rows = capture.rings().iter().zip(rings).map(|(name, rates)| rates.row(&name.to_string()));
+    let rows = capture.rings().into_iter().zip(rings).map(|(name, rates)| rates.row(&name.to_string()));
     [head].into_iter().chain(rows).chain([sum.row("sum")]).collect()
 }
 

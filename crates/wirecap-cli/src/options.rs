@@ -11,6 +11,7 @@ use wirecap::{
 use crate::failure::Failure;
 use crate::interfaces::Interfaces;
 use crate::output;
+use crate::screen::announce;
 use crate::signals::stop_on_signals;
 use crate::size;
 
@@ -104,6 +105,10 @@ pub(crate) struct EngineOptions {
     /// Where workers run: auto (near the CPU that receives their queue), off, or a list of CPUs: 0,2-3
     #[arg(long, value_name = "auto|off|CPUS", default_value = "off")]
     pin: Pin,
+
+    /// End with an error when the program is detached from an interface, or replaced, instead of attaching it again
+    #[arg(long)]
+    no_attach_again: bool,
 
     /// Do not put the interface into promiscuous mode
     #[arg(short = 'p', long)]
@@ -203,6 +208,8 @@ impl EngineOptions {
             .chunk(self.chunk)
             .promiscuous(!self.no_promiscuous_mode)
             .stuck_after(self.stuck_after)
+            .attach_again(!self.no_attach_again)
+            .on_event(|event| announce(&event.to_string()))
             .pin(self.pin.clone());
         let builder = self.warm.0.into_iter().fold(builder, CaptureBuilder::warm);
         let builder = match self.threshold {

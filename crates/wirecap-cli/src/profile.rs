@@ -54,7 +54,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
     // Before the capture has cost any time: a wrong path is found at once.
     let csv = arguments.csv.as_deref().map(create).transpose()?;
     let svg = arguments.svg.as_deref().map(|path| create(path).map(|_| path)).transpose()?;
-    let mut profile = Profile::new(capture.rings(), arguments.bin);
+    let mut profile = Profile::new(&capture.rings(), arguments.bin);
     let outcome = losses::watched(&capture, None, || collect(&capture, &arguments.options, &mut profile));
     let ledger = capture.close();
     eprintln!("{}", profile.chart());
@@ -122,6 +122,11 @@ impl Profile {
 
     fn add(&mut self, chunk: &Chunk) {
         self.packets += chunk.len() as u64;
+        // Its receive queue may have appeared meanwhile, behind others that had nothing to tell yet.
+        while self.counts.len() <= chunk.ring_index() {
+            self.counts.push(Vec::new());
+            self.rings.push(chunk.ring().to_string());
+        }
         for packet in chunk {
             let time = packet.timestamp().unwrap_or_default().unix_nanos();
             self.count(chunk.ring_index(), time);

@@ -115,6 +115,14 @@ pub(crate) fn replace_line(text: &str) {
     let _ = io::stderr().write_all(format!("\r\x1b[K{}", unwrapped(text)).as_bytes());
 }
 
+/// Writes a line to stay on standard error, on a terminal in the place of one that is replaced from time to time.
+pub(crate) fn announce(line: &str) {
+    let mut stream = io::stderr().lock();
+    let begin = if stream.is_terminal() { "\r\x1b[K" } else { "" };
+    // A terminal that went away is no matter.
+    let _ = stream.write_all(format!("{begin}{line}\n").as_bytes());
+}
+
 /// The text such that a terminal cuts off what it has no room for: a line that goes on in the next one is not where
 /// it is looked for when it is to be replaced. To be written in one piece, or the terminal may stay so.
 fn unwrapped(text: &str) -> String {

@@ -172,20 +172,21 @@ fn sending_needs_the_documented_capabilities_and_no_others() {
     let file = directory.path().join("file").display().to_string();
     let running = bed.capture(&["capture", "-i", "a1", "-M", "64", "-R", "64", "-w", &file, "--json"]);
     // Root without anything else: a user of capabilities, as systemd makes them.
-    let limited = |arguments: &[&str]| {
+    let limited = |more: &str, arguments: &[&str]| {
         let mut command = Command::new("setpriv");
-        command.args(["--bounding-set=-all,+net_raw,+net_admin,+bpf,+ipc_lock", "--inh-caps=-all"]);
+        let capabilities = format!("--bounding-set=-all,+net_raw,+net_admin,+bpf,+ipc_lock{more}");
+        command.args([&capabilities, "--inh-caps=-all"]);
         command.arg(WIRECAP).args(arguments);
         let output = bed.sender.run_in(|| command.output().unwrap()).unwrap();
         assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     };
-    limited(&["generate", "-i", "a0", "-c", "100"]);
-    limited(&["generate", "-i", "a0", "-c", "100", "--model", "even"]);
+    limited(",+perfmon", &["generate", "-i", "a0", "-c", "100"]);
+    limited("", &["generate", "-i", "a0", "-c", "100", "--model", "even"]);
     let finished = running.interrupt();
     finished.assert_success();
     assert_eq!(finished.ledger()["delivered"], 200);
     let running = bed.capture(&["count", "-i", "a1", "-M", "64", "-R", "64", "--json"]);
-    limited(&["replay", &file, "-i", "a0", "--top"]);
+    limited("", &["replay", &file, "-i", "a0", "--top"]);
     let finished = running.interrupt();
     assert_eq!(finished.ledger()["delivered"], 200);
     assert_eq!(tcpdump(Path::new(&file), &[]).0.len(), 200);

@@ -43,6 +43,7 @@ mod libpcap;
 #[cfg(all(target_arch = "x86_64", not(miri)))]
 mod machine_code;
 mod netlink;
+pub mod opener;
 mod place;
 mod request;
 mod socket;

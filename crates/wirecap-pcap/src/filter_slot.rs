@@ -36,7 +36,8 @@ impl FilterSlot {
 impl Sieve {
     /// How many of a ring's packets are to be looked at, from the first on.
     pub(crate) fn until(&self, ring: usize) -> u64 {
-        self.until.as_ref().map_or(u64::MAX, |until| until[ring])
+        // What came in a ring that was not there yet came later.
+        self.until.as_ref().map_or(u64::MAX, |until| until.get(ring).copied().unwrap_or(0))
     }
 }
 

@@ -17,9 +17,9 @@ pub(crate) fn count() -> u64 {
         FORKS.fetch_add(1, Ordering::Relaxed);
     }
     static WATCH: Once = Once::new();
-    // SAFETY: the function may be called in a child, whatever its threads did. Where there is no memory for it, forks
-    // are not noticed.
     WATCH.call_once(|| {
+        // Where there is no memory for it, forks are not noticed.
+        // SAFETY: the function may be called in a child, whatever the parent's threads did.
         let _ = unsafe { libc::pthread_atfork(None, Some(note), Some(note)) };
     });
     FORKS.load(Ordering::Relaxed)

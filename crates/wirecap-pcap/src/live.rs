@@ -10,7 +10,6 @@ use std::error::Error;
 use std::ffi::{CStr, CString, c_int};
 use std::fs::File;
 use std::io;
-use std::ops::Range;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicU64, Ordering};
@@ -47,7 +46,7 @@ const SNAP_BYTES_MIN: u32 = 64;
 pub(crate) struct Live {
     capture: Arc<Capture>,
     /// The handle's own rings in the capture.
-    rings: Range<usize>,
+    ring: Option<usize>,
     device: Device,
     /// Guarded by the handle's turn.
     reader: UnsafeCell<Reader>,
@@ -164,10 +163,10 @@ impl Live {
         let promiscuous = request.promiscuous.is_some_and(|on| on != 0);
         let interface_drops = InterfaceDrops::of(&device.name);
         // In a group each worker has one ring; else the only one has all.
-        let rings = if membership.is_some() { ring..ring + 1 } else { 0..capture.rings().len() };
+        let ring = membership.is_some().then_some(ring);
         Self {
-            reader: UnsafeCell::new(Reader::new(worker, capture.rings().len(), sole, rest)),
-            rings,
+            reader: UnsafeCell::new(Reader::new(worker, capture.most_rings(), sole, rest)),
+            ring,
             pollable,
             sender,
             waker,
@@ -323,7 +322,8 @@ impl Live {
     /// Packets that passed the filter, dropped ones and those that wait included, and the dropped ones. A signal handler
     /// may call it.
     pub(crate) fn counts(&self) -> (u64, u64) {
-        let tallies = self.rings.clone().map(|ring| self.capture.tally(ring));
+        let rings = self.ring.map_or(0..self.capture.ring_count(), |ring| ring..ring + 1);
+        let tallies = rings.map(|ring| self.capture.tally(ring));
         let (mut arrived, mut delivered, mut dropped) = (0, 0, 0);
         for tally in tallies {
             arrived += tally.arrived;

@@ -142,9 +142,10 @@ macro_rules! functions {
         mod symbol {
             use super::*;
             $(
-                // SAFETY: as pcap.h declares it.
-                pub(super) static $name: Symbol<unsafe extern "C-unwind" fn($($kind),*) $(-> $result)?> =
-                    unsafe { Symbol::new($name_of) };
+                pub(super) static $name: Symbol<unsafe extern "C-unwind" fn($($kind),*) $(-> $result)?> = {
+                    // SAFETY: as pcap.h declares it.
+                    unsafe { Symbol::new($name_of) }
+                };
             )*
         }
         $(

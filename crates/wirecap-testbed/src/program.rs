@@ -12,9 +12,9 @@ use crate::pace::CATCH_UP_NS;
 use crate::traffic::{PORTS_PER_ADDRESS, STAMP_OFFSET, Traffic};
 
 /// Longest wait for a frame's time, in readings of the clock: the verifier wants a bound. A reading
-/// takes 10 ns at the very least. For a process without CAP_PERFMON the verifier also follows jumps as processors may guess
-/// them, two in each turn, and gives up at 8,192.
-const CLOCK_READINGS_MAX: i32 = 3072;
+/// takes 10 ns at the very least. Without CAP_PERFMON the verifier also follows each jump as a processor may guess it, and
+/// gives up.
+const CLOCK_READINGS_MAX: i32 = 4096;
 /// Longest interval between frames that is kept inside the program.
 pub(crate) const INTERVAL_NS_MAX: u64 = CLOCK_READINGS_MAX as u64 * 10 / 2;
 

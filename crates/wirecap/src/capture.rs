@@ -2,6 +2,7 @@
 
 pub(crate) mod affinity;
 mod builder;
+mod event;
 mod filtering;
 mod forwarding;
 mod interface;
@@ -10,8 +11,10 @@ mod raw;
 pub(crate) mod source;
 mod target;
 pub(crate) mod waiting;
+mod watch;
 pub(crate) mod worker;
 
+use std::io;
 use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -21,9 +24,10 @@ use std::time::{Duration, Instant};
 use crate::capture::affinity::{Machine, Pin, Placement};
 use crate::capture::keeper::Keeper;
 use crate::capture::source::Source;
-use crate::capture::worker::{Alarm, Worker, ring_bell};
-use crate::device::DeviceCounters;
-use crate::error::OpenError;
+use crate::capture::worker::{Alarm, Worker, ring_bell, watch};
+use crate::device::events::Events;
+use crate::device::{Device, DeviceCounters};
+use crate::error::{CaptureError, OpenError};
 use crate::file::FileRing;
 use crate::forward::Exchange;
 use crate::group::Group;
@@ -33,12 +37,15 @@ use crate::names::RingName;
 use crate::packet::{self, Unplaced};
 use crate::ring::Ring;
 use crate::sync::{Mutex, lock};
+use crate::sys::packet::PacketSocket;
 use crate::umem::pool::Geometry;
 use crate::warning::Warning;
 use crate::xdp;
 use target::Target;
+use watch::{Watched, Watcher};
 
 pub use builder::{CaptureBuilder, DEFAULT_CHUNK_CELLS, DEFAULT_CHUNKS, DEFAULT_SNAP_LEN, Engine};
+pub use event::Event;
 pub use interface::{Interface, Reception};
 
 /// A running capture. Dropping it stops and closes it.
@@ -46,11 +53,11 @@ pub use interface::{Interface, Reception};
 pub struct Capture {
     shared: Arc<Shared>,
     interfaces: Vec<Interface>,
-    rings: Vec<RingName>,
     workers: Mutex<Vec<Worker>>,
     placements: Vec<Placement>,
     geometry: Geometry,
     _keeper: Option<Keeper>,
+    _watcher: Option<Watcher>,
     /// What keeps other captures off the queues that are only sent on.
     _claims: Option<Vec<xdp::PortClaims>>,
 }
@@ -64,8 +71,36 @@ pub(crate) struct Shared {
     /// Another process has the rings as well.
     left: AtomicBool,
     bells: Vec<Arc<OwnedFd>>,
+    /// What the workers sleep at.
+    alarms: Vec<Arc<OwnedFd>>,
+    /// Interfaces that are not captured any more, by their places.
+    failures: Mutex<Vec<(usize, Failure)>>,
+    /// There are some.
+    has_failed: AtomicBool,
+    /// What the kernel tells of interfaces.
+    events: Arc<Events>,
+    /// Interfaces that go away may come back.
+    pub(crate) waits_for_interfaces: bool,
     started: Instant,
     running: Mutex<Running>,
+}
+
+/// Why an interface is not captured any more.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Failure {
+    /// The interface of this name was removed.
+    Gone(String),
+    /// The program was detached from the interface of this name.
+    Detached(String),
+}
+
+impl Failure {
+    pub(crate) fn error(&self) -> CaptureError {
+        match self {
+            Self::Gone(interface) => CaptureError::InterfaceGone { interface: interface.clone() },
+            Self::Detached(interface) => CaptureError::Detached { interface: interface.clone() },
+        }
+    }
 }
 
 /// What receives on an interface.
@@ -76,6 +111,30 @@ enum Attachment {
 }
 
 impl Attachment {
+    /// Packets that were wanted, and went to the host because their queue had no ring.
+    fn missed(&self) -> u64 {
+        match self {
+            Self::Xdp(attachment) => attachment.missed(),
+            Self::Packet(_) => 0,
+        }
+    }
+
+    /// Whether it can go on on an interface that has come back.
+    fn can_move(&self) -> bool {
+        match self {
+            Self::Xdp(attachment) => attachment.can_move(),
+            Self::Packet(attachment) => attachment.can_move(),
+        }
+    }
+
+    /// Goes on on `device`, which has come in the place of the interface that it was on.
+    fn move_to(&mut self, device: &Device) -> Result<(), OpenError> {
+        match self {
+            Self::Xdp(attachment) => attachment.move_to(device),
+            Self::Packet(attachment) => attachment.move_to(device),
+        }
+    }
+
     /// Ends receiving. When it returns, the last packet is in its ring; false if that is not certain.
     fn detach(self) -> bool {
         match self {
@@ -97,12 +156,27 @@ impl Attachment {
 #[derive(Debug)]
 struct Running {
     interfaces: Vec<Attached>,
+    /// The interfaces of the ports, if the capture forwards.
+    ports: Vec<Device>,
     /// The savefile in place of interfaces.
     file: Option<Arc<FileRing>>,
-    /// How long the capture ran and what the devices dropped meanwhile, once it was stopped.
-    end: Option<(Duration, Vec<Option<u64>>)>,
+    /// What the capture was to be.
+    builder: CaptureBuilder,
+    /// What was counted beside the rings, once the capture was stopped.
+    end: Option<End>,
     /// The kernel offered no way to wait for the last packets.
     last_packets_uncertain: bool,
+}
+
+/// What was counted beside the rings.
+#[derive(Debug, Clone)]
+struct End {
+    /// How long the capture ran.
+    duration: Duration,
+    /// What each device dropped.
+    device_drops: Vec<Option<u64>>,
+    /// Packets of queues that had no ring.
+    missed: u64,
 }
 
 /// An interface that packets come from.
@@ -114,17 +188,45 @@ struct Attached {
     /// None once the capture was stopped.
     attachment: Option<Attachment>,
     unplaced: Option<Arc<Unplaced>>,
+    watched: Watched,
+    /// Its place among the interfaces.
+    index: usize,
+    geometry: Geometry,
+    /// Packet sockets without an interface, to hand it back to the host with.
+    standby: Vec<PacketSocket>,
+    /// What received by the engine `xdp` until the interface was handed back to the host.
+    former: Option<Box<xdp::Attachment>>,
+    /// What the device had dropped when the interface that it was went away, and at the last look.
+    was_handed_back: bool,
+    drops_before: u64,
+    drops_seen: u64,
 }
 
 impl Attached {
+    /// The counters of `device` begin anew, which has come in the place of another one.
+    fn begin_counting(&mut self, device: &Device) {
+        self.drops_before += std::mem::take(&mut self.drops_seen);
+        self.counters_at_start = device.counters().ok();
+    }
+
     fn device_drops(&self) -> Option<u64> {
-        self.target.counters()?.dropped_since(self.counters_at_start.as_ref()?)
+        let since = self.target.counters()?.dropped_since(self.counters_at_start.as_ref()?)?;
+        Some(self.drops_before + since)
     }
 }
 
 impl Running {
-    fn device_drops(&self) -> Vec<Option<u64>> {
-        self.interfaces.iter().map(Attached::device_drops).collect()
+    /// What there is to count now.
+    fn so_far(&self, duration: Duration) -> End {
+        let missed = |attached: &Attached| {
+            let former = attached.former.as_ref().map_or(0, |former| former.missed());
+            former + attached.attachment.as_ref().map_or(0, Attachment::missed)
+        };
+        End {
+            duration,
+            device_drops: self.interfaces.iter().map(Attached::device_drops).collect(),
+            missed: self.interfaces.iter().map(missed).sum(),
+        }
     }
 }
 
@@ -142,6 +244,63 @@ impl Shared {
         self.bells.iter().for_each(|bell| ring_bell(bell));
     }
 
+    /// Adds a ring to the group: its worker serves it from now on.
+    fn add_ring(&self, ring: Arc<dyn Ring>, group_per_interface: bool) -> Result<(), OpenError> {
+        let part = if group_per_interface { ring.identity().interface_index } else { 0 };
+        let name = ring.identity().name.clone();
+        let Some(worker) = self.group.add(Arc::clone(&ring), part) else {
+            return Err(OpenError::NoRoom { ring: name });
+        };
+        let mut outcome = Ok(());
+        ring.watch(&mut |descriptor| outcome = outcome.and(watch(&self.alarms[worker], descriptor)));
+        outcome.map_err(|errno| OpenError::System {
+            action: "wait for packets of another ring".to_owned(),
+            source: errno.into(),
+        })?;
+        self.wake(worker);
+        Ok(())
+    }
+
+    /// Has the workers of an interface's rings wake up by their sockets, which are new.
+    fn watch_rings_of(&self, interface: usize) {
+        let rings = self.group.rings().iter().enumerate();
+        for (index, ring) in rings.filter(|(_, ring)| ring.identity().interface_index == interface) {
+            let worker = self.group.home_of(index);
+            // Fails only where it was watched already.
+            ring.watch(&mut |descriptor| _ = watch(&self.alarms[worker], descriptor));
+            self.wake(worker);
+        }
+    }
+
+    /// The interface of this place is not captured any more: the workers of its rings are to be told.
+    fn fail(&self, interface: usize, failure: Failure) {
+        let mut failures = lock(&self.failures);
+        if failures.iter().all(|(failed, _)| *failed != interface) {
+            failures.push((interface, failure));
+            self.has_failed.store(true, Ordering::Release);
+            self.wake_all();
+        }
+    }
+
+    /// Whether an interface is not captured any more.
+    pub(crate) fn has_failed(&self) -> bool {
+        self.has_failed.load(Ordering::Acquire)
+    }
+
+    /// Why one of the home rings of `worker` gets nothing any more, if everything that had arrived was delivered.
+    pub(crate) fn failure_of(&self, worker: usize) -> Option<CaptureError> {
+        let failures = lock(&self.failures);
+        let failed = |(interface, failure): &(usize, Failure)| {
+            let mut home =
+                self.group.home(worker).filter(|ring| ring.identity().interface_index == *interface);
+            let is_drained = |ring: &Arc<dyn Ring>| ring.backlog() == 0;
+            home.next()
+                .is_some_and(|first| is_drained(first) && home.all(is_drained))
+                .then(|| failure.error())
+        };
+        failures.iter().find_map(failed)
+    }
+
     fn stop(&self) {
         if self.left.load(Ordering::SeqCst) {
             return;
@@ -150,12 +309,15 @@ impl Shared {
         if running.end.is_some() {
             return;
         }
-        let device_drops = running.device_drops();
-        running.end = Some((self.started.elapsed(), device_drops));
+        running.interfaces.iter_mut().for_each(|attached| attached.look_at_end(&self.events));
+        running.end = Some(running.so_far(self.started.elapsed()));
         let attachments = running.interfaces.iter_mut().filter_map(|interface| interface.attachment.take());
         // All of them, whatever became of the first.
         let uncertain = attachments.map(Attachment::detach).filter(|certain| !certain).count();
-        running.last_packets_uncertain = uncertain > 0;
+        let former = running.interfaces.iter_mut().filter_map(|interface| interface.former.take());
+        let former_uncertain =
+            former.map(|attachment| attachment.detach()).filter(|certain| !certain).count();
+        running.last_packets_uncertain = uncertain + former_uncertain > 0;
         drop(running);
         self.group.end();
         self.wake_all();
@@ -208,9 +370,18 @@ impl Capture {
             outcome.map_err(failed)?;
             alarms.push(alarm);
         }
-        let rings = group.rings().iter().map(|ring| ring.identity().name.clone()).collect();
+        let events = Events::new();
+        let events = events.map_err(|source| OpenError::System {
+            action: "listen to what the kernel tells of interfaces".to_owned(),
+            source,
+        })?;
         let shared = Arc::new(Shared {
             bells: alarms.iter().map(Alarm::bell).collect(),
+            alarms: alarms.iter().map(Alarm::epoll).collect(),
+            failures: Mutex::new(Vec::new()),
+            has_failed: AtomicBool::new(false),
+            events: Arc::new(events),
+            waits_for_interfaces: running.builder.reattach,
             group,
             exchange,
             left: AtomicBool::new(false),
@@ -223,12 +394,15 @@ impl Capture {
         };
         let workers = Mutex::new(alarms.into_iter().zip(&placements).enumerate().map(worker).collect());
         let keeper = shared.group.unattended().map(|posted| {
-            Keeper::start(shared.group.rings(), shared.exchange(), keeper::period(posted))
+            Keeper::start(&shared, keeper::period(posted))
                 .map_err(|source| OpenError::System { action: "start a thread".to_owned(), source })
         });
         let keeper = keeper.transpose()?;
-        let (_keeper, _claims) = (keeper, claims);
-        Ok(Self { shared, interfaces, rings, workers, placements, geometry, _keeper, _claims })
+        let watcher = (!interfaces.is_empty()).then(|| Watcher::start(&shared)).transpose();
+        let watcher = watcher
+            .map_err(|source| OpenError::System { action: "watch the interfaces".to_owned(), source })?;
+        let (_keeper, _watcher, _claims) = (keeper, watcher, claims);
+        Ok(Self { shared, interfaces, workers, placements, geometry, _keeper, _watcher, _claims })
     }
 
     /// A capture over rings that were opened elsewhere, on no interface.
@@ -238,8 +412,15 @@ impl Capture {
         exchange: Option<Arc<Exchange>>,
         geometry: Geometry,
     ) -> Result<Self, OpenError> {
-        let running =
-            Running { interfaces: Vec::new(), file: None, end: None, last_packets_uncertain: false };
+        let builder = CaptureBuilder::new(Vec::new(), None);
+        let running = Running {
+            interfaces: Vec::new(),
+            ports: Vec::new(),
+            file: None,
+            builder,
+            end: None,
+            last_packets_uncertain: false,
+        };
         Self::start(group, Vec::new(), running, (exchange, None), geometry, &Pin::Off)
     }
 
@@ -248,9 +429,20 @@ impl Capture {
         std::mem::take(&mut *lock(&self.workers))
     }
 
-    /// The rings, in the order of [`Chunk::ring_index`](crate::Chunk::ring_index).
-    pub fn rings(&self) -> &[RingName] {
-        &self.rings
+    /// The rings that there are now, in the order of [`Chunk::ring_index`](crate::Chunk::ring_index). More may come
+    /// behind them while the capture runs, [`most_rings`](Self::most_rings) in all.
+    pub fn rings(&self) -> Vec<RingName> {
+        self.shared.group.rings().iter().map(|ring| ring.identity().name.clone()).collect()
+    }
+
+    /// How many rings there are now.
+    pub fn ring_count(&self) -> usize {
+        self.shared.group.rings().len()
+    }
+
+    /// How many rings there may be at most, as receive queues appear.
+    pub fn most_rings(&self) -> usize {
+        self.shared.group.rings().room()
     }
 
     /// The interfaces, in the order of [`Chunk::interface_index`](crate::Chunk::interface_index).
@@ -278,7 +470,12 @@ impl Capture {
 
     /// The engine's name in the ledger: `xdp` or `packet`, both where interfaces differ, or `file` or `sim`.
     fn engine(&self, running: &Running) -> &'static str {
-        let uses = |engine| self.interfaces.iter().any(|interface| interface.reception.engine() == engine);
+        let handed_back = running.interfaces.iter().any(|attached| attached.was_handed_back);
+        let uses = |engine| {
+            let mut interfaces = self.interfaces.iter();
+            (handed_back && engine == Engine::Packet)
+                || interfaces.any(|interface| interface.reception.engine() == engine)
+        };
         match (uses(Engine::Xdp), uses(Engine::Packet)) {
             (true, true) => "xdp, packet",
             (true, false) => "xdp",
@@ -318,6 +515,34 @@ impl Capture {
         self.shared.stop();
     }
 
+    /// Closes one ring of the engine `xdp`, with those that share its receive queue: its packets go to the host from now
+    /// on, and its queue may be taken away (`ethtool -L`). What waits in it counts as dropped. If its queue comes back
+    /// later, it gets another ring.
+    ///
+    /// # Errors
+    ///
+    /// If there is no such ring, or it is of another engine.
+    pub fn close_ring(&self, ring: usize) -> Result<(), CaptureError> {
+        let failed =
+            |kind: io::ErrorKind| CaptureError::System { action: "close a ring", source: kind.into() };
+        let rings = self.shared.group.rings();
+        let chosen = rings.iter().nth(ring).ok_or_else(|| failed(io::ErrorKind::NotFound))?;
+        let (interface, name) = (chosen.identity().interface_index, &chosen.identity().name);
+        let mut running = lock(&self.shared.running);
+        let attached = running.interfaces.get_mut(interface);
+        let attachment = attached.and_then(|attached| attached.attachment.as_mut());
+        let Some(Attachment::Xdp(attachment)) = attachment else {
+            return Err(failed(io::ErrorKind::Unsupported));
+        };
+        attachment.close_queue(name.queue);
+        let is_beside = |other: &&Arc<dyn Ring>| {
+            let other = other.identity();
+            other.interface_index == interface && other.name.queue == name.queue
+        };
+        rings.iter().filter(is_beside).for_each(|ring| ring.close());
+        Ok(())
+    }
+
     /// Something that can stop this capture from another thread.
     pub fn stopper(&self) -> Stopper {
         Stopper(Arc::clone(&self.shared))
@@ -331,13 +556,15 @@ impl Capture {
         };
         let rings: Vec<RingLedger> = self.shared.group.rings().iter().map(page).collect();
         let running = lock(&self.shared.running);
-        let (duration, device) =
-            running.end.clone().unwrap_or_else(|| (self.shared.started.elapsed(), running.device_drops()));
+        let end = running.end.clone().unwrap_or_else(|| running.so_far(self.shared.started.elapsed()));
+        let unseen =
+            running.interfaces.iter().flat_map(|attached| attached.watched.unseen().to_vec()).collect();
         let warnings = self.warnings(&rings, &running);
         let engine = self.engine(&running);
         drop(running);
         let ports = self.shared.exchange().map(|exchange| exchange.ledgers()).unwrap_or_default();
-        Ledger { warnings, ports, ..Ledger::of(engine, self.mode(), duration, rings, device) }
+        let ledger = Ledger::of(engine, self.mode(), end.duration, rings, end.device_drops);
+        Ledger { warnings, ports, ..ledger.with_gaps(end.missed, unseen) }
     }
 
     /// Stops and closes the capture and gives its final account: what was not taken out of the rings

@@ -7,8 +7,11 @@ mod address;
 mod auto;
 mod counters;
 mod drop_table;
+pub(crate) mod events;
+pub(crate) mod glance;
 mod hardware_clock;
 mod link;
+mod listeners;
 mod netlink;
 mod offload;
 mod owner;
@@ -81,6 +84,8 @@ pub struct Device {
     pub rx_queues: u32,
     /// The number of transmit queues in use, at least 1.
     pub tx_queues: u32,
+    /// The most receive queues that it can have (`ethtool -l`), at least those in use.
+    pub rx_queues_max: u32,
     /// The speed of the link in Mbit/s, if the driver knows it. What a virtual one says means nothing.
     pub speed_mbps: Option<u32>,
     /// The addresses that the host has on it.
@@ -93,6 +98,8 @@ pub struct Device {
     /// Further hardware addresses that it receives for, beside its own and multicast ones. A macvlan on it
     /// leaves its address here, also one in another network namespace.
     pub other_macs: Vec<Mac>,
+    /// How many packet sockets of other processes receive on it, such as those of DHCP clients.
+    pub packet_listeners: usize,
     /// What its driver offers for XDP; `None` if the kernel does not say (before Linux 6.3).
     pub xdp: Option<XdpSupport>,
     /// The XDP programs attached to it.

@@ -29,6 +29,11 @@ pub enum OpenError {
         /// How many receive queues the interface has.
         queues: u32,
     },
+    /// A receive queue appeared that the capture has no room for: there are more than its driver said.
+    NoRoom {
+        /// Its ring.
+        ring: RingName,
+    },
     /// A device name that is not `INTERFACE` or `INTERFACE@QUEUES`.
     BadDeviceName {
         /// What was given.
@@ -264,6 +269,9 @@ impl fmt::Display for OpenError {
                 "frames of {interface} (MTU {mtu}) do not fit a cell, and this kernel (before 6.6) cannot spread \
                  them over several; lower the MTU to {max_mtu} or less: ip link set {interface} mtu {max_mtu}"
             ),
+            Self::NoRoom { ring } => {
+                write!(f, "{ring} is beyond the receive queues that its driver said it can have")
+            }
             Self::QueueTaken { ring, holder } => write!(
                 f,
                 "{ring} is captured by {holder} already, and a receive queue serves one capture; give that one \
@@ -486,6 +494,11 @@ pub enum CaptureError {
         /// Its name.
         interface: String,
     },
+    /// The program of a capture by the engine `xdp` was detached from the interface, or replaced.
+    Detached {
+        /// The interface's name.
+        interface: String,
+    },
     /// A savefile could not be read on; what stands before was delivered.
     Savefile {
         /// The savefile.
@@ -529,6 +542,11 @@ impl fmt::Display for CaptureError {
             Self::InterfaceGone { interface } => {
                 write!(f, "{interface} was removed from the system while it was being captured")
             }
+            Self::Detached { interface } => write!(
+                f,
+                "the capture's program was detached from {interface}, which loses packets unseen; end what detaches it, or \
+                 have it attached again"
+            ),
             Self::Savefile { path, .. } => write!(f, "cannot read on in {}", path.display()),
             Self::Filter { path, .. } => {
                 write!(f, "{} has packets of another kind, for which there is no such filter", path.display())
@@ -550,7 +568,10 @@ impl Error for CaptureError {
             Self::System { source, .. } => Some(source),
             Self::Savefile { source, .. } => Some(source),
             Self::Filter { source, .. } => Some(source),
-            Self::InterfaceGone { .. } | Self::Orphaned { .. } | Self::BrokenRing { .. } => None,
+            Self::InterfaceGone { .. }
+            | Self::Detached { .. }
+            | Self::Orphaned { .. }
+            | Self::BrokenRing { .. } => None,
         }
     }
 }

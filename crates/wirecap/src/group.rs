@@ -20,21 +20,24 @@ use crate::error::CaptureError;
 use crate::ledger::Mode;
 use crate::names::RingName;
 use crate::ring::{Help, Ring};
-use crate::sync::{AtomicBool, AtomicU64, AtomicUsize, Mutex, Ordering, fence, try_lock};
+use crate::seats::Seats;
+use crate::sync::{AtomicBool, AtomicU64, AtomicUsize, Mutex, Ordering, fence, lock, try_lock};
 use crate::umem::chunk::Chunk;
 
 pub(crate) use policy::{Next, Policy, Turn};
 
-/// The rings that one application reads, and the workers that read them.
+/// The rings that one application reads, and the workers that read them. More rings may come while it runs.
 #[derive(Debug)]
 pub(crate) struct Group {
-    rings: Vec<Arc<dyn Ring>>,
+    rings: Seats<Arc<dyn Ring>>,
     mode: Mode,
     policy: Policy,
     stuck_after: Duration,
     seats: Vec<Seat>,
     /// The worker that each ring is a home ring of.
-    home_of: Vec<usize>,
+    home_of: Seats<usize>,
+    /// Held by who adds a ring.
+    adding: Mutex<()>,
     /// Some rings must be tended.
     tended: bool,
     /// How many workers are no more.
@@ -46,7 +49,7 @@ pub(crate) struct Group {
 #[derive(Debug)]
 pub(crate) struct Seat {
     /// Places of its home rings in the group.
-    home: Vec<usize>,
+    home: Seats<usize>,
     /// Only workers of the same part are its buddies.
     part: usize,
     /// Twice the number of times that it asked for a chunk, and [`IDLE`] if it got none the last time;
@@ -109,7 +112,7 @@ impl Group {
         let mut seats = Vec::new();
         for (part, (rings, share)) in rings_of_parts.iter().zip(shares).enumerate() {
             seats.extend((0..share).map(|worker| Seat {
-                home: rings.iter().copied().skip(worker).step_by(share).collect(),
+                home: Seats::new(rings.iter().copied().skip(worker).step_by(share), 0),
                 part,
                 asked: AtomicU64::new(IDLE),
                 seen: Mutex::new(Seen { asked: IDLE, since: None }),
@@ -122,12 +125,13 @@ impl Group {
         }
         let tended = rings.iter().any(|ring| ring.unattended() < ring.capacity());
         Self {
-            rings,
+            rings: Seats::new(rings, 0),
             mode,
             policy: Policy::default(),
             stuck_after,
             seats,
-            home_of,
+            home_of: Seats::new(home_of, 0),
+            adding: Mutex::new(()),
             tended,
             gone: AtomicUsize::new(0),
             ending: AtomicBool::new(false),
@@ -140,7 +144,31 @@ impl Group {
         Self { policy, ..self }
     }
 
-    pub(crate) fn rings(&self) -> &[Arc<dyn Ring>] {
+    /// The same group with room for `more` rings.
+    pub(crate) fn with_room(mut self, more: usize) -> Self {
+        self.rings = self.rings.with_room(more);
+        self.home_of = self.home_of.with_room(more);
+        let seats = self.seats.into_iter();
+        self.seats = seats.map(|seat| Seat { home: seat.home.with_room(more), ..seat }).collect();
+        self
+    }
+
+    /// Adds `ring`, whose index is the number of rings that there are: it becomes a home ring of the worker of `part`
+    /// with the fewest. Returns that worker; `None` if there is no room.
+    pub(crate) fn add(&self, ring: Arc<dyn Ring>, part: usize) -> Option<usize> {
+        let _adding = lock(&self.adding);
+        assert_eq!(ring.identity().index, self.rings.len(), "rings are added in the order of their indices");
+        let of_part = |worker: &usize| self.seats[*worker].part == part;
+        let workers = (0..self.seats.len()).filter(of_part);
+        let worker = workers.min_by_key(|worker| self.seats[*worker].home.len())?;
+        // Who finds the ring anywhere finds its worker.
+        let index = self.home_of.push(worker).ok()?;
+        self.rings.push(ring).expect("there is room for as many rings as workers of theirs");
+        self.seats[worker].home.push(index).expect("a worker has room for all rings");
+        Some(worker)
+    }
+
+    pub(crate) fn rings(&self) -> &Seats<Arc<dyn Ring>> {
         &self.rings
     }
 
@@ -180,7 +208,6 @@ impl Group {
     }
 
     /// The worker that `ring` is a home ring of.
-    #[cfg(any(test, feature = "sim"))]
     pub(crate) fn home_of(&self, ring: usize) -> usize {
         self.home_of[ring]
     }
@@ -240,7 +267,7 @@ impl Group {
         match self.mode {
             Mode::Basic => self.home(worker).all(|ring| ring.backlog() == 0),
             Mode::Advanced(_) => {
-                let mut rings = self.rings.iter().zip(&self.home_of);
+                let mut rings = self.rings.iter().zip(self.home_of.iter());
                 rings.all(|(ring, &home)| !self.are_buddies(worker, home) || ring.backlog() == 0)
             }
         }
@@ -268,7 +295,7 @@ impl Group {
     /// Whether a ring of `worker` or of one of its buddies is above the threshold.
     pub(crate) fn is_needed(&self, worker: usize) -> bool {
         let Mode::Advanced(threshold) = self.mode else { return false };
-        let mut rings = self.rings.iter().zip(&self.home_of);
+        let mut rings = self.rings.iter().zip(self.home_of.iter());
         rings.any(|(ring, &home)| {
             self.are_buddies(worker, home) && Candidate::above(threshold, ring).is_some()
         })

@@ -69,6 +69,11 @@ impl<T: Copy> SharedRing<T> {
         Self { producer, consumer, flags, slots, capacity, _owner: owner }
     }
 
+    /// What keeps the ring's memory, if it is an `O`.
+    fn owner<O: Any>(&self) -> Option<&O> {
+        self._owner.downcast_ref()
+    }
+
     fn producer(&self) -> &AtomicU32 {
         // SAFETY: valid while `_owner` lives, by the promise made to `from_parts`.
         unsafe { self.producer.as_ref() }
@@ -233,6 +238,17 @@ impl<T: Copy> Consumer<T> {
         Self { shared: Arc::new(shared), head, tail: head }
     }
 
+    /// What keeps the ring's memory, if it is an `O`.
+    pub(crate) fn owner<O: Any>(&self) -> Option<&O> {
+        self.shared.owner()
+    }
+
+    /// Another ring lies in the same place now: forgets how far the one before had come.
+    pub(crate) fn restart(&mut self) {
+        self.head = self.shared.consumer().load(Ordering::Relaxed);
+        self.tail = self.head;
+    }
+
     /// A view of the ring's fill for those who do not hold the consumer.
     pub(crate) fn gauge(&self) -> Gauge<T> {
         Gauge(Arc::downgrade(&self.shared))
@@ -318,6 +334,17 @@ impl<T: Copy> Producer<T> {
         let tail = shared.producer().load(Ordering::Relaxed);
         let head = shared.consumer().load(Ordering::Relaxed);
         Self { shared: Arc::new(shared), tail, head }
+    }
+
+    /// What keeps the ring's memory, if it is an `O`.
+    pub(crate) fn owner<O: Any>(&self) -> Option<&O> {
+        self.shared.owner()
+    }
+
+    /// Another ring lies in the same place now: forgets how far the one before had come.
+    pub(crate) fn restart(&mut self) {
+        self.tail = self.shared.producer().load(Ordering::Relaxed);
+        self.head = self.shared.consumer().load(Ordering::Relaxed);
     }
 
     /// How many slots can be filled.

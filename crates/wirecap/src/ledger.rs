@@ -5,6 +5,7 @@
 //! their reason. What nobody counts is `None` and shown as "not reported", never as 0.
 
 mod recorded;
+mod unseen;
 
 use std::fmt;
 use std::time::Duration;
@@ -15,6 +16,7 @@ use crate::numbers::grouped;
 use crate::warning::Warning;
 
 pub use recorded::{LostLater, Recorded};
+pub use unseen::{Unseen, UnseenReason};
 
 /// How the rings of a capture share their load, written as the paper writes it.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -48,6 +50,9 @@ pub struct Drops {
     /// The device or its driver dropped them before any program saw them. Counted per interface:
     /// `None` for a single ring, and where the driver reports nothing.
     pub device: Option<u64>,
+    /// Their receive queue had no ring: it appeared while the capture ran. They went to the host. Counted per
+    /// interface: 0 for a single ring.
+    pub no_ring: u64,
     /// Anything else: still in the ring when the capture was closed, or described by the kernel in a
     /// way that cannot be.
     pub other: u64,
@@ -56,7 +61,7 @@ pub struct Drops {
 impl Drops {
     /// All of them.
     pub fn total(&self) -> u64 {
-        self.no_cell + self.ring_full + self.device.unwrap_or(0) + self.other
+        self.no_cell + self.ring_full + self.device.unwrap_or(0) + self.no_ring + self.other
     }
 }
 
@@ -116,6 +121,7 @@ impl Account {
         self.filtered = self.filtered.zip(other.filtered).map(|(a, b)| a + b);
         self.dropped.no_cell += other.dropped.no_cell;
         self.dropped.ring_full += other.dropped.ring_full;
+        self.dropped.no_ring += other.dropped.no_ring;
         self.dropped.other += other.dropped.other;
         self.offloaded_chunks += other.offloaded_chunks;
         self.abandoned_chunks += other.abandoned_chunks;
@@ -234,6 +240,8 @@ pub struct Ledger {
     /// [`Capture::interfaces`](crate::Capture::interfaces); `None` where it reports nothing.
     #[serde(skip)]
     pub device_drops: Vec<Option<u64>>,
+    /// Times in which packets may have passed that were neither captured nor counted.
+    pub unseen: Vec<Unseen>,
     /// What should be known beside the numbers.
     #[serde(skip)]
     pub warnings: Vec<Warning>,
@@ -266,14 +274,22 @@ impl Ledger {
             ports: Vec::new(),
             recorded: None,
             lost_later: Vec::new(),
+            unseen: Vec::new(),
             warnings: Vec::new(),
         }
     }
 
     /// Whether every packet that was offered was delivered and got to where the application said that it recorded or sent
-    /// it, as far as is reported. No if a zero-copy driver ran out of cells: what it lost then is not known.
+    /// it, as far as is reported, and none can have passed unseen. No if a zero-copy driver ran out of cells: what it lost then is not known.
     pub fn is_lossless(&self) -> bool {
-        self.losses().is_empty() && self.total.starved == 0
+        self.losses().is_empty() && self.total.starved == 0 && self.unseen.is_empty()
+    }
+
+    /// Adds what no ring counted: packets of queues without one, and times in which nothing was seen.
+    pub(crate) fn with_gaps(mut self, no_ring: u64, unseen: Vec<Unseen>) -> Self {
+        self.total.dropped.no_ring += no_ring;
+        self.total = self.total.balanced();
+        Self { unseen, ..self }
     }
 
     /// How many packets were lost on the whole way, by reason: each reason that there is.
@@ -285,6 +301,7 @@ impl Ledger {
             (dropped.no_cell, "no free cell"),
             (dropped.ring_full, "ring full"),
             (dropped.device.unwrap_or(0), "device"),
+            (dropped.no_ring, "queue without a ring"),
             (dropped.other, "other"),
             (not_sent, "not sent"),
             (not_recorded, "not recorded"),
@@ -300,6 +317,10 @@ impl Ledger {
         if losses.is_empty() && self.total.starved > 0 {
             let times = grouped(self.total.starved);
             return format!("lossless: not known (a zero-copy driver ran out of cells {times} times)");
+        }
+        if losses.is_empty() && !self.unseen.is_empty() {
+            let times = if self.unseen.len() == 1 { "time" } else { "times" };
+            return format!("lossless: not known (nothing was seen at {} {times})", self.unseen.len());
         }
         if losses.is_empty() {
             let is_silent = self.total.dropped.device.is_none() && self.engine != "file";
@@ -376,6 +397,7 @@ impl fmt::Display for Ledger {
             let chunks = grouped(ring.account.abandoned_chunks);
             writeln!(f, "{}: its worker was stuck or gone; buddies took {chunks} chunks for it", ring.name)?;
         }
+        self.unseen.iter().try_for_each(|unseen| writeln!(f, "{unseen}"))?;
         if !self.ports.is_empty() {
             write_table(f, &self.port_rows())?;
         }

@@ -48,6 +48,7 @@ mod numbers;
 mod packet;
 mod reorder;
 mod ring;
+mod seats;
 mod sieve;
 #[cfg(any(test, feature = "sim"))]
 pub mod sim;
@@ -63,13 +64,14 @@ pub use capture::affinity::{BadPin, Pin, Placement};
 pub use capture::source::Source;
 pub use capture::worker::{Waker, Worker};
 pub use capture::{Capture, CaptureBuilder, DEFAULT_CHUNK_CELLS, DEFAULT_CHUNKS, DEFAULT_SNAP_LEN};
-pub use capture::{Engine, Interface, Reception, Stopper};
+pub use capture::{Engine, Event, Interface, Reception, Stopper};
 pub use device::Rung;
 pub use error::{CaptureError, FilterChangeError, OpenError};
 pub use forward::{DetachedPacket, Drain, NoRoom, OutPacket, Port, PortError, TxQueue};
 pub use group::guarantee::{Guarantee, Shortfall};
 pub use ledger::{
     Account, Drops, Ledger, LostLater, Mode, PortAccount, PortDrops, PortLedger, Recorded, RingLedger,
+    Unseen, UnseenReason,
 };
 pub use names::{Holder, RingName};
 pub use numbers::grouped;

@@ -166,8 +166,13 @@ fn longest_packet(device: &Device) -> u32 {
     if joins { frame.max(SUPER_PACKET_BYTES) } else { frame }
 }
 
-/// Opens the rings of `device`. Needs CAP_NET_RAW and nothing else.
-pub(crate) fn open(device: &Device, settings: &Settings) -> Result<Opened, OpenError> {
+/// Opens the rings of `device`, with the sockets of `standby` as long as there are any. Needs CAP_NET_RAW for the others
+/// and nothing else.
+pub(crate) fn open(
+    device: &Device,
+    settings: &Settings,
+    standby: &mut Vec<PacketSocket>,
+) -> Result<Opened, OpenError> {
     if !device.up {
         return Err(OpenError::InterfaceDown { interface: device.name.clone() });
     }
@@ -186,7 +191,12 @@ pub(crate) fn open(device: &Device, settings: &Settings) -> Result<Opened, OpenE
     };
     let mut rings = Vec::new();
     for place in 0..plan.spread.rings() {
-        let socket = plan.deaf_socket().map_err(failed("open a packet socket on"))?;
+        let socket = match standby.pop() {
+            Some(socket) => Ok(socket),
+            None => PacketSocket::new(),
+        };
+        let socket =
+            socket.and_then(|socket| plan.deafen(socket)).map_err(failed("open a packet socket on"))?;
         let store = make_store(&socket, device, settings).map_err(failed("make a receive ring on"))?;
         let identity = RingIdentity {
             name: RingName::of_queue(&device.name, plan.number_of(place)),
@@ -199,7 +209,8 @@ pub(crate) fn open(device: &Device, settings: &Settings) -> Result<Opened, OpenE
         let selection = plan.selection(place);
         rings.push(Arc::new(PacketRing::new(identity, traits, selection, store, socket)));
     }
-    let unplaced = plan.needs_program().then(|| plan.deaf_socket()).transpose();
+    let unplaced =
+        plan.needs_program().then(|| PacketSocket::new().and_then(|socket| plan.deafen(socket))).transpose();
     let unplaced = unplaced.map_err(failed("open a packet socket on"))?;
     plan.bind(&rings, unplaced.as_ref()).map_err(failed("bind a packet socket to"))?;
     let promiscuous = settings
@@ -229,7 +240,7 @@ pub(crate) fn open(device: &Device, settings: &Settings) -> Result<Opened, OpenE
             device: device.clone(),
             snap_len: settings.snap_len,
             filtering,
-            _promiscuous: promiscuous,
+            promiscuous,
         },
         unplaced,
         shape,
@@ -278,9 +289,8 @@ impl<'a> Plan<'a> {
         })
     }
 
-    /// A socket that refuses every packet, also when it is bound.
-    fn deaf_socket(&self) -> io::Result<PacketSocket> {
-        let socket = PacketSocket::new()?;
+    /// Has the socket refuse every packet, also when it is bound.
+    fn deafen(&self, socket: PacketSocket) -> io::Result<PacketSocket> {
         socket.attach_filter(&steering::nothing())?;
         if self.ignore_outgoing {
             socket.ignore_outgoing()?;
@@ -384,7 +394,7 @@ pub(crate) struct Attachment {
     device: Device,
     snap_len: u32,
     filtering: Filtering,
-    _promiscuous: Option<Promiscuous>,
+    promiscuous: Option<Promiscuous>,
 }
 
 impl Attachment {
@@ -392,6 +402,26 @@ impl Attachment {
     pub(crate) fn set_filter(&mut self, filter: &Filter) -> Result<(), FilterChangeError> {
         self.filtering =
             Filtering::replace(&self.filtering, filter, &self.rings, &self.device, self.snap_len)?;
+        Ok(())
+    }
+
+    /// Whether its rings can go on on another interface: not in a group, whose members keep the interface that they
+    /// joined it for.
+    pub(crate) fn can_move(&self) -> bool {
+        self.rings.len() == 1 && self.unplaced.is_none()
+    }
+
+    /// Goes on on `device`, which has come in the place of the interface that it was on.
+    pub(crate) fn move_to(&mut self, device: &Device) -> Result<(), OpenError> {
+        let failed =
+            |action| move |source| OpenError::PacketSocket { interface: device.name.clone(), action, source };
+        let joined = self.promiscuous.is_some().then(|| Promiscuous::join(device.index)).transpose();
+        let promiscuous = joined.map_err(failed("set promiscuous mode on"))?;
+        for ring in &self.rings {
+            ring.move_to(device.index).map_err(failed("bind a packet socket to"))?;
+        }
+        self.promiscuous = promiscuous;
+        self.device = device.clone();
         Ok(())
     }
 

@@ -39,6 +39,8 @@ mod kernel;
 mod model;
 mod push;
 mod random;
+#[cfg(all(test, not(loom)))]
+mod seat_tests;
 mod simulation;
 mod transmitter;
 // Miri is too slow for these, and goes the same ways in `tests`.
@@ -87,6 +89,8 @@ use crate::umem::tx::{TxKernel, TxRing};
 pub struct SimSettings {
     /// How many receive rings there are.
     pub rings: usize,
+    /// How many more there may be later ([`SimCapture::seat_ring`]).
+    pub rings_later: usize,
     /// How many workers share them; no more than rings.
     pub workers: usize,
     /// The sizes of each ring's pool. A cell must be larger than [`HEADROOM_BYTES`].
@@ -121,6 +125,7 @@ impl Default for SimSettings {
     fn default() -> Self {
         Self {
             rings: 1,
+            rings_later: 0,
             workers: 1,
             geometry: Geometry { chunk_cells: 16, chunks: 16, cell_bytes: 128 },
             mode: Mode::Basic,
@@ -220,9 +225,49 @@ impl SimCapture {
             opened.into_iter().map(|Opened { ring, kernel, .. }| (ring, kernel)).unzip();
         let members = rings.iter().cloned().map(disguise).collect();
         let group = Group::new(members, settings.workers, settings.mode, settings.stuck_after)
-            .with_policy(settings.policy);
+            .with_policy(settings.policy)
+            .with_room(settings.rings_later);
         let (group, geometry) = (Arc::new(group), settings.geometry);
         Self { group, rings, kernels, geometry, stock, exchange, transmitters }
+    }
+
+    /// Opens one more ring, as large as the others: a receive queue has appeared. Returns the worker that serves it.
+    ///
+    /// # Panics
+    ///
+    /// If there is no room for it, or the rings share a pool.
+    pub fn seat_ring(&mut self, settings: &SimSettings) -> usize {
+        assert!(!settings.elastic && !settings.forwards, "the cells of a shared pool were dealt out");
+        let one = SimSettings { rings: 1, ..settings.clone() };
+        let cells = supplies(&one).0.pop().expect("there is one ring");
+        let Opened { ring, kernel, .. } = open_ring(self.rings.len(), cells, &one);
+        self.rings.push(Arc::clone(&ring));
+        self.kernels.push(kernel);
+        self.group.add(ring, 0).expect("there is room for it")
+    }
+
+    /// Closes ring `ring`: what is left in it counts as dropped.
+    pub fn close_ring(&self, ring: usize) {
+        self.rings[ring].close();
+    }
+
+    /// The interface of ring `ring` is removed, and another one comes in its place: its driver begins anew.
+    pub fn replace_interface(&self, ring: usize) {
+        let (ring, kernel) = (&self.rings[ring], &self.kernels[ring]);
+        let moved = ring.move_to(kernel.clone(), |rx| {
+            kernel.forget_filled();
+            rx.restart();
+            Ok(())
+        });
+        moved.expect("an open ring can move");
+        let held = ring.hold();
+        let waiting: Vec<u64> = held.waiting().collect();
+        let moved = ring.fill_ring().move_to(kernel.clone(), &waiting, held.taken(), |fill| {
+            kernel.forget_posted();
+            fill.restart();
+            Ok(())
+        });
+        moved.expect("an open fill ring can move");
     }
 
     /// A handle on the port, if what is captured may be sent.

@@ -33,6 +33,13 @@ impl Steering {
         Self { queues, most: most as u32, with_most }
     }
 
+    /// One queue more, behind all others, with as many rings as the last one, or one less than the first.
+    pub(crate) fn add(&mut self, queue: u32) {
+        assert!(self.queues.last().is_none_or(|last| *last < queue), "queues are added in ascending order");
+        self.with_most += usize::from(self.with_most == self.queues.len());
+        self.queues.push(queue);
+    }
+
     pub(crate) fn queues(&self) -> &[u32] {
         &self.queues
     }

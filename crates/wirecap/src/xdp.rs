@@ -67,6 +67,8 @@ pub(crate) struct Settings {
     pub(crate) interface_index: usize,
     /// The place of the interface's first ring in the capture.
     pub(crate) first_ring_index: usize,
+    /// The interface is captured as a whole, also queues that appear later.
+    pub(crate) whole: bool,
 }
 
 /// The rings of an interface, receiving.
@@ -103,61 +105,24 @@ pub(crate) fn open(device: &Device, steering: &Steering, settings: &Settings) ->
     let huge_pages = queues.iter().all(|queue| queue.pool.on_huge_pages());
     let mut ladder = Ladder::new(device, settings.geometry.cell_bytes);
     let mut attachment = Attachment::new(device, steering, settings, &mut ladder)?;
-    let inquiry = socket_with(AddressFamily::UNIX, SocketType::DGRAM, SocketFlags::CLOEXEC, None);
-    let inquiry = Arc::new(inquiry.map_err(|errno| system("open a socket", errno.into()))?);
-    let mut rings = Vec::new();
-    let mut sockets = Vec::new();
+    let (mut rings, mut sockets) = (Vec::new(), Vec::new());
     let (mut fill_rings, mut tx) = (Vec::new(), Vec::new());
     for queue in queues {
-        queue.bind(&mut ladder, settings.commons.as_deref())?;
-        let sender = settings.commons.as_deref().filter(|commons| commons.forwards());
-        let sender = sender.map(|_| TxSocket::beside(&queue.rings[0], device)).transpose()?;
-        let kernel = |socket, filtered| SocketKernel {
-            socket,
-            ifindex: device.index,
-            inquiry: Arc::clone(&inquiry),
-            filtered,
-            starving: StarvationCount::new(ladder.rung == Rung::ZeroCopy),
-        };
-        let prepared = queue.rings.into_iter();
-        let prepared: Vec<_> = prepared
-            .map(|ring| {
-                // What a queue turned away has no ring; where there are several it is told of the first.
-                let counts = ring.name.part.unwrap_or(0) == 0;
-                let filtered = counts.then(|| (Arc::clone(attachment.filtered()), ring.name.queue));
-                (ring.name, ring.rx, Arc::new(kernel(ring.socket, filtered)))
-            })
-            .collect();
-        let kernel = Arc::clone(&prepared[0].2);
-        if let Some(commons) = &settings.commons {
-            commons.first.get_or_init(|| (Arc::clone(&kernel), ladder.rung));
-        }
-        let fill_ring = FillRing::new(queue.pool, queue.addresses, queue.supply, queue.fill, kernel)
-            .map_err(|broken| system("post the cells", io::Error::other(broken.to_string())))?;
-        let fill_ring = Arc::new(fill_ring);
-        tx.extend(sender.map(|socket| PreparedTx::new(socket, queue.completions)));
-        fill_rings.push(Arc::clone(&fill_ring));
-        for (name, rx, kernel) in prepared {
-            sockets.push((steering.key(name.queue, name.part.unwrap_or(0)), Arc::clone(&kernel)));
-            let identity = RingIdentity {
-                name,
-                index: settings.first_ring_index + rings.len(),
-                interface_index: settings.interface_index,
-                snap_len: settings.snap_len,
-                link_type: device.savefile_link_type(),
-                order: OnceLock::new(),
-            };
-            let (capacity, fill_ring) = (settings.geometry.cells(), Arc::clone(&fill_ring));
-            let stamps = Arc::clone(&attachment.stamps);
-            rings.push(Arc::new(RxRing::new(identity, capacity, fill_ring, rx, kernel, stamps)));
-        }
+        let seated =
+            seat(queue, &mut ladder, &attachment, settings, settings.first_ring_index + rings.len())?;
+        rings.extend(seated.rings);
+        sockets.extend(seated.sockets);
+        fill_rings.push(seated.fill_ring);
+        tx.extend(seated.tx);
     }
+    attachment.rung = ladder.rung;
     attachment.settle(&rings);
     let counters_at_start = device.counters().ok();
     for (key, kernel) in sockets {
         kernel.starving.begin(&kernel.socket);
         attachment.receive(key, &kernel.socket).map_err(|source| refused(device, source))?;
     }
+    attachment.begin();
     Ok(Opened {
         posted: rings.iter().map(|ring| ring.unattended()).min().unwrap_or(0),
         rings: rings.into_iter().map(|ring| ring as Arc<dyn Ring>).collect(),
@@ -170,6 +135,75 @@ pub(crate) fn open(device: &Device, steering: &Steering, settings: &Settings) ->
         huge_pages,
         counters_at_start,
     })
+}
+
+/// A socket in the interface's network namespace that answers questions about it.
+fn inquiry() -> Result<Arc<OwnedFd>, OpenError> {
+    let socket = socket_with(AddressFamily::UNIX, SocketType::DGRAM, SocketFlags::CLOEXEC, None);
+    socket.map(Arc::new).map_err(|errno| system("open a socket", errno.into()))
+}
+
+/// The rings of a queue, bound to it, that get no packets yet.
+struct Seated {
+    rings: Vec<Arc<RxRing>>,
+    /// Their keys in the map of the sockets.
+    sockets: Vec<(u32, Arc<SocketKernel>)>,
+    fill_ring: Arc<FillRing>,
+    tx: Option<PreparedTx>,
+}
+
+/// Binds the rings of `queue`, of which the first one is the capture's ring `first_ring_index`.
+fn seat(
+    queue: PreparedQueue,
+    ladder: &mut Ladder<'_>,
+    attachment: &Attachment,
+    settings: &Settings,
+    first_ring_index: usize,
+) -> Result<Seated, OpenError> {
+    let device = ladder.device;
+    queue.bind(ladder, settings.commons.as_deref())?;
+    let sender = settings.commons.as_deref().filter(|commons| commons.forwards());
+    let sender = sender.map(|_| TxSocket::beside(&queue.rings[0], device)).transpose()?;
+    let kernel = |socket, filtered| SocketKernel {
+        socket,
+        ifindex: device.index,
+        inquiry: Arc::clone(&attachment.inquiry),
+        filtered,
+        starving: StarvationCount::new(ladder.rung == Rung::ZeroCopy),
+    };
+    let prepared = queue.rings.into_iter();
+    let prepared: Vec<_> = prepared
+        .map(|ring| {
+            // What a queue turned away has no ring; where there are several it is told of the first.
+            let counts = ring.name.part.unwrap_or(0) == 0;
+            let filtered = counts.then(|| (Arc::clone(attachment.counts()), ring.name.queue));
+            (ring.name, ring.rx, Arc::new(kernel(ring.socket, filtered)))
+        })
+        .collect();
+    let kernel = Arc::clone(&prepared[0].2);
+    if let Some(commons) = &settings.commons {
+        commons.first.get_or_init(|| (Arc::clone(&kernel), ladder.rung));
+    }
+    let fill_ring = FillRing::new(queue.pool, queue.addresses, queue.supply, queue.fill, kernel)
+        .map_err(|broken| system("post the cells", io::Error::other(broken.to_string())))?;
+    let fill_ring = Arc::new(fill_ring);
+    let tx = sender.map(|socket| PreparedTx::new(socket, queue.completions));
+    let (mut rings, mut sockets) = (Vec::new(), Vec::new());
+    for (name, rx, kernel) in prepared {
+        sockets.push((attachment.key_of(&name), Arc::clone(&kernel)));
+        let identity = RingIdentity {
+            name,
+            index: first_ring_index + rings.len(),
+            interface_index: settings.interface_index,
+            snap_len: settings.snap_len,
+            link_type: device.savefile_link_type(),
+            order: OnceLock::new(),
+        };
+        let (capacity, fill_ring) = (settings.geometry.cells(), Arc::clone(&fill_ring));
+        let stamps = Arc::clone(&attachment.stamps);
+        rings.push(Arc::new(RxRing::new(identity, capacity, fill_ring, rx, kernel, stamps)));
+    }
+    Ok(Seated { rings, sockets, fill_ring, tx })
 }
 
 /// The receive queues of `device` that the engine `xdp` of this or another process captures, each with the process.
@@ -350,6 +384,6 @@ impl Kernel for SocketKernel {
 
     fn filtered(&self) -> u64 {
         let sums = self.filtered.as_ref().and_then(|(map, queue)| map.lookup_sums(*queue).ok());
-        sums.map_or(0, |sums| sums[0])
+        sums.map_or(0, |sums| sums[program::NOT_WANTED])
     }
 }

@@ -9,6 +9,8 @@ use std::fs;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 
+use crate::opener::{self, Answer, MapRequest, ObjectKind, ProgramRequest, Request, Umem};
+
 /// The commands of bpf(2), `enum bpf_cmd`.
 #[derive(Clone, Copy)]
 #[repr(i64)]
@@ -209,21 +211,12 @@ impl MapFd {
         max_entries: u32,
         flags: u32,
     ) -> io::Result<Self> {
-        let mut attribute = MapCreate {
-            map_type,
-            key_bytes,
-            value_bytes,
-            max_entries,
-            flags,
-            inner_map: 0,
-            numa_node: 0,
-            name,
-        };
-        Self::with_sizes_of_kernel(bpf_fd(Command::MapCreate, &mut attribute)?)
+        let request = MapRequest { map_type, name, key_bytes, value_bytes, max_entries, flags };
+        Self::with_sizes_of_kernel(opener::open(Request::Map(request))?.descriptor()?)
     }
 
     pub(crate) fn by_id(id: u32) -> io::Result<Self> {
-        Self::with_sizes_of_kernel(fd_by_id(Command::MapFdById, id)?)
+        Self::with_sizes_of_kernel(fd_by_id(ObjectKind::Map, id)?)
     }
 
     fn with_sizes_of_kernel(fd: OwnedFd) -> io::Result<Self> {
@@ -312,21 +305,116 @@ pub(crate) fn program_load(source: &ProgramSource<'_>, log: &mut [u8]) -> io::Re
 }
 
 fn try_program_load(source: &ProgramSource<'_>, log: &mut [u8]) -> io::Result<OwnedFd> {
+    let &ProgramSource { program_type, name, code, license, flags, ifindex, expected_attach_type } = source;
+    let request =
+        ProgramRequest { program_type, name, code, license, flags, ifindex, expected_attach_type, log };
+    opener::open(Request::Program(request))?.descriptor()
+}
+
+/// Does in this thread what needs a privilege.
+pub(crate) fn perform(request: Request<'_>) -> io::Result<Answer> {
+    let opened = match request {
+        Request::Socket { family } => raw_socket(family)?,
+        Request::Umem(umem) => return register_umem(&umem).map(|()| Answer::Done),
+        Request::Map(MapRequest { map_type, name, key_bytes, value_bytes, max_entries, flags }) => {
+            let (inner_map, numa_node) = (0, 0);
+            let mut attribute = MapCreate {
+                map_type,
+                key_bytes,
+                value_bytes,
+                max_entries,
+                flags,
+                inner_map,
+                numa_node,
+                name,
+            };
+            bpf_fd(Command::MapCreate, &mut attribute)?
+        }
+        Request::Program(program) => load(program)?,
+        Request::Tracepoint { program, name } => {
+            let (name, program) = (name.as_ptr() as u64, program.as_raw_fd());
+            bpf_fd(Command::RawTracepointOpen, &mut RawTracepoint { name, program, pad: 0 })?
+        }
+        Request::XdpLink { program, ifindex, flags } => {
+            let program = program.as_raw_fd();
+            bpf_fd(Command::LinkCreate, &mut LinkCreate { program, ifindex, attach_type: ATTACH_XDP, flags })?
+        }
+        Request::LinkUpdate { link, program } => {
+            let (link, new_program) = (link.as_raw_fd(), program.as_raw_fd());
+            let mut attribute = LinkUpdate { link, new_program, flags: 0, old_program: 0 };
+            return bpf(Command::LinkUpdate, &mut attribute).map(|_| Answer::Done);
+        }
+        Request::ById { kind, id } => {
+            let command = match kind {
+                ObjectKind::Map => Command::MapFdById,
+                ObjectKind::Program => Command::ProgramFdById,
+                ObjectKind::Link => Command::LinkFdById,
+            };
+            bpf_fd(command, &mut ObjectId { id, next_id: 0, open_flags: 0 })?
+        }
+        Request::NextId { kind, id } => {
+            let command = match kind {
+                ObjectKind::Program => Command::ProgramGetNextId,
+                ObjectKind::Link => Command::LinkGetNextId,
+                ObjectKind::Map => return Err(io::ErrorKind::Unsupported.into()),
+            };
+            let mut attribute = ObjectId { id, next_id: 0, open_flags: 0 };
+            return match bpf(command, &mut attribute) {
+                Ok(_) => Ok(Answer::Id(Some(attribute.next_id))),
+                Err(error) if error.raw_os_error() == Some(libc::ENOENT) => Ok(Answer::Id(None)),
+                Err(error) => Err(error),
+            };
+        }
+    };
+    Ok(Answer::Descriptor(opened))
+}
+
+fn load(program: ProgramRequest<'_>) -> io::Result<OwnedFd> {
+    let log = program.log;
     let mut attribute = ProgramLoad {
-        program_type: source.program_type,
-        instruction_count: (source.code.len() / 8) as u32,
-        instructions: address(source.code),
-        license: source.license.as_ptr() as u64,
+        program_type: program.program_type,
+        instruction_count: (program.code.len() / 8) as u32,
+        instructions: address(program.code),
+        license: program.license.as_ptr() as u64,
         log_level: u32::from(!log.is_empty()),
         log_bytes: log.len() as u32,
         log: if log.is_empty() { 0 } else { address_mut(log) },
         kernel_version: 0,
-        flags: source.flags,
-        name: source.name,
-        ifindex: source.ifindex,
-        expected_attach_type: source.expected_attach_type,
+        flags: program.flags,
+        name: program.name,
+        ifindex: program.ifindex,
+        expected_attach_type: program.expected_attach_type,
     };
     bpf_fd(Command::ProgramLoad, &mut attribute)
+}
+
+fn raw_socket(family: i32) -> io::Result<OwnedFd> {
+    // SAFETY: socket(2) takes no pointers.
+    let fd = unsafe { libc::socket(family, libc::SOCK_RAW | libc::SOCK_CLOEXEC, 0) };
+    if fd < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    // SAFETY: the kernel has just made the descriptor for us.
+    Ok(unsafe { OwnedFd::from_raw_fd(fd) })
+}
+
+fn register_umem(umem: &Umem<'_>) -> io::Result<()> {
+    let registration = libc::xdp_umem_reg {
+        addr: umem.address,
+        len: umem.bytes,
+        chunk_size: umem.cell_bytes,
+        headroom: 0,
+        flags: 0,
+        tx_metadata_len: 0,
+    };
+    let bytes = size_of::<libc::xdp_umem_reg>() as libc::socklen_t;
+    let fd = umem.socket.as_raw_fd();
+    // SAFETY: the pointer and the length describe `registration`; what it names is the kernel's from now on by the
+    // promise made to `Umem::new`.
+    let outcome = unsafe {
+        libc::setsockopt(fd, libc::SOL_XDP, libc::XDP_UMEM_REG, (&raw const registration).cast(), bytes)
+    };
+    if outcome == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 
 /// What a test run is given, and where it writes its frame (empty: nowhere).
@@ -377,49 +465,41 @@ pub(crate) fn program_test_run(
 }
 
 pub(crate) fn link_create_xdp(program: BorrowedFd<'_>, ifindex: u32, flags: u32) -> io::Result<OwnedFd> {
-    let program = program.as_raw_fd();
-    bpf_fd(Command::LinkCreate, &mut LinkCreate { program, ifindex, attach_type: ATTACH_XDP, flags })
+    opener::open(Request::XdpLink { program, ifindex, flags })?.descriptor()
 }
 
 /// Runs `program` whenever the kernel passes the tracepoint `name`, until the descriptor is closed.
 pub(crate) fn raw_tracepoint_open(program: BorrowedFd<'_>, name: &CStr) -> io::Result<OwnedFd> {
-    let (name, program) = (name.as_ptr() as u64, program.as_raw_fd());
-    bpf_fd(Command::RawTracepointOpen, &mut RawTracepoint { name, program, pad: 0 })
+    opener::open(Request::Tracepoint { program, name })?.descriptor()
 }
 
 pub(crate) fn link_update(link: BorrowedFd<'_>, program: BorrowedFd<'_>) -> io::Result<()> {
-    let (link, new_program) = (link.as_raw_fd(), program.as_raw_fd());
-    bpf(Command::LinkUpdate, &mut LinkUpdate { link, new_program, flags: 0, old_program: 0 }).map(drop)
+    opener::open(Request::LinkUpdate { link, program }).map(drop)
 }
 
-fn fd_by_id(command: Command, id: u32) -> io::Result<OwnedFd> {
-    bpf_fd(command, &mut ObjectId { id, next_id: 0, open_flags: 0 })
+fn fd_by_id(kind: ObjectKind, id: u32) -> io::Result<OwnedFd> {
+    opener::open(Request::ById { kind, id })?.descriptor()
 }
 
 pub(crate) fn program_by_id(id: u32) -> io::Result<OwnedFd> {
-    fd_by_id(Command::ProgramFdById, id)
+    fd_by_id(ObjectKind::Program, id)
 }
 
 pub(crate) fn link_by_id(id: u32) -> io::Result<OwnedFd> {
-    fd_by_id(Command::LinkFdById, id)
+    fd_by_id(ObjectKind::Link, id)
 }
 
 /// The id that follows `id`, or none after the last.
-fn next_id(command: Command, id: u32) -> io::Result<Option<u32>> {
-    let mut attribute = ObjectId { id, next_id: 0, open_flags: 0 };
-    match bpf(command, &mut attribute) {
-        Ok(_) => Ok(Some(attribute.next_id)),
-        Err(error) if error.raw_os_error() == Some(libc::ENOENT) => Ok(None),
-        Err(error) => Err(error),
-    }
+fn next_id(kind: ObjectKind, id: u32) -> io::Result<Option<u32>> {
+    opener::open(Request::NextId { kind, id })?.id()
 }
 
 pub(crate) fn next_program_id(id: u32) -> io::Result<Option<u32>> {
-    next_id(Command::ProgramGetNextId, id)
+    next_id(ObjectKind::Program, id)
 }
 
 pub(crate) fn next_link_id(id: u32) -> io::Result<Option<u32>> {
-    next_id(Command::LinkGetNextId, id)
+    next_id(ObjectKind::Link, id)
 }
 
 fn fill_info<I: Info>(object: BorrowedFd<'_>, info: &mut I) -> io::Result<()> {

@@ -32,6 +32,9 @@ const STEP: f64 = 1.3;
 /// A sender that reaches less than this share of the rate is at its own limit.
 const SENDER_SHARE: f64 = 0.97;
 
+/// At which instructions are counted, in packets per second.
+const COUNTED_RATE: f64 = 2e5;
+
 /// How much is done.
 #[derive(Clone, Copy)]
 struct Extent {
@@ -40,8 +43,8 @@ struct Extent {
     /// Steps up, and then halvings of the last one.
     steps: usize,
     halvings: usize,
-    /// At which the cost is measured, in packets per second, and the instructions at the first.
-    steady: [f64; 2],
+    /// At which the cost is measured, in packets per second.
+    steady: [f64; 4],
     rounds: usize,
     /// Of the cost.
     cost_rounds: usize,
@@ -54,7 +57,7 @@ const FULL: Extent = Extent {
     from: 0.3e6,
     steps: 14,
     halvings: 3,
-    steady: [0.2e6, 1.5e6],
+    steady: [1e3, 1e4, 1e5, 1e6],
     rounds: 3,
     cost_rounds: 9,
     counted: [200_000, 600_000],
@@ -64,7 +67,7 @@ const QUICK: Extent = Extent {
     from: 1e4,
     steps: 1,
     halvings: 0,
-    steady: [1e4; 2],
+    steady: [1e3, 2e3, 5e3, 1e4],
     rounds: 1,
     cost_rounds: 1,
     counted: [1000, 2000],
@@ -91,6 +94,8 @@ struct Run {
     dropped: u64,
     per_second: f64,
     cpu_seconds: f64,
+    /// How often the program slept.
+    sleeps: f64,
     /// Under callgrind.
     instructions: Option<u64>,
 }
@@ -150,19 +155,23 @@ impl Bench {
     /// What a packet costs all of them, by turns, some times.
     fn compare_costs(&self) -> Outcome<()> {
         for steady in self.extent.steady {
-            let mut costs = [const { Vec::new() }; CONTENDERS.len()];
+            let (mut costs, mut sleeps) =
+                ([const { Vec::new() }; CONTENDERS.len()], [const { Vec::new() }; CONTENDERS.len()]);
             for _ in 0..self.extent.cost_rounds {
-                for (costs, contender) in costs.iter_mut().zip(&CONTENDERS) {
+                for ((costs, sleeps), contender) in costs.iter_mut().zip(&mut sleeps).zip(&CONTENDERS) {
                     let run = self.run(contender, steady, None)?;
                     costs.push(run.cpu_seconds / run.got as f64 * 1e9);
+                    sleeps.push(run.sleeps * run.per_second / run.got as f64);
                 }
             }
-            let middle = costs.clone().map(median);
-            println!("at {steady:.0}/s {:>24}{:>9}  all", "CPU ns/packet", "ratio");
-            for ((contender, middle_one), mut all) in CONTENDERS.iter().zip(middle).zip(costs) {
+            let (middle, sleeps) = (costs.clone().map(median), sleeps.map(median));
+            println!("at {steady:.0}/s {:>24}{:>9}{:>10}  all", "CPU ns/packet", "ratio", "sleeps/s");
+            for (((contender, middle_one), mut all), sleeps) in
+                CONTENDERS.iter().zip(middle).zip(costs).zip(sleeps)
+            {
                 all.sort_by(f64::total_cmp);
                 let ratio = middle_one / middle[0];
-                println!("{:18}{middle_one:>16.1}{ratio:>9.2}  {all:.1?}", contender.name);
+                println!("{:18}{middle_one:>16.1}{ratio:>9.2}{sleeps:>10.0}  {all:.1?}", contender.name);
             }
         }
         Ok(())
@@ -177,7 +186,7 @@ impl Bench {
         let mut first = None;
         for contender in &CONTENDERS {
             let [few, many] =
-                self.extent.counted.map(|packets| self.run(contender, self.extent.steady[0], Some(packets)));
+                self.extent.counted.map(|packets| self.run(contender, COUNTED_RATE, Some(packets)));
             let (few, many) = (few?, many?);
             let count = |run: &Run| run.instructions.ok_or("callgrind collected nothing");
             let slope = (count(&many)? as f64 - count(&few)? as f64) / (many.got - few.got) as f64;
@@ -251,7 +260,7 @@ impl Bench {
         let output = finish(child);
         let (said, numbers) = (said(&output), String::from_utf8_lossy(&output.stdout));
         let numbers: Vec<f64> = numbers.split_whitespace().filter_map(|word| word.parse().ok()).collect();
-        let &[got, received, dropped, cpu_seconds, _] = &numbers[..] else { return Err(said.into()) };
+        let &[got, received, dropped, cpu_seconds, _, sleeps] = &numbers[..] else { return Err(said.into()) };
         let sent_frames: u64 = sent.iter().map(|sent| sent.frames).sum();
         assert_eq!(got + dropped, sent_frames as f64, "packets that nobody accounts for: {said}");
         assert_eq!(received, sent_frames as f64, "{said}");
@@ -262,6 +271,7 @@ impl Bench {
             dropped: dropped as u64,
             per_second: sent_frames as f64 / seconds,
             cpu_seconds,
+            sleeps,
             instructions: said.lines().find_map(|line| line.split("Collected :").nth(1)?.trim().parse().ok()),
         };
         let Run { got, per_second, dropped, .. } = run;

@@ -38,7 +38,7 @@ int main(int argc, char **argv) {
     pcap_stats(p, &stats);
     double cpu = after.ru_utime.tv_sec - before.ru_utime.tv_sec + after.ru_stime.tv_sec - before.ru_stime.tv_sec +
                  (after.ru_utime.tv_usec - before.ru_utime.tv_usec + after.ru_stime.tv_usec - before.ru_stime.tv_usec) / 1e6;
-    printf("%lu %u %u %.6f %lu\n", packets, stats.ps_recv, stats.ps_drop, cpu, touched);
+    printf("%lu %u %u %.6f %lu %ld\n", packets, stats.ps_recv, stats.ps_drop, cpu, touched, after.ru_nvcsw - before.ru_nvcsw);
     pcap_close(p);
     return 0;
 }

@@ -4,8 +4,10 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
+use super::event::{Event, Listener};
 use super::forwarding::{Forwarding, Ports};
 use super::target::{Target, Way};
+use super::watch::Watched;
 use super::{Attached, Capture, Interface, Running};
 use crate::capture::affinity::{Pin, may_run_on};
 use crate::capture::source::Source;
@@ -76,6 +78,9 @@ pub struct CaptureBuilder {
     pub(super) drop_rejected: bool,
     pub(super) forwarding: Forwarding,
     pub(super) group_per_interface: bool,
+    pub(super) reattach: bool,
+    pub(super) attaches_again: bool,
+    pub(super) listener: Option<Listener>,
 }
 
 impl CaptureBuilder {
@@ -107,6 +112,9 @@ impl CaptureBuilder {
             drop_rejected: false,
             forwarding: Forwarding::default(),
             group_per_interface: false,
+            reattach: false,
+            attaches_again: true,
+            listener: None,
         }
     }
 
@@ -294,6 +302,37 @@ impl CaptureBuilder {
         self
     }
 
+    /// Whether an interface that is removed is waited for: when there is one of its name again, and up, its rings go on
+    /// with it. Without this, the capture ends with [`CaptureError::InterfaceGone`](crate::CaptureError::InterfaceGone)
+    /// once everything that had arrived was delivered. Off by default.
+    ///
+    /// The ledger tells for how long nothing was seen ([`Ledger::unseen`](crate::Ledger::unseen)). Not to be had where
+    /// rings share their cells (elastic pools, forwarding), nor with several rings of the engine `packet` on one
+    /// interface: such a capture ends.
+    pub fn reattach(mut self, on: bool) -> Self {
+        self.reattach = on;
+        self
+    }
+
+    /// With the engine `xdp`: whether the program is attached again when it was detached, or replaced by another one.
+    /// On by default; the ledger tells for how long nothing was seen. Without this, the capture ends with
+    /// [`CaptureError::Detached`](crate::CaptureError::Detached).
+    pub fn attach_again(mut self, on: bool) -> Self {
+        self.attaches_again = on;
+        self
+    }
+
+    /// Has `listen` called when something happens to an interface while the capture runs, from a thread of the capture's:
+    /// nothing of the capture may be asked there.
+    pub fn on_event(mut self, listen: impl Fn(&Event) + Send + Sync + 'static) -> Self {
+        self.listener = Some(Listener::new(listen));
+        self
+    }
+
+    pub(super) fn tell(&self, event: &Event) {
+        self.listener.iter().for_each(|listener| listener.tell(event));
+    }
+
     /// Opens the capture: from now on packets are kept, also before a worker asks for them.
     ///
     /// # Errors
@@ -340,6 +379,7 @@ impl CaptureBuilder {
         for (interface_index, (target, filter)) in targets.into_iter().zip(filters).enumerate() {
             let opened =
                 self.open_target(&target, filter, geometry, commons.as_ref(), interface_index, rings.len())?;
+            let standby = self.standby_sockets(&target)?;
             rings.extend(opened.rings);
             if self.forwards() {
                 ports.add_captured(&target.device, opened.tx, opened.fill_rings)?;
@@ -349,6 +389,14 @@ impl CaptureBuilder {
                 counters_at_start: opened.counters_at_start,
                 attachment: Some(opened.attachment),
                 unplaced: opened.unplaced,
+                watched: Watched::new(target.device.name.clone(), !standby.is_empty()),
+                index: interface_index,
+                geometry,
+                standby,
+                former: None,
+                was_handed_back: false,
+                drops_before: 0,
+                drops_seen: 0,
             });
             interfaces.push(Interface {
                 rings: target.rings(),
@@ -364,10 +412,20 @@ impl CaptureBuilder {
         for device in &transmit_on {
             ports.add_transmitting(device, commons.as_ref(), rings.len())?;
         }
+        let port_devices = ports.devices();
         let forwarding =
             self.forwards().then(|| ports.open(&self, &rings, commons.as_ref(), geometry)).unzip();
-        let group = self.group(rings, workers);
-        let running = Running { interfaces: attached, file: None, end: None, last_packets_uncertain: false };
+        let room = attached.iter().map(|attached| attached.target.rings_to_come()).sum();
+        let group = self.group(rings, workers).with_room(room);
+        let builder = self.clone();
+        let running = Running {
+            interfaces: attached,
+            ports: port_devices,
+            file: None,
+            builder,
+            end: None,
+            last_packets_uncertain: false,
+        };
         Capture::start(group, interfaces, running, forwarding, geometry, &self.pin)
     }
 
@@ -404,8 +462,14 @@ impl CaptureBuilder {
         let group = Group::new(vec![ring.clone()], 1, self.mode, self.stuck_after);
         // Nothing is pooled: memory is taken chunk by chunk.
         let geometry = Geometry { chunk_cells: self.chunk_cells, chunks: 1, cell_bytes: 0 };
-        let running =
-            Running { interfaces: Vec::new(), file: Some(ring), end: None, last_packets_uncertain: false };
+        let running = Running {
+            interfaces: Vec::new(),
+            ports: Vec::new(),
+            file: Some(ring),
+            builder: self.clone(),
+            end: None,
+            last_packets_uncertain: false,
+        };
         Capture::start(group, Vec::new(), running, (None, None), geometry, &self.pin)
     }
 

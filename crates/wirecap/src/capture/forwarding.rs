@@ -170,6 +170,7 @@ impl CaptureBuilder {
 #[derive(Debug, Default)]
 pub(super) struct Ports {
     names: Vec<(String, usize)>,
+    devices: Vec<Device>,
     /// The tx rings of each; none where packets are copied.
     tx: Vec<Vec<xdp::PreparedTx>>,
     senders: Vec<Option<PacketSender>>,
@@ -209,9 +210,15 @@ impl Ports {
         let failed = |source| OpenError::PacketSocket { interface: device.name.clone(), action, source };
         let sender = tx.is_empty().then(|| PacketSender::new(device.index)).transpose().map_err(failed)?;
         self.names.push((device.name.clone(), xdp::longest_frame(device)));
+        self.devices.push(device.clone());
         self.tx.push(tx);
         self.senders.push(sender);
         Ok(())
+    }
+
+    /// The interfaces of the ports.
+    pub(super) fn devices(&self) -> Vec<Device> {
+        self.devices.clone()
     }
 
     /// All of it, open; and what keeps others off the queues that are only sent on.

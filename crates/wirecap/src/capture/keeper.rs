@@ -10,9 +10,8 @@ use std::sync::{Arc, Weak};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
+use crate::capture::Shared;
 use crate::capture::waiting::PACKET_TIME;
-use crate::forward::Exchange;
-use crate::ring::Ring;
 
 /// A wake-up costs some microseconds, so that a keeper takes less than 2 % of a core.
 const SHORTEST_PERIOD: Duration = Duration::from_micros(500);
@@ -32,22 +31,19 @@ pub(crate) struct Keeper {
 }
 
 impl Keeper {
-    /// Looks after `rings` as long as they exist, and after the ports that their cells may be on.
-    pub(crate) fn start(
-        rings: &[Arc<dyn Ring>],
-        ports: Option<&Arc<Exchange>>,
-        period: Duration,
-    ) -> io::Result<Self> {
-        let rings: Vec<Weak<dyn Ring>> = rings.iter().map(Arc::downgrade).collect();
-        let ports = ports.map(Arc::downgrade);
+    /// Looks after the rings of `shared` as long as it exists.
+    pub(super) fn start(shared: &Arc<Shared>, period: Duration) -> io::Result<Self> {
+        let shared: Weak<Shared> = Arc::downgrade(shared);
         let ending = Arc::new(AtomicBool::new(false));
         let told = Arc::clone(&ending);
         let keep = move || {
             while !told.load(Ordering::Relaxed) {
-                if let Some(ports) = ports.as_ref().and_then(Weak::upgrade) {
+                let Some(shared) = shared.upgrade() else { return };
+                if let Some(ports) = shared.exchange() {
                     ports.collect();
                 }
-                rings.iter().filter_map(Weak::upgrade).for_each(|ring| ring.tend());
+                shared.group.rings().iter().for_each(|ring| ring.tend());
+                drop(shared);
                 thread::park_timeout(period);
             }
         };

@@ -13,6 +13,7 @@ use crate::limits;
 use crate::packet::{self, Direction, Spread, Unplaced};
 use crate::ring::Ring;
 use crate::steer::Steering;
+use crate::sys::packet::PacketSocket;
 use crate::umem::fill::FillRing;
 use crate::umem::pool::Geometry;
 use crate::xdp;
@@ -47,6 +48,24 @@ impl Target {
             Way::Xdp(steering) => steering.rings(),
             Way::Packet { spread, .. } => spread.rings(),
         }
+    }
+
+    /// How many rings there may come to be beside those: receive queues may appear, and the engine may change.
+    pub(super) fn rings_to_come(&self) -> usize {
+        match &self.way {
+            Way::Xdp(steering) if self.whole => {
+                let most = steering.rings_of_queues().max().unwrap_or(1);
+                let queues = self.device.rx_queues_max.saturating_sub(self.device.rx_queues);
+                (queues * most) as usize + steering.rings()
+            }
+            Way::Xdp(steering) => steering.rings(),
+            Way::Packet { .. } => 0,
+        }
+    }
+
+    /// Whether the engine `xdp` takes its packets because the host does not use it, as far as is known.
+    pub(super) fn is_on_loan(&self, builder: &CaptureBuilder) -> bool {
+        builder.engine == Engine::Auto && matches!(self.way, Way::Xdp(_))
     }
 
     /// The filter for its packets, if one was asked for.
@@ -288,6 +307,7 @@ impl CaptureBuilder {
                     drop_rejected: self.drop_rejected,
                     interface_index,
                     first_ring_index,
+                    whole: target.whole,
                 };
                 let opened = xdp::open(&target.device, steering, &settings)?;
                 Ok(Opened {
@@ -306,7 +326,27 @@ impl CaptureBuilder {
                     },
                 })
             }
-            Way::Packet { spread, direction } => {
+            Way::Packet { .. } => {
+                self.open_packet(target, filter, geometry, interface_index, first_ring_index, &mut Vec::new())
+            }
+        }
+    }
+
+    /// Opens the rings of an interface by the engine `packet`, with the sockets of `standby` as long as there are any.
+    pub(super) fn open_packet(
+        &self,
+        target: &Target,
+        filter: Option<Filter>,
+        geometry: Geometry,
+        interface_index: usize,
+        first_ring_index: usize,
+        standby: &mut Vec<PacketSocket>,
+    ) -> Result<Opened, OpenError> {
+        let Way::Packet { spread, direction } = &target.way else {
+            unreachable!("it is of the engine packet")
+        };
+        {
+            {
                 let settings = packet::Settings {
                     geometry,
                     spread: spread.clone(),
@@ -324,7 +364,7 @@ impl CaptureBuilder {
                     interface_index,
                     first_ring_index,
                 };
-                let opened = packet::open(&target.device, &settings)?;
+                let opened = packet::open(&target.device, &settings, standby)?;
                 Ok(Opened {
                     rings: opened.rings,
                     tx: Vec::new(),
@@ -341,6 +381,19 @@ impl CaptureBuilder {
                 })
             }
         }
+    }
+
+    /// The packet sockets with which an interface that was lent by the host is handed back; none if it was not.
+    pub(super) fn standby_sockets(&self, target: &Target) -> Result<Vec<PacketSocket>, OpenError> {
+        let interface = || target.device.name.clone();
+        let failed = |source| OpenError::PacketSocket {
+            interface: interface(),
+            action: "open a packet socket for",
+            source,
+        };
+        let is_on_loan = target.is_on_loan(self) && !self.forwards();
+        let count = if is_on_loan { target.rings().min(target.device.rx_queues as usize) } else { 0 };
+        (0..count).map(|_| PacketSocket::new()).collect::<Result<_, _>>().map_err(failed)
     }
 
     /// What the rings of an elastic capture share.

@@ -28,6 +28,8 @@ pub struct Worker {
     index: usize,
     waiting: Waiting,
     finished: bool,
+    /// Its caller knows that an interface is not captured any more.
+    told: bool,
     alarm: Alarm,
     placement: Placement,
     /// The thread is where `placement` says.
@@ -79,7 +81,7 @@ impl AsFd for Waker {
 /// What wakes a worker: an epoll instance over its rings' sockets and a bell that others ring.
 #[derive(Debug)]
 pub(crate) struct Alarm {
-    epoll: OwnedFd,
+    epoll: Arc<OwnedFd>,
     bell: Arc<OwnedFd>,
 }
 
@@ -87,13 +89,17 @@ impl Alarm {
     pub(crate) fn new() -> Result<Self, Errno> {
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
         let bell = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
-        let alarm = Self { epoll, bell: Arc::new(bell) };
+        let alarm = Self { epoll: Arc::new(epoll), bell: Arc::new(bell) };
         alarm.watch(alarm.bell.as_fd())?;
         Ok(alarm)
     }
 
     pub(crate) fn watch(&self, descriptor: BorrowedFd<'_>) -> Result<(), Errno> {
-        epoll::add(&self.epoll, descriptor, epoll::EventData::new_u64(0), epoll::EventFlags::IN)
+        watch(&self.epoll, descriptor)
+    }
+
+    pub(crate) fn epoll(&self) -> Arc<OwnedFd> {
+        Arc::clone(&self.epoll)
     }
 
     pub(crate) fn bell(&self) -> Arc<OwnedFd> {
@@ -104,7 +110,7 @@ impl Alarm {
         let mut events = [MaybeUninit::<epoll::Event>::uninit(); 1];
         let timeout =
             Timespec { tv_sec: longest.as_secs() as i64, tv_nsec: i64::from(longest.subsec_nanos()) };
-        match epoll::wait(&self.epoll, &mut events, Some(&timeout)) {
+        match epoll::wait(&*self.epoll, &mut events, Some(&timeout)) {
             Ok(_) | Err(Errno::INTR) => {}
             Err(errno) => return Err(errno),
         }
@@ -116,6 +122,11 @@ impl Alarm {
     fn silence(&self) {
         let _ = rustix::io::read(&*self.bell, &mut [0u8; 8]);
     }
+}
+
+/// Has the worker that sleeps at `epoll` wake up when there is something to read.
+pub(crate) fn watch(epoll: &OwnedFd, descriptor: BorrowedFd<'_>) -> Result<(), Errno> {
+    epoll::add(epoll, descriptor, epoll::EventData::new_u64(0), epoll::EventFlags::IN)
 }
 
 /// Wakes the worker whose bell it is.
@@ -131,6 +142,7 @@ impl Worker {
             waiting: Waiting::new(&shared.group, index),
             shared,
             finished: false,
+            told: false,
             waker: Waker::of(&alarm),
             alarm,
             placed: placement.cpu.is_none(),
@@ -230,6 +242,9 @@ impl Worker {
         if !self.placed {
             self.take_place()?;
         }
+        if self.shared.has_failed() && !self.told {
+            self.tell()?;
+        }
         if let Some(exchange) = self.shared.exchange() {
             exchange.tend();
         }
@@ -245,6 +260,14 @@ impl Worker {
             Asked::Ended => self.finished = true,
         }
         Ok(None)
+    }
+
+    /// Tells once that an interface is not captured any more, which a worker that never rests does not find by itself.
+    #[cold]
+    fn tell(&mut self) -> Result<(), CaptureError> {
+        let failure = self.shared.failure_of(self.index);
+        self.told = failure.is_some();
+        failure.map_or(Ok(()), Err)
     }
 
     #[cold]
@@ -296,6 +319,9 @@ impl Worker {
     }
 
     fn check_rings(&self) -> Result<(), CaptureError> {
+        if self.shared.waits_for_interfaces {
+            return Ok(());
+        }
         match self.shared.group.home(self.index).find(|ring| ring.is_gone()) {
             Some(ring) => {
                 Err(CaptureError::InterfaceGone { interface: ring.identity().name.interface.clone() })

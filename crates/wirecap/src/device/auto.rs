@@ -113,6 +113,14 @@ impl Device {
         if let Some(reason) = self.carries_host_traffic() {
             return Choice { engine: ChosenEngine::Packet, why: reason.to_string() };
         }
+        if self.packet_listeners > 0 {
+            let (count, noun) = match self.packet_listeners {
+                1 => ("a".to_owned(), "socket of another process receives"),
+                count => (count.to_string(), "sockets of other processes receive"),
+            };
+            let why = format!("{count} packet {noun} on it, as a DHCP client's does");
+            return Choice { engine: ChosenEngine::Packet, why };
+        }
         if !self.is_ethernet() {
             let why = format!("its link layer (type {}) is not Ethernet", self.link_type);
             return Choice { engine: ChosenEngine::Packet, why };

@@ -176,7 +176,7 @@ impl Netlink {
 }
 
 /// The messages in a datagram.
-struct Messages<'a>(&'a [u8]);
+pub(super) struct Messages<'a>(pub(super) &'a [u8]);
 
 impl<'a> Iterator for Messages<'a> {
     type Item = NetlinkBuffer<&'a [u8]>;

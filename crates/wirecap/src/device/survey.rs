@@ -4,6 +4,7 @@ use std::io;
 
 use super::address::{self, Address, Routes};
 use super::link::{self, Link};
+use super::listeners::{PacketListener, packet_listeners};
 use super::netlink::Netlink;
 use super::offload::Offloads;
 use super::xdp::Netdev;
@@ -17,6 +18,7 @@ pub(super) struct Survey {
     netdev: Option<Netdev>,
     links: Vec<Link>,
     addresses: Vec<(u32, Address)>,
+    listeners: Vec<PacketListener>,
 }
 
 /// What the host has to do with an interface.
@@ -33,7 +35,8 @@ impl Survey {
         let mut netlink = Netlink::route()?;
         let links = link::links(&mut netlink)?;
         let addresses = address::addresses(&mut netlink)?;
-        Ok(Self { netlink, netdev: Netdev::connect()?, links, addresses })
+        let (netdev, listeners) = (Netdev::connect()?, packet_listeners());
+        Ok(Self { netlink, netdev, links, addresses, listeners })
     }
 
     pub(super) fn names(&self) -> Vec<String> {
@@ -57,8 +60,13 @@ impl Survey {
     /// The interface of this name or alternative name by itself: what the host has on it, and what stands on it, is not
     /// asked for, which on a router takes many times as long.
     pub(super) fn glance(name: &str) -> io::Result<Option<Device>> {
-        let mut survey =
-            Self { netlink: Netlink::route()?, netdev: None, links: Vec::new(), addresses: Vec::new() };
+        let mut survey = Self {
+            netlink: Netlink::route()?,
+            netdev: None,
+            links: Vec::new(),
+            addresses: Vec::new(),
+            listeners: Vec::new(),
+        };
         let Some(link) = link::link_by_name(&mut survey.netlink, name)? else { return Ok(None) };
         link::found(survey.describe_with(link, Surroundings::default()))
     }
@@ -87,10 +95,12 @@ impl Survey {
                 .filter(|place| !matches!(place.as_str(), "" | "N/A")),
             rx_queues: queues.rx,
             tx_queues: queues.tx,
+            rx_queues_max: queues.rx_max,
             speed_mbps: ethtool.speed_mbps().ok().flatten(),
             offloads: Offloads::of(&ethtool).ok(),
             namespace: sys::netlink::namespace_cookie(self.netlink.socket()),
             uppers: self.uppers(&link),
+            packet_listeners: self.listeners.iter().filter(|listener| listener.index == link.index).count(),
             addresses,
             routes,
             other_macs,
@@ -120,8 +130,11 @@ impl Survey {
 
 /// The queues in use, from the first source that knows: the driver's channels, its rings, the stack.
 fn queues(ethtool: &Ethtool<'_>, netdev: Option<&mut Netdev>, link: &Link) -> Channels {
-    let rings = || ethtool.rx_rings().ok().map(|rx| Channels { rx, tx: 1 });
-    let stack = || netdev.and_then(|netdev| netdev.queues(link.index)).map(|(rx, tx)| Channels { rx, tx });
+    let rings = || ethtool.rx_rings().ok().map(|rx| Channels { rx, tx: 1, rx_max: rx });
+    let stack = || {
+        netdev.and_then(|netdev| netdev.queues(link.index)).map(|(rx, tx)| Channels { rx, tx, rx_max: rx })
+    };
     let found = ethtool.channels().ok().or_else(rings).or_else(stack);
-    found.map_or(Channels { rx: 1, tx: 1 }, |Channels { rx, tx }| Channels { rx: rx.max(1), tx: tx.max(1) })
+    let Channels { rx, tx, rx_max } = found.unwrap_or(Channels { rx: 1, tx: 1, rx_max: 1 });
+    Channels { rx: rx.max(1), tx: tx.max(1), rx_max: rx_max.max(1) }
 }

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use crate::forward::Sequence;
 use crate::forward::outlet::Outlet;
 use crate::ledger::{PortAccount, PortLedger};
-use crate::sync::{AtomicU64, Ordering};
+use crate::sync::{AtomicU64, AtomicUsize, Ordering};
 use crate::umem::owners::Owners;
 
 /// All ports of a capture.
@@ -28,8 +28,10 @@ pub(crate) struct PortShared {
     /// Its transmit queues, as many as outlets.
     pub(crate) queues: Vec<u32>,
     pub(crate) outlets: Vec<Arc<dyn Outlet>>,
-    /// Bytes that frames may have.
-    pub(super) lens: RangeInclusive<usize>,
+    /// Bytes of the shortest frame.
+    shortest: usize,
+    /// Bytes of the longest one, which changes with the MTU.
+    longest: AtomicUsize,
     pub(super) bad_length: AtomicU64,
     pub(super) no_cell: AtomicU64,
     pub(super) copied: AtomicU64,
@@ -43,7 +45,13 @@ impl PortShared {
         lens: RangeInclusive<usize>,
     ) -> Self {
         let (bad_length, no_cell, copied) = (AtomicU64::new(0), AtomicU64::new(0), AtomicU64::new(0));
-        Self { name, queues, outlets, lens, bad_length, no_cell, copied }
+        let (shortest, longest) = (*lens.start(), AtomicUsize::new(*lens.end()));
+        Self { name, queues, outlets, shortest, longest, bad_length, no_cell, copied }
+    }
+
+    /// Bytes that frames may have.
+    pub(super) fn lens(&self) -> RangeInclusive<usize> {
+        self.shortest..=self.longest.load(Ordering::Relaxed)
     }
 
     /// The place of `queue` among the transmit queues, or of the one that stands in for it.
@@ -80,6 +88,13 @@ impl Exchange {
     /// The interfaces of the ports.
     pub(crate) fn names(&self) -> impl Iterator<Item = &str> {
         self.ports.iter().map(|port| port.name.as_str())
+    }
+
+    /// From now on frames of up to so many bytes are sent on the port at `index`.
+    pub(crate) fn set_longest(&self, index: usize, bytes: usize) {
+        if let Some(port) = self.ports.get(index) {
+            port.longest.store(bytes, Ordering::Relaxed);
+        }
     }
 
     fn outlets(&self) -> impl Iterator<Item = &Arc<dyn Outlet>> {

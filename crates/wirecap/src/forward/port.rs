@@ -111,7 +111,7 @@ impl Port {
     #[inline]
     pub fn send(&mut self, packet: OutPacket<'_>) {
         let len = packet.len();
-        if !self.shared().lens.contains(&len) || packet.is_cut_short() {
+        if !self.shared().lens().contains(&len) || packet.is_cut_short() {
             return count(&self.shared().bad_length);
         }
         if let Some((order, sequence)) = packet.order() {
@@ -152,7 +152,8 @@ impl Port {
     fn take_together(&mut self, packets: &Drain<'_>) -> bool {
         let (Some((mut cells, origin)), shared) = (packets.plain(), self.shared()) else { return false };
         let Some(lane) = self.lane_of_queue(origin.ring.name.queue) else { return false };
-        let has_good_length = |cell: &Cell<Descriptor>| shared.lens.contains(&(cell.get().len as usize));
+        let lens = shared.lens();
+        let has_good_length = |cell: &Cell<Descriptor>| lens.contains(&(cell.get().len as usize));
         if self.memory != Some(origin.base.addr().get()) || !cells.iter().all(has_good_length) {
             return false;
         }
@@ -256,7 +257,11 @@ impl Port {
 
     /// Bytes of the longest packet that can be built.
     pub fn longest_new_packet(&self) -> usize {
-        self.exchange.owners.as_ref().map_or(0, |owners| owners.longest_new()).min(*self.shared().lens.end())
+        self.exchange
+            .owners
+            .as_ref()
+            .map_or(0, |owners| owners.longest_new())
+            .min(*self.shared().lens().end())
     }
 
     /// Hands what waits to the kernel and has it sent, as far as the device takes it. Also takes back the cells of what

@@ -34,6 +34,8 @@ pub(crate) struct Traits {
 pub(crate) struct PacketRing {
     identity: Arc<RingIdentity>,
     traits: Traits,
+    /// The interface that it is on now.
+    ifindex: AtomicU32,
     selection: Selection,
     store: Store,
     /// How many packets are left in the block that is open.
@@ -121,6 +123,7 @@ impl PacketRing {
         };
         Self {
             identity: Arc::new(identity),
+            ifindex: AtomicU32::new(traits.ifindex),
             traits,
             selection,
             store,
@@ -138,6 +141,16 @@ impl PacketRing {
     /// Does something to the socket, unless the ring is closed.
     pub(crate) fn with_socket(&self, work: impl FnOnce(&PacketSocket) -> io::Result<()>) -> io::Result<()> {
         self.socket().as_ref().map_or(Ok(()), work)
+    }
+
+    /// Receives from interface `ifindex` from now on, in place of one that is no more.
+    pub(crate) fn move_to(&self, ifindex: u32) -> io::Result<()> {
+        self.with_socket(|socket| {
+            socket.clear_error();
+            socket.bind(ifindex)
+        })?;
+        self.ifindex.store(ifindex, Ordering::Relaxed);
+        Ok(())
     }
 
     /// Runs `program` on the ring's packets from now on. What is in the ring already stays. `filters`: it
@@ -389,7 +402,7 @@ impl Ring for PacketRing {
     fn is_gone(&self) -> bool {
         self.socket().as_ref().is_some_and(|socket| {
             socket.clear_error();
-            netdevice::index_to_name(socket, self.traits.ifindex).is_err()
+            netdevice::index_to_name(socket, self.ifindex.load(Ordering::Relaxed)).is_err()
         })
     }
 
@@ -403,9 +416,8 @@ impl Ring for PacketRing {
             filtered: (!side.uncounted).then_some(side.sieve.filtered()),
             dropped: Drops {
                 no_cell: count(&self.counts.no_cell),
-                ring_full: 0,
-                device: None,
                 other: count(&self.counts.other),
+                ..Drops::default()
             },
             offloaded_chunks: side.offloaded_chunks,
             abandoned_chunks: side.abandoned_chunks,

@@ -285,6 +285,26 @@ impl SimKernel {
         state.fill_ring(self, wanted);
     }
 
+    /// The interface is gone: what was not published yet never will be, and the drops of another one are counted from 0.
+    pub(super) fn forget_filled(&self) {
+        let mut state = lock(&self.state);
+        state.held_back.clear();
+        state.drops = KernelDrops::default();
+    }
+
+    /// The interface is gone: the driver has no free cells, and nothing is posted.
+    pub(super) fn forget_posted(&self) {
+        let state = &mut *lock(&self.state);
+        for cell in state.descriptors.drain(..) {
+            self.states.put(self.pool.index_of(cell), CellState::Away);
+        }
+        state.fetched.clear();
+        // Indices that cannot be are those of a ring that is no more.
+        let _ = state.fill.take_into(&mut state.fetched, usize::MAX);
+        state.fetched.clear();
+        state.fill.release();
+    }
+
     /// How many free cells the kernel has: on the fill ring and in the driver.
     pub fn free_cells(&self) -> usize {
         let state = &mut *lock(&self.state);

@@ -75,6 +75,8 @@ pub(crate) struct Channels {
     pub(crate) rx: u32,
     /// Transmit queues.
     pub(crate) tx: u32,
+    /// The most receive queues that there can be.
+    pub(crate) rx_max: u32,
 }
 
 /// What a driver says of itself.
@@ -130,7 +132,9 @@ impl<'a> Ethtool<'a> {
         let mut raw = RawChannels { command: GCHANNELS, ..RawChannels::default() };
         // SAFETY: for GCHANNELS the kernel writes a `struct ethtool_channels`, which `RawChannels` mirrors.
         unsafe { self.request((&raw mut raw).cast()) }?;
-        Ok(Channels { rx: raw.rx + raw.combined, tx: raw.tx + raw.combined })
+        let [rx_max, _, _, combined_max] = raw.max;
+        let rx = raw.rx + raw.combined;
+        Ok(Channels { rx, tx: raw.tx + raw.combined, rx_max: rx_max.saturating_add(combined_max).max(rx) })
     }
 
     /// The number of receive rings that the hardware spreads flows over.

@@ -5,7 +5,7 @@
 use std::alloc::{Layout, alloc_zeroed, dealloc, handle_alloc_error};
 use std::io;
 use std::ops::Range;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::ptr::{self, NonNull};
 use std::thread;
 
@@ -39,6 +39,8 @@ pub(crate) struct Memory {
     base: NonNull<u8>,
     bytes: usize,
     pages: Pages,
+    /// What it is mapped from, so that another process can map it, too.
+    file: Option<OwnedFd>,
 }
 
 // SAFETY: the mapping belongs to the process, not to a thread; whoever reads or writes it through
@@ -71,7 +73,7 @@ impl Memory {
             }
         };
         let base = NonNull::new(base.cast::<u8>()).expect("the kernel maps nothing at address 0");
-        let memory = Self { base, bytes, pages };
+        let memory = Self { base, bytes, pages, file: Some(file) };
         if pages == Pages::Ordinary {
             // Only advice: shared memory gets them where the administrator allows it.
             // SAFETY: the range is the mapping just made.
@@ -107,7 +109,7 @@ impl Memory {
         // SAFETY: the layout is never of size 0.
         let base = unsafe { alloc_zeroed(layout) };
         let Some(base) = NonNull::new(base) else { handle_alloc_error(layout) };
-        Self { base, bytes, pages: Pages::Heap }
+        Self { base, bytes, pages: Pages::Heap, file: None }
     }
 
     fn heap_layout(bytes: usize) -> Layout {
@@ -120,6 +122,11 @@ impl Memory {
 
     pub(crate) fn bytes(&self) -> usize {
         self.bytes
+    }
+
+    /// What it is mapped from, unless it is of the heap.
+    pub(crate) fn file(&self) -> Option<BorrowedFd<'_>> {
+        self.file.as_ref().map(AsFd::as_fd)
     }
 
     pub(crate) fn pages(&self) -> Pages {
@@ -199,6 +206,24 @@ impl Mapping {
             let _ = unsafe { munmap(copy, self.bytes) };
             return Err(errno.into());
         }
+        Ok(())
+    }
+
+    /// Takes the place of `other`, which is as long: from now on what lies there is what was mapped here.
+    ///
+    /// # Safety
+    ///
+    /// Who holds places in `other` must find the same kinds of things at them here.
+    pub(crate) unsafe fn take_place_of(self, other: &Self) -> io::Result<()> {
+        if self.bytes != other.bytes {
+            return Err(io::ErrorKind::InvalidInput.into());
+        }
+        let (from, to) = (self.base.as_ptr().cast(), other.base.as_ptr().cast());
+        // SAFETY: both are whole mappings of the same length. Who reads there meanwhile finds the one or the other: the
+        // kernel exchanges the pages while it holds off page faults.
+        unsafe { mremap_fixed(from, self.bytes, self.bytes, MremapFlags::MAYMOVE, to) }?;
+        // There is nothing left where it was.
+        std::mem::forget(self);
         Ok(())
     }
 

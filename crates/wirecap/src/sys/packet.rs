@@ -11,7 +11,8 @@ use std::time::Duration;
 
 use libc::sock_filter;
 use rustix::io::Errno;
-use rustix::net::{AddressFamily, SocketFlags, SocketType, socket_with, sockopt};
+use rustix::net::sockopt;
+use wirecap_filter::opener::raw_socket;
 
 use crate::sys::memory::Mapping;
 use crate::sys::option::{get_option, set_option};
@@ -125,8 +126,7 @@ impl PacketSocket {
     /// A socket that receives nothing yet.
     pub(crate) fn new() -> io::Result<Self> {
         // Protocol 0: no packet comes before `bind` names a protocol.
-        let socket = socket_with(AddressFamily::PACKET, SocketType::RAW, SocketFlags::CLOEXEC, None)?;
-        Ok(Self(Arc::new(socket)))
+        Ok(Self(Arc::new(raw_socket(libc::AF_PACKET)?)))
     }
 
     /// The socket, for whoever does something else with it. It is open as long as anybody has it.

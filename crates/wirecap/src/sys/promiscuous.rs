@@ -4,7 +4,7 @@
 use std::io;
 use std::os::fd::OwnedFd;
 
-use rustix::net::{AddressFamily, SocketFlags, SocketType, socket_with};
+use wirecap_filter::opener::raw_socket;
 
 use crate::sys::option::set_option;
 
@@ -15,7 +15,7 @@ pub(crate) struct Promiscuous(#[expect(dead_code, reason = "held for what its dr
 impl Promiscuous {
     pub(crate) fn join(ifindex: u32) -> io::Result<Self> {
         // Protocol 0: the socket receives nothing.
-        let socket = socket_with(AddressFamily::PACKET, SocketType::RAW, SocketFlags::CLOEXEC, None)?;
+        let socket = raw_socket(libc::AF_PACKET)?;
         let membership = libc::packet_mreq {
             mr_ifindex: ifindex.cast_signed(),
             mr_type: libc::PACKET_MR_PROMISC as u16,

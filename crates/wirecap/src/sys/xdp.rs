@@ -11,12 +11,11 @@ use std::time::{Duration, Instant};
 
 use rustix::io::Errno;
 use rustix::net::xdp::{
-    SocketAddrXdp, SocketAddrXdpFlags, SocketAddrXdpWithSharedUmem, XdpRingOffset, XdpStatistics, XdpUmemReg,
-    XdpUmemRegFlags,
+    SocketAddrXdp, SocketAddrXdpFlags, SocketAddrXdpWithSharedUmem, XdpRingOffset, XdpStatistics,
 };
-use rustix::net::{
-    AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, bind, recv, send, socket_with, sockopt,
-};
+use rustix::net::{RecvFlags, SendFlags, bind, recv, send, sockopt};
+
+use wirecap_filter::opener::{self, Request, Umem, raw_socket};
 
 use crate::kernel_ring::{Consumer, Producer, SharedRing};
 use crate::sys::memory::{Mapping, Memory};
@@ -82,22 +81,17 @@ pub(crate) struct XdpSocket(OwnedFd);
 impl XdpSocket {
     /// A socket without memory, rings or queue.
     pub(crate) fn new() -> io::Result<Self> {
-        let socket = socket_with(AddressFamily::XDP, SocketType::RAW, SocketFlags::CLOEXEC, None)?;
-        Ok(Self(socket))
+        Ok(Self(raw_socket(libc::AF_XDP)?))
     }
 
     /// Registers `bytes` of `memory` as this socket's UMEM; the kernel pins the pages.
     pub(crate) fn register_umem(&self, memory: &Memory, bytes: usize, cell_bytes: u32) -> io::Result<()> {
         assert!(bytes <= memory.bytes(), "the UMEM is larger than its memory");
-        let registration = XdpUmemReg {
-            addr: memory.base().as_ptr() as u64,
-            len: bytes as u64,
-            chunk_size: cell_bytes,
-            headroom: 0,
-            flags: XdpUmemRegFlags::empty(),
-            tx_metadata_len: 0,
-        };
-        Ok(sockopt::set_xdp_umem_reg(self, registration)?)
+        let address = memory.base().as_ptr() as u64;
+        // SAFETY: the memory is that of a pool, whose cells are the kernel's as long as they are posted, and which is
+        // mapped until all who hold the socket have let go of it.
+        let umem = unsafe { Umem::new(self.as_fd(), memory.file(), address, bytes as u64, cell_bytes) };
+        opener::open(Request::Umem(umem)).map(drop)
     }
 
     /// Makes the rx ring, with room for `capacity` entries (a power of two), and maps our half of it.
@@ -107,6 +101,46 @@ impl XdpSocket {
         // SAFETY: the only consumer on this ring: this function works once per socket, since the kernel
         // refuses to size a ring twice.
         Ok(Consumer::new(unsafe { self.map_ring(RX_RING, &offsets.rx, capacity) }?))
+    }
+
+    /// Makes the rx ring in the place of `ring`, as large as that, whose socket gets no packets any more: who looks at it
+    /// sees the new one from then on.
+    pub(crate) fn make_rx_ring_at(&self, capacity: u32, ring: &mut Consumer<Descriptor>) -> io::Result<()> {
+        sockopt::set_xdp_rx_ring_size(self, capacity)?;
+        let offsets = sockopt::xdp_mmap_offsets(self)?;
+        // SAFETY: the only consumer on this ring is the one that was on the other.
+        unsafe { self.map_ring_at::<Descriptor>(RX_RING, &offsets.rx, capacity, ring.owner()) }?;
+        ring.restart();
+        Ok(())
+    }
+
+    /// Makes the fill ring in the place of another, likewise, and a completion ring that nobody will look at: the kernel
+    /// wants both.
+    pub(crate) fn make_fill_ring_at(&self, capacity: u32, fill: &mut Producer<u64>) -> io::Result<()> {
+        sockopt::set_xdp_umem_fill_ring_size(self, capacity)?;
+        sockopt::set_xdp_umem_completion_ring_size(self, 1)?;
+        let offsets = sockopt::xdp_mmap_offsets(self)?;
+        // SAFETY: the only producer on this ring is the one that was on the other.
+        unsafe { self.map_ring_at::<u64>(FILL_RING, &offsets.fr, capacity, fill.owner()) }?;
+        fill.restart();
+        Ok(())
+    }
+
+    /// # Safety
+    ///
+    /// At most one half may be on each ring. `before` must be the mapping of a ring of the same kind.
+    unsafe fn map_ring_at<T: Copy>(
+        &self,
+        page_offset: u64,
+        offsets: &XdpRingOffset,
+        capacity: u32,
+        before: Option<&Mapping>,
+    ) -> io::Result<()> {
+        let bytes = offsets.desc as usize + capacity as usize * size_of::<T>();
+        let before = before.ok_or(io::ErrorKind::InvalidInput)?;
+        // SAFETY: the kernel puts the parts of all its rings of a kind at the same places, and as many slots as fill the
+        // mapping, whose length is checked.
+        unsafe { Mapping::of(self, bytes, page_offset)?.take_place_of(before) }
     }
 
     /// Makes the tx ring, likewise.

@@ -6,8 +6,10 @@
 //! posts it. Nobody ever waits to recycle. Where not all cells are to be posted, the others wait beside
 //! the fill ring ([`Supply`]).
 
+use std::collections::HashSet;
 use std::fmt;
 use std::io;
+use std::ops::Add;
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 
@@ -49,6 +51,18 @@ pub(crate) struct KernelDrops {
     pub(crate) starved: u64,
 }
 
+impl Add for KernelDrops {
+    type Output = Self;
+
+    fn add(self, other: Self) -> Self {
+        Self {
+            no_cell: self.no_cell + other.no_cell,
+            ring_full: self.ring_full + other.ring_full,
+            starved: self.starved + other.starved,
+        }
+    }
+}
+
 /// The fill ring of one queue, and the cells on their way to it.
 #[derive(Debug)]
 pub(crate) struct FillRing {
@@ -73,6 +87,10 @@ struct FillSide {
     /// The addresses of free cells that are not posted, the latest last. With room for the whole
     /// pool, if not all cells are to be posted.
     idle: Vec<u64>,
+    /// Cells that have come back, all in all.
+    returned: u64,
+    /// Cells of which it is not known yet where they are.
+    missing: Option<Missing>,
 }
 
 #[derive(Debug)]
@@ -93,7 +111,7 @@ impl FillRing {
         let room = if supply.posts_all() { 0 } else { pool.geometry().cells() as usize };
         let port = Some(Port { ring, kernel });
         let (spares, idle) = (Vec::new(), Vec::with_capacity(room));
-        let side = FillSide { port, broken: None, spares, lists_out: 0, idle };
+        let side = FillSide { port, broken: None, spares, lists_out: 0, idle, returned: 0, missing: None };
         let (side, recycled) = (Mutex::new(side), RecycleQueue::new());
         let fill_ring = Self { pool, supply, side, recycled };
         let cell = |address| Descriptor { address, ..Descriptor::default() };
@@ -242,7 +260,73 @@ impl FillRing {
     }
 }
 
+impl FillRing {
+    /// Goes on with `kernel`, whose rings `remake` puts in the place of those that there are, on an interface that is no
+    /// more: all cells that were posted are posted again. Of the cells, `waiting` are on the rx rings, and `taken` were
+    /// ever taken from there.
+    ///
+    /// The kernel does not say which cells it had taken from the fill ring and not filled: they are those that are
+    /// nowhere else, which is known when all that are out have come back.
+    pub(crate) fn move_to(
+        &self,
+        kernel: Arc<dyn Kernel>,
+        waiting: &[u64],
+        taken: u64,
+        remake: impl FnOnce(&mut Producer<u64>) -> io::Result<()>,
+    ) -> io::Result<()> {
+        let mut guard = lock(&self.side);
+        guard.flush(self);
+        let side = &mut *guard;
+        let Some(port) = &mut side.port else { return Err(io::ErrorKind::NotConnected.into()) };
+        let mut left = Vec::new();
+        port.ring.not_taken(&mut left).map_err(|broken| io::Error::other(broken.to_string()))?;
+        remake(&mut port.ring)?;
+        port.kernel = kernel;
+        let mask = self.pool.cell_mask();
+        let here = left.iter().chain(&side.idle).chain(waiting).map(|address| address & mask);
+        let mut nowhere: HashSet<u64> = self.pool.cell_addresses().collect();
+        here.for_each(|address| _ = nowhere.remove(&address));
+        let out = taken.saturating_sub(side.returned) as usize;
+        let kept = nowhere.len().saturating_sub(out);
+        side.missing = (kept > 0).then_some(Missing { cells: nowhere, kept });
+        side.post_again(self, &left);
+        side.find_missing(self);
+        drop(guard);
+        self.flush_if_free();
+        Ok(())
+    }
+}
+
+/// Cells that are out, or were kept by a kernel that had taken them.
+#[derive(Debug)]
+struct Missing {
+    cells: HashSet<u64>,
+    /// How many of them were kept.
+    kept: usize,
+}
+
 impl FillSide {
+    /// Posts cells that the kernel had, and will never fill.
+    fn post_again(&mut self, fill_ring: &FillRing, addresses: &[u64]) {
+        let pool = &fill_ring.pool;
+        for &address in addresses {
+            pool.check().capture(pool.index_of(address));
+            pool.check().come_back(pool.index_of(address));
+        }
+        let cell = |&address: &u64| Descriptor { address, ..Descriptor::default() };
+        let cells: Vec<Descriptor> = addresses.iter().map(cell).collect();
+        self.place(fill_ring, &cells);
+    }
+
+    /// Posts the cells that a kernel kept, as soon as they are known.
+    #[cold]
+    fn find_missing(&mut self, fill_ring: &FillRing) {
+        if let Some(missing) = self.missing.take_if(|missing| missing.cells.len() <= missing.kept) {
+            let addresses: Vec<u64> = missing.cells.into_iter().collect();
+            self.post_again(fill_ring, &addresses);
+        }
+    }
+
     fn flush(&mut self, fill_ring: &FillRing) {
         if !fill_ring.recycled.is_empty() {
             fill_ring.recycled.take_all().for_each(|list| self.take_back(fill_ring, list));
@@ -263,7 +347,13 @@ impl FillSide {
     fn bring_back(&mut self, fill_ring: &FillRing, cells: &[Descriptor]) {
         let pool = &fill_ring.pool;
         cells.iter().for_each(|cell| pool.check().come_back(pool.index_of(cell.address)));
+        self.returned += cells.len() as u64;
         self.place(fill_ring, cells);
+        if let Some(missing) = &mut self.missing {
+            let mask = pool.cell_mask();
+            cells.iter().for_each(|cell| _ = missing.cells.remove(&(cell.address & mask)));
+            self.find_missing(fill_ring);
+        }
     }
 
     /// Posts as many of these cells as are wanted, and keeps the others.

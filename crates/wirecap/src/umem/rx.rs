@@ -5,7 +5,9 @@
 
 mod sift;
 
+use std::collections::VecDeque;
 use std::fmt;
+use std::io;
 use std::os::fd::BorrowedFd;
 use std::ptr::NonNull;
 use std::sync::{Arc, PoisonError, RwLock, atomic};
@@ -40,6 +42,8 @@ pub(crate) struct RxRing {
     filled: Gauge<Descriptor>,
     /// Filled cells of a packet at the head of the rx ring that was not all there at the last look.
     unfinished: AtomicU32,
+    /// Filled cells of a ring that was in the place of this one.
+    kept: AtomicU32,
     published: Published,
     rx: Mutex<RxSide>,
 }
@@ -57,7 +61,8 @@ struct Published {
 impl Published {
     fn publish(&self, side: &RxSide) {
         self.delivered.store(side.delivered, Ordering::Relaxed);
-        self.other.store(side.other, Ordering::Relaxed);
+        let before = side.drops.no_cell + side.drops.ring_full;
+        self.other.store(side.other + before, Ordering::Relaxed);
     }
 }
 
@@ -71,11 +76,15 @@ struct RxSide {
     bytes: u64,
     offloaded_chunks: u64,
     abandoned_chunks: u64,
+    /// Whole packets that were left on the ring which was in the place of this one: they come first.
+    kept: VecDeque<Descriptor>,
+    /// Cells that were taken from the ring, all in all.
+    cells_taken: u64,
     /// The packet at the head of the rx ring has more cells than a chunk; those seen were posted again.
     overlong: bool,
     /// Packets that cannot be, or do not fit a chunk, and those left behind at the close.
     other: u64,
-    /// What the kernel had dropped at the close.
+    /// What the kernel had dropped at the close, and on rings that were in the place of this one.
     drops: KernelDrops,
     /// What the kernel had turned away at the close.
     filtered: u64,
@@ -169,14 +178,17 @@ impl RxRing {
             bytes: 0,
             offloaded_chunks: 0,
             abandoned_chunks: 0,
+            kept: VecDeque::new(),
+            cells_taken: 0,
             overlong: false,
             other: 0,
             drops: KernelDrops::default(),
             filtered: 0,
             sieve: Sieve::default(),
         };
-        let (identity, unfinished, rx) = (Arc::new(identity), AtomicU32::new(0), Mutex::new(side));
-        Self { identity, capacity, fill_ring, stamps, filled, unfinished, published, rx }
+        let (unfinished, kept) = (AtomicU32::new(0), AtomicU32::new(0));
+        let (identity, rx) = (Arc::new(identity), Mutex::new(side));
+        Self { identity, capacity, fill_ring, stamps, filled, unfinished, kept, published, rx }
     }
 
     /// From now on `filter` looks at everything that is captured, until [`settle`](Self::settle).
@@ -189,7 +201,8 @@ impl RxRing {
         let mut side = lock(&self.rx);
         // A ring whose indices cannot be has nothing that can be delivered.
         let waiting = side.open.as_mut().map_or(0, |open| open.ring.available().unwrap_or(0));
-        side.sieve.settle(check, waiting.into());
+        let kept = side.kept.len() as u64;
+        side.sieve.settle(check, kept + u64::from(waiting));
     }
 
     fn pool(&self) -> &Pool {
@@ -202,7 +215,6 @@ impl RxRing {
         self.filled.filled()
     }
 
-    #[cfg(any(test, feature = "sim"))]
     pub(crate) fn fill_ring(&self) -> &FillRing {
         &self.fill_ring
     }
@@ -215,6 +227,7 @@ impl RxRing {
         let side = &mut *guard;
         let Some(open) = &mut side.open else { return Ok(Captured::Nothing) };
         let waiting = open.ring.available().map_err(|broken| self.broken(&broken))?;
+        let waiting = waiting + side.kept.len() as u32;
         // Looked at under the lock: what a buddy saw may have been captured since.
         if waiting <= help.map_or(0, |help| help.limit) {
             drop(guard);
@@ -225,14 +238,19 @@ impl RxRing {
         let count = waiting.min(most) as usize;
         let mut list = self.fill_ring.empty_list(count).map_err(|broken| self.broken_fill(&broken))?;
         let stamps = self.stamps.stamps();
-        open.ring.take_into(&mut list.cells, count).map_err(|broken| self.broken(&broken))?;
-        let whole = if list.cells.last().is_some_and(Descriptor::is_continued) || side.overlong {
+        if side.kept.is_empty() {
+            open.ring.take_into(&mut list.cells, count).map_err(|broken| self.broken(&broken))?;
+        }
+        let whole = if !side.kept.is_empty() {
+            self.take_kept(side, &mut list)
+        } else if list.cells.last().is_some_and(Descriptor::is_continued) || side.overlong {
             self.keep_packets_whole(side, &mut list)
         } else {
             open.ring.release();
             self.unfinished.store(0, Ordering::Relaxed);
             Ok(())
         };
+        side.cells_taken += list.cells.len() as u64;
         // Whatever happened, nothing that cannot be stays in the list.
         let checked = whole.and(self.check(&mut list, stamps, &mut side.other));
         side.other += self.fill_ring.captured(&mut list);
@@ -248,7 +266,7 @@ impl RxRing {
         let Checked { bytes, fragmented } = checked?;
         side.bytes += bytes;
         list.wire_bytes = bytes;
-        list.left_behind = Some(waiting - count as u32);
+        list.left_behind = Some(waiting.saturating_sub(count as u32));
         side.delivered += if fragmented {
             list.fragmented.find(&list.cells, self.identity.snap_len);
             list.fragmented.packets().len() as u64
@@ -294,6 +312,7 @@ impl RxRing {
         // Only a packet at the head of the ring waits for its end; behind others it waits for its turn.
         let waiting_for_its_end = if list.cells.is_empty() { unfinished } else { 0 };
         self.unfinished.store(waiting_for_its_end as u32, Ordering::Relaxed);
+        side.cells_taken += unwanted.len() as u64;
         self.post_again(unwanted)
     }
 
@@ -333,12 +352,80 @@ impl RxRing {
 
     /// How many packets are left on `ring` that are wanted; one that was counted already may end there.
     fn packets_left(&self, ring: &mut Consumer<Descriptor>, side: &mut RxSide) -> u64 {
-        let mut cells = Vec::new();
+        let mut cells: Vec<Descriptor> = side.kept.drain(..).collect();
+        let kept = cells.len();
+        self.kept.store(0, Ordering::Relaxed);
         // A ring whose indices cannot be has nothing that can be counted.
         let _ = ring.take_into(&mut cells, usize::MAX);
-        let ends_there = side.overlong && !cells.is_empty();
+        let ends_there = side.overlong && cells.len() > kept;
         let left = packets_in(&cells) - u64::from(ends_there);
         if side.sieve.is_idle() { left } else { left - self.unwanted_in(&cells, side) }
+    }
+
+    /// Takes packets into `list`, which is empty, that were left on a ring that is no more.
+    #[cold]
+    fn take_kept(&self, side: &mut RxSide, list: &mut CellList) -> Result<(), CaptureError> {
+        let chunk_cells = self.pool().geometry().chunk_cells as usize;
+        let mut unwanted = Vec::new();
+        let next = chunk_cells.min(side.kept.len());
+        let whole = side.kept.range(..next).rposition(|cell| !cell.is_continued()).map(|last| last + 1);
+        match whole {
+            Some(whole) => list.cells.extend(side.kept.drain(..whole)),
+            None => {
+                let end = side.kept.iter().position(|cell| !cell.is_continued());
+                unwanted.extend(side.kept.drain(..end.map_or(side.kept.len(), |last| last + 1)));
+                side.other += 1;
+            }
+        }
+        self.kept.store(side.kept.len() as u32, Ordering::Relaxed);
+        side.cells_taken += unwanted.len() as u64;
+        self.post_again(unwanted)
+    }
+
+    /// Goes on with `kernel`, whose rx ring `remake` puts in the place of the one that there is: no more packets come to
+    /// that one. What is left on it comes first.
+    pub(crate) fn move_to(
+        &self,
+        kernel: Arc<dyn Kernel>,
+        remake: impl FnOnce(&mut Consumer<Descriptor>) -> io::Result<()>,
+    ) -> io::Result<()> {
+        let mut guard = lock(&self.rx);
+        let side = &mut *guard;
+        let Some(open) = &mut side.open else { return Err(io::ErrorKind::NotConnected.into()) };
+        let broken = |broken: BrokenRing| io::Error::other(broken.to_string());
+        let mut cells = Vec::new();
+        open.ring.take_into(&mut cells, usize::MAX).map_err(broken)?;
+        open.ring.release();
+        let mut unwanted = Vec::new();
+        if std::mem::take(&mut side.overlong) {
+            let ended = cells.iter().position(|cell| !cell.is_continued());
+            unwanted.extend(cells.drain(..ended.map_or(cells.len(), |end| end + 1)));
+        }
+        // The end of a packet that was not all there will never come.
+        let cut = cells.len() - unfinished(&cells);
+        side.other += u64::from(cut < cells.len());
+        unwanted.extend(cells.drain(cut..));
+        side.kept.extend(cells);
+        self.kept.store(side.kept.len() as u32, Ordering::Relaxed);
+        self.unfinished.store(0, Ordering::Relaxed);
+        side.cells_taken += unwanted.len() as u64;
+        let before = open.kernel.drops().unwrap_or_default();
+        let remade = remake(&mut open.ring);
+        if remade.is_ok() {
+            side.drops = side.drops + before;
+            let published = Some(Arc::clone(&kernel));
+            *self.published.kernel.write().unwrap_or_else(PoisonError::into_inner) = published;
+            open.kernel = kernel;
+            self.published.publish(side);
+        }
+        drop(guard);
+        self.post_again(unwanted).map_err(|error| io::Error::other(error.to_string()))?;
+        remade
+    }
+
+    /// Holds the ring: nothing is captured from it until this is dropped.
+    pub(crate) fn hold(&self) -> Held<'_> {
+        Held(lock(&self.rx))
     }
 
     fn broken_fill(&self, broken: &BrokenRing) -> CaptureError {
@@ -372,7 +459,8 @@ impl RxRing {
     }
 
     pub(crate) fn backlog(&self) -> u32 {
-        self.filled.filled().saturating_sub(self.unfinished.load(Ordering::Relaxed))
+        let filled = self.filled.filled() + self.kept.load(Ordering::Relaxed);
+        filled.saturating_sub(self.unfinished.load(Ordering::Relaxed))
     }
 
     pub(crate) fn capture(&self) -> Result<Option<Chunk>, CaptureError> {
@@ -402,7 +490,7 @@ impl RxRing {
         // Under the lock, so that nothing is on its way from the one to the other. A packet that is not all there
         // has arrived, too.
         let side = lock(&self.rx);
-        side.delivered + u64::from(self.filled.filled())
+        side.delivered + side.kept.len() as u64 + u64::from(self.filled.filled())
     }
 
     /// What became of its packets so far, without a lock or memory.
@@ -414,7 +502,9 @@ impl RxRing {
         let delivered = self.published.delivered.load(Ordering::Relaxed);
         Tally {
             delivered,
-            arrived: delivered + u64::from(self.filled.filled()),
+            arrived: delivered
+                + u64::from(self.kept.load(Ordering::Relaxed))
+                + u64::from(self.filled.filled()),
             dropped: drops.no_cell + drops.ring_full + self.published.other.load(Ordering::Relaxed),
         }
     }
@@ -425,10 +515,15 @@ impl RxRing {
 
     pub(crate) fn account(&self) -> Account {
         let side = lock(&self.rx);
-        let drops = side.open.as_ref().and_then(|open| open.kernel.drops().ok()).unwrap_or(side.drops);
+        let now = side.open.as_ref().and_then(|open| open.kernel.drops().ok()).unwrap_or_default();
+        let drops = side.drops + now;
         let filtered = side.open.as_ref().map_or(side.filtered, |open| open.kernel.filtered());
-        let dropped =
-            Drops { no_cell: drops.no_cell, ring_full: drops.ring_full, device: None, other: side.other };
+        let dropped = Drops {
+            no_cell: drops.no_cell,
+            ring_full: drops.ring_full,
+            other: side.other,
+            ..Drops::default()
+        };
         Account {
             delivered: side.delivered,
             bytes: side.bytes,
@@ -446,13 +541,28 @@ impl RxRing {
         let mut side = lock(&self.rx);
         if let Some(mut open) = side.open.take() {
             side.other += self.packets_left(&mut open.ring, &mut side);
-            side.drops = open.kernel.drops().unwrap_or_default();
+            side.drops = side.drops + open.kernel.drops().unwrap_or_default();
             side.filtered = open.kernel.filtered();
             let dropped = side.other + side.drops.no_cell + side.drops.ring_full;
             self.published.other.store(dropped, Ordering::Relaxed);
             *self.published.kernel.write().unwrap_or_else(PoisonError::into_inner) = None;
         }
         self.fill_ring.close();
+    }
+}
+
+/// A ring that nothing is captured from.
+pub(crate) struct Held<'a>(MutexGuard<'a, RxSide>);
+
+impl Held<'_> {
+    /// The addresses of cells that wait from a ring which was in the place of this one.
+    pub(crate) fn waiting(&self) -> impl Iterator<Item = u64> {
+        self.0.kept.iter().map(|cell| cell.address)
+    }
+
+    /// How many cells were ever taken.
+    pub(crate) fn taken(&self) -> u64 {
+        self.0.cells_taken
     }
 }
 

@@ -2,25 +2,33 @@
 
 use std::cell::RefCell;
 use std::io;
+use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
 use crate::bpf::{BpfError, Map, Program};
 use crate::device::{Device, Rung};
 use crate::error::{FilterChangeError, OpenError};
 use crate::filter::{Filter, Unsupported};
+use crate::names::RingName;
 use crate::sieve::{Check, UserFilter};
 use crate::steer::Steering;
 use crate::sys::promiscuous::Promiscuous;
 use crate::sys::wait_for_running_programs;
 use crate::sys::xdp::XdpSocket;
 use crate::time::Timestamps;
+use crate::umem::fill::Kernel;
+use crate::umem::rx::Held;
 use crate::umem::rx::{RxRing, StampSource};
 use crate::xdp::blueprint::{Blueprint, Where};
 use crate::xdp::claim::{Claim, Turn};
 use crate::xdp::ladder::Ladder;
+use crate::xdp::ladder::refusal_to_bind;
 use crate::xdp::place::Place;
+use crate::xdp::program::{self, NO_SOCKET};
 use crate::xdp::stamps::{NoStamps, ProgramStamps};
-use crate::xdp::{Settings, refused, system};
+use crate::xdp::{
+    PreparedQueue, Settings, SocketKernel, StarvationCount, inquiry, refused, register, seat, system,
+};
 
 /// What a capture has put on an interface: the program, and the map of its sockets. All of it is held
 /// by descriptors, so the kernel removes it whatever way the process ends.
@@ -30,6 +38,17 @@ pub(crate) struct Attachment {
     keys: Vec<u32>,
     blueprint: Blueprint,
     place: Place,
+    settings: Settings,
+    /// What the program in place filters by, if it does.
+    filter: Option<Filter>,
+    pub(super) rung: Rung,
+    pub(super) inquiry: Arc<OwnedFd>,
+    /// What had found no socket before all rings were there.
+    unseated_before: u64,
+    /// How many found none in all, once all packets are the host's.
+    missed_in_all: Option<u64>,
+    /// Queues whose rings were closed.
+    closed: Vec<u32>,
     pub(super) stamps: Arc<dyn StampSource>,
     /// Whose times the program looks up.
     pub(super) timestamps: Timestamps,
@@ -41,8 +60,8 @@ pub(crate) struct Attachment {
     /// One that turns nothing away, once another one was in place: whoever lost the right to load programs may
     /// still put this one back.
     unfiltered: Option<Program>,
-    _promiscuous: Option<Promiscuous>,
-    _claims: Vec<Claim>,
+    promiscuous: Option<Promiscuous>,
+    claims: Vec<Claim>,
 }
 
 impl Attachment {
@@ -94,6 +113,13 @@ impl Attachment {
             keys: keys.collect(),
             blueprint,
             place,
+            settings: settings.clone(),
+            filter: settings.filter.clone(),
+            rung: ladder.rung,
+            inquiry: inquiry()?,
+            unseated_before: 0,
+            missed_in_all: None,
+            closed: Vec::new(),
             timestamps,
             stamps,
             rings: Vec::new(),
@@ -101,14 +127,228 @@ impl Attachment {
             filters,
             check,
             unfiltered: None,
-            _promiscuous: promiscuous,
-            _claims: claims,
+            promiscuous,
+            claims,
         })
     }
 
-    /// Counts by queue what the program turned away.
-    pub(super) fn filtered(&self) -> &Arc<Map> {
-        &self.blueprint.filtered
+    /// Counts by queue what the program turned away, and what found no socket.
+    pub(super) fn counts(&self) -> &Arc<Map> {
+        &self.blueprint.counts
+    }
+
+    /// The key of a ring in the map of the sockets.
+    pub(super) fn key_of(&self, ring: &RingName) -> u32 {
+        self.blueprint.steering.key(ring.queue, ring.part.unwrap_or(0))
+    }
+
+    /// All rings have their sockets: what finds none from now on is missed.
+    pub(super) fn begin(&mut self) {
+        self.unseated_before = self.unseated();
+    }
+
+    fn unseated(&self) -> u64 {
+        let counts = |queue| self.blueprint.counts.lookup_sums(queue).map_or(0, |sums| sums[NO_SOCKET]);
+        (0..self.blueprint.queues_max).map(counts).sum()
+    }
+
+    /// The next receive queue without a ring, of `rx_queues` queues.
+    pub(crate) fn next_queue(&mut self, rx_queues: u32) -> Option<u32> {
+        self.closed.retain(|queue| *queue < rx_queues);
+        let has_ring = |queue: &u32| self.rings.iter().any(|ring| ring.identity().name.queue == *queue);
+        let mut queues = 0..rx_queues.min(self.blueprint.queues_max);
+        queues.find(|queue| !has_ring(queue) && !self.closed.contains(queue))
+    }
+
+    /// Whether packets still come to the program.
+    pub(crate) fn is_in_place(&self) -> bool {
+        self.place.is_taken()
+    }
+
+    /// Attaches the program again, in whose place there is none, or another one.
+    pub(crate) fn attach_again(&mut self) -> Result<(), OpenError> {
+        let device = self.blueprint.device.clone();
+        let _turn = Claim::turn_now(&device)?;
+        if self.place.retake() {
+            return Ok(());
+        }
+        let mut ladder = Ladder::at(&device, self.settings.geometry.cell_bytes, self.rung);
+        self.take_place(&mut ladder)
+    }
+
+    /// Takes a place on the ladder's interface again, for the program that there is now.
+    fn take_place(&mut self, ladder: &mut Ladder<'_>) -> Result<(), OpenError> {
+        let is_bound = self.blueprint.clock.bound_to().is_some();
+        let queues = self.blueprint.steering.queues().to_vec();
+        let program =
+            |array: &Map| self.blueprint.load(array, self.filter.as_ref()).map(|(program, _)| program);
+        // The slots may be in the array of the next place, too.
+        self.place.leave();
+        let place = Place::take(ladder, &queues, is_bound, program)?;
+        let kept = self.claims.iter().try_for_each(|claim| claim.keep(place.array()));
+        kept.map_err(|source| system("claim a receive queue by a socket", source))?;
+        self.place = place;
+        Ok(())
+    }
+
+    /// Whether its rings can go on on another interface: not where their cells are shared with others.
+    pub(crate) fn can_move(&self) -> bool {
+        self.settings.commons.is_none()
+    }
+
+    /// Goes on on `device`, which has come in the place of the interface that it was on: its rings keep what they have.
+    pub(crate) fn move_to(&mut self, device: &Device) -> Result<(), OpenError> {
+        let _turn = Claim::turn_now(device)?;
+        let missed = self.missed();
+        let queues = self.blueprint.steering.queues().iter().copied();
+        let queues: Vec<u32> = queues.filter(|queue| *queue < device.rx_queues).collect();
+        let claims = queues.iter().map(|&queue| Claim::queue(device, queue));
+        self.claims = claims.collect::<Result<_, _>>()?;
+        if self.promiscuous.is_some() {
+            let joined = Promiscuous::join(device.index);
+            self.promiscuous =
+                Some(joined.map_err(|source| system("set the interface to promiscuous mode", source))?);
+        }
+        self.blueprint.move_to(device).map_err(|source| refused(device, source))?;
+        let mut ladder = Ladder::new(device, self.settings.geometry.cell_bytes);
+        self.take_place(&mut ladder)?;
+        let mut sockets = Vec::new();
+        for queue in queues {
+            sockets.extend(self.move_queue(queue, &mut ladder)?);
+        }
+        self.rung = ladder.rung;
+        for (key, kernel) in sockets {
+            kernel.starving.begin(&kernel.socket);
+            self.receive(key, &kernel.socket).map_err(|source| refused(device, source))?;
+        }
+        self.unseated_before = self.unseated().saturating_sub(missed);
+        Ok(())
+    }
+
+    /// Binds new sockets to `queue` of the ladder's interface, whose rings lie where those of the old ones did.
+    fn move_queue(
+        &self,
+        queue: u32,
+        ladder: &mut Ladder<'_>,
+    ) -> Result<Vec<(u32, Arc<SocketKernel>)>, OpenError> {
+        let rings: Vec<_> = self.rings.iter().filter(|ring| ring.identity().name.queue == queue).collect();
+        let fill_ring = rings[0].fill_ring();
+        let failed = |source| system("make the rings of an AF_XDP socket again", source);
+        let slots = self.settings.geometry.cells().next_power_of_two();
+        let mut kernels = Vec::new();
+        for ring in &rings {
+            let name = &ring.identity().name;
+            let socket = XdpSocket::new().map_err(|source| system("open an AF_XDP socket", source))?;
+            let counts = name.part.unwrap_or(0) == 0;
+            let filtered = counts.then(|| (Arc::clone(self.counts()), queue));
+            let (ifindex, inquiry) = (ladder.device.index, Arc::clone(&self.inquiry));
+            let starving = StarvationCount::new(ladder.rung == Rung::ZeroCopy);
+            let kernel = Arc::new(SocketKernel { socket, ifindex, inquiry, filtered, starving });
+            let remake = |rx: &mut _| kernel.socket.make_rx_ring_at(slots, rx);
+            ring.move_to(Arc::clone(&kernel) as Arc<dyn Kernel>, remake).map_err(failed)?;
+            kernels.push(kernel);
+        }
+        let first = Arc::clone(&kernels[0]);
+        register(&first.socket, fill_ring.pool())?;
+        {
+            // What is taken out of the rings meanwhile would be in no account.
+            let held: Vec<_> = rings.iter().map(|ring| ring.hold()).collect();
+            let waiting: Vec<u64> = held.iter().flat_map(Held::waiting).collect();
+            let taken = held.iter().map(Held::taken).sum();
+            let posted = fill_ring.posted().next_power_of_two();
+            let remake = |fill: &mut _| first.socket.make_fill_ring_at(posted, fill);
+            let kernel = Arc::clone(&first) as Arc<dyn Kernel>;
+            fill_ring.move_to(kernel, &waiting, taken, remake).map_err(failed)?;
+        }
+        ladder.bind(&first.socket, &rings[0].identity().name)?;
+        for (ring, kernel) in rings.iter().zip(&kernels).skip(1) {
+            let bound = kernel.socket.bind_beside(&first.socket, ladder.device.index, queue);
+            bound.map_err(|source| refusal_to_bind(&ring.identity().name, source))?;
+        }
+        let keyed =
+            rings.iter().zip(kernels).map(|(ring, kernel)| (self.key_of(&ring.identity().name), kernel));
+        Ok(keyed.collect())
+    }
+
+    /// Has the program run on queues that have appeared: a veth runs it only on those that there were.
+    pub(crate) fn run_on_new_queues(&mut self) -> Result<(), OpenError> {
+        let device = self.blueprint.device.clone();
+        let failed = |source| refused(&device, source);
+        let _turn = Claim::turn_now(&device)?;
+        let (program, _) = self.blueprint.load(self.place.array(), self.filter.as_ref()).map_err(failed)?;
+        self.place.exchange_anew(program).map_err(failed)
+    }
+
+    /// Gives all packets to the host from now on, and goes on doing so until it is detached: a driver whose program is
+    /// taken away may lose packets.
+    pub(crate) fn let_pass(&mut self) -> Result<(), OpenError> {
+        let device = self.blueprint.device.clone();
+        let failed = |source| refused(&device, source);
+        let _turn = Claim::turn_now(&device)?;
+        self.missed_in_all = Some(self.missed());
+        let program = program::load_pass(self.place.array()).map_err(failed)?;
+        self.place.exchange(program).map_err(failed)?;
+        wait_for_running_programs();
+        Ok(())
+    }
+
+    /// Packets of `queue` go to the host from now on.
+    pub(crate) fn close_queue(&mut self, queue: u32) {
+        let keys = self.rings.iter().filter(|ring| ring.identity().name.queue == queue);
+        let keys: Vec<u32> = keys.map(|ring| self.key_of(&ring.identity().name)).collect();
+        keys.iter().for_each(|key| _ = self.blueprint.sockets.delete(*key));
+        self.keys.retain(|key| !keys.contains(key));
+        self.rings.retain(|ring| ring.identity().name.queue != queue);
+        self.closed.push(queue);
+        wait_for_running_programs();
+        self.place.give_up(queue);
+        // From here on the queue may be another capture's.
+        let device = &self.blueprint.device;
+        self.claims.retain(|claim| !claim.is_of_queue(device, queue));
+    }
+
+    /// Packets that were wanted, and went to the host because their queue had no ring.
+    pub(crate) fn missed(&self) -> u64 {
+        self.missed_in_all.unwrap_or_else(|| self.unseated().saturating_sub(self.unseated_before))
+    }
+
+    /// Opens rings on `queue`, a receive queue that has appeared behind the others: the first one is the capture's ring
+    /// `first_ring_index`. From the return on they get their packets.
+    pub(crate) fn open_queue(
+        &mut self,
+        queue: u32,
+        first_ring_index: usize,
+    ) -> Result<Vec<Arc<RxRing>>, OpenError> {
+        let device = self.blueprint.device.clone();
+        let failed = |source| refused(&device, source);
+        let mut steering = self.blueprint.steering.clone();
+        if !steering.queues().contains(&queue) {
+            steering.add(queue);
+        }
+        let place = steering.queues().iter().position(|other| *other == queue).unwrap_or(0);
+        let rings = steering.rings_of_queues().nth(place).unwrap_or(1);
+        let _turn = Claim::turn_now(&device)?;
+        let claim = Claim::queue(&device, queue)?;
+        let kept = claim.keep(self.place.array());
+        kept.map_err(|source| system("claim a receive queue by a socket", source))?;
+        let mut settings = self.settings.clone();
+        // The cells of a capture that forwards were dealt out when it began: this queue has others, and what leaves
+        // from there is copied.
+        settings.commons = settings.commons.filter(|commons| !commons.forwards());
+        let prepared = PreparedQueue::new(&device, queue, rings, &settings)?;
+        let mut ladder = Ladder::at(&device, settings.geometry.cell_bytes, self.rung);
+        let seated = seat(prepared, &mut ladder, self, &settings, first_ring_index)?;
+        seated.rings.iter().for_each(|ring| ring.settle(self.check.clone()));
+        self.place.add(queue).map_err(failed)?;
+        for (key, kernel) in &seated.sockets {
+            kernel.starving.begin(&kernel.socket);
+            self.receive(*key, &kernel.socket).map_err(failed)?;
+            self.keys.push(*key);
+        }
+        self.blueprint.steering = steering;
+        self.claims.push(claim);
+        self.rings.extend(seated.rings.iter().cloned());
+        Ok(seated.rings)
     }
 
     /// Has user space do on `rings` what the program leaves to it.
@@ -132,6 +372,7 @@ impl Attachment {
         if exchanged.is_ok() {
             self.takes_everything = takes_everything(Some(filter), &filters);
             (self.filters, self.check) = (filters, check);
+            self.filter = Some(filter.clone());
         }
         wait_for_running_programs();
         self.rings.iter().for_each(|ring| ring.settle(self.check.clone()));
@@ -161,6 +402,7 @@ impl Attachment {
         };
         self.place.exchange(program).map_err(io::Error::other)?;
         self.takes_everything = everything;
+        self.filter = (!everything).then(|| filter.clone());
         wait_for_running_programs();
         Ok(())
     }

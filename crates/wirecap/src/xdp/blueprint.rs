@@ -11,19 +11,24 @@ use crate::steer::Steering;
 use crate::time::Timestamps;
 use crate::xdp::Settings;
 use crate::xdp::clock::Clock;
+use crate::xdp::place::SLOTS;
 use crate::xdp::program::{self, FilterPlan, LoadError, Plan, Stamping};
 use crate::xdp::stamps::FAILED_BYTES;
 
 #[derive(Debug)]
 pub(super) struct Blueprint {
     pub(super) device: Device,
-    steering: Steering,
+    pub(super) steering: Steering,
+    /// The packets of other queues than those of `steering` are of no concern, also of queues that come later.
+    names_queues: bool,
+    /// The queues that the maps have room for.
+    pub(super) queues_max: u32,
     pub(super) sockets: Map,
     pub(super) clock: Clock,
     /// With times: becomes nonzero where the driver has no room for them.
     pub(super) stamp_failed: Option<Map>,
-    /// Counts by queue what the program turned away.
-    pub(super) filtered: Arc<Map>,
+    /// Counts by queue what the program turned away, and what found no socket.
+    pub(super) counts: Arc<Map>,
     verdict: i32,
 }
 
@@ -40,17 +45,30 @@ pub(super) enum Where {
 impl Blueprint {
     pub(super) fn new(device: &Device, steering: &Steering, settings: &Settings) -> Result<Self, BpfError> {
         let stamp_failed = || Map::create_mappable("wirecap_nostamp", FAILED_BYTES, 1);
-        let counter_bytes = size_of::<u64>() as u32;
-        let filtered = Map::create(MapKind::PercpuArray, "wirecap_filter", counter_bytes, device.rx_queues)?;
+        let counter_bytes = (program::COUNTS * size_of::<u64>()) as u32;
+        // More queues may come while the capture runs; no driver has more than these.
+        let queues_max = device.rx_queues_max.clamp(device.rx_queues, SLOTS.max(device.rx_queues));
+        let counts = Map::create(MapKind::PercpuArray, "wirecap_counts", counter_bytes, queues_max)?;
         Ok(Self {
             device: device.clone(),
             steering: steering.clone(),
-            sockets: Map::create(MapKind::Xskmap, "wirecap_sockets", 4, steering.keys(device.rx_queues))?,
+            names_queues: !settings.whole && steering.queues().len() < queues_max as usize,
+            queues_max,
+            sockets: Map::create(MapKind::Xskmap, "wirecap_sockets", 4, steering.keys(queues_max))?,
             clock: Clock::new(settings.timestamps, device)?,
             stamp_failed: (settings.timestamps != Timestamps::None).then(stamp_failed).transpose()?,
-            filtered: Arc::new(filtered),
+            counts: Arc::new(counts),
             verdict: if settings.drop_rejected { XDP_DROP } else { XDP_PASS },
         })
+    }
+
+    /// From now on programs are for `device`, in the place of another one.
+    pub(super) fn move_to(&mut self, device: &Device) -> Result<(), BpfError> {
+        if self.clock.bound_to().is_some() {
+            self.clock = Clock::new(Timestamps::Hardware, device)?;
+        }
+        self.device = device.clone();
+        Ok(())
     }
 
     /// Whose times the program looks up.
@@ -81,10 +99,10 @@ impl Blueprint {
             array,
             sockets: &self.sockets,
             steering: &self.steering,
-            rx_queues: self.device.rx_queues,
+            names_queues: self.names_queues,
+            counts: &self.counts,
             filter: filter.map(|filter| FilterPlan {
                 filter,
-                counts: &self.filtered,
                 address: self.device.mac.map(|mac| mac.0),
                 verdict: self.verdict,
             }),

@@ -51,6 +51,7 @@ pub(super) struct Claim {
     /// Connected to the claim's own socket before others could have filled its queue: what is sent by it stays until the
     /// claim is gone.
     keeper: OwnedFd,
+    name: String,
     _listening: OwnedFd,
 }
 
@@ -94,6 +95,15 @@ impl Claim {
         }
     }
 
+    /// As [`turn`](Self::turn), if no other process has it now: for who tries again later, and holds a lock.
+    pub(super) fn turn_now(device: &Device) -> Result<Self, OpenError> {
+        let name = format!("{PROTOCOL}/{}/turn", device.index);
+        take(&name)?.ok_or_else(|| OpenError::Contended {
+            interface: device.name.clone(),
+            holder: holder_of(&name).unwrap_or_default(),
+        })
+    }
+
     /// Holds `file` open until others see this claim no more, in whatever order the kernel closes the
     /// descriptors of a process that is killed: the file goes where no process takes it out.
     pub(super) fn keep(&self, file: impl AsFd) -> io::Result<()> {
@@ -104,6 +114,11 @@ impl Claim {
         // A file cannot go without a byte.
         sendmsg(&self.keeper, &[IoSlice::new(&[0])], &mut message, SendFlags::empty())?;
         Ok(())
+    }
+
+    /// Whether it is the right to capture from receive queue `queue` of `device`.
+    pub(super) fn is_of_queue(&self, device: &Device, queue: u32) -> bool {
+        self.name == queue_name(device, queue)
     }
 
     /// The right to capture from receive queue `queue` of `device`.
@@ -150,7 +165,7 @@ pub(super) fn holders(device: &Device) -> Vec<(u32, Holder)> {
 }
 
 fn names_beside(device: &Device, own: &[u32]) -> impl Iterator<Item = String> {
-    (0..device.rx_queues).filter(|queue| !own.contains(queue)).map(|queue| queue_name(device, queue))
+    (0..device.rx_queues_max).filter(|queue| !own.contains(queue)).map(|queue| queue_name(device, queue))
 }
 
 fn queue_name(device: &Device, queue: u32) -> String {
@@ -188,7 +203,7 @@ fn listen_at(name: &str) -> Result<Option<Claim>, Errno> {
     listen(&socket, BACKLOG)?;
     let keeper = unix_socket()?;
     connect(&keeper, &address(name))?;
-    Ok(Some(Claim { keeper, _listening: socket }))
+    Ok(Some(Claim { keeper, name: name.to_owned(), _listening: socket }))
 }
 
 /// The process that has the name, if one has it that counts.

@@ -18,6 +18,7 @@ fn settings(timestamps: Timestamps) -> Settings {
         drop_rejected: false,
         interface_index: 0,
         first_ring_index: 0,
+        whole: true,
     }
 }
 

@@ -24,6 +24,11 @@ impl<'a> Ladder<'a> {
         Self { device, has_long_frames, rung: Rung::ZeroCopy, missed: Vec::new() }
     }
 
+    /// For queues that come later, on an interface that was as far down as `rung`.
+    pub(super) fn at(device: &'a Device, cell_bytes: u32, rung: Rung) -> Self {
+        Self { rung, ..Self::new(device, cell_bytes) }
+    }
+
     fn miss(&mut self, rung: Rung, reason: String) {
         if self.missed.iter().all(|(missed, _)| *missed != rung) {
             self.missed.push((rung, reason));

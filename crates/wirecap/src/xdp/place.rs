@@ -33,7 +33,7 @@ use crate::xdp::refused;
 /// The name of the array of programs.
 const ARRAY: &str = "wirecap_queues";
 /// Its slots: no driver has more queues.
-const SLOTS: u32 = 4096;
+pub(super) const SLOTS: u32 = 4096;
 /// How long an interface may be busy without a program that can be found: whoever looks at all links, or
 /// just ends, holds one for a moment.
 const BUSY_PATIENCE: Duration = Duration::from_millis(500);
@@ -94,6 +94,23 @@ impl Place {
         Ok(Self { slots, link })
     }
 
+    /// Also takes the place of `queue`.
+    pub(super) fn add(&mut self, queue: u32) -> Result<(), BpfError> {
+        if !self.slots.queues.is_empty() {
+            self.slots.array.update_fd(queue, &self.slots.program)?;
+            self.slots.queues.push(queue);
+        }
+        Ok(())
+    }
+
+    /// Gives up the place of `queue`.
+    pub(super) fn give_up(&mut self, queue: u32) {
+        if self.slots.queues.contains(&queue) {
+            let _ = self.slots.array.delete(queue);
+            self.slots.queues.retain(|own| *own != queue);
+        }
+    }
+
     /// The array of programs, to which each of them must refer.
     pub(super) fn array(&self) -> &Map {
         &self.slots.array
@@ -115,6 +132,39 @@ impl Place {
             let _ = if is_attached { self.link.update(&self.slots.program) } else { Ok(()) };
         }
         exchanged
+    }
+
+    /// Puts the program back in the place of one that does not belong there, if something is held there at all.
+    pub(super) fn retake(&self) -> bool {
+        let is_held = self.link.info().is_ok_and(|info| info.ifindex != 0);
+        is_held && self.link.update(&self.slots.program).is_ok()
+    }
+
+    /// Whether the program is where it was put: attached, or behind the dispatcher that another capture has put there.
+    /// What cannot be asked is taken to be well: who joins this interface has more rights than are needed here.
+    pub(super) fn is_taken(&self) -> bool {
+        let Ok(info) = self.link.info() else { return true };
+        if info.ifindex == 0 || info.program_id == 0 {
+            return false;
+        }
+        let is_own = self.slots.program.info().is_ok_and(|own| own.id == info.program_id);
+        is_own
+            || Program::by_id(info.program_id)
+                .and_then(|program| program.info())
+                .map_or(true, |program| program.name == DISPATCHER && program.map_ids == self.array_ids())
+    }
+
+    fn array_ids(&self) -> Vec<u32> {
+        self.slots.array.info().map(|array| vec![array.id]).unwrap_or_default()
+    }
+
+    /// As [`exchange`](Self::exchange), where the driver is to be told of a program in any case.
+    pub(super) fn exchange_anew(&mut self, program: Program) -> Result<(), BpfError> {
+        let is_attached = self.link.info()?.program_id == self.slots.program.info()?.id;
+        if !is_attached {
+            self.link.update(&program::load_dispatcher(&self.slots.array)?)?;
+        }
+        self.exchange(program)
     }
 
     /// Gets no packets any more. The queues may be claimed by others then.

@@ -21,6 +21,16 @@ pub(crate) const DISPATCHER: &str = "wirecap_disp_v1";
 /// Bytes of metadata that the program puts in front of a packet: its time.
 const STAMP_BYTES: i32 = size_of::<u64>() as i32;
 
+/// Places among the counts of a queue: packets that are not wanted.
+pub(crate) const NOT_WANTED: usize = 0;
+/// Packets that are wanted and went to the host, because their queue has no socket.
+pub(crate) const NO_SOCKET: usize = 1;
+/// How many counts a queue has.
+pub(crate) const COUNTS: usize = 2;
+
+/// What the kernel's `bpf_redirect_map` returns if it found a socket.
+const XDP_REDIRECT: i32 = 4;
+
 /// Where on the stack the key of a count stands.
 const COUNT_KEY: i16 = -4;
 
@@ -33,8 +43,10 @@ pub(crate) struct Plan<'a> {
     pub(crate) sockets: &'a Map,
     /// The queues that have sockets, and how many.
     pub(crate) steering: &'a Steering,
-    /// How many queues the interface has.
-    pub(crate) rx_queues: u32,
+    /// The packets of other queues are of no concern.
+    pub(crate) names_queues: bool,
+    /// Counts by queue, on each CPU, what is not wanted ([`NOT_WANTED`]) and what found no socket ([`NO_SOCKET`]).
+    pub(crate) counts: &'a Map,
     /// Which packets are wanted; all, if there is none.
     pub(crate) filter: Option<FilterPlan<'a>>,
     /// How packets get times, if they do.
@@ -53,8 +65,6 @@ pub(crate) struct Stamping<'a> {
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct FilterPlan<'a> {
     pub(crate) filter: &'a Filter,
-    /// Counts what is not wanted, by queue, on each CPU.
-    pub(crate) counts: &'a Map,
     /// The interface's Ethernet address.
     pub(crate) address: Option<[u8; 6]>,
     /// What becomes of packets that are not wanted.
@@ -89,6 +99,16 @@ pub(crate) fn load_dispatcher(array: &Map) -> Result<Program, BpfError> {
     program.exit();
     let code = program.finish().expect("there are no labels");
     let load = |fragments| load_code(DISPATCHER, &code, LoadOptions { fragments, device: None });
+    load(true).or_else(|error| if knows_no_fragments(&error) { load(false) } else { Err(error) })
+}
+
+/// Loads a program that lets all packets pass, in the place of that of a capture which has done with the interface.
+pub(crate) fn load_pass(array: &Map) -> Result<Program, BpfError> {
+    let mut program = Assembler::new();
+    // For nothing but that the array is found with the program.
+    program.load_map_fd(Reg::R0, array).mov(Reg::R0, XDP_PASS).exit();
+    let code = program.finish().expect("there are no labels");
+    let load = |fragments| load_code(QUEUE_PROGRAM, &code, LoadOptions { fragments, device: None });
     load(true).or_else(|error| if knows_no_fragments(&error) { load(false) } else { Err(error) })
 }
 
@@ -127,12 +147,11 @@ fn assemble(plan: &Plan<'_>, form: Form) -> Result<Vec<Insn>, Unsupported> {
     // For nothing but that the array is found with the program.
     program.load_map_fd(Reg::R0, plan.array);
     program.mov(Reg::R6, Reg::R1);
-    let queues = plan.steering.queues();
-    if queues.len() < plan.rx_queues as usize {
-        pass_other_queues(&mut program, queues);
+    if plan.names_queues {
+        pass_other_queues(&mut program, plan.steering.queues());
     }
     if let Some(filter) = plan.filter {
-        turn_away(&mut program, filter, form)?;
+        turn_away(&mut program, filter, plan.counts, form)?;
     }
     if let Some(stamping) = &plan.stamping {
         stamp(&mut program, stamping);
@@ -142,13 +161,23 @@ fn assemble(plan: &Plan<'_>, form: Form) -> Result<Vec<Insn>, Unsupported> {
     // Where the ring's socket is gone, the packet goes to the host.
     program.mov(Reg::R3, XDP_PASS);
     program.call(Helper::RedirectMap);
-    program.exit();
+    let found = program.label();
+    program.jump_if(Reg::R0, Condition::Eq, XDP_REDIRECT, found);
+    program.mov(Reg::R7, Reg::R0);
+    count(&mut program, plan.counts, NO_SOCKET);
+    program.mov(Reg::R0, Reg::R7);
+    program.bind(found).exit();
     Ok(program.finish().expect("every label is bound once, and near"))
 }
 
 /// Ends with the packets that the filter does not want, and counts them.
-fn turn_away(program: &mut Assembler, plan: FilterPlan<'_>, form: Form) -> Result<(), Unsupported> {
-    let [reject, counted, wanted] = [(); 3].map(|()| program.label());
+fn turn_away(
+    program: &mut Assembler,
+    plan: FilterPlan<'_>,
+    counts: &Map,
+    form: Form,
+) -> Result<(), Unsupported> {
+    let [reject, wanted] = [(); 2].map(|()| program.label());
     let target = XdpTarget {
         context: Reg::R6,
         reject,
@@ -158,14 +187,22 @@ fn turn_away(program: &mut Assembler, plan: FilterPlan<'_>, form: Form) -> Resul
     };
     plan.filter.emit_xdp(program, &target)?;
     program.jump(wanted).bind(reject);
+    count(program, counts, NOT_WANTED);
+    program.mov(Reg::R0, plan.verdict).exit().bind(wanted);
+    Ok(())
+}
+
+/// Adds one to a count of the packet's queue. Leaves nothing in R0 to R5.
+fn count(program: &mut Assembler, counts: &Map, place: usize) {
+    let counted = program.label();
+    let offset = (place * size_of::<u64>()) as i16;
     program.load(Size::Word, Reg::R2, Reg::R6, xdp_md::RX_QUEUE_INDEX);
     program.store(Size::Word, Reg::R10, COUNT_KEY, Reg::R2);
     program.mov(Reg::R2, Reg::R10).add(Reg::R2, i32::from(COUNT_KEY));
-    program.load_map_fd(Reg::R1, plan.counts).call(Helper::MapLookup);
+    program.load_map_fd(Reg::R1, counts).call(Helper::MapLookup);
     program.jump_if(Reg::R0, Condition::Eq, 0, counted);
-    program.load(Size::Double, Reg::R1, Reg::R0, 0).add(Reg::R1, 1).store(Size::Double, Reg::R0, 0, Reg::R1);
-    program.bind(counted).mov(Reg::R0, plan.verdict).exit().bind(wanted);
-    Ok(())
+    program.load(Size::Double, Reg::R1, Reg::R0, offset).add(Reg::R1, 1);
+    program.store(Size::Double, Reg::R0, offset, Reg::R1).bind(counted);
 }
 
 fn pass_other_queues(program: &mut Assembler, queues: &[u32]) {

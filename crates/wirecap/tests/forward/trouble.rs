@@ -1,12 +1,13 @@
 //! Egress that is down, full, removed or flapping: counted, reported, and mended when it is back.
 
 use std::process::{Command, Stdio};
+use std::thread;
 use std::time::{Duration, Instant};
 
 use wirecap::{Capture, CaptureError, Port, Worker};
-use wirecap_testbed::{AfXdpSender, Counters, Interface, Jam, Stamp, loss_lock, privileged};
+use wirecap_testbed::{AfXdpSender, Counters, Interface, Jam, Sizes, Stamp, Traffic, loss_lock, privileged};
 
-use crate::bed::{Bed, PATIENCE, balanced, both, ip, one_way, pass_on, until};
+use crate::bed::{Bed, PATIENCE, balanced, both, forwarding, ip, one_way, pass_on, to_b, until};
 
 /// The cells of the pool in these tests.
 const CELLS: u64 = 64 * 16;
@@ -350,4 +351,39 @@ fn forward_for_ever() {
             });
         }
     });
+}
+
+#[test]
+fn frames_of_a_raised_mtu_are_forwarded() {
+    if !privileged() {
+        return;
+    }
+    let _lock = loss_lock().unwrap();
+    let bed = Bed::new(1);
+    let (_, mut far) = bed.counters();
+    let ((), ledger) = forwarding(
+        &bed,
+        both(),
+        |chunk, ports| pass_on(chunk, &mut ports[1]),
+        |_| {
+            for end in [&bed.a.sender, &bed.a.receiver, &bed.b.sender, &bed.b.receiver] {
+                ip(&end.namespace, &["link", "set", &end.name, "mtu", "1700"]);
+            }
+            // A look of the watcher's, and some time to get round to it.
+            thread::sleep(Duration::from_millis(800));
+            let near = Interface::find(&bed.a.sender.namespace, &bed.a.sender.name).unwrap();
+            let traffic = Traffic { sizes: Sizes::fixed(1600), ..bed.traffic() };
+            let mut sender = AfXdpSender::on(&near, 0).unwrap();
+            for sequence in 0..200 {
+                sender.send(&traffic.frame(Stamp { queue: 0, sequence })).unwrap();
+                if sequence % 32 == 31 {
+                    sender.flush().unwrap();
+                }
+            }
+            sender.flush().unwrap();
+        },
+    );
+    let arrived = bed.arrived(&mut far);
+    balanced(&ledger, 200, arrived);
+    assert_eq!((arrived, to_b(&ledger).dropped.bad_length), (200, 0), "{ledger:#?}");
 }

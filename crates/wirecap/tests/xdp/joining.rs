@@ -149,7 +149,7 @@ fn the_programs_of_others_are_named_and_left_alone() {
     let link = attach(&bed, "somebody_else");
     let before = link.info().unwrap();
     let (error, text) = bed.refusal(small_on("a1@0"));
-    assert!(matches!(error, OpenError::Program { .. }), "{text}");
+    assert!(matches!(error, OpenError::OtherProgram { .. }), "{text}");
     assert!(text.contains("another XDP program is on it"), "{text}");
     assert_eq!(link.info().unwrap(), before);
     drop(link);

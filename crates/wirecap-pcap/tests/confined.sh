@@ -1,0 +1,39 @@
+#!/bin/sh
+# tcpdump under Debian's AppArmor profile, on wirecap's libpcap. For a machine whose kernel has AppArmor, as root, after
+# `make pcap install-pcap` with the library where the profile does not allow it (the default PREFIX).
+set -eu
+say() { echo "ok: $1"; }
+fail() { echo "failed: $1"; exit 1; }
+[ -d /sys/kernel/security/apparmor ] || { echo "SKIP: this kernel has no AppArmor"; exit 0; }
+profile=/etc/apparmor.d/usr.bin.tcpdump
+[ -e "$profile" ] || { echo "SKIP: tcpdump's profile is not installed"; exit 0; }
+local=/etc/apparmor.d/local/usr.bin.tcpdump
+device=conf0
+ip link add $device type veth peer name conf1
+trap 'ip link del $device; [ ! -e "$local.kept" ] || mv "$local.kept" "$local"; apparmor_parser -r "$profile"' EXIT
+ip link set $device up
+ip link set conf1 up
+cp "$local" "$local.kept" 2>/dev/null || : > "$local.kept"
+capture() { timeout -s INT 2 wirecap-pcap "$@" tcpdump -ni $device -c 1 2>&1 || :; }
+
+# Without the abstraction the loader takes the system's library, and it is said.
+: > "$local"
+apparmor_parser -r "$profile"
+said=$(capture)
+case $said in *"and not wirecap's"*) say "the other library is named" ;; *) fail "nothing was said: $said" ;; esac
+case $said in *"listening on $device"*) say "it captures all the same" ;; *) fail "it does not capture: $said" ;; esac
+
+# With it the drop-in captures.
+echo 'include <abstractions/wirecap-pcap>' > "$local"
+apparmor_parser -r "$profile"
+said=$(capture -v)
+case $said in *"captured by the engine packet"*) say "the engine captures" ;; *) fail "the engine does not: $said" ;; esac
+
+# A configuration that the profile does not allow is none.
+mkdir -p /etc/wirecap
+echo 'engine = nonsense' > /etc/wirecap/pcap.conf
+sed -i '/pcap.conf/d' /etc/apparmor.d/abstractions/wirecap-pcap
+apparmor_parser -r "$profile"
+said=$(capture)
+rm /etc/wirecap/pcap.conf
+case $said in *"listening on $device"*) say "a configuration that may not be read is none" ;; *) fail "$said" ;; esac

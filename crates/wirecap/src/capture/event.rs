@@ -1,0 +1,113 @@
+//! What happens to the interfaces of a capture while it runs.
+
+use std::fmt;
+use std::sync::Arc;
+
+use crate::ledger::{Unseen, UnseenReason};
+use crate::names::RingName;
+
+/// Something that happened to an interface of a capture and that its user should know.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Event {
+    /// Packets pass unseen from now on.
+    Lost {
+        /// The interface.
+        interface: String,
+        /// Why.
+        reason: UnseenReason,
+        /// Why they cannot be captured again at once, if that was tried.
+        obstacle: Option<String>,
+    },
+    /// Packets are captured again.
+    Back(Unseen),
+    /// A receive queue appeared, and its packets are captured.
+    QueueAppeared {
+        /// Its ring; the first one, if there are several.
+        ring: RingName,
+    },
+    /// A receive queue appeared whose packets are not captured.
+    QueueMissed {
+        /// The interface.
+        interface: String,
+        /// The queue.
+        queue: u32,
+        /// Why not.
+        reason: String,
+    },
+    /// With [`Engine::Auto`](crate::Engine::Auto): the host uses the interface from now on, and gets its packets back.
+    /// The capture goes on by the engine `packet`.
+    HandedBack {
+        /// The interface.
+        interface: String,
+        /// What the host uses it for.
+        reason: String,
+    },
+    /// With [`Engine::Auto`](crate::Engine::Auto): the host uses the interface from now on, but cannot have it back.
+    NotHandedBack {
+        /// The interface.
+        interface: String,
+        /// What the host uses it for.
+        reason: String,
+        /// Why not.
+        obstacle: String,
+    },
+    /// The interface has another name now.
+    Renamed {
+        /// Its name when the capture began.
+        interface: String,
+        /// Its name now.
+        name: String,
+    },
+}
+
+impl fmt::Display for Event {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Lost { interface, reason, obstacle } => {
+                write!(f, "{interface}: packets pass unseen: {reason}")?;
+                obstacle
+                    .as_ref()
+                    .map_or(Ok(()), |obstacle| write!(f, "; it cannot be captured again yet: {obstacle}"))
+            }
+            Self::Back(unseen) => write!(f, "captured again: {unseen}"),
+            Self::QueueAppeared { ring } => write!(f, "{ring}: the receive queue appeared, and is captured"),
+            Self::QueueMissed { interface, queue, reason } => {
+                write!(f, "{interface}@{queue}: the receive queue appeared, and is not captured: {reason}")
+            }
+            Self::HandedBack { interface, reason } => {
+                write!(
+                    f,
+                    "{interface}: handed back to the host, captured by the engine packet from now on: {reason}"
+                )
+            }
+            Self::NotHandedBack { interface, reason, obstacle } => {
+                write!(
+                    f,
+                    "{interface}: the host gets none of the packets captured, and {reason}; it cannot be handed back: {obstacle}"
+                )
+            }
+            Self::Renamed { interface, name } => write!(f, "{interface} is called {name} now"),
+        }
+    }
+}
+
+/// Who is told of events.
+#[derive(Clone)]
+pub(super) struct Listener(Arc<dyn Fn(&Event) + Send + Sync>);
+
+impl Listener {
+    pub(super) fn new(listen: impl Fn(&Event) + Send + Sync + 'static) -> Self {
+        Self(Arc::new(listen))
+    }
+
+    pub(super) fn tell(&self, event: &Event) {
+        (self.0)(event);
+    }
+}
+
+impl fmt::Debug for Listener {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Listener")
+    }
+}

@@ -1,0 +1,455 @@
+//! The watcher: a thread that looks whether the interfaces of a capture are still what they were, and sees to it that
+//! packets are captured again where they are not.
+//!
+//! The kernel tells of interfaces, addresses and routes as they change; of receive queues and of programs it tells
+//! nobody, so the watcher also looks at intervals. It is never on the packet path. A fork does not take it along.
+
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Weak};
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, SystemTime};
+
+use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
+use rustix::time::Timespec;
+
+use super::builder::CaptureBuilder;
+use super::event::Event;
+use super::target::{Target, Way};
+use super::{Attached, Attachment, Failure, Running, Shared};
+use crate::capture::worker::ring_bell;
+use crate::device::events::{Events, News};
+use crate::device::glance::Glance;
+use crate::device::{Device, DeviceError, Reason};
+use crate::error::OpenError;
+use crate::ledger::{Unseen, UnseenReason};
+use crate::packet::{Direction, Spread};
+use crate::sync::lock;
+use crate::xdp;
+
+/// How often the watcher looks when the kernel tells nothing.
+const LOOK_PERIOD: Duration = Duration::from_millis(250);
+
+/// A running watcher; it ends when this is dropped.
+#[derive(Debug)]
+pub(super) struct Watcher {
+    ending: Arc<Ending>,
+    thread: JoinHandle<()>,
+}
+
+#[derive(Debug)]
+struct Ending {
+    now: AtomicBool,
+    bell: OwnedFd,
+}
+
+impl Watcher {
+    /// Watches the interfaces of `shared`, in the network namespace of the calling thread.
+    pub(super) fn start(shared: &Arc<Shared>) -> io::Result<Self> {
+        let bell = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
+        let ending = Arc::new(Ending { now: AtomicBool::new(false), bell });
+        let (told, events) = (Arc::clone(&ending), shared.events.clone());
+        let shared = Arc::downgrade(shared);
+        let watch = move || while look_round(&events, &told, &shared) {};
+        let thread = thread::Builder::new().name("wirecap-watcher".to_owned()).spawn(watch)?;
+        Ok(Self { ending, thread })
+    }
+}
+
+impl Drop for Watcher {
+    fn drop(&mut self) {
+        self.ending.now.store(true, Ordering::Relaxed);
+        ring_bell(&self.ending.bell);
+        self.thread.thread().unpark();
+        // Not joined: in a child process there is no such thread, and joining it would never end.
+    }
+}
+
+/// Waits for news, and looks; `false` at the end.
+fn look_round(events: &Events, ending: &Ending, shared: &Weak<Shared>) -> bool {
+    let [links, host] = events.descriptors();
+    let mut descriptors = [
+        PollFd::from_borrowed_fd(links, PollFlags::IN),
+        PollFd::from_borrowed_fd(host, PollFlags::IN),
+        PollFd::from_borrowed_fd(ending.bell.as_fd(), PollFlags::IN),
+    ];
+    let longest = Timespec { tv_sec: 0, tv_nsec: LOOK_PERIOD.as_nanos() as i64 };
+    let _ = poll(&mut descriptors, Some(&longest));
+    let shared = shared.upgrade().filter(|_| !ending.now.load(Ordering::Relaxed));
+    let Some(shared) = shared else { return false };
+    let mut changes = Changes::default();
+    events.take(|news| changes.add(news));
+    shared.look(&changes)
+}
+
+/// What the kernel told since the last look.
+#[derive(Debug, Default)]
+struct Changes {
+    /// Interfaces that were down or gone for a moment at least.
+    interrupted: Vec<u32>,
+    /// An address, a route or some interface changed.
+    host: bool,
+    overrun: bool,
+}
+
+impl Changes {
+    fn add(&mut self, news: News) {
+        match news {
+            News::Link { up: true, .. } | News::Host => {}
+            News::Link { index, up: false } | News::Removed { index } => self.interrupted.push(index),
+            News::Overrun => self.overrun = true,
+        }
+        self.host = true;
+    }
+}
+
+/// What is known of an interface that is captured from.
+#[derive(Debug)]
+pub(super) struct Watched {
+    /// When all was last found well.
+    well: SystemTime,
+    /// Where nothing was seen; the last one may still last.
+    unseen: Vec<Unseen>,
+    /// What its user was told last of why it is not captured again.
+    obstacle: Option<String>,
+    /// The queue whose rings cannot be opened, and why.
+    missed_queue: Option<(u32, String)>,
+    /// Its name when the capture began.
+    name: String,
+    /// It was chosen by `auto` to take the interface from the host, which may need it some day.
+    is_on_loan: bool,
+}
+
+impl Watched {
+    pub(super) fn new(name: String, is_on_loan: bool) -> Self {
+        Self {
+            well: SystemTime::now(),
+            unseen: Vec::new(),
+            obstacle: None,
+            missed_queue: None,
+            name,
+            is_on_loan,
+        }
+    }
+
+    pub(super) fn unseen(&self) -> &[Unseen] {
+        &self.unseen
+    }
+
+    fn gap(&mut self) -> Option<&mut Unseen> {
+        self.unseen.last_mut().filter(|gap| gap.to.is_none())
+    }
+
+    /// Packets pass unseen since all was last well.
+    fn lose(&mut self, reason: UnseenReason, obstacle: Option<String>, tell: &dyn Fn(Event)) {
+        let is_news = match self.gap() {
+            Some(gap) => gap.reason != reason,
+            None => {
+                let (interface, from) = (self.name.clone(), self.well);
+                self.unseen.push(Unseen { interface, from, to: None, reason });
+                true
+            }
+        };
+        if is_news && let Some(gap) = self.gap() {
+            gap.reason = reason;
+        }
+        if is_news || (obstacle.is_some() && obstacle != self.obstacle) {
+            let interface = self.name.clone();
+            self.obstacle = obstacle.clone();
+            tell(Event::Lost { interface, reason, obstacle });
+        }
+    }
+
+    /// All is well, and was at `now`.
+    fn find_well(&mut self, now: SystemTime, tell: &dyn Fn(Event)) {
+        self.well = now;
+        self.obstacle = None;
+        if let Some(gap) = self.gap() {
+            gap.to = Some(SystemTime::now());
+            let gap = gap.clone();
+            tell(Event::Back(gap));
+        }
+    }
+}
+
+/// What an interface is found to be.
+enum State {
+    Well,
+    Unwell(UnseenReason, Option<String>),
+}
+
+impl State {
+    /// This, unless all is well: then what `next` finds.
+    fn and_then(self, next: impl FnOnce() -> Self) -> Self {
+        match self {
+            Self::Well => next(),
+            unwell => unwell,
+        }
+    }
+}
+
+impl Shared {
+    /// Looks at all interfaces; `false` when there is nothing more to look at.
+    fn look(&self, changes: &Changes) -> bool {
+        let mut running = lock(&self.running);
+        if running.end.is_some() {
+            return false;
+        }
+        let Running { interfaces, builder, .. } = &mut *running;
+        for attached in interfaces {
+            if let Err(failure) = attached.look(self, builder, changes) {
+                self.fail(attached.index, failure);
+            }
+        }
+        if let Some(exchange) = self.exchange() {
+            running.ports.iter_mut().enumerate().for_each(|(index, port)| {
+                if let Ok(Some(glance)) = port.look()
+                    && port.mtu != glance.mtu
+                {
+                    port.mtu = glance.mtu;
+                    exchange.set_longest(index, xdp::longest_frame(port));
+                }
+            });
+        }
+        true
+    }
+}
+
+impl Attached {
+    /// The last look, before receiving ends.
+    pub(super) fn look_at_end(&mut self, events: &Events) {
+        let mut changes = Changes::default();
+        events.take(|news| changes.add(news));
+        // The thread that ends a capture may be in another network namespace, where nothing is known of it.
+        let glance = self.target.device.look().ok();
+        let index = self.target.device.index;
+        let is_detached =
+            matches!(&self.attachment, Some(Attachment::Xdp(attachment)) if !attachment.is_in_place());
+        let reason = match glance {
+            Some(None) => UnseenReason::Removed,
+            Some(Some(Glance { up: false, .. })) => UnseenReason::Down,
+            _ if is_detached => UnseenReason::Detached,
+            _ if changes.interrupted.contains(&index) => UnseenReason::Down,
+            _ if changes.overrun => UnseenReason::Unwatched,
+            _ => return,
+        };
+        self.watched.lose(reason, None, &|_| ());
+    }
+
+    fn look(&mut self, shared: &Shared, builder: &CaptureBuilder, changes: &Changes) -> Result<(), Failure> {
+        let tell = |event: Event| builder.tell(&event);
+        let now = SystemTime::now();
+        let index = self.target.device.index;
+        let glance = match self.target.device.look() {
+            Ok(glance) => glance,
+            Err(error) => {
+                self.watched.lose(UnseenReason::Unwatched, Some(error.to_string()), &tell);
+                return Ok(());
+            }
+        };
+        let state = match glance {
+            None => self.return_after_removal(shared, builder, &tell)?,
+            Some(glance) => {
+                self.follow_name(&glance, &tell);
+                match (glance.up, changes.interrupted.contains(&index), changes.overrun) {
+                    (false, ..) => State::Unwell(UnseenReason::Down, None),
+                    (true, true, _) => {
+                        self.watched.lose(UnseenReason::Down, None, &tell);
+                        self.keep_program(builder)?
+                    }
+                    (true, false, true) => {
+                        self.watched.lose(UnseenReason::Unwatched, None, &tell);
+                        self.keep_program(builder)?
+                    }
+                    (true, false, false) => self.keep_program(builder)?,
+                }
+                .and_then(|| {
+                    let rx_queues = glance.rx_queues.unwrap_or(self.target.device.rx_queues);
+                    self.seat_new_queues(shared, builder, rx_queues, &tell)
+                })
+            }
+        };
+        match state {
+            State::Unwell(reason, obstacle) => self.watched.lose(reason, obstacle, &tell),
+            State::Well => {
+                self.watched.find_well(now, &tell);
+                if builder.reattach {
+                    self.drops_seen = self.device_drops().unwrap_or(0).saturating_sub(self.drops_before);
+                }
+            }
+        }
+        if changes.host && self.watched.is_on_loan {
+            self.mind_host(shared, builder);
+        }
+        Ok(())
+    }
+
+    /// Gives the interface back to the host if that has come to use it.
+    fn mind_host(&mut self, shared: &Shared, builder: &CaptureBuilder) {
+        let Ok(device) = Device::find(&self.target.device.name) else { return };
+        let Some(reason) = device.carries_host_traffic().filter(|reason| *reason != Reason::Down) else {
+            return;
+        };
+        if device.index != self.target.device.index {
+            return;
+        }
+        if let Err(error) = self.hand_back(shared, builder, &device, &reason) {
+            let interface = self.watched.name.clone();
+            builder.tell(&Event::NotHandedBack {
+                interface,
+                reason: reason.to_string(),
+                obstacle: with_causes(&error),
+            });
+        }
+    }
+
+    fn follow_name(&mut self, glance: &Glance, tell: &dyn Fn(Event)) {
+        if self.target.device.name != glance.name {
+            self.target.device.name.clone_from(&glance.name);
+            tell(Event::Renamed { interface: self.watched.name.clone(), name: glance.name.clone() });
+        }
+    }
+
+    /// Attaches the program again if it was detached or replaced.
+    fn keep_program(&mut self, builder: &CaptureBuilder) -> Result<State, Failure> {
+        let Some(Attachment::Xdp(attachment)) = &mut self.attachment else { return Ok(State::Well) };
+        if attachment.is_in_place() {
+            return Ok(State::Well);
+        }
+        if !builder.attaches_again {
+            self.watched.lose(UnseenReason::Detached, None, &|event| builder.tell(&event));
+            return Err(Failure::Detached(self.watched.name.clone()));
+        }
+        Ok(match attachment.attach_again() {
+            Ok(()) => {
+                // The time without it is over, and it is one that nobody else will tell of.
+                self.watched.lose(UnseenReason::Detached, None, &|event| builder.tell(&event));
+                State::Well
+            }
+            Err(error) => State::Unwell(UnseenReason::Detached, Some(with_causes(&error))),
+        })
+    }
+
+    /// Captures from an interface again that was removed and has come back under its name.
+    fn return_after_removal(
+        &mut self,
+        shared: &Shared,
+        builder: &CaptureBuilder,
+        tell: &dyn Fn(Event),
+    ) -> Result<State, Failure> {
+        let removed = |obstacle| Ok(State::Unwell(UnseenReason::Removed, obstacle));
+        let can_return = self.attachment.as_ref().is_some_and(Attachment::can_move);
+        // Now, and not when it has come back: from here on the time is another one's.
+        self.watched.lose(UnseenReason::Removed, None, tell);
+        if !builder.reattach || !can_return {
+            return Err(Failure::Gone(self.watched.name.clone()));
+        }
+        let device = match Device::find(&self.watched.name) {
+            Ok(device) if device.up => device,
+            Ok(_) | Err(DeviceError::NoSuchDevice { .. }) => return removed(None),
+            Err(error) => return removed(Some(error.to_string())),
+        };
+        let Some(attachment) = &mut self.attachment else { return removed(None) };
+        match attachment.move_to(&device) {
+            Ok(()) => {
+                self.begin_counting(&device);
+                // There may be more queues than there are rings.
+                let rx_queues = device.rx_queues.min(self.target.device.rx_queues);
+                self.target.device = device;
+                self.target.device.rx_queues = rx_queues;
+                shared.watch_rings_of(self.index);
+                Ok(State::Well)
+            }
+            Err(error) => removed(Some(with_causes(&error))),
+        }
+    }
+
+    /// Opens rings on receive queues that have appeared, if all of them are to be captured; whether there were any.
+    fn seat_new_queues(
+        &mut self,
+        shared: &Shared,
+        builder: &CaptureBuilder,
+        rx_queues: u32,
+        tell: &dyn Fn(Event),
+    ) -> State {
+        let Some(Attachment::Xdp(attachment)) = &mut self.attachment else { return State::Well };
+        if !self.target.whole
+            || rx_queues == self.target.device.rx_queues && self.watched.missed_queue.is_none()
+        {
+            return State::Well;
+        }
+        let have_appeared = rx_queues > self.target.device.rx_queues;
+        if have_appeared {
+            self.watched.lose(UnseenReason::Queues, None, tell);
+        }
+        while let Some(queue) = attachment.next_queue(rx_queues) {
+            let seated = attachment.open_queue(queue, shared.group.rings().len()).and_then(|rings| {
+                let name = rings[0].identity().name.clone();
+                rings.into_iter().try_for_each(|ring| shared.add_ring(ring, builder.group_per_interface))?;
+                Ok(name)
+            });
+            match seated {
+                Ok(ring) => {
+                    self.watched.missed_queue = None;
+                    tell(Event::QueueAppeared { ring });
+                }
+                Err(error) => {
+                    let (interface, reason) = (self.watched.name.clone(), with_causes(&error));
+                    let missed = Some((queue, reason.clone()));
+                    if self.watched.missed_queue != missed {
+                        self.watched.missed_queue = missed;
+                        tell(Event::QueueMissed { interface, queue, reason });
+                    }
+                    break;
+                }
+            }
+        }
+        if have_appeared && let Err(error) = attachment.run_on_new_queues() {
+            return State::Unwell(UnseenReason::Queues, Some(with_causes(&error)));
+        }
+        self.target.device.rx_queues = rx_queues;
+        State::Well
+    }
+
+    /// With `auto`: gives the interface back to the host, which has a use for it now, and goes on by the engine
+    /// `packet`.
+    fn hand_back(
+        &mut self,
+        shared: &Shared,
+        builder: &CaptureBuilder,
+        device: &Device,
+        reason: &Reason,
+    ) -> Result<(), OpenError> {
+        let filter = self.target.compile_filter()?;
+        let (first, index) = (shared.group.rings().len(), self.index);
+        let way = Way::Packet {
+            spread: Spread::Flows { rings: self.standby.len() as u32 },
+            direction: Direction::In,
+        };
+        let target = Target { device: device.clone(), way, ..self.target.clone() };
+        let opened = builder.open_packet(&target, filter, self.geometry, index, first, &mut self.standby)?;
+        opened.rings.into_iter().try_for_each(|ring| shared.add_ring(ring, builder.group_per_interface))?;
+        let before = self.attachment.replace(opened.attachment);
+        self.target.way = target.way;
+        if let Some(Attachment::Xdp(attachment)) = before {
+            let attachment = self.former.insert(attachment);
+            attachment.let_pass()?;
+        }
+        (self.watched.is_on_loan, self.was_handed_back) = (false, true);
+        let (interface, reason) = (self.watched.name.clone(), reason.to_string());
+        builder.tell(&Event::HandedBack { interface, reason });
+        Ok(())
+    }
+}
+
+/// The error with what caused it.
+fn with_causes(error: &dyn std::error::Error) -> String {
+    let mut text = error.to_string();
+    let mut cause = error.source();
+    while let Some(source) = cause {
+        text += &format!(": {source}");
+        cause = source.source();
+    }
+    text
+}

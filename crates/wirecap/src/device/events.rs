@@ -1,0 +1,90 @@
+//! What the kernel tells of interfaces, addresses and routes by itself, as it changes.
+
+use std::io;
+use std::os::fd::BorrowedFd;
+
+use rustix::io::Errno;
+use rustix::net::netlink::SocketAddrNetlink;
+use rustix::net::{RecvFlags, bind, recv};
+
+use super::link::Link;
+use super::netlink::{Messages, Netlink};
+
+/// The host's addresses and routes, of both families.
+const HOST_GROUPS: u32 =
+    (libc::RTMGRP_IPV4_IFADDR | libc::RTMGRP_IPV4_ROUTE | libc::RTMGRP_IPV6_IFADDR | libc::RTMGRP_IPV6_ROUTE)
+        as u32;
+/// A datagram of news is as long as one interface's description.
+const NEWS_BYTES: usize = 1 << 16;
+
+/// Something that changed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum News {
+    /// The interface of this index, or what is known of it; `up` as it was at that moment.
+    Link { index: u32, up: bool },
+    /// The interface of this index was removed.
+    Removed { index: u32 },
+    /// Some address or route.
+    Host,
+    /// There was more than the kernel could keep: interfaces may have gone down and come back.
+    Overrun,
+}
+
+/// News of the network namespace of the thread that opened it.
+#[derive(Debug)]
+pub(crate) struct Events {
+    links: Netlink,
+    /// Apart, because a routing daemon may change more at once than the kernel can keep.
+    host: Netlink,
+}
+
+impl Events {
+    pub(crate) fn new() -> io::Result<Self> {
+        let subscribed = |groups| -> io::Result<Netlink> {
+            let netlink = Netlink::route()?;
+            bind(netlink.socket(), &SocketAddrNetlink::new(0, groups))?;
+            Ok(netlink)
+        };
+        Ok(Self { links: subscribed(libc::RTMGRP_LINK as u32)?, host: subscribed(HOST_GROUPS)? })
+    }
+
+    /// Readable when there is news.
+    pub(crate) fn descriptors(&self) -> [BorrowedFd<'_>; 2] {
+        [self.links.socket(), self.host.socket()]
+    }
+
+    /// Hands what has come to `tell`, in order.
+    pub(crate) fn take(&self, mut tell: impl FnMut(News)) {
+        let mut buffer = vec![0; NEWS_BYTES];
+        loop {
+            match recv(self.links.socket(), &mut *buffer, RecvFlags::DONTWAIT) {
+                Ok((_, bytes)) => link_news(&buffer[..bytes]).for_each(&mut tell),
+                Err(Errno::INTR) => {}
+                Err(Errno::NOBUFS) => tell(News::Overrun),
+                Err(_) => break,
+            }
+        }
+        let mut changed = false;
+        loop {
+            match recv(self.host.socket(), &mut *buffer, RecvFlags::DONTWAIT) {
+                Ok(_) | Err(Errno::NOBUFS) => changed = true,
+                Err(Errno::INTR) => {}
+                Err(_) => break,
+            }
+        }
+        if changed {
+            tell(News::Host);
+        }
+    }
+}
+
+fn link_news(datagram: &[u8]) -> impl Iterator<Item = News> {
+    Messages(datagram).filter_map(|message| {
+        let link = Link::parse(message.payload())?;
+        match message.message_type() {
+            libc::RTM_NEWLINK => Some(News::Link { index: link.index, up: link.has_flag(libc::IFF_UP) }),
+            libc::RTM_DELLINK => Some(News::Removed { index: link.index }),
+            _ => None,
+        }
+    })
+}

@@ -1,0 +1,35 @@
+//! A short look at an interface that is being captured.
+
+use super::link::{self, Link};
+use super::xdp::AttachedXdp;
+use super::{Device, DeviceError};
+use crate::sys::ethtool::Ethtool;
+
+/// What of an interface may change while it is captured.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Glance {
+    pub(crate) name: String,
+    pub(crate) up: bool,
+    pub(crate) mtu: u32,
+    pub(crate) attached_xdp: Vec<AttachedXdp>,
+    /// The receive queues in use; `None` if the driver does not say.
+    pub(crate) rx_queues: Option<u32>,
+}
+
+impl Device {
+    /// Looks at the interface; `None` if it is gone. Some microseconds.
+    pub(crate) fn look(&self) -> Result<Option<Glance>, DeviceError> {
+        let mut netlink = self.reconnect()?;
+        let payload = link::link_payload(&mut netlink, self.index, false);
+        let payload = payload.map_err(|error| self.kernel(error))?;
+        let Some(link) = payload.as_deref().and_then(Link::parse) else { return Ok(None) };
+        let channels = Ethtool::new(netlink.socket(), &link.name).and_then(|ethtool| ethtool.channels());
+        Ok(Some(Glance {
+            up: link.has_flag(libc::IFF_UP),
+            mtu: link.mtu,
+            rx_queues: channels.ok().map(|channels| channels.rx.max(1)),
+            name: link.name,
+            attached_xdp: link.attached_xdp,
+        }))
+    }
+}

@@ -1,0 +1,109 @@
+//! What a capture cannot account for: times in which packets may have passed that it neither captured nor counted.
+
+use std::fmt;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use serde::ser::SerializeStruct;
+use serde::{Serialize, Serializer};
+
+/// A time in which packets of an interface may have passed without being captured or counted.
+///
+/// It begins when all was last known to be well, which is a quarter of a second before the event at most, and ends when
+/// packets are captured again.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Unseen {
+    /// The interface's name, as the capture was given it.
+    pub interface: String,
+    /// Where it begins.
+    pub from: SystemTime,
+    /// Where it ends; `None` while it lasts, or if it lasted until the capture ended.
+    pub to: Option<SystemTime>,
+    /// Why.
+    pub reason: UnseenReason,
+}
+
+/// Why packets were not seen.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+#[non_exhaustive]
+pub enum UnseenReason {
+    /// The interface was down.
+    Down,
+    /// The interface was removed, or moved to another network namespace.
+    Removed,
+    /// The capture's program was detached from the interface, or replaced.
+    Detached,
+    /// Receive queues appeared, to which the driver gave the capture's program only later.
+    Queues,
+    /// The kernel had more to say of the interface than it could keep, or did not answer.
+    Unwatched,
+}
+
+impl fmt::Display for UnseenReason {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Down => "it was down",
+            Self::Removed => "it was removed",
+            Self::Detached => "the capture's program was detached",
+            Self::Queues => "receive queues appeared",
+            Self::Unwatched => "its state is not known",
+        })
+    }
+}
+
+impl Unseen {
+    /// How long it lasted, if it has ended.
+    pub fn duration(&self) -> Option<Duration> {
+        self.to.map(|to| to.duration_since(self.from).unwrap_or_default())
+    }
+}
+
+impl fmt::Display for Unseen {
+    /// `eth1: not seen for 1.204 s from 1763811015.250: it was removed`.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: not seen ", self.interface)?;
+        match self.duration() {
+            Some(duration) => write!(f, "for {:.3} s", duration.as_secs_f64())?,
+            None => f.write_str("until the end")?,
+        }
+        write!(f, " from {:.3}: {}", unix_seconds(self.from), self.reason)
+    }
+}
+
+impl Serialize for Unseen {
+    /// Times in seconds since 1970 (UTC).
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let mut object = serializer.serialize_struct("Unseen", 4)?;
+        object.serialize_field("interface", &self.interface)?;
+        object.serialize_field("from", &unix_seconds(self.from))?;
+        object.serialize_field("to", &self.to.map(unix_seconds))?;
+        object.serialize_field("reason", &self.reason)?;
+        object.end()
+    }
+}
+
+fn unix_seconds(time: SystemTime) -> f64 {
+    time.duration_since(UNIX_EPOCH).unwrap_or_default().as_micros() as f64 / 1e6
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_time_is_told_to_people_and_to_programs() {
+        let at = |millis| UNIX_EPOCH + Duration::from_millis(millis);
+        let mut unseen = Unseen {
+            interface: "eth1".to_owned(),
+            from: at(1_500),
+            to: Some(at(2_704)),
+            reason: UnseenReason::Removed,
+        };
+        assert_eq!(unseen.to_string(), "eth1: not seen for 1.204 s from 1.500: it was removed");
+        let json = serde_json::to_string(&unseen).unwrap();
+        assert_eq!(json, r#"{"interface":"eth1","from":1.5,"to":2.704,"reason":"removed"}"#);
+        unseen.to = None;
+        assert_eq!(unseen.to_string(), "eth1: not seen until the end from 1.500: it was removed");
+    }
+}

@@ -1,0 +1,95 @@
+//! Seats: a list with room for all that may come, to which more is added while others read it.
+
+use std::fmt;
+use std::ops::Index;
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+/// A list that only grows, up to the room that it was made with. Reading takes no lock.
+pub(crate) struct Seats<T> {
+    seats: Box<[OnceLock<T>]>,
+    taken: AtomicUsize,
+}
+
+impl<T> Seats<T> {
+    /// `taken`, and room for `more`.
+    pub(crate) fn new(taken: impl IntoIterator<Item = T>, more: usize) -> Self {
+        let taken: Vec<OnceLock<T>> = taken.into_iter().map(OnceLock::from).collect();
+        let count = taken.len();
+        let free = (0..more).map(|_| OnceLock::new());
+        Self { seats: taken.into_iter().chain(free).collect(), taken: AtomicUsize::new(count) }
+    }
+
+    /// The same list with room for `more` in all.
+    pub(crate) fn with_room(self, more: usize) -> Self {
+        Self::new(self.seats.into_iter().filter_map(OnceLock::into_inner), more)
+    }
+
+    /// How many there are.
+    pub(crate) fn len(&self) -> usize {
+        self.taken.load(Ordering::Acquire)
+    }
+
+    /// How many there may be at most.
+    pub(crate) fn room(&self) -> usize {
+        self.seats.len()
+    }
+
+    /// All there are, the first ones first.
+    pub(crate) fn iter(&self) -> impl Iterator<Item = &T> {
+        self.seats.iter().map_while(OnceLock::get)
+    }
+
+    pub(crate) fn first(&self) -> Option<&T> {
+        self.seats.first().and_then(OnceLock::get)
+    }
+
+    /// Takes the next seat; gives `item` back if none is free. To be called by one thread at a time.
+    pub(crate) fn push(&self, item: T) -> Result<usize, T> {
+        let index = self.len();
+        match self.seats.get(index) {
+            Some(seat) => seat.set(item)?,
+            None => return Err(item),
+        }
+        // Release pairs with the acquire in `len`: who knows of the seat sees what is in it.
+        self.taken.store(index + 1, Ordering::Release);
+        Ok(index)
+    }
+}
+
+impl<T> Index<usize> for Seats<T> {
+    type Output = T;
+
+    fn index(&self, index: usize) -> &T {
+        self.seats[index].get().expect("only seats that are taken are asked for")
+    }
+}
+
+impl<T: fmt::Debug> fmt::Debug for Seats<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_list().entries(self.iter()).finish()
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn seats_are_taken_one_after_the_other_while_others_read() {
+        let seats = Seats::new([0, 1], 100).with_room(1000);
+        std::thread::scope(|scope| {
+            for _ in 0..2 {
+                scope.spawn(|| {
+                    while seats.len() < seats.room() {
+                        let (len, all) = (seats.len(), seats.iter().copied().collect::<Vec<_>>());
+                        assert!(all.len() >= len && all.iter().enumerate().all(|(at, item)| at == *item));
+                        assert_eq!(seats[len - 1], len - 1);
+                    }
+                });
+            }
+            (2..1002).for_each(|item| assert_eq!(seats.push(item), Ok(item)));
+        });
+        assert_eq!(seats.push(7), Err(7), "there is no more room");
+    }
+}

@@ -1,0 +1,112 @@
+//! Where captures are tested whose interfaces change: two namespaces, a cable between them, and a sender that knows
+//! when it sent what.
+
+use std::process::Command;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use wirecap::{Capture, CaptureBuilder, CaptureError, Engine, Ledger, Worker};
+use wirecap_testbed::{AfXdpSender, Namespace, Stamp, Traffic, VethPair};
+
+/// How long anything may take on a busy machine.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
+/// How long to wait for what must not come.
+pub(crate) const A_WHILE: Duration = Duration::from_millis(300);
+
+/// Two namespaces and the cable between them; captures happen at `a1`.
+pub(crate) struct Bed {
+    pub(crate) sender: Namespace,
+    pub(crate) receiver: Namespace,
+    pub(crate) pair: VethPair,
+}
+
+impl Bed {
+    pub(crate) fn new(queue_count: u32) -> Self {
+        let (sender, receiver) = (Namespace::new().unwrap(), Namespace::new().unwrap());
+        let pair = VethPair::new((&sender, "a0"), (&receiver, "a1"), queue_count, 1500).unwrap();
+        Self { sender, receiver, pair }
+    }
+
+    /// One with so many queues in use of those that it could have.
+    pub(crate) fn with_queues(in_use: u32, most: u32) -> Self {
+        let bed = Self::new(most);
+        bed.set_sender_queues(in_use);
+        bed.set_receiver_queues(in_use);
+        bed
+    }
+
+    pub(crate) fn set_sender_queues(&self, count: u32) {
+        let count = count.to_string();
+        run(&self.sender, "ethtool", &["-L", "a0", "tx", &count]);
+    }
+
+    pub(crate) fn set_receiver_queues(&self, count: u32) {
+        let count = count.to_string();
+        run(&self.receiver, "ethtool", &["-L", "a1", "rx", &count]);
+    }
+
+    /// Runs `work` where the receiver is.
+    pub(crate) fn at_receiver<T: Send>(&self, work: impl FnOnce() -> T + Send) -> T {
+        self.receiver.run_in(work).unwrap()
+    }
+
+    pub(crate) fn open(&self, builder: CaptureBuilder) -> Capture {
+        self.at_receiver(|| builder.open()).unwrap()
+    }
+
+    pub(crate) fn close(&self, capture: Capture) -> Ledger {
+        self.at_receiver(|| capture.close())
+    }
+
+    /// Sends so many packets to a receive queue.
+    pub(crate) fn send(&self, queue: u32, packets: u64) {
+        send(&self.pair, queue, packets);
+    }
+}
+
+/// Sends so many packets from the pair's first end to a receive queue of the second one, none of which is refused.
+pub(crate) fn send(pair: &VethPair, queue: u32, packets: u64) {
+    pair.sender.wait_until_running().unwrap();
+    let mut sender = AfXdpSender::on(&pair.sender, queue).unwrap();
+    let traffic = Traffic::to(&pair.receiver);
+    for sequence in 0..packets {
+        sender.send(&traffic.frame(Stamp { queue: queue as u16, sequence })).unwrap();
+        if sequence % 32 == 31 {
+            sender.flush().unwrap();
+        }
+    }
+    sender.flush().unwrap();
+}
+
+/// A pool of 16,384 cells: deep enough for the tests that send fewer packets than that.
+pub(crate) fn small(engine: Engine) -> CaptureBuilder {
+    Capture::on("a1").engine(engine).chunk(64).pool(256)
+}
+
+/// Takes chunks until nothing has come for a while.
+pub(crate) fn take_all(worker: &mut Worker) -> Result<u64, CaptureError> {
+    let mut taken = 0;
+    while let Some(chunk) = worker.next_chunk_timeout(A_WHILE)? {
+        taken += chunk.len() as u64;
+    }
+    Ok(taken)
+}
+
+/// Waits until something is so.
+pub(crate) fn wait_until(what: &str, mut is_so: impl FnMut() -> bool) {
+    let deadline = Instant::now() + PATIENCE;
+    while !is_so() {
+        assert!(Instant::now() < deadline, "timed out waiting until {what}");
+        thread::sleep(Duration::from_millis(10));
+    }
+}
+
+pub(crate) fn ip(namespace: &Namespace, arguments: &[&str]) {
+    run(namespace, "ip", arguments);
+}
+
+pub(crate) fn run(namespace: &Namespace, tool: &str, arguments: &[&str]) {
+    let output = namespace.run_in(|| Command::new(tool).args(arguments).output()).unwrap().unwrap();
+    let message = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{tool} {arguments:?} failed: {message}");
+}

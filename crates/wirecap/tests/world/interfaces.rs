@@ -1,0 +1,157 @@
+//! Interfaces that go away and come back, and those that change.
+
+use std::thread;
+use std::time::{Duration, SystemTime};
+
+use wirecap::{Capture, CaptureError, Engine, UnseenReason};
+use wirecap_testbed::{Namespace, VethPair, privileged};
+
+use crate::bed::{Bed, PATIENCE, ip, send, small, take_all, wait_until};
+
+/// The cable is taken out, and another one put in.
+fn replace_cable(bed: &mut Bed, away: Duration) {
+    bed.pair.receiver.delete().unwrap();
+    thread::sleep(away);
+    bed.pair = VethPair::new((&bed.sender, "a0"), (&bed.receiver, "a1"), bed.pair.receiver.queue_count, 1500)
+        .unwrap();
+}
+
+#[test]
+fn a_removed_interface_is_told_of_beside_a_busy_one() {
+    if !privileged() {
+        return;
+    }
+    for engine in [Engine::Xdp, Engine::Packet] {
+        let bed = Bed::new(1);
+        let other = Namespace::new().unwrap();
+        let quiet = VethPair::new((&other, "b0"), (&bed.receiver, "b1"), 1, 1500).unwrap();
+        let capture = bed.open(small(engine).and("b1").workers(1));
+        let mut worker = capture.workers().pop().unwrap();
+        let error = thread::scope(|scope| {
+            // Packets come all the time: the worker never has nothing to do.
+            let sender = scope.spawn(|| (0..40).for_each(|_| bed.send(0, 320)));
+            quiet.receiver.delete().unwrap();
+            let deadline = std::time::Instant::now() + Duration::from_secs(10);
+            let error = loop {
+                match worker.next_chunk_timeout(Duration::from_millis(1)) {
+                    Ok(_) if std::time::Instant::now() > deadline => break None,
+                    Ok(_) => {}
+                    Err(error) => break Some(error),
+                }
+            };
+            sender.join().unwrap();
+            error
+        });
+        let Some(CaptureError::InterfaceGone { interface }) = error else { panic!("{engine:?}: {error:?}") };
+        assert_eq!(interface, "b1");
+        drop(worker);
+        let ledger = bed.close(capture);
+        assert!(ledger.unseen.iter().any(|unseen| unseen.interface == "b1"), "{ledger}");
+        assert!(!ledger.is_lossless(), "{ledger}");
+    }
+}
+
+#[test]
+fn an_interface_that_comes_back_is_captured_again() {
+    if !privileged() {
+        return;
+    }
+    for engine in [Engine::Xdp, Engine::Packet] {
+        let mut bed = Bed::new(2);
+        let workers = if engine == Engine::Packet { 1 } else { 2 };
+        let _pass =
+            (engine == Engine::Packet).then(|| wirecap_testbed::pass_program(&bed.pair.receiver).unwrap());
+        let capture = bed.open(small(engine).workers(workers).reattach(true));
+        let mut workers = capture.workers();
+        (0..2).for_each(|queue| bed.send(queue, 500));
+        // One worker has taken a chunk and keeps it; what else there is waits in the rings.
+        let held = workers[0].next_chunk_timeout(PATIENCE).unwrap().unwrap();
+        let bytes: Vec<Vec<u8>> = held.iter().map(|packet| packet.data().to_vec()).collect();
+        let before = SystemTime::now();
+        replace_cable(&mut bed, Duration::from_millis(400));
+        let _pass =
+            (engine == Engine::Packet).then(|| wirecap_testbed::pass_program(&bed.pair.receiver).unwrap());
+        wait_until("it is captured again", || {
+            bed.at_receiver(|| capture.ledger()).unseen.last().is_some_and(|unseen| unseen.to.is_some())
+        });
+        let after = SystemTime::now();
+        (0..2).for_each(|queue| bed.send(queue, 500));
+        let (mut taken, mut sequences) = (held.len() as u64, vec![None; 2]);
+        for worker in &mut workers {
+            while let Some(chunk) = worker.next_chunk_timeout(Duration::from_millis(300)).unwrap() {
+                let last = &mut sequences[chunk.ring_index()];
+                assert!(last.is_none_or(|last| last < chunk.sequence()), "sequence numbers go on");
+                *last = Some(chunk.sequence());
+                taken += chunk.len() as u64;
+            }
+        }
+        assert!(held.iter().map(|packet| packet.data().to_vec()).eq(bytes), "the chunk held has changed");
+        drop(held);
+        let ledger = bed.close(capture);
+        assert_eq!((ledger.total.offered, taken), (2_000, 2_000), "{engine:?}: {ledger}");
+        assert_eq!(ledger.rings.len(), workers.len(), "{ledger}");
+        let [gap] = &ledger.unseen[..] else { panic!("{ledger}") };
+        assert_eq!(gap.reason, UnseenReason::Removed);
+        assert!(gap.from >= before - Duration::from_millis(300) && gap.to.unwrap() <= after, "{ledger}");
+        assert!(!ledger.is_lossless() && ledger.to_string().contains("not seen for"), "{ledger}");
+    }
+}
+
+#[test]
+fn every_cell_is_in_use_again_after_a_return() {
+    if !privileged() {
+        return;
+    }
+    let mut bed = Bed::new(1);
+    // A pool of 512 cells: if some were not posted again, as many packets would find none.
+    let capture = bed.open(Capture::on("a1").engine(Engine::Xdp).chunk(32).pool(16).reattach(true));
+    let mut worker = capture.workers().pop().unwrap();
+    let mut sent = 0;
+    for round in 0..4 {
+        bed.send(0, 400);
+        sent += 400;
+        // In each round other cells are out, wait in the ring, or were taken back.
+        let held = worker.next_chunk_timeout(PATIENCE).unwrap().unwrap();
+        if round % 2 == 0 {
+            take_all(&mut worker).unwrap();
+        }
+        replace_cable(&mut bed, Duration::from_millis(50));
+        wait_until("it is captured again", || {
+            let unseen = bed.at_receiver(|| capture.ledger()).unseen;
+            unseen.len() == round + 1 && unseen.iter().all(|gap| gap.to.is_some())
+        });
+        take_all(&mut worker).unwrap();
+        drop(held);
+    }
+    // Nobody reads: all cells are needed.
+    bed.send(0, 512);
+    sent += 512;
+    take_all(&mut worker).unwrap();
+    let ledger = bed.close(capture);
+    assert_eq!(ledger.total.delivered, sent, "{ledger}");
+    assert_eq!(ledger.total.dropped.total(), 0, "{ledger}");
+}
+
+#[test]
+fn an_interface_that_was_down_for_a_moment_is_told_of_and_a_new_name_is_no_gap() {
+    if !privileged() {
+        return;
+    }
+    let bed = Bed::new(1);
+    let capture = bed.open(small(Engine::Xdp));
+    let mut worker = capture.workers().pop().unwrap();
+    bed.send(0, 100);
+    ip(&bed.receiver, &["link", "property", "add", "dev", "a1", "altname", "alternative"]);
+    thread::sleep(Duration::from_millis(400));
+    assert!(bed.at_receiver(|| capture.ledger()).is_lossless(), "nothing has happened yet");
+    bed.pair.receiver.set_up(false).unwrap();
+    bed.pair.receiver.set_up(true).unwrap();
+    wait_until("it was noticed", || {
+        bed.at_receiver(|| capture.ledger()).unseen.last().is_some_and(|unseen| unseen.to.is_some())
+    });
+    send(&bed.pair, 0, 100);
+    assert_eq!(take_all(&mut worker).unwrap(), 200);
+    let ledger = bed.close(capture);
+    assert!(ledger.unseen.iter().all(|gap| gap.reason == UnseenReason::Down), "{ledger}");
+    assert!(!ledger.is_lossless(), "{ledger}");
+}

@@ -1,0 +1,107 @@
+//! Receive queues that appear.
+
+use wirecap::{Capture, Engine};
+use wirecap_testbed::privileged;
+
+use crate::bed::{Bed, small, take_all, wait_until};
+
+#[test]
+fn packets_of_a_queue_that_appears_are_captured_or_counted() {
+    if !privileged() {
+        return;
+    }
+    let bed = Bed::with_queues(2, 8);
+    let capture = bed.open(small(Engine::Xdp));
+    let mut workers = capture.workers();
+    assert_eq!(workers.len(), 2);
+    (0..2).for_each(|queue| bed.send(queue, 500));
+    bed.set_receiver_queues(4);
+    bed.set_sender_queues(4);
+    // At once, before anything can have noticed, and later.
+    (0..4).for_each(|queue| bed.send(queue, 500));
+    std::thread::sleep(std::time::Duration::from_secs(1));
+    (0..4).for_each(|queue| bed.send(queue, 500));
+    let taken: u64 = workers.iter_mut().map(|worker| take_all(worker).unwrap()).sum();
+    let ledger = bed.close(capture);
+    assert_eq!(ledger.total.delivered, taken, "{ledger}");
+    // A veth runs the program on a new queue only when it is told to: what came before went by unseen, and unknown.
+    assert!(ledger.total.offered <= 5_000, "{ledger}");
+    assert!(
+        ledger.is_lossless() == (ledger.total.delivered == 5_000 && ledger.unseen.is_empty()),
+        "{ledger}"
+    );
+    assert!(!ledger.verdict().contains("yes"), "{ledger}");
+    assert_eq!(ledger.total.offered, ledger.total.delivered + ledger.total.dropped.total(), "{ledger}");
+    assert!(ledger.total.delivered >= 4_000, "the rings came too late: {ledger}");
+}
+
+#[test]
+fn a_ring_is_taken_at_run_time_and_given_up_again() {
+    if !privileged() {
+        return;
+    }
+    let bed = Bed::with_queues(2, 8);
+    let capture = bed.open(small(Engine::Xdp));
+    assert_eq!((capture.rings().len(), capture.most_rings() >= 8), (2, true));
+    let mut workers = capture.workers();
+    let mut take = |packets| {
+        let mut taken = 0;
+        wait_until("all were taken", || {
+            taken += workers.iter_mut().map(|worker| take_all(worker).unwrap()).sum::<u64>();
+            taken >= packets
+        });
+        assert_eq!(taken, packets);
+    };
+    bed.set_receiver_queues(3);
+    wait_until("the third ring is there", || capture.rings().len() == 3);
+    wait_until("it gets packets", || {
+        bed.at_receiver(|| capture.ledger()).unseen.iter().all(|gap| gap.to.is_some())
+    });
+    bed.set_sender_queues(3);
+    (0..3).for_each(|queue| bed.send(queue, 400));
+    take(1_200);
+    // The kernel keeps a queue that has a socket.
+    let two = ["-L", "a1", "rx", "2"];
+    let try_two = || std::process::Command::new("ethtool").args(two).output().unwrap().status.success();
+    bed.set_sender_queues(2);
+    assert!(!bed.receiver.run_in(try_two).unwrap());
+    capture.close_ring(2).unwrap();
+    wait_until("the queue is free", || bed.receiver.run_in(try_two).unwrap());
+    (0..2).for_each(|queue| bed.send(queue, 400));
+    take(800);
+    // It comes back in a seat of its own.
+    bed.set_receiver_queues(3);
+    wait_until("there is a ring for it", || capture.rings().len() == 4);
+    wait_until("it gets packets", || {
+        bed.at_receiver(|| capture.ledger()).unseen.iter().all(|gap| gap.to.is_some())
+    });
+    bed.set_sender_queues(3);
+    (0..3).for_each(|queue| bed.send(queue, 400));
+    take(1_200);
+    let ledger = bed.close(capture);
+    let delivered: Vec<u64> = ledger.rings.iter().map(|ring| ring.account.delivered).collect();
+    assert_eq!(delivered, [1_200, 1_200, 400, 400], "{ledger}");
+    assert_eq!((ledger.total.offered, ledger.total.dropped.total()), (3_200, 0), "{ledger}");
+}
+
+#[test]
+fn named_queues_stay_those_that_were_named() {
+    if !privileged() {
+        return;
+    }
+    let bed = Bed::with_queues(2, 4);
+    let capture = bed.open(Capture::on("a1@0-1").engine(Engine::Xdp).chunk(64).pool(256));
+    let mut workers = capture.workers();
+    bed.set_receiver_queues(3);
+    bed.set_sender_queues(3);
+    std::thread::sleep(std::time::Duration::from_millis(600));
+    (0..3).for_each(|queue| bed.send(queue, 300));
+    let mut taken = 0;
+    wait_until("the packets of two queues were taken", || {
+        taken += workers.iter_mut().map(|worker| take_all(worker).unwrap()).sum::<u64>();
+        taken >= 600
+    });
+    let ledger = bed.close(capture);
+    assert_eq!((taken, ledger.total.offered, ledger.rings.len()), (600, 600, 2), "{ledger}");
+    assert!(ledger.is_lossless(), "{ledger}");
+}
