@@ -1,9 +1,10 @@
 //! Interfaces that go away and come back, and those that change.
 
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
-use std::time::{Duration, SystemTime};
+use std::time::{Duration, Instant, SystemTime};
 
-use wirecap::{Capture, CaptureError, Engine, UnseenReason};
+use wirecap::{Capture, CaptureError, Engine, UnseenReason, Worker};
 use wirecap_testbed::{Namespace, VethPair, privileged};
 
 use crate::bed::{Bed, PATIENCE, ip, send, small, take_all, wait_until};
@@ -27,18 +28,30 @@ fn a_removed_interface_is_told_of_beside_a_busy_one() {
         let quiet = VethPair::new((&other, "b0"), (&bed.receiver, "b1"), 1, 1500).unwrap();
         let capture = bed.open(small(engine).and("b1").workers(1));
         let mut worker = capture.workers().pop().unwrap();
+        let done = AtomicBool::new(false);
         let error = thread::scope(|scope| {
-            // Packets come all the time: the worker never has nothing to do.
-            let sender = scope.spawn(|| (0..40).for_each(|_| bed.send(0, 320)));
+            // More packets come than are taken: the worker never has nothing to do.
+            let sender = scope.spawn(|| {
+                while !done.load(Ordering::Relaxed) {
+                    bed.send(0, 3_200);
+                }
+            });
+            let deadline = Instant::now() + Duration::from_secs(10);
+            let take = |worker: &mut Worker| {
+                let chunk = worker.next_chunk_timeout(PATIENCE);
+                thread::sleep(Duration::from_millis(2));
+                chunk
+            };
+            (0..50).for_each(|_| drop(take(&mut worker).unwrap()));
             quiet.receiver.delete().unwrap();
-            let deadline = std::time::Instant::now() + Duration::from_secs(10);
             let error = loop {
-                match worker.next_chunk_timeout(Duration::from_millis(1)) {
-                    Ok(_) if std::time::Instant::now() > deadline => break None,
+                match take(&mut worker) {
+                    Ok(_) if Instant::now() > deadline => break None,
                     Ok(_) => {}
                     Err(error) => break Some(error),
                 }
             };
+            done.store(true, Ordering::Relaxed);
             sender.join().unwrap();
             error
         });
