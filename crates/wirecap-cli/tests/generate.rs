@@ -9,7 +9,9 @@ use std::thread;
 use common::{Bed, Finished, arriving, start, wait_until, wirecap, wirecap_unprivileged};
 use wirecap_lab::recording::queue_of;
 use wirecap_lab::traffic::{HashKey, Rss};
-use wirecap_testbed::{Counters, Namespace, Sizes, Stamp, Traffic, drop_program, loss_lock, privileged};
+use wirecap_testbed::{
+    Counters, Interface, Namespace, Sizes, Stamp, Traffic, drop_program, loss_lock, privileged,
+};
 
 /// Runs `generate` on `a0` with these arguments, separated by blanks.
 fn generate(bed: &Bed, arguments: &str) -> Finished {
@@ -313,14 +315,17 @@ fn a_device_whose_driver_has_no_statistics_counts_what_the_kernel_counts() {
     if !privileged() {
         return;
     }
-    let namespace = Namespace::new().unwrap();
+    // A bridge's has none, as a tap's.
+    let bed = Bed::new(1);
     let ip = |arguments: &str| {
         let run = || Command::new("ip").args(arguments.split(' ')).status().unwrap();
-        assert!(namespace.run_in(run).unwrap().success(), "ip {arguments}");
+        assert!(bed.near.run_in(run).unwrap().success(), "ip {arguments}");
     };
-    ip("link add name mute0 type dummy");
-    ip("link set mute0 up");
+    ip("link add name br0 type bridge mcast_snooping 0");
+    ip("link set a0 master br0");
+    ip("link set br0 up");
+    Interface::find(&bed.near, "br0").unwrap().wait_until_running().unwrap();
     let json =
-        wirecap(&namespace, &["generate", "-i", "mute0", "-c", "500", "--rate", "10kpps", "--json"]).json();
+        wirecap(&bed.near, &["generate", "-i", "br0", "-c", "500", "--rate", "10kpps", "--json"]).json();
     assert_eq!((&json["frames"], &json["counted_by_interface"]), (&500.into(), &500.into()), "{json}");
 }

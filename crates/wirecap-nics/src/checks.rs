@@ -82,7 +82,6 @@ pub(crate) const ROUTES: &[Route] = &[
     Route { name: "forward one-way", column: "virtio", core: false, run: forwarding::one_way_to_virtio },
     Route { name: "forward two-way", column: "igb", core: false, run: forwarding::igb_and_virtio },
     Route { name: "forward two-way", column: "vmxnet3", core: false, run: forwarding::vmxnet3_and_e1000e },
-    Route { name: "generate on a tap", column: "host", core: false, run: forwarding::tap },
     Route { name: "device_del", column: "igb", core: false, run: trouble::device_del_igb },
     Route { name: "device_del", column: "virtio", core: false, run: trouble::device_del_virtio },
 ];

@@ -109,15 +109,3 @@ fn passes(sender: &Nic, judge: &Nic, frames: &Frames) -> Result<(), Box<dyn Erro
     })?;
     Ok(frames.compare(received.iter().map(Vec::as_slice))?)
 }
-
-/// `generate` on a device whose driver has no statistics: it counts what the kernel counts.
-pub(super) fn tap() -> Outcome {
-    run("ip", &["tuntap", "add", "tap0", "mode", "tap"])?;
-    run("ip", &["link", "set", "tap0", "up"])?;
-    let generate = wirecap();
-    let generate = generate.to_str().ok_or("a path that is no text")?;
-    let outcome = run(generate, &["generate", "-i", "tap0", "--count", "100", "--rate", "10kpps"]);
-    run("ip", &["link", "delete", "tap0"])?;
-    outcome?;
-    Ok(Verdict::ok())
-}
