@@ -115,8 +115,8 @@ fn another_program_on_the_interface_is_named_and_left_alone() {
     let bed = Bed::new(Engine::Xdp, 2);
     let program = bed.at_receiver(|| pass_program(&bed.pair.receiver)).unwrap();
     let (error, text) = bed.refusal(bed.small());
-    assert!(matches!(error, OpenError::Program { .. }), "{text}");
-    assert!(text.contains("XDP program"), "{text}");
+    assert!(matches!(error, OpenError::OtherProgram { .. }), "{text}");
+    assert!(text.contains("testbed_pass, held by process"), "{text}");
     drop(program);
 
     let capture = bed.open(bed.small());
