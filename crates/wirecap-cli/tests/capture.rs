@@ -239,7 +239,7 @@ fn an_interface_that_is_removed_ends_the_capture_with_its_ledger_and_the_reason(
     let bed = Bed::new(1);
     let directory = TempDir::new().unwrap();
     let file = savefile(&directory, "removed");
-    let running = bed.capture(&capture("a1", &file, &["--json"]));
+    let running = bed.capture(&capture("a1", &file, &["--json", "--reattach", "off"]));
     bed.generator().send(&[Load::new(0, 700)]).unwrap();
     let removal = bed.sender.run_in(|| Command::new("ip").args(["link", "delete", "a0"]).status());
     assert!(removal.unwrap().unwrap().success());
