@@ -81,7 +81,13 @@ impl fmt::Display for SetupError {
                 write!(f, "cannot run `{tool}`; install it (Debian: {package})")
             }
             Self::Command { command, message } => write!(f, "`{command}` failed: {}", message.trim_end()),
-            Self::Interface { interface, what, .. } => write!(f, "cannot {what} {interface}"),
+            Self::Interface { interface, what, source } => {
+                write!(f, "cannot {what} {interface}")?;
+                if source.kind() == io::ErrorKind::PermissionDenied {
+                    f.write_str("; run as root or grant CAP_NET_RAW and CAP_NET_ADMIN")?;
+                }
+                Ok(())
+            }
             Self::Program { interface, .. } => write!(f, "cannot put an XDP program to use on {interface}"),
             Self::Traffic { what, given, min, max } => {
                 write!(f, "{what} is {given}, but must lie between {min} and {max}")

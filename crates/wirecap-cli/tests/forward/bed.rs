@@ -272,11 +272,14 @@ pub(crate) struct Finished {
 }
 
 impl Finished {
-    /// What it printed with `--json`, if it ended well.
+    /// What it printed with `--json`, if it ended well: with status 3 if packets were lost, else with 0.
     #[track_caller]
     pub(crate) fn ledger(&self) -> Value {
-        assert!(self.status.success(), "{self:#?}");
-        serde_json::from_str(&self.stdout).unwrap_or_else(|error| panic!("{error}: {self:#?}"))
+        let ledger: Value =
+            serde_json::from_str(&self.stdout).unwrap_or_else(|error| panic!("{error}: {self:#?}"));
+        let lossless = ledger["lossless"].as_bool().unwrap_or_else(|| panic!("{self:#?}"));
+        assert_eq!(self.status.code(), Some(if lossless { 0 } else { 3 }), "{self:#?}");
+        ledger
     }
 
     /// Checks that it failed with this status and said these words.

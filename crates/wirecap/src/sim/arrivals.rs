@@ -32,7 +32,7 @@ pub enum Arrivals {
         /// From the beginning of a burst to that of the next; a single burst when zero.
         every: Duration,
     },
-    /// Constant while on; how long it stays on and off is exponentially distributed.
+    /// Constant while on, and never faster than that; how long it stays on and off is exponentially distributed.
     OnOff {
         /// Packets per second while on.
         rate: f64,
@@ -65,6 +65,7 @@ impl Arrivals {
             count: 0,
             phase_start: 0.0,
             phase_end: 0.0,
+            last: 0.0,
             upcoming: None,
         };
         times.advance();
@@ -83,6 +84,8 @@ pub(super) struct Times {
     /// The present burst or time on.
     phase_start: f64,
     phase_end: f64,
+    /// The last packet of arrivals that go on and off.
+    last: f64,
     upcoming: Option<u64>,
 }
 
@@ -117,15 +120,18 @@ impl Times {
                 Some(start + distance(place, *rate))
             }
             Arrivals::OnOff { rate, on, off } => {
-                let (rate, on, off) = (*rate, nanos(*on), nanos(*off));
-                let mut time = self.phase_start + distance(count, rate);
-                while time >= self.phase_end {
+                let (on, off) = (nanos(*on), nanos(*off));
+                // The distance is kept from one time on to the next as well, however short these are.
+                let earliest = if count == 0 { 0.0 } else { self.last + distance(1, *rate) };
+                if earliest >= self.end as f64 {
+                    return None;
+                }
+                while earliest.max(self.phase_start) >= self.phase_end {
                     self.phase_start = self.phase_end + self.random.exponential(off);
                     self.phase_end = self.phase_start + self.random.exponential(on);
-                    self.count = 1;
-                    time = self.phase_start;
                 }
-                Some(time)
+                self.last = earliest.max(self.phase_start);
+                Some(self.last)
             }
             Arrivals::Recorded(times) => times.get(count as usize).map(|time| nanos(*time)),
         }
@@ -179,6 +185,14 @@ mod tests {
             assert!((3400..4600).contains(&all.len()), "{arrivals:?}: {}", all.len());
             assert!(all.is_sorted());
         }
+    }
+
+    #[test]
+    fn short_times_on_are_no_faster_than_the_rate() {
+        let short = Duration::from_micros(10);
+        let all = times(&Arrivals::OnOff { rate: 100.0, on: short, off: short });
+        assert!((50..=100).contains(&all.len()), "{}", all.len());
+        assert!(all.windows(2).all(|pair| pair[1] - pair[0] >= 9_999_999));
     }
 
     #[test]
