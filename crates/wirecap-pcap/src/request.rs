@@ -134,6 +134,8 @@ impl Request {
         let builder = Capture::on(device)
             .engine(engine(settings))
             .take(settings.take)
+            // libpcap has no thread, and its programs fork.
+            .watched(engine(settings) != Engine::Packet)
             .promiscuous(self.promiscuous.is_some_and(|on| on != 0))
             .timestamps(self.timestamps())
             .retire_after(self.longest_wait())

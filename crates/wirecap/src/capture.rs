@@ -77,8 +77,8 @@ pub(crate) struct Shared {
     failures: Mutex<Vec<(usize, Failure)>>,
     /// There are some.
     has_failed: AtomicBool,
-    /// What the kernel tells of interfaces.
-    events: Arc<Events>,
+    /// What the kernel tells of interfaces, if they are watched.
+    events: Option<Arc<Events>>,
     /// Interfaces that go away may come back.
     pub(crate) waits_for_interfaces: bool,
     started: Instant,
@@ -309,7 +309,7 @@ impl Shared {
         if running.end.is_some() {
             return;
         }
-        running.interfaces.iter_mut().for_each(|attached| attached.look_at_end(&self.events));
+        running.interfaces.iter_mut().for_each(|attached| attached.look_at_end(self.events.as_deref()));
         running.end = Some(running.so_far(self.started.elapsed()));
         let attachments = running.interfaces.iter_mut().filter_map(|interface| interface.attachment.take());
         // All of them, whatever became of the first.
@@ -370,8 +370,8 @@ impl Capture {
             outcome.map_err(failed)?;
             alarms.push(alarm);
         }
-        let events = Events::new();
-        let events = events.map_err(|source| OpenError::System {
+        let watched = running.builder.watched && !interfaces.is_empty();
+        let events = watched.then(Events::new).transpose().map_err(|source| OpenError::System {
             action: "listen to what the kernel tells of interfaces".to_owned(),
             source,
         })?;
@@ -380,7 +380,7 @@ impl Capture {
             alarms: alarms.iter().map(Alarm::epoll).collect(),
             failures: Mutex::new(Vec::new()),
             has_failed: AtomicBool::new(false),
-            events: Arc::new(events),
+            events: events.map(Arc::new),
             waits_for_interfaces: running.builder.reattach,
             group,
             exchange,
@@ -398,7 +398,8 @@ impl Capture {
                 .map_err(|source| OpenError::System { action: "start a thread".to_owned(), source })
         });
         let keeper = keeper.transpose()?;
-        let watcher = (!interfaces.is_empty()).then(|| Watcher::start(&shared)).transpose();
+        let events = shared.events.clone();
+        let watcher = events.map(|events| Watcher::start(&shared, events)).transpose();
         let watcher = watcher
             .map_err(|source| OpenError::System { action: "watch the interfaces".to_owned(), source })?;
         let (_keeper, _watcher, _claims) = (keeper, watcher, claims);

@@ -83,6 +83,7 @@ pub struct CaptureBuilder {
     pub(super) forwarding: Forwarding,
     pub(super) group_per_interface: bool,
     pub(super) reattach: bool,
+    pub(super) watched: bool,
     pub(super) attaches_again: bool,
     pub(super) listener: Option<Listener>,
 }
@@ -117,6 +118,7 @@ impl CaptureBuilder {
             forwarding: Forwarding::default(),
             group_per_interface: false,
             reattach: false,
+            watched: true,
             attaches_again: true,
             listener: None,
         }
@@ -315,6 +317,14 @@ impl CaptureBuilder {
     /// interface: such a capture ends.
     pub fn reattach(mut self, on: bool) -> Self {
         self.reattach = on;
+        self
+    }
+
+    /// Whether a thread watches the interfaces. On by default. Without it, an interface that is removed is noticed by
+    /// workers with nothing to do, nothing is attached again, and the ledger knows of no time in which nothing was seen. For
+    /// programs that fork or count their threads and descriptors.
+    pub fn watched(mut self, on: bool) -> Self {
+        self.watched = on;
         self
     }
 

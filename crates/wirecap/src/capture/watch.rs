@@ -46,10 +46,10 @@ struct Ending {
 
 impl Watcher {
     /// Watches the interfaces of `shared`, in the network namespace of the calling thread.
-    pub(super) fn start(shared: &Arc<Shared>) -> io::Result<Self> {
+    pub(super) fn start(shared: &Arc<Shared>, events: Arc<Events>) -> io::Result<Self> {
         let bell = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
         let ending = Arc::new(Ending { now: AtomicBool::new(false), bell });
-        let (told, events) = (Arc::clone(&ending), shared.events.clone());
+        let told = Arc::clone(&ending);
         let shared = Arc::downgrade(shared);
         let watch = move || while look_round(&events, &told, &shared) {};
         let thread = thread::Builder::new().name("wirecap-watcher".to_owned()).spawn(watch)?;
@@ -218,7 +218,8 @@ impl Shared {
 
 impl Attached {
     /// The last look, before receiving ends.
-    pub(super) fn look_at_end(&mut self, events: &Events) {
+    pub(super) fn look_at_end(&mut self, events: Option<&Events>) {
+        let Some(events) = events else { return };
         let mut changes = Changes::default();
         events.take(|news| changes.add(news));
         // The thread that ends a capture may be in another network namespace, where nothing is known of it.
