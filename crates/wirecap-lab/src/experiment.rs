@@ -300,6 +300,8 @@ pub enum Verdict {
     Holds,
     /// Not as expected.
     Differs,
+    /// An order that neither holds nor is reversed: the shares differ by no more than [`TIE_POINTS`].
+    Tie,
     /// What was printed does not follow from the parameters that are printed with it, so no model that
     /// has them can meet it but by chance.
     NotDerivable,
@@ -307,6 +309,9 @@ pub enum Verdict {
 
 /// Shares that differ by no more, in percentage points, agree.
 pub const AGREEMENT_POINTS: f64 = 5.0;
+
+/// Shares that differ by no more, in percentage points, have no order.
+pub const TIE_POINTS: f64 = 0.02;
 
 impl Claim {
     /// A share in percent that should be within [`AGREEMENT_POINTS`].
@@ -337,6 +342,26 @@ impl Claim {
             points: None,
             verdict: if holds { Verdict::Holds } else { Verdict::Differs },
             reason: String::new(),
+        }
+    }
+
+    /// An order of shares in percent: each at most the one before, for every list of them.
+    pub fn descending(
+        quantity: impl Into<String>,
+        expected: impl Into<String>,
+        lists: &[Vec<f64>],
+        found: impl Into<String>,
+    ) -> Self {
+        let rises_by =
+            |least: f64| lists.iter().any(|list| list.windows(2).any(|pair| pair[1] - pair[0] > least));
+        let spread =
+            |list: &Vec<f64>| list.first().zip(list.last()).map_or(0.0, |(first, last)| first - last);
+        let is_flat = lists.iter().all(|list| spread(list).abs() <= TIE_POINTS);
+        let claim = Self::holds(quantity, expected, !rises_by(0.0), found);
+        match rises_by(TIE_POINTS) {
+            true => claim,
+            false if is_flat || rises_by(0.0) => Self { verdict: Verdict::Tie, ..claim },
+            false => claim,
         }
     }
 
@@ -375,5 +400,15 @@ mod tests {
         assert_eq!(Claim::points("", 71.0, 74.1).verdict, Verdict::Holds);
         assert_eq!(Claim::points("", 71.0, 65.9).verdict, Verdict::Differs);
         assert_eq!(Claim::points("", 15.0, 80.0).not_derivable("").verdict, Verdict::NotDerivable);
+    }
+
+    #[test]
+    fn an_order_by_two_hundredths_of_a_point_is_a_tie() {
+        let verdict = |rates: &[f64]| Claim::descending("", "", &[rates.to_vec()], "").verdict;
+        assert_eq!(verdict(&[8.0, 7.0, 7.0]), Verdict::Holds);
+        assert_eq!(verdict(&[8.0, 7.0, 7.01, 6.0]), Verdict::Tie);
+        assert_eq!(verdict(&[7.01, 7.0]), Verdict::Tie);
+        assert_eq!(verdict(&[8.0, 7.0, 7.03]), Verdict::Differs);
+        assert_eq!(verdict(&[7.0, 8.0]), Verdict::Differs);
     }
 }

@@ -68,13 +68,14 @@ impl Report<'_> {
                 h2 { "Expected and found" }
                 p {
                     (all().count()) " comparisons: " (count(Verdict::Holds)) " hold, "
-                    (count(Verdict::Differs)) " differ, " (count(Verdict::NotDerivable))
+                    (count(Verdict::Differs)) " differ, " (count(Verdict::Tie))
+                    " are ties: orders by no more than two hundredths of a percentage point, " (count(Verdict::NotDerivable))
                     " are open: figures that do not follow from the parameters printed with them. \
                      Shares hold when they are within five percentage points."
                 }
                 div.scroll { table {
                     thead { tr {
-                        th { "experiment" } th.number { "holds" } th.number { "differs" } th.number { "open" }
+                        th { "experiment" } th.number { "holds" } th.number { "differs" } th.number { "tie" } th.number { "open" }
                     } }
                     tbody { @for (entry, findings) in &found { (tally(entry, &findings.claims)) } }
                 } }
@@ -181,7 +182,7 @@ fn tally(entry: &Entry, claims: &[Claim]) -> Markup {
     html! {
         tr {
             td { a href=(format!("#{}", entry.id)) { (entry.title) } }
-            @for verdict in [Verdict::Holds, Verdict::Differs, Verdict::NotDerivable] {
+            @for verdict in [Verdict::Holds, Verdict::Differs, Verdict::Tie, Verdict::NotDerivable] {
                 td.number { @if count(verdict) > 0 { (count(verdict)) } }
             }
         }
@@ -223,6 +224,7 @@ fn verdict_cell(verdict: Verdict) -> Markup {
     let (class, text) = match verdict {
         Verdict::Holds => ("holds", "holds"),
         Verdict::Differs => ("differs", "differs"),
+        Verdict::Tie => ("open", "tie"),
         Verdict::NotDerivable => ("open", "open"),
     };
     html! { td class=(class) { (text) } }

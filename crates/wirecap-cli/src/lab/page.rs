@@ -178,6 +178,7 @@ fn summarise(entries: &[Entry], page: &Path) -> io::Result<()> {
             let mark = match claim.verdict {
                 Verdict::Holds => "holds  ",
                 Verdict::Differs => "DIFFERS",
+                Verdict::Tie => "tie    ",
                 Verdict::NotDerivable => "open   ",
             };
             let (expected, found) =
