@@ -264,7 +264,8 @@ pub(super) fn figure_twelve_claims(grid: &Grid) -> Vec<Claim> {
         let lists: Vec<_> = (0..QUEUES.len()).map(rates).collect();
         Claim::descending(format!("T = 90, 80, 70, 60 %, {how}"), "a lower T loses less", &lists, found).because(
             "By little: on this trace the queues together have either clearly less than all handlers can do, and \
-             then nothing is lost, or clearly more. The paper's axis ends at 18 %.",
+             then nothing is lost, or clearly more, and then a worker that helps earlier is away earlier from rings of \
+             its own that overflow as well. The paper's axis ends at 18 %.",
         )
     };
     WAYS.into_iter().map(claim).collect()
