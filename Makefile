@@ -93,7 +93,7 @@ nics-core: build deps-vm # What CI runs of it
 vm: deps-vm ## Runs a command in that virtual machine: make vm RUN='ip -br link'; WIRECAP_VM_SYSTEMD=1: as a service of systemd
 	$(VM) $(if $(RUN),bash -c '$(RUN)')
 
-# What is installed must be there: `make build pcap c` makes it, as whoever compiles. No install target builds, since it
+# What is installed must be there: `make build pcap c` makes it, as the user who compiles. No install target builds, since it
 # may run as root or for a package. All use DESTDIR, PREFIX, BINDIR, LIBDIR, INCLUDEDIR, MANDIR and SYSCONFDIR.
 define built
 	@[ -e $(1) ] || { echo "$(1) is not there: run 'make $(2)' first" >&2; exit 1; }

@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 /// The environment's word on where it is.
 const VARIABLE: &str = "WIRECAP_REAL_LIBPCAP";
 
-/// Where it is by the word of whoever built us.
+/// Where the build said that it is.
 const BUILT_IN: Option<&str> = option_env!("WIRECAP_REAL_LIBPCAP");
 
 /// Folders of libraries: Debian's for this machine first, which some other systems have not got.

@@ -208,7 +208,7 @@ impl Gathered {
         self.list.wire_bytes = self.bytes;
         let stamps = Stamps::Header { told: labels.timestamps, by_queue: labels.by_queue };
         // SAFETY: `frame::read` checked each packet, which has its header as far in front of it as its descriptor says;
-        // their frames are nobody else's until the chunk is dropped.
+        // no other chunk has their frames until this one is dropped.
         Some(unsafe { Chunk::new(self.list, self.frames, ring, stamps, sequence, offloaded) })
     }
 }

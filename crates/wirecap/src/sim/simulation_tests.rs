@@ -13,7 +13,7 @@ use crate::ring::Help;
 /// and are slow.
 fn schedules() -> u64 {
     let chosen = std::env::var("WIRECAP_SCHEDULES").ok().map(|count| count.parse().expect("a number"));
-    chosen.unwrap_or(if cfg!(debug_assertions) { 2000 } else { 100_000 })
+    chosen.unwrap_or(if cfg!(debug_assertions) { 4000 } else { 100_000 })
 }
 
 fn run(config: &SimulationConfig) -> Outcome {
