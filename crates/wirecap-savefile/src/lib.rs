@@ -35,6 +35,7 @@
 //! standard library alone, and such a file is [`ReadError::Source`].
 
 mod contents;
+mod encoding;
 mod conversion;
 mod error;
 mod fields;
