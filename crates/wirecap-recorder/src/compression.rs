@@ -128,21 +128,14 @@ impl CompressedSink {
     pub fn new(file: File, name: String, compression: Compression) -> io::Result<Self> {
         Ok(Self { file, name, compressor: Compressor::new(compression)?, bytes: 0 })
     }
-
-    /// Writes what ends the file.
-    ///
-    /// # Errors
-    ///
-    /// Whatever the system says.
-    pub fn end(mut self) -> io::Result<()> {
-        let end = self.compressor.end();
-        self.file.write_all(&end)
-    }
 }
 
 impl fmt::Debug for CompressedSink {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("CompressedSink").field("name", &self.name).field("bytes", &self.bytes).finish_non_exhaustive()
+        f.debug_struct("CompressedSink")
+            .field("name", &self.name)
+            .field("bytes", &self.bytes)
+            .finish_non_exhaustive()
     }
 }
 
@@ -163,6 +156,11 @@ impl Sink for CompressedSink {
 
     fn take_back(&mut self, _byte_count: usize) -> io::Result<bool> {
         Ok(false)
+    }
+
+    fn end(&mut self) -> io::Result<()> {
+        let end = self.compressor.end();
+        self.file.write_all(&end)
     }
 
     fn name(&self) -> String {

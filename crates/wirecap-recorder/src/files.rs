@@ -92,7 +92,8 @@ fn is_plain(path: &Path) -> bool {
 
 /// A name that no file bears: the path, or the path with a number.
 pub(crate) fn free_name(path: &Path) -> PathBuf {
-    let is_free = |path: &PathBuf| fs::symlink_metadata(path).is_err() && fs::symlink_metadata(part_of(path)).is_err();
+    let is_free =
+        |path: &PathBuf| fs::symlink_metadata(path).is_err() && fs::symlink_metadata(part_of(path)).is_err();
     let numbered = (1_u64..).map(|number| {
         let mut name = path.as_os_str().to_owned();
         name.push(format!("-{number}"));

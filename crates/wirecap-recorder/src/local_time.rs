@@ -24,6 +24,7 @@ pub(crate) fn format(pattern: &str, seconds: i64) -> String {
     let Ok(c_pattern) = CString::new(pattern) else { return pattern.to_owned() };
     let (time, mut text) = (local(seconds), [0_u8; 512]);
     // SAFETY: the pattern ends with a zero, and the function writes no more than the text has room for.
-    let len = unsafe { libc::strftime(text.as_mut_ptr().cast(), text.len(), c_pattern.as_ptr(), &raw const time) };
+    let len =
+        unsafe { libc::strftime(text.as_mut_ptr().cast(), text.len(), c_pattern.as_ptr(), &raw const time) };
     if len == 0 { pattern.to_owned() } else { String::from_utf8_lossy(&text[..len]).into_owned() }
 }

@@ -89,9 +89,13 @@ impl Pattern {
         let problem = |problem: String| BadPattern { problem };
         let name = path.file_name().and_then(|name| name.to_str());
         let name = name.ok_or_else(|| problem(format!("{} does not name a file", path.display())))?;
-        let directory = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
+        let directory =
+            path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
         if directory.to_string_lossy().contains('%') {
-            return Err(problem(format!("{}: times stand in the name of a file, not of its directory", path.display())));
+            return Err(problem(format!(
+                "{}: times stand in the name of a file, not of its directory",
+                path.display()
+            )));
         }
         let mut tokens = tokens(name).map_err(problem)?;
         let is_plain = tokens.iter().all(|token| matches!(token, Token::Literal(_)));
@@ -176,7 +180,9 @@ fn tokens(pattern: &str) -> Result<Vec<Token>, String> {
             Some('R') => self::tokens("%H:%M")?,
             Some(conversion) => match shape(conversion) {
                 Some(shape) => vec![Token::Time(conversion, shape)],
-                None => return Err(format!("%{conversion} is not known in a file's name; %% is a percent sign")),
+                None => {
+                    return Err(format!("%{conversion} is not known in a file's name; %% is a percent sign"));
+                }
             },
             None => return Err("a file's name ends with %; %% is a percent sign".to_owned()),
         };
@@ -198,9 +204,9 @@ fn matched(tokens: &[Token], text: &str, sequence: Option<u64>) -> Option<Option
     let digits = leading(|c| c.is_ascii_digit());
     match token {
         Token::Literal(literal) => matched(rest, text.strip_prefix(literal.as_str())?, sequence),
-        Token::Sequence => (DIGITS..=digits)
-            .rev()
-            .find_map(|len| matched(rest, &text[len..], Some(text[..len].parse::<u64>().ok()?.checked_sub(1)?))),
+        Token::Sequence => (DIGITS..=digits).rev().find_map(|len| {
+            matched(rest, &text[len..], Some(text[..len].parse::<u64>().ok()?.checked_sub(1)?))
+        }),
         Token::Time(_, Shape::Digits(len)) => {
             (digits >= *len).then(|| matched(rest, &text[*len..], sequence)).flatten()
         }

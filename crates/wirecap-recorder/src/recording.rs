@@ -117,7 +117,8 @@ impl Recording {
                 let (complete, files) = mpsc::channel();
                 let (line, command) = (settings.line, settings.command.clone());
                 let work = move || announce(&files, line, command.as_deref());
-                let thread = thread::Builder::new().name("announce".to_owned()).spawn(work).map_err(failed)?;
+                let thread =
+                    thread::Builder::new().name("announce".to_owned()).spawn(work).map_err(failed)?;
                 (Some(complete), Some(thread))
             }
         };
@@ -275,7 +276,8 @@ impl Recording {
     }
 
     fn end(&mut self, tail: Vec<u8>) -> Result<Summary, WriteError> {
-        let ended = self.flush().and_then(|()| if self.is_open { self.send(Message::End(tail)) } else { Ok(()) });
+        let ended =
+            self.flush().and_then(|()| if self.is_open { self.send(Message::End(tail)) } else { Ok(()) });
         self.is_open = false;
         drop(self.messages.take());
         let outcome = self.join();

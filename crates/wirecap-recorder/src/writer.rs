@@ -199,7 +199,8 @@ impl Writer {
         let in_haste = self.shared.waiting.load(Ordering::Relaxed) > 4;
         let compressed = self.compressor.compress(bytes, in_haste).map_err(|source| self.failure(source))?;
         let output = compressed.as_deref().unwrap_or(bytes);
-        self.make_room(output.len() as u64 + self.compressor.end_bytes()).map_err(|source| self.failure(source))?;
+        self.make_room(output.len() as u64 + self.compressor.end_bytes())
+            .map_err(|source| self.failure(source))?;
         let open = self.open.as_mut().expect("a file has begun");
         let mut written = 0;
         let mut outcome = Ok(());
@@ -217,7 +218,9 @@ impl Writer {
             return Err(match is_cut {
                 Ok(()) => self.failure(source),
                 Err(_) if written == whole => self.failure(source),
-                Err(_) => WriteError::Torn { sink: self.name(), packets: self.shared.summary().packets, source },
+                Err(_) => {
+                    WriteError::Torn { sink: self.name(), packets: self.shared.summary().packets, source }
+                }
             });
         }
         open.bytes += written as u64;

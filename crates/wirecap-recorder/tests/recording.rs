@@ -65,7 +65,8 @@ fn write(recording: &mut Recording, number: u32, len: usize, nanos: u64) -> Resu
 
 /// The files, in the order of their numbers, and the numbers and times of the packets of each.
 fn files(directory: &Path) -> Vec<(PathBuf, Vec<(u32, u64)>)> {
-    let mut paths: Vec<PathBuf> = fs::read_dir(directory).unwrap().map(|entry| entry.unwrap().path()).collect();
+    let mut paths: Vec<PathBuf> =
+        fs::read_dir(directory).unwrap().map(|entry| entry.unwrap().path()).collect();
     paths.sort();
     paths.into_iter().map(|path| (path.clone(), packets(&path))).collect()
 }
@@ -117,16 +118,27 @@ struct Plan {
 
 fn plans() -> impl Strategy<Value = Plan> {
     let option = |strategy| proptest::option::of(strategy);
-    let cut = (option((20_000..100_000_u64).boxed()), option((1..50_u64).boxed()), proptest::option::of(1..30_u64), any::<bool>());
+    let cut = (
+        option((20_000..100_000_u64).boxed()),
+        option((1..50_u64).boxed()),
+        proptest::option::of(1..30_u64),
+        any::<bool>(),
+    );
     let store = (option((1..6_u64).boxed()), option((250_000..600_000_u64).boxed()));
     let formats = prop_oneof![Just(Format::Pcapng), Just(Format::Pcap)];
     let compressions =
         prop_oneof![Just(Compression::None), Just(Compression::Gzip), Just(Compression::Zstandard)];
     let packets = vec((4..3000_usize, 0..3 * SECOND, proptest::bool::weighted(0.1)), 0..300);
     (formats, compressions, cut, store, packets, vec(0..300_usize, 0..3)).prop_map(
-        |(format, compression, (bytes, cut_packets, seconds, is_aligned), (files, store_bytes), packets, restarts)| {
-            let period =
-                seconds.map(|seconds| Period { length: Duration::from_secs(seconds), is_aligned });
+        |(
+            format,
+            compression,
+            (bytes, cut_packets, seconds, is_aligned),
+            (files, store_bytes),
+            packets,
+            restarts,
+        )| {
+            let period = seconds.map(|seconds| Period { length: Duration::from_secs(seconds), is_aligned });
             // Files must be small beside the budget.
             let bytes = if store_bytes.is_some() { Some(bytes.unwrap_or(100_000)) } else { bytes };
             Plan {
@@ -203,7 +215,8 @@ fn a_file_bears_its_name_when_it_is_complete() {
     let folder = tempfile::tempdir().unwrap();
     let mut settings = settings(Format::Pcapng, Compression::None);
     settings.cut.packets = Some(2);
-    let mut recording = Recording::begin(settings, target(folder.path(), "t-%i.pcapng"), at(0), Box::new(())).unwrap();
+    let mut recording =
+        Recording::begin(settings, target(folder.path(), "t-%i.pcapng"), at(0), Box::new(())).unwrap();
     let names = || files(folder.path()).into_iter().map(|(path, _)| path.file_name().unwrap().to_owned());
     assert_eq!(names().collect::<Vec<_>>(), ["t-00001.pcapng.part"], "readable before the first packet");
     for number in 0..3 {
@@ -229,13 +242,15 @@ fn complete_files_are_told_of_by_lines_and_commands() {
     settings.cut.packets = Some(10);
     settings.command = Some(["sh", "-c", &copy].map(str::to_owned).to_vec());
     settings.line = Some(OwnedFd::from(line));
-    let mut recording = Recording::begin(settings, target(folder.path(), "t-%i.pcap"), at(0), Box::new(())).unwrap();
+    let mut recording =
+        Recording::begin(settings, target(folder.path(), "t-%i.pcap"), at(0), Box::new(())).unwrap();
     for number in 0..35 {
         write(&mut recording, number, 60, 0).unwrap();
     }
     recording.finish(Vec::new()).unwrap();
     let lines: Vec<String> = BufReader::new(reader).lines().map(Result::unwrap).collect();
-    let paths: Vec<String> = files(folder.path()).into_iter().map(|(path, _)| path.display().to_string()).collect();
+    let paths: Vec<String> =
+        files(folder.path()).into_iter().map(|(path, _)| path.display().to_string()).collect();
     assert_eq!((lines.len(), lines), (4, paths));
     let copied: usize = files(copies.path()).iter().map(|(_, packets)| packets.len()).sum();
     assert_eq!(copied, 35);
@@ -245,10 +260,10 @@ fn complete_files_are_told_of_by_lines_and_commands() {
 fn the_recording_ends_after_so_many_files_or_bytes() {
     for (files_max, bytes_max) in [(Some(3), None), (None, Some(2000))] {
         let folder = tempfile::tempdir().unwrap();
-        let mut settings =
-            Settings { files_max, bytes_max, ..settings(Format::Pcap, Compression::None) };
+        let mut settings = Settings { files_max, bytes_max, ..settings(Format::Pcap, Compression::None) };
         settings.cut.packets = Some(5);
-        let mut recording = Recording::begin(settings, target(folder.path(), "t-%i"), at(0), Box::new(())).unwrap();
+        let mut recording =
+            Recording::begin(settings, target(folder.path(), "t-%i"), at(0), Box::new(())).unwrap();
         let taken = (0..100).filter(|&number| write(&mut recording, number, 100, 0).unwrap()).count();
         recording.finish(Vec::new()).unwrap();
         let sizes: u64 = files(folder.path()).iter().map(|(path, _)| fs::metadata(path).unwrap().len()).sum();
@@ -331,7 +346,9 @@ fn a_ring_of_names_goes_round() {
 #[test]
 fn compressed_files_are_read_by_others_and_their_frames_found_by_the_table() {
     let folder = tempfile::tempdir().unwrap();
-    for (extension, compression, tool) in [("zst", Compression::Zstandard, "zstdcat"), ("gz", Compression::Gzip, "zcat")] {
+    for (extension, compression, tool) in
+        [("zst", Compression::Zstandard, "zstdcat"), ("gz", Compression::Gzip, "zcat")]
+    {
         let path = folder.path().join(format!("t.pcap.{extension}"));
         let file = FileSink::create(&path).unwrap().into_file();
         let target = Target::File(file, path.clone());
@@ -346,7 +363,9 @@ fn compressed_files_are_read_by_others_and_their_frames_found_by_the_table() {
         let output = Command::new("sh").args(["-c", &read]).output().unwrap();
         assert_eq!(String::from_utf8_lossy(&output.stdout).trim(), "5000 packets", "{tool}");
         if compression == Compression::Zstandard {
-            let table = zeekstd::SeekTable::from_seekable(&mut zeekstd::BytesWrapper::new(&fs::read(&path).unwrap())).unwrap();
+            let table =
+                zeekstd::SeekTable::from_seekable(&mut zeekstd::BytesWrapper::new(&fs::read(&path).unwrap()))
+                    .unwrap();
             assert_eq!(table.num_frames(), 6, "the head, and five pages of 1 MiB");
             assert_eq!(table.size_decomp(), 24 + 5000 * 1016);
         }
@@ -358,6 +377,10 @@ fn a_full_disk_leaves_whole_packets_and_an_error() {
     let folder = tempfile::tempdir().unwrap();
     let mut settings = settings(Format::Pcapng, Compression::None);
     settings.store.free_bytes = Some(u64::MAX / 2);
-    let error = Recording::begin(settings, target(folder.path(), "t-%i"), at(0), Box::new(())).expect_err("none is free");
-    assert!(matches!(&error, WriteError::Sink { packets: 0, source, .. } if source.to_string().contains("budget")), "{error:?}");
+    let error = Recording::begin(settings, target(folder.path(), "t-%i"), at(0), Box::new(()))
+        .expect_err("none is free");
+    assert!(
+        matches!(&error, WriteError::Sink { packets: 0, source, .. } if source.to_string().contains("budget")),
+        "{error:?}"
+    );
 }

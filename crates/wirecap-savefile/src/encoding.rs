@@ -33,7 +33,10 @@ impl Format {
     #[inline]
     pub fn check(self, record: &Record<'_>) -> Result<(), WriteError> {
         if record.data.len() > PACKET_BYTES_MAX as usize {
-            return Err(WriteError::TooLong { bytes: record.data.len(), bytes_max: PACKET_BYTES_MAX as usize });
+            return Err(WriteError::TooLong {
+                bytes: record.data.len(),
+                bytes_max: PACKET_BYTES_MAX as usize,
+            });
         }
         match self {
             Self::Pcap if !pcap::holds_time(record) => {

@@ -35,8 +35,8 @@
 //! standard library alone, and such a file is [`ReadError::Source`].
 
 mod contents;
-mod encoding;
 mod conversion;
+mod encoding;
 mod error;
 mod fields;
 mod pcap;

@@ -180,11 +180,7 @@ impl FileOptions {
         let mut plan = Plan {
             format: format.unwrap_or_else(|| format_of(path)),
             compression: Compression::of(path),
-            cut: CutRules {
-                bytes: self.file_size.or(self.tcpdump_size),
-                packets: self.file_packets,
-                period,
-            },
+            cut: CutRules { bytes: self.file_size.or(self.tcpdump_size), packets: self.file_packets, period },
             store: StoreRules { files: self.keep_files, bytes: self.keep_bytes, free_bytes: self.keep_free },
             files_max: None,
             bytes_max: None,
@@ -199,8 +195,12 @@ impl FileOptions {
         for condition in &self.begin {
             match condition {
                 Condition::Bytes(bytes) => plan.cut.bytes = Some(*bytes),
-                Condition::Duration(length) => plan.cut.period = Some(Period { length: *length, is_aligned: false }),
-                Condition::Interval(length) => plan.cut.period = Some(Period { length: *length, is_aligned: true }),
+                Condition::Duration(length) => {
+                    plan.cut.period = Some(Period { length: *length, is_aligned: false })
+                }
+                Condition::Interval(length) => {
+                    plan.cut.period = Some(Period { length: *length, is_aligned: true })
+                }
                 Condition::Packets(packets) => plan.cut.packets = Some(*packets),
                 Condition::Files(files) => plan.store.files = Some(*files),
                 Condition::PrintName(path) => plan.line = Some(Line::File(path.clone())),
@@ -264,7 +264,9 @@ impl FileOptions {
     /// Whether they are what they are without being mentioned.
     pub(crate) fn is_default(&self) -> bool {
         let Self { file_size, file_time, file_packets, keep_files, keep_bytes, keep_free, .. } = self;
-        let Self { on_file, announce_fd, tcpdump_size, tcpdump_seconds, tcpdump_files, begin, autostop, .. } = self;
+        let Self {
+            on_file, announce_fd, tcpdump_size, tcpdump_seconds, tcpdump_files, begin, autostop, ..
+        } = self;
         [file_size, keep_bytes, keep_free, file_packets, keep_files].into_iter().all(Option::is_none)
             && [tcpdump_size, tcpdump_seconds, tcpdump_files].into_iter().all(Option::is_none)
             && file_time.is_none()
@@ -375,7 +377,8 @@ mod tests {
 
     #[test]
     fn dumpcaps_flags_mean_what_they_mean_there() {
-        let ring = plan("-w t.pcapng -b filesize:100 -b files:3 -b interval:60 -a packets:9 -a duration:5").unwrap();
+        let ring =
+            plan("-w t.pcapng -b filesize:100 -b files:3 -b interval:60 -a packets:9 -a duration:5").unwrap();
         assert_eq!((ring.cut.bytes, ring.store.files), (Some(100_000), Some(3)));
         assert_eq!(ring.cut.period.map(|period| period.is_aligned), Some(true));
         assert_eq!((ring.packets_max, ring.duration), (Some(9), Some(Duration::from_secs(5))));
@@ -395,7 +398,11 @@ mod tests {
             ("t.cap.zst", Format::Pcapng, Compression::Zstandard),
         ] {
             let plan = plan(&format!("-w {name}")).unwrap();
-            assert_eq!((plan.format, plan.compression, plan.pattern.is_none()), (format, compression, true), "{name}");
+            assert_eq!(
+                (plan.format, plan.compression, plan.pattern.is_none()),
+                (format, compression, true),
+                "{name}"
+            );
         }
     }
 
