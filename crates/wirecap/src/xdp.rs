@@ -11,7 +11,7 @@ mod ladder;
 mod lesson;
 mod link;
 mod place;
-mod program;
+mod programs;
 mod sizes;
 mod stamps;
 mod tx;
@@ -407,6 +407,6 @@ impl Kernel for SocketKernel {
 
     fn filtered(&self) -> u64 {
         let sums = self.filtered.as_ref().and_then(|(map, queue)| map.lookup_sums(*queue).ok());
-        sums.map_or(0, |sums| sums[program::NOT_WANTED])
+        sums.map_or(0, |sums| sums[programs::NOT_WANTED])
     }
 }

@@ -429,7 +429,7 @@ fn fetch_ahead(base: NonNull<u8>, next: usize, distance: usize) {
 
 /// Whether the sieve wants a packet that was [read](frame::read) behind `base`, and is ours.
 pub(super) fn is_wanted(base: NonNull<u8>, frame: &Frame, sieve: &mut Sieve) -> bool {
-    let Descriptor { address, len, options: mac } = frame.descriptor;
+    let (Descriptor { address, len, .. }, mac) = (frame.descriptor, frame.descriptor.header_distance());
     // SAFETY: `frame::read` found that the packet and its header lie in the block.
     let (data, packet_type) = unsafe {
         let start = base.add(address as usize);
@@ -700,7 +700,7 @@ mod tests {
             prop_assert!(taken.len() == packets as usize || taken.bad.is_some());
             let mut rest = 48;
             for cell in &taken.list.cells {
-                prop_assert!(cell.address >= rest && cell.options >= 48);
+                prop_assert!(cell.address >= rest && cell.header_distance() >= 48);
                 rest = cell.address + u64::from(cell.len);
                 prop_assert!(rest <= 4096);
             }

@@ -25,7 +25,7 @@ use crate::xdp::ladder::Ladder;
 use crate::xdp::ladder::refusal_to_bind;
 use crate::xdp::lesson::Refusal;
 use crate::xdp::place::Place;
-use crate::xdp::program::{self, NO_SOCKET};
+use crate::xdp::programs::{self, NO_SOCKET};
 use crate::xdp::stamps::{NoStamps, ProgramStamps};
 use crate::xdp::{
     PreparedQueue, Settings, SocketKernel, StarvationCount, inquiry, refused, register, seat, system,
@@ -290,7 +290,7 @@ impl Attachment {
         let failed = |source| refused(&device, source);
         let _turn = Claim::turn_now(&device)?;
         self.missed_in_all = Some(self.missed());
-        let program = program::load_pass(self.place.array()).map_err(failed)?;
+        let program = programs::load_pass(self.place.array()).map_err(failed)?;
         self.place.exchange(program).map_err(failed)?;
         wait_for_running_programs();
         Ok(())
