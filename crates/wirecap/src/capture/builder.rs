@@ -327,8 +327,7 @@ impl CaptureBuilder {
     /// once everything that had arrived was delivered. Off by default.
     ///
     /// The ledger tells for how long nothing was seen ([`Ledger::unseen`](crate::Ledger::unseen)). Not to be had where
-    /// rings share their cells (elastic pools, forwarding), nor with several rings of the engine `packet` on one
-    /// interface: such a capture ends.
+    /// rings share their cells (elastic pools, forwarding): such a capture ends.
     pub fn reattach(mut self, on: bool) -> Self {
         self.reattach = on;
         self

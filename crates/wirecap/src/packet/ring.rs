@@ -359,7 +359,7 @@ impl PacketRing {
         let socket = kernel.socket.as_ref()?;
         let Store::Blocks(blocks) = &kernel.store else { return None };
         loop {
-            let former = kernel.former.iter().find_map(|blocks| blocks.open_next());
+            let former = kernel.former.iter().find_map(Blocks::open_next);
             let block = former.or_else(|| blocks.open_next())?;
             if block.is_losing() {
                 self.count_losses(Some(socket));
