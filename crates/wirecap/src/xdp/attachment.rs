@@ -12,6 +12,7 @@ use crate::filter::{Filter, Unsupported};
 use crate::names::RingName;
 use crate::sieve::{Check, UserFilter};
 use crate::steer::Steering;
+use crate::sys::memory::populating_threads;
 use crate::sys::promiscuous::Promiscuous;
 use crate::sys::wait_for_running_programs;
 use crate::sys::xdp::XdpSocket;
@@ -339,7 +340,7 @@ impl Attachment {
         // The cells of a capture that forwards were dealt out when it began: this queue has others, and what leaves
         // from there is copied.
         settings.commons = settings.commons.filter(|commons| !commons.forwards());
-        let prepared = PreparedQueue::new(&device, queue, rings, &settings)?;
+        let prepared = PreparedQueue::new(&device, queue, rings, &settings, populating_threads())?;
         let mut ladder = Ladder::at(&device, settings.geometry.cell_bytes, self.rung);
         let seated =
             seat(prepared, &mut ladder, self, &settings, first_ring_index).map_err(Refusal::into_error)?;
