@@ -394,7 +394,8 @@ impl<O: Outlet> Recorder<O> {
                 Err(error) if failed.is_ok() => failed = stopped_by(error, capture),
                 Err(_) => break,
             }
-            while let Some(chunk) = waiting.pop_front_if(|_| self.outlet.has_room(self.chunk_bytes)) {
+            while !waiting.is_empty() && self.outlet.has_room(self.chunk_bytes) {
+                let Some(chunk) = waiting.pop_front() else { break };
                 self.write_chunk(&chunk)?;
                 let (packets, chunks) = &mut held[chunk.ring_index()];
                 (*packets, *chunks) = (*packets - chunk.len(), *chunks - 1);

@@ -57,7 +57,7 @@ struct Queue {
     chunks: VecDeque<Held>,
     /// The next packet of the first chunk.
     next: usize,
-    /// Packets that are left.
+    /// Packets of all its chunks: a chunk's cells go back together.
     held: usize,
     /// No packet of this ring that is still to come is earlier.
     complete_until: Timestamp,
@@ -89,7 +89,7 @@ impl Merge {
             delay,
             spare: Vec::new(),
         };
-        (0..leaves).for_each(|leaf| merge.replay(leaf));
+        (0..leaves).for_each(|leaf| replay(&merge.heads, &mut merge.winners, leaf));
         merge
     }
 
@@ -133,7 +133,7 @@ impl Merge {
         queue.chunks.push_back(Held { chunk, times });
         if let (1, Some(first)) = (queue.chunks.len(), first) {
             self.heads[ring] = first;
-            self.replay(ring);
+            replay(&self.heads, &mut self.winners, ring);
         }
     }
 
@@ -184,73 +184,55 @@ impl Merge {
         packets_max: usize,
         write: &mut impl FnMut(&Chunk, Packet<'_>) -> Result<(), E>,
     ) -> Result<usize, E> {
+        let Self { rings, heads, winners, spare, .. } = self;
         let until = until.min(NO_TIME - 1);
         let mut given = 0;
-        while given < packets_max {
-            let ring = self.winners[1] as usize;
-            if self.heads[ring] > until {
-                break;
-            }
-            given += self.run(ring, until, packets_max - given, write)?;
-        }
-        Ok(given)
-    }
-
-    /// Gives out packets of the first chunk of the ring that is first, as long as it is.
-    fn run<E>(
-        &mut self,
-        ring: usize,
-        until: u64,
-        packets_max: usize,
-        write: &mut impl FnMut(&Chunk, Packet<'_>) -> Result<(), E>,
-    ) -> Result<usize, E> {
-        let queue = &mut self.rings[ring];
-        let held = queue.chunks.pop_front().expect("a ring with a time has a chunk");
-        let begin = queue.next;
-        let mut next = begin;
         let mut outcome = Ok(());
-        // By its place: what an iterator skips it goes through.
-        while let Some(packet) = held.chunk.get(next) {
-            outcome = write(&held.chunk, packet);
-            if outcome.is_err() {
+        while given < packets_max && outcome.is_ok() {
+            let ring = winners[1] as usize;
+            if heads[ring] > until {
                 break;
             }
-            next += 1;
-            let Some(&time) = held.times.get(next) else { break };
-            self.heads[ring] = time;
-            self.replay(ring);
-            if self.winners[1] as usize != ring || time > until || next - begin == packets_max {
-                break;
-            }
+            let queue = &mut rings[ring];
+            let front = queue.chunks.front().expect("a ring with a time has a chunk");
+            // By its place: what an iterator skips it goes through.
+            let packet = front.chunk.get(queue.next).expect("it has as many packets as times");
+            outcome = write(&front.chunk, packet);
+            given += 1;
+            queue.next += 1;
+            heads[ring] = match front.times.get(queue.next) {
+                Some(&time) => time,
+                None => queue.next_chunk(spare),
+            };
+            replay(heads, winners, ring);
         }
-        let queue = &mut self.rings[ring];
-        self.held -= next - begin;
-        queue.held -= next - begin;
-        if next < held.times.len() {
-            queue.next = next;
-            queue.chunks.push_front(held);
-        } else {
-            queue.next = 0;
-            self.heads[ring] = queue.chunks.front().map_or(NO_TIME, |held| held.times[0]);
-            self.replay(ring);
-            let Held { chunk, mut times } = held;
-            drop(chunk);
-            times.clear();
-            self.spare.push(times);
-        }
-        outcome.map(|()| next - begin)
+        self.held -= given;
+        outcome.map(|()| given)
     }
+}
 
-    /// Finds the winners again on the way from a leaf whose head has changed.
-    #[inline]
-    fn replay(&mut self, leaf: usize) {
-        let mut node = (self.heads.len() + leaf) / 2;
-        while node > 0 {
-            let (left, right) = (self.winners[2 * node], self.winners[2 * node + 1]);
-            let is_right = self.heads[right as usize] < self.heads[left as usize];
-            self.winners[node] = if is_right { right } else { left };
-            node /= 2;
+impl Queue {
+    /// Gives the first chunk back, and the time of the next one's first packet.
+    fn next_chunk(&mut self, spare: &mut Vec<Vec<u64>>) -> u64 {
+        if let Some(Held { chunk, mut times }) = self.chunks.pop_front() {
+            self.held -= chunk.len();
+            times.clear();
+            spare.push(times);
         }
+        self.next = 0;
+        self.chunks.front().map_or(NO_TIME, |held| held.times[0])
+    }
+}
+
+/// Finds the winners again on the way from a leaf whose head has changed.
+#[inline]
+fn replay(heads: &[u64], winners: &mut [u32], leaf: usize) {
+    let mut node = (heads.len() + leaf) / 2;
+    while node > 0 {
+        let (left, right) = (winners[2 * node], winners[2 * node + 1]);
+        let is_right = heads[right as usize] < heads[left as usize];
+        winners[node] = if is_right { right } else { left };
+        node /= 2;
     }
 }
 

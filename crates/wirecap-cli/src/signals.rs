@@ -95,10 +95,9 @@ impl Interruption {
 fn on_signal(end: impl FnOnce() + Send + 'static) -> io::Result<()> {
     let mut signals = Signals::new([SIGINT, SIGTERM, SIGHUP])?;
     thread::Builder::new().name("signals".to_owned()).spawn(move || {
-        let mut received = signals.forever();
         let mut requests = Requests::default();
         let mut end = Some(end);
-        while let Some(signal) = received.next() {
+        for signal in signals.forever() {
             if signal == SIGHUP && HANGUP_ROTATES.load(Ordering::Relaxed) {
                 ROTATION.store(true, Ordering::Relaxed);
                 continue;

@@ -147,7 +147,7 @@ fn budgets_and_sequence_go_on_after_a_restart() {
         assert_recorded(&running.interrupt(), 25);
         let last = 3 * (round + 1);
         let expected: Vec<String> = (1..=last)
-            .skip(if last > 4 { last - 4 } else { 0 })
+            .skip(usize::try_from(last).unwrap_or(0).saturating_sub(4))
             .map(|number| format!("t-{number:05}.pcap"))
             .collect();
         assert_eq!(names(folder.path()), expected);

@@ -125,9 +125,9 @@ impl Cutter {
         let start = seconds - local.rem_euclid(length);
         let mut end = start + length;
         let ahead = (self.utc_offset)(end) - (self.utc_offset)(seconds);
-        if ahead < 0 && period_of(end) == present {
-            end -= ahead;
-        } else if ahead > 0 && end - ahead > seconds && period_of(end - ahead) > present {
+        let goes_on = ahead < 0 && period_of(end) == present;
+        let is_over = ahead > 0 && end - ahead > seconds && period_of(end - ahead) > present;
+        if goes_on || is_over {
             end -= ahead;
         }
         (start, end)

@@ -181,10 +181,10 @@ impl Recording {
         self.format.check(record)?;
         let len = self.format.encoded_len(record);
         let nanos = record.timestamp.unwrap_or(now).unix_nanos();
-        if !self.is_open || self.cutter.is_cut_before(nanos, len as u64) || self.bytes_max != u64::MAX {
-            if !self.turn(nanos, len as u64)? {
-                return Ok(false);
-            }
+        let is_turn =
+            !self.is_open || self.cutter.is_cut_before(nanos, len as u64) || self.bytes_max != u64::MAX;
+        if is_turn && !self.turn(nanos, len as u64)? {
+            return Ok(false);
         }
         let slot = match self.page.as_mut().and_then(|page| page.reserve(len)) {
             Some(slot) => slot,

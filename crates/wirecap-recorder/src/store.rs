@@ -117,9 +117,9 @@ mod tests {
             let rules = StoreRules { files, bytes, free_bytes };
             let mut disk: Vec<(usize, u64)> = earlier.iter().copied().enumerate().collect();
             let mut store = Store::new(rules, disk.clone());
-            let mut next = disk.len();
+            let first = disk.len();
             let used = |disk: &[(usize, u64)]| disk.iter().map(|(_, bytes)| bytes).sum::<u64>();
-            for file in writes {
+            for (next, file) in (first..).zip(writes) {
                 while let Room::Remove(name) = store.room_for_file() {
                     prop_assert_eq!(disk.remove(0).0, name);
                 }
@@ -141,7 +141,6 @@ mod tests {
                     prop_assert!(free_bytes.is_none_or(|floor| DISK - used(&disk) >= floor));
                 }
                 store.complete(next);
-                next += 1;
             }
         }
     }

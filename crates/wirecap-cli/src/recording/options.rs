@@ -196,10 +196,10 @@ impl FileOptions {
             match condition {
                 Condition::Bytes(bytes) => plan.cut.bytes = Some(*bytes),
                 Condition::Duration(length) => {
-                    plan.cut.period = Some(Period { length: *length, is_aligned: false })
+                    plan.cut.period = Some(Period { length: *length, is_aligned: false });
                 }
                 Condition::Interval(length) => {
-                    plan.cut.period = Some(Period { length: *length, is_aligned: true })
+                    plan.cut.period = Some(Period { length: *length, is_aligned: true });
                 }
                 Condition::Packets(packets) => plan.cut.packets = Some(*packets),
                 Condition::Files(files) => plan.store.files = Some(*files),
