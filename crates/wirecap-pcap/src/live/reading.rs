@@ -251,13 +251,11 @@ impl Live {
             }
             let nonblocking = self.is_nonblocking();
             let waits = !nonblocking && matches!(self.pollable, Pollable::Several(_));
-            // SAFETY: the caller's promise.
-            if waits && unsafe { self.rest() } {
-                continue;
-            }
+            // SAFETY: the caller's promise. What came meanwhile is there: the worker need not wait for more of it.
+            let rested = waits && unsafe { self.rest() };
             // SAFETY: the caller's promise.
             let taken = unsafe {
-                match waits {
+                match waits && !rested {
                     true => {
                         self.take_chunk(|reader| guarded(|| reader.worker().next_chunk_timeout(AT_A_TIME)))
                     }
@@ -267,6 +265,7 @@ impl Live {
             match taken {
                 Ok(true) => return Ok(()),
                 Ok(false) if nonblocking => return self.look_at_interface(),
+                Ok(false) if rested => {}
                 Ok(false) => {
                     self.pause()?;
                     cancel::point();
@@ -339,6 +338,14 @@ impl Live {
                         if reader.worker().is_idle() { Ok(None) } else { reader.worker().try_next_chunk() }
                     })
                 }),
+                // A program that does not poll, and has no buddies that call for help, needs no bell silenced.
+                Pollable::Several(_) if self.membership.is_none() && !self.pollable.is_wanted() => {
+                    self.take_chunk(|reader| {
+                        guarded(|| {
+                            if reader.worker().is_idle() { Ok(None) } else { reader.worker().try_next_chunk() }
+                        })
+                    })
+                }
                 Pollable::Several(_) => {
                     self.take_chunk(|reader| guarded(|| reader.worker().try_next_chunk()))
                 }
