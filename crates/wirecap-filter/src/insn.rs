@@ -299,6 +299,17 @@ mod code {
 }
 
 impl ClassicInsn {
+    /// An instruction of libpcap's, which lets expressions like `ether[-1]` through: its interpreter looks for such a byte
+    /// 4 GiB behind the packet's first, and rejects the packet. Here and in the kernel there is no such instruction.
+    pub(crate) fn as_libpcap_runs_it(self) -> Self {
+        let is_absolute_load = matches!(self.code & code::CLASS, code::LD | code::LDX)
+            && matches!(self.code & code::MODE, code::ABS | code::MSH);
+        if is_absolute_load && self.k >= EXTENSION_OFFSET && Extension::at(self.k).is_none() {
+            return Self { code: code::RET_K, jt: 0, jf: 0, k: 0 };
+        }
+        self
+    }
+
     /// What the instruction at `index` of a program means; `None` if it has no meaning. Whether its slots,
     /// operands and targets are in range is not looked at.
     pub(crate) fn decode(self, index: u32) -> Option<Op> {

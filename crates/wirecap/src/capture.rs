@@ -7,6 +7,7 @@ mod filtering;
 mod forwarding;
 mod interface;
 pub(crate) mod keeper;
+mod opening;
 mod raw;
 pub(crate) mod source;
 mod target;

@@ -108,7 +108,7 @@ impl Target {
 
     /// The filter for its packets, if one was asked for.
     pub(super) fn compile_filter(&self) -> Result<Option<Filter>, FilterChangeError> {
-        let compile = |request: &FilterRequest| request.compile(self.device.savefile_link_type());
+        let compile = |request: &FilterRequest| self.device.compile(request);
         Ok(self.filter.as_ref().map(compile).transpose()?)
     }
 
