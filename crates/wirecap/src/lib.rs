@@ -75,6 +75,7 @@ pub use ledger::{
 };
 pub use names::{Holder, RingName};
 pub use numbers::grouped;
+pub use packet::reader::{BlockReader, NextBlock};
 pub use packet::{Direction, Spread};
 pub use reorder::{InOrder, Reorder};
 pub use steer::flow::flow_hash;

@@ -123,9 +123,8 @@ fn main() -> Outcome<()> {
     let affinity = sched_getaffinity(None)?;
     let cpus = (0..CpuSet::MAX_CPU).filter(|cpu| affinity.is_set(*cpu)).collect();
     let only = |part| std::env::args().any(|argument| argument == part);
-    let number = |name: &str| {
-        std::env::args().find_map(|argument| argument.strip_prefix(name)?.parse::<f64>().ok())
-    };
+    let number =
+        |name: &str| std::env::args().find_map(|argument| argument.strip_prefix(name)?.parse::<f64>().ok());
     let mut extent = if is_bench { FULL } else { QUICK };
     if let Some(rounds) = number("rounds=") {
         (extent.rounds, extent.cost_rounds) = (rounds as usize, rounds as usize);

@@ -1,6 +1,10 @@
 //! A receive ring of AF_PACKET: the kernel fills blocks, chunks are parts of them; or frames, which chunks collect.
 
+#![allow(unsafe_code)]
+
+use std::any::Any;
 use std::io;
+use std::ops::Range;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard};
@@ -16,7 +20,7 @@ use crate::ring::{Help, Ring};
 use crate::sieve::{Check, Sieve, UserFilter};
 use crate::sync::{Mutex, lock, try_lock};
 use crate::sys::packet::{PacketSocket, SocketFilter};
-use crate::umem::chunk::{Chunk, RingIdentity};
+use crate::umem::chunk::{Chunk, Head, RingIdentity};
 use crate::umem::pool::Geometry;
 
 /// What is the same for all rings of an interface.
@@ -275,6 +279,84 @@ impl PacketRing {
         }
     }
 
+    /// Where the kernel puts its packets.
+    pub(crate) fn store(&self) -> &Store {
+        &self.store
+    }
+
+    /// Whether a block is open that chunks are made of.
+    pub(crate) fn has_open_block(&self) -> bool {
+        self.open_packets.load(Ordering::Relaxed) > 0
+    }
+
+    /// Opens the next block for a reader that is to have all its packets; an error if user space must look at packets, or
+    /// some are to be delivered as chunks first.
+    pub(crate) fn open_for_reader(&self, blocks: &Arc<Blocks>) -> Result<Option<OpenBlock>, ()> {
+        let side = lock(&self.side);
+        if side.open.is_some() || !side.sieve.is_idle() {
+            return Err(());
+        }
+        let block = self.open_next(blocks);
+        let packets = block.as_ref().map_or(0, OpenBlock::left);
+        self.counts.delivered.fetch_add(packets.into(), Ordering::Relaxed);
+        Ok(block)
+    }
+
+    /// Reads packets of `block` as [`BlockReader::for_each_head`](crate::packet::reader::BlockReader::for_each_head) does;
+    /// those from place `accounted` on enter the account with their bytes.
+    #[inline]
+    pub(crate) fn read_heads(
+        &self,
+        block: &mut OpenBlock,
+        range: Range<u32>,
+        accounted: u32,
+        mut each: impl FnMut(Head<'_>),
+    ) -> u32 {
+        // While a tag is put back nothing else may copy the block, as a close does under this lock.
+        let mut side = lock(&self.side);
+        if block.packets() - block.left() != range.start {
+            block.go_to(range.start);
+        }
+        let (snap_len, longest) = (self.identity.snap_len, self.traits.longest_frame);
+        let (mut index, mut bytes, mut super_packets) = (range.start, 0, 0);
+        let end = block.pass(range.end, |header, frame| {
+            if index >= accounted {
+                bytes += u64::from(frame.wire_len);
+                super_packets += u64::from(frame.wire_len > longest);
+            }
+            index += 1;
+            // SAFETY: the header and the bytes were found to lie in the block, which is held meanwhile.
+            each(unsafe { Head::of_frame(header, frame.descriptor, frame.wire_len, snap_len) });
+        });
+        side.bytes += bytes;
+        side.super_packets += super_packets;
+        end
+    }
+
+    /// Takes a block back of which a reader has read the packets before place `next`; those before `accounted` are in the
+    /// account with their bytes. The others are delivered as chunks, unless the ring was closed.
+    #[cold]
+    pub(crate) fn take_back(&self, mut block: OpenBlock, next: u32, accounted: u32) {
+        let mut side = lock(&self.side);
+        let (mut bytes, mut super_packets) = (0, 0);
+        block.go_to(next);
+        let left = block.left();
+        block.pass(accounted, |_, frame| {
+            bytes += u64::from(frame.wire_len);
+            super_packets += u64::from(frame.wire_len > self.traits.longest_frame);
+        });
+        block.go_to(next);
+        side.bytes -= bytes;
+        side.super_packets -= super_packets;
+        self.counts.delivered.fetch_sub(left.into(), Ordering::Relaxed);
+        if self.socket().is_none() {
+            self.counts.other.fetch_add(left.into(), Ordering::Relaxed);
+            return;
+        }
+        self.open_packets.store(left, Ordering::Relaxed);
+        side.open = Some(block);
+    }
+
     /// Opens the next block with packets in it, if the kernel has handed one over.
     fn open_next(&self, blocks: &Arc<Blocks>) -> Option<OpenBlock> {
         self.socket().as_ref()?;
@@ -393,6 +475,10 @@ impl Ring for PacketRing {
             arrived: self.store.arrived(),
             dropped: count(&self.counts.no_cell) + count(&self.counts.other),
         }
+    }
+
+    fn read_in_place(self: Arc<Self>) -> Option<Arc<dyn Any + Send + Sync>> {
+        Some(self)
     }
 
     fn packet_socket(&self) -> Option<Arc<OwnedFd>> {
