@@ -199,8 +199,8 @@ impl CaptureBuilder {
 
     /// R: chunks per pool. Every ring can hold R x M packets, with the engine `packet` R x M full frames of
     /// an MTU of 1500 or more shorter ones. Default: as many as the speed of the link asks for, up to 512. All pools
-    /// together take 64 MiB up to 1 Gbit/s, 256 MiB up to 10 Gbit/s and for virtual interfaces, 1 GiB at 100 Gbit/s; each 16 MiB at
-    /// least, and all at most an eighth of the memory of the machine or of a memory cgroup of the process.
+    /// together take 64 MiB up to 1 Gbit/s and on virtual interfaces without a link (veth, tun), 256 MiB up to 10 Gbit/s and
+    /// where the driver does not report a speed, 1 GiB at 100 Gbit/s; each 16 MiB at least, and all at most an eighth of the memory of the machine or of a memory cgroup of the process.
     pub fn pool(mut self, chunks: u32) -> Self {
         self.chunks = Some(chunks);
         self
@@ -327,8 +327,7 @@ impl CaptureBuilder {
     /// once everything that had arrived was delivered. Off by default.
     ///
     /// The ledger tells for how long nothing was seen ([`Ledger::unseen`](crate::Ledger::unseen)). Not to be had where
-    /// rings share their cells (elastic pools, forwarding), nor with several rings of the engine `packet` on one
-    /// interface: such a capture ends.
+    /// rings share their cells (elastic pools, forwarding): such a capture ends.
     pub fn reattach(mut self, on: bool) -> Self {
         self.reattach = on;
         self

@@ -8,7 +8,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use crate::packet::blocks::{Blocks, OpenBlock};
-use crate::packet::ring::{PacketRing, Store};
+use crate::packet::ring::PacketRing;
 use crate::ring::Ring;
 use crate::umem::chunk::Head;
 
@@ -38,8 +38,7 @@ impl BlockReader {
     /// A reader of this ring, if it is one of AF_PACKET that has blocks.
     pub(crate) fn new(ring: Arc<dyn Ring>) -> Option<Self> {
         let ring = ring.read_in_place()?.downcast::<PacketRing>().ok()?;
-        let Store::Blocks(blocks) = ring.store() else { return None };
-        let blocks = Arc::clone(blocks);
+        let blocks = ring.blocks()?;
         Some(Self { ring, blocks, block: None, accounted: 0 })
     }
 
@@ -47,11 +46,11 @@ impl BlockReader {
     /// [`put_back`](Self::put_back) gives it to the worker.
     #[inline]
     pub fn open_next(&mut self) -> NextBlock {
-        if !self.blocks.is_next_filled() && !self.ring.has_open_block() {
+        if !self.blocks.is_next_filled() && !self.ring.has_chunks() {
             return NextBlock::Nothing;
         }
         self.put_back(u32::MAX);
-        match self.ring.open_for_reader(&self.blocks) {
+        match self.ring.open_for_reader() {
             Ok(Some(block)) => {
                 let packets = block.left();
                 (self.block, self.accounted) = (Some(block), 0);
