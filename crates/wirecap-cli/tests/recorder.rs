@@ -145,11 +145,9 @@ fn budgets_and_sequence_go_on_after_a_restart() {
         let running = start(&bed, &pattern, &["--file-packets", "10", "--keep-files", "4"]);
         bed.generator().send(&[Load::new(0, 25)]).unwrap();
         assert_recorded(&running.interrupt(), 25);
-        let last = 3 * (round + 1);
-        let expected: Vec<String> = (1..=last)
-            .skip(usize::try_from(last).unwrap_or(0).saturating_sub(4))
-            .map(|number| format!("t-{number:05}.pcap"))
-            .collect();
+        let last: usize = 3 * (round + 1);
+        let expected: Vec<String> =
+            (1..=last).skip(last.saturating_sub(4)).map(|number| format!("t-{number:05}.pcap")).collect();
         assert_eq!(names(folder.path()), expected);
     }
 }
