@@ -486,6 +486,10 @@ impl Ring for PacketRing {
         }
     }
 
+    fn keep_count(&self) {
+        self.count_losses(self.kernel().socket.as_ref());
+    }
+
     fn packet_socket(&self) -> Option<Arc<OwnedFd>> {
         self.kernel().socket.as_ref().map(PacketSocket::share)
     }
