@@ -12,7 +12,6 @@ use crate::classic::ClassicProgram;
 use crate::error::{FilterError, LibpcapError};
 use crate::filter::Filter;
 use crate::insn::ClassicInsn;
-use crate::place;
 use crate::sys::libpcap::{self as sys, RawInsn, Refusal, Runnable};
 
 /// The environment variable with the path of libpcap.
@@ -73,15 +72,7 @@ impl Libpcap {
     ) -> Result<Vec<ClassicInsn>, FilterError> {
         self.try_compile(expression, link_type, snap_len, netmask).map_err(|refusal| match refusal {
             Refusal::System(source) => FilterError::System(source),
-            Refusal::Message(message) => {
-                let place = place::of(&message, expression, |prefix| {
-                    match self.try_compile(prefix, link_type, snap_len, netmask) {
-                        Err(Refusal::Message(message)) => Some(message),
-                        _ => None,
-                    }
-                });
-                FilterError::Expression { expression: expression.to_owned(), message, place }
-            }
+            Refusal::Message(message) => FilterError::in_expression(expression, message),
         })
     }
 

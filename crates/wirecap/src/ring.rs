@@ -5,11 +5,31 @@ use std::os::fd::{BorrowedFd, OwnedFd};
 use std::sync::Arc;
 
 use crate::error::CaptureError;
+use crate::filter::Filter;
 use crate::ledger::{Account, Tally};
+use crate::time::Timestamps;
 use crate::umem::chunk::{Chunk, RingIdentity};
+use crate::umem::pool::Geometry;
 use crate::umem::rx::RxRing;
 
 pub(crate) use crate::umem::rx::Help;
+
+/// What the rings of an interface are to be, whatever engine fills them.
+#[derive(Debug, Clone)]
+pub(crate) struct RingSettings {
+    pub(crate) geometry: Geometry,
+    /// Whose times are looked up.
+    pub(crate) timestamps: Timestamps,
+    pub(crate) promiscuous: bool,
+    /// Bytes kept of each packet.
+    pub(crate) snap_len: u32,
+    /// Which packets are wanted; all, if there is none.
+    pub(crate) filter: Option<Filter>,
+    /// The interface's place in the capture.
+    pub(crate) interface_index: usize,
+    /// The place of the interface's first ring in the capture.
+    pub(crate) first_ring_index: usize,
+}
 
 /// Something that chunks are captured from.
 pub(crate) trait Ring: Send + Sync + fmt::Debug {

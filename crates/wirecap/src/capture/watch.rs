@@ -458,7 +458,8 @@ impl Attached {
             direction: Direction::In,
         };
         let target = Target { device: device.clone(), way, ..self.target.clone() };
-        let opened = builder.open_packet(&target, filter, self.geometry, index, first, &mut self.standby)?;
+        let settings = builder.ring_settings(&target, filter, self.geometry, (index, first));
+        let opened = builder.open_packet(&target, settings, &mut self.standby)?;
         opened.rings.into_iter().try_for_each(|ring| shared.add_ring(ring, builder.group_per_interface))?;
         let before = self.attachment.replace(opened.attachment);
         self.target.way = target.way;

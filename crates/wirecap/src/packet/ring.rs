@@ -8,7 +8,7 @@ use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use rustix::net::netdevice;
 
 use crate::error::CaptureError;
-use crate::ledger::{Account, Drops, Tally};
+use crate::ledger::{Account, Drops, HandedOut, Tally};
 use crate::packet::blocks::{BadBlock, Blocks, Labels, OpenBlock};
 use crate::packet::frames::Frames;
 use crate::packet::steering::{self, Selection};
@@ -114,11 +114,7 @@ struct Counts {
 #[derive(Debug)]
 struct Side {
     open: Option<OpenBlock>,
-    next_sequence: u64,
-    bytes: u64,
-    super_packets: u64,
-    offloaded_chunks: u64,
-    abandoned_chunks: u64,
+    handed_out: HandedOut,
     sieve: Sieve,
     /// A socket filter turned packets away, which the kernel does not count.
     uncounted: bool,
@@ -136,16 +132,8 @@ impl PacketRing {
         store: Store,
         socket: PacketSocket,
     ) -> Self {
-        let side = Side {
-            open: None,
-            next_sequence: 0,
-            bytes: 0,
-            super_packets: 0,
-            offloaded_chunks: 0,
-            abandoned_chunks: 0,
-            sieve: Sieve::default(),
-            uncounted: false,
-        };
+        let side =
+            Side { open: None, handed_out: HandedOut::default(), sieve: Sieve::default(), uncounted: false };
         Self {
             identity: Arc::new(identity),
             ifindex: AtomicU32::new(traits.ifindex),
@@ -292,17 +280,12 @@ impl PacketRing {
             if gathered.is_losing {
                 self.count_losses(Some(socket));
             }
-            side.bytes += gathered.bytes;
-            side.super_packets += gathered.super_packets;
-            self.counts.delivered.fetch_add(gathered.len() as u64, Ordering::Relaxed);
             self.counts.other.fetch_add(gathered.bad, Ordering::Relaxed);
-            let ring = Arc::clone(&self.identity);
-            let chunk = gathered.into_chunk(ring, self.traits.labels, side.next_sequence, help.is_some());
-            if chunk.is_some() {
-                side.next_sequence += 1;
-                side.offloaded_chunks += u64::from(help.is_some());
-                side.abandoned_chunks += u64::from(help.is_some_and(|help| help.abandoned));
-                return chunk;
+            if gathered.len() > 0 {
+                let totals = (gathered.len(), gathered.bytes, gathered.super_packets);
+                let sequence = self.count_chunk(side, totals, help);
+                let ring = Arc::clone(&self.identity);
+                return Some(gathered.into_chunk(ring, self.traits.labels, sequence, help.is_some()));
             }
         }
         None
@@ -332,15 +315,14 @@ impl PacketRing {
     ) -> Result<Option<Chunk>, CaptureError> {
         let most = help.map_or(u32::MAX, |help| help.most).min(self.chunk_cells());
         let taken = block.take(most, self.traits.longest_frame, &mut side.sieve);
-        side.bytes += taken.bytes;
-        side.super_packets += taken.super_packets;
-        self.counts.delivered.fetch_add(taken.len() as u64, Ordering::Relaxed);
         let bad = taken.bad;
-        let ring = Arc::clone(&self.identity);
-        let chunk = taken.into_chunk(ring, self.traits.labels, side.next_sequence, help.is_some());
-        side.next_sequence += u64::from(chunk.is_some());
-        side.offloaded_chunks += u64::from(help.is_some() && chunk.is_some());
-        side.abandoned_chunks += u64::from(help.is_some_and(|help| help.abandoned) && chunk.is_some());
+        let chunk = if taken.len() > 0 {
+            let sequence = self.count_chunk(side, (taken.len(), taken.bytes, taken.super_packets), help);
+            let ring = Arc::clone(&self.identity);
+            Some(taken.into_chunk(ring, self.traits.labels, sequence, help.is_some()))
+        } else {
+            None
+        };
         if bad.is_some() {
             self.counts.other.fetch_add(block.left().into(), Ordering::Relaxed);
             drop(block);
@@ -352,6 +334,19 @@ impl PacketRing {
             (None, Some(bad)) => Err(self.broken(bad)),
             (chunk, _) => Ok(chunk),
         }
+    }
+
+    /// Counts a chunk of so many packets, bytes and super-packets, and gives its sequence number.
+    fn count_chunk(
+        &self,
+        side: &mut Side,
+        (packets, bytes, super_packets): (usize, u64, u64),
+        help: Option<Help>,
+    ) -> u64 {
+        self.counts.delivered.fetch_add(packets as u64, Ordering::Relaxed);
+        side.handed_out.count_super_packets(super_packets);
+        let is_abandoned = help.is_some_and(|help| help.abandoned);
+        side.handed_out.count(packets as u64, bytes, help.is_some(), is_abandoned)
     }
 
     /// Opens the next block with packets in it, if the kernel has handed one over.
@@ -506,19 +501,14 @@ impl Ring for PacketRing {
         self.count_losses(self.kernel().socket.as_ref());
         let count = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
         Account {
-            delivered: count(&self.counts.delivered),
-            bytes: side.bytes,
             filtered: (!side.uncounted).then_some(side.sieve.filtered()),
             dropped: Drops {
                 no_cell: count(&self.counts.no_cell),
                 other: count(&self.counts.other),
                 ..Drops::default()
             },
-            offloaded_chunks: side.offloaded_chunks,
-            abandoned_chunks: side.abandoned_chunks,
-            super_packets: side.super_packets,
             stalls: count(&self.counts.stalls),
-            ..Account::default()
+            ..side.handed_out.account()
         }
         .balanced()
     }
