@@ -20,7 +20,8 @@ mod blocks;
 mod filtering;
 pub(crate) mod frame;
 mod frames;
-mod ring;
+pub(crate) mod reader;
+pub(crate) mod ring;
 mod steering;
 
 use std::io;

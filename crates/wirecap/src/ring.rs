@@ -1,5 +1,6 @@
 //! A receive ring as workers and the group see it, whatever engine fills it.
 
+use std::any::Any;
 use std::fmt;
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::sync::Arc;
@@ -77,6 +78,10 @@ pub(crate) trait Ring: Send + Sync + fmt::Debug {
     fn keep_count(&self) {}
     /// The packet socket that receives its packets, if that is how they come.
     fn packet_socket(&self) -> Option<Arc<OwnedFd>> {
+        None
+    }
+    /// The ring as it is, if its packets can be read in place, as the engine knows by its type.
+    fn read_in_place(self: Arc<Self>) -> Option<Arc<dyn Any + Send + Sync>> {
         None
     }
     /// How many packets it can take while nobody [`tend`](Self::tend)s it.

@@ -26,6 +26,7 @@ use crate::error::OpenError;
 use crate::ledger::{Unseen, UnseenReason};
 use crate::packet::{Direction, Spread};
 use crate::sync::lock;
+use crate::sys::signals;
 use crate::xdp;
 
 /// How often the watcher looks when the kernel tells nothing. A gap begins at the last look that found all well, and no gap
@@ -57,7 +58,8 @@ impl Watcher {
         let told = Arc::clone(&ending);
         let shared = Arc::downgrade(shared);
         let watch = move || while look_round(&events, &told, &shared) {};
-        let thread = thread::Builder::new().name("wirecap-watcher".to_owned()).spawn(watch)?;
+        let builder = thread::Builder::new().name("wirecap-watcher".to_owned());
+        let thread = signals::blocked(|| builder.spawn(watch))?;
         Ok(Self { ending, thread })
     }
 }
