@@ -9,7 +9,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Weak};
 use std::thread::{self, JoinHandle};
-use std::time::{Duration, SystemTime};
+use std::time::{Duration, Instant, SystemTime};
 
 use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
 use rustix::time::Timespec;
@@ -32,6 +32,10 @@ use crate::xdp;
 /// How often the watcher looks when the kernel tells nothing. A gap begins at the last look that found all well, and no gap
 /// should exceed what caused it by more than 250 ms: the rest of them is for the repair.
 const LOOK_PERIOD: Duration = Duration::from_millis(100);
+
+/// How often the watcher reads what the kernel or a device counts: rarely enough for drivers that ask their firmware, and
+/// often enough for counters of 32 bits, which wrap after half a minute at the rate of 100 Gbit/s.
+const COUNT_PERIOD: Duration = Duration::from_secs(1);
 
 /// A running watcher; it ends when this is dropped.
 #[derive(Debug)]
@@ -112,6 +116,8 @@ impl Changes {
 pub(super) struct Watched {
     /// When all was last found well.
     well: SystemTime,
+    /// When counters were last read.
+    counted: Instant,
     /// Where nothing was seen; the last one may still last.
     unseen: Vec<Unseen>,
     /// What its user was told last of why it is not captured again.
@@ -128,6 +134,7 @@ impl Watched {
     pub(super) fn new(name: String, is_on_loan: bool) -> Self {
         Self {
             well: SystemTime::now(),
+            counted: Instant::now(),
             unseen: Vec::new(),
             obstacle: None,
             missed_queue: None,
@@ -138,6 +145,15 @@ impl Watched {
 
     pub(super) fn unseen(&self) -> &[Unseen] {
         &self.unseen
+    }
+
+    /// Whether counters are to be read again.
+    fn is_time_to_count(&mut self) -> bool {
+        let is_time = self.counted.elapsed() >= COUNT_PERIOD;
+        if is_time {
+            self.counted = Instant::now();
+        }
+        is_time
     }
 
     fn gap(&mut self) -> Option<&mut Unseen> {
@@ -276,17 +292,27 @@ impl Attached {
         };
         match state {
             State::Unwell(reason, obstacle) => self.watched.lose(reason, obstacle, &tell),
-            State::Well => {
-                self.watched.find_well(now, &tell);
-                if builder.reattach {
-                    self.drops_seen = self.device_drops().unwrap_or(0).saturating_sub(self.drops_before);
-                }
-            }
+            State::Well => self.watched.find_well(now, &tell),
+        }
+        if self.watched.is_time_to_count() {
+            self.count(shared, builder);
         }
         if changes.host && self.watched.is_on_loan {
             self.mind_host(shared, builder);
         }
         Ok(())
+    }
+
+    /// Adds up what is counted in few bits, also while no reader asks; and notes what the device has dropped, which nobody
+    /// can ask any more when it is gone.
+    fn count(&mut self, shared: &Shared, builder: &CaptureBuilder) {
+        shared.rings_of(self.index).for_each(|(_, ring)| ring.keep_count());
+        if let Some(unplaced) = &self.unplaced {
+            unplaced.count();
+        }
+        if builder.reattach && self.watched.gap().is_none() {
+            self.drops_seen = self.device_drops().unwrap_or(0).saturating_sub(self.drops_before);
+        }
     }
 
     /// Gives the interface back to the host if that has come to use it.
