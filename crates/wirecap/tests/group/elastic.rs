@@ -53,7 +53,7 @@ fn a_burst_on_one_of_four_rings_is_absorbed_up_to_three_pools_and_the_others_kee
         return;
     }
     let _lock = loss_lock().unwrap();
-    let bed = Bed::new(RINGS.into());
+    let bed = Bed::new(RINGS);
     let capture = bed.open(Capture::on("a1").chunk(64).pool(128).elastic());
     let mut workers = capture.workers();
     let mut senders = Senders::new(&bed);
