@@ -1,12 +1,13 @@
 //! `wirecap capture`: records packets to a savefile.
 
+mod convert;
+
 use std::error::Error;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use clap::{ArgAction, Args, ValueEnum};
-use wirecap::filter::FilterRequest;
 use wirecap::savefile::{self, Format, Sink, WriteError};
 use wirecap::{
     Capture, CaptureError, Chunk, Ledger, Packet, Recorded, Timestamp, Timestamps, Worker, grouped,
@@ -32,6 +33,10 @@ pub(crate) struct Arguments {
     /// The savefile; - is standard output
     #[arg(short, long, value_name = "FILE")]
     write: PathBuf,
+
+    /// Replace the savefile if it exists
+    #[arg(long)]
+    force: bool,
 
     /// The savefile's format; times are in nanoseconds in both
     #[arg(long, value_enum, default_value_t = FileFormat::Pcapng)]
@@ -111,23 +116,35 @@ const MERGE_PAUSE: Duration = Duration::from_millis(1);
 const IDLE_PAUSE: Duration = Duration::from_millis(200);
 
 pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
+    let source = arguments.options.read.as_deref();
+    if let Some(source) = source {
+        convert::refuse_itself(source, arguments)?;
+    }
     if output::is_standard_output(&arguments.write) {
         let output = output::savefile(arguments.options.json)?;
-        return record(arguments, |_, _| Ok(output));
+        return match source {
+            Some(source) => convert::run(arguments, source, |_, _, _| Ok(output)),
+            None => record(arguments, |_, _, _| Ok(output)),
+        };
     }
     output::check_directory(&arguments.write)?;
-    record(arguments, sink::create)
+    match source {
+        Some(source) => convert::run(arguments, source, sink::create),
+        None => record(arguments, sink::create),
+    }
 }
 
-fn record<S: Sink>(
-    arguments: &Arguments,
-    create: impl FnOnce(&Path, Option<Instant>) -> Result<Output<S>, Failure>,
-) -> Result<(), Failure> {
+/// Opens what is recorded to: the path, when to give up waiting for a pipe's reader, whether to replace a file.
+trait Create<S>: FnOnce(&Path, Option<Instant>, bool) -> Result<Output<S>, Failure> {}
+
+impl<S, F: FnOnce(&Path, Option<Instant>, bool) -> Result<Output<S>, Failure>> Create<S> for F {}
+
+fn record<S: Sink>(arguments: &Arguments, create: impl Create<S>) -> Result<(), Failure> {
     let options = &arguments.options;
     let filter = arguments.filter.request()?;
     let timestamps = arguments.timestamp.into();
     let capture = options.open(|builder| {
-        let builder = filtered(builder, filter.clone()).workers(1).timestamps(timestamps);
+        let builder = filtered(builder, filter).workers(1).timestamps(timestamps);
         let builder = builder.reattach(arguments.reattach);
         match arguments.is_read_live() {
             true => builder,
@@ -139,9 +156,8 @@ fn record<S: Sink>(
     let writing = Writing::to(arguments.name());
     let mut recorder = None;
     let outcome = losses::watched(&capture, Some(&writing), || {
-        let output = create(&arguments.write, deadline)?;
-        let recorder =
-            recorder.insert(Recorder::new(output, arguments, deadline, &writing, &capture, filter)?);
+        let output = create(&arguments.write, deadline, arguments.force)?;
+        let recorder = recorder.insert(Recorder::new(output, arguments, deadline, &writing, &capture)?);
         let mut progress = Progress::new();
         recorder.record(&capture, &mut worker, &mut progress)
     });
@@ -208,14 +224,12 @@ pub fn record_waiting<S: Sink>(
         writer,
         pipe: None,
         writing,
-        interfaces: 1,
         started: recording::now(),
         left: u64::MAX,
         deadline: None,
         flushed: Instant::now(),
         surplus: 0,
         has_system_times: true,
-        filter: None,
     };
     let mut progress = Progress::new();
     let mut worker = capture.workers().pop().expect("a new capture has its workers");
@@ -233,8 +247,6 @@ struct Recorder<S: Sink> {
     /// Where the packets end, if they go to a pipe.
     pipe: Option<PipeEnd>,
     writing: Writing,
-    /// How many the savefile has.
-    interfaces: usize,
     started: Timestamp,
     /// Packets still to be written, with -c.
     left: u64,
@@ -244,8 +256,6 @@ struct Recorder<S: Sink> {
     surplus: u64,
     /// Packets bear times of the system's clock, by which rings are merged.
     has_system_times: bool,
-    /// The filter, in words.
-    filter: Option<String>,
 }
 
 impl<S: Sink> Recorder<S> {
@@ -255,27 +265,25 @@ impl<S: Sink> Recorder<S> {
         deadline: Option<Instant>,
         writing: &Writing,
         capture: &Capture,
-        filter: Option<FilterRequest>,
     ) -> Result<Self, Failure> {
         let options = &arguments.options;
         let sink = TimedSink::new(output.sink, writing);
         let mut writer = savefile::Writer::new(sink, arguments.format.into(), &recording::section());
-        let filter = filter.map(|filter| filter.to_string());
         for interface in capture.interfaces() {
             writer.add_interface(&recording::interface(interface, arguments.timestamp.into()))?;
         }
+        // From now on it is a file that others read, whatever comes.
+        writer.flush()?;
         Ok(Self {
             writer,
             pipe: output.pipe,
             writing: writing.clone(),
-            interfaces: capture.interfaces().len(),
             started: recording::now(),
             left: options.count.unwrap_or(u64::MAX),
             deadline,
             flushed: Instant::now(),
             surplus: 0,
             has_system_times: !matches!(arguments.timestamp, TimestampName::None | TimestampName::Hardware),
-            filter,
         })
     }
 
@@ -302,7 +310,6 @@ impl<S: Sink> Recorder<S> {
         while !worker.is_finished() && (capture.ring_count() == 1 || !self.has_system_times) {
             match worker.next_chunk_timeout(IDLE_PAUSE) {
                 Ok(Some(chunk)) => {
-                    self.add_interfaces_up_to(&chunk)?;
                     for packet in &chunk {
                         self.write(&chunk, packet)?;
                     }
@@ -352,22 +359,6 @@ impl<S: Sink> Recorder<S> {
         }
         merge.emit_all(|chunk, packet| self.write(chunk, packet))?;
         failed
-    }
-
-    /// The interfaces of a savefile are known only when their first packets come.
-    fn add_interfaces_up_to(&mut self, chunk: &Chunk) -> Result<(), WriteError> {
-        while self.interfaces <= chunk.interface_index() {
-            self.writer.add_interface(&savefile::Interface {
-                // One that had no packets is there for the others' numbers.
-                name: (self.interfaces == chunk.interface_index()).then(|| chunk.ring().interface.clone()),
-                link_type: chunk.link_type(),
-                time_source: Some("as in the file that was read".to_owned()),
-                filter: self.filter.clone(),
-                ..savefile::Interface::default()
-            })?;
-            self.interfaces += 1;
-        }
-        Ok(())
     }
 
     fn write(&mut self, chunk: &Chunk, packet: Packet<'_>) -> Result<(), WriteError> {
@@ -443,6 +434,17 @@ impl<S: Sink> Recorder<S> {
 fn stopped_by(error: CaptureError, capture: &Capture) -> Result<(), Failure> {
     capture.stop();
     Err(error.into())
+}
+
+/// An error with all its causes on one line.
+fn causes(error: &dyn Error) -> String {
+    let mut text = error.to_string();
+    let mut cause = error.source();
+    while let Some(error) = cause {
+        text += &format!(": {error}");
+        cause = error.source();
+    }
+    text
 }
 
 /// How many packets a file has whole that could not be written to any more.

@@ -4,6 +4,7 @@
 mod output;
 
 mod capture;
+mod closed;
 mod count;
 mod demo;
 mod devices;
@@ -29,6 +30,7 @@ mod sink;
 mod size;
 mod weight;
 
+use std::io::{self, Write};
 use std::process::ExitCode;
 
 #[doc(hidden)]
@@ -65,13 +67,30 @@ enum Command {
     ManPages(man::Arguments),
 }
 
+/// Shows what clap has to say instead of running a command: help, the version, or an error.
+fn said(text: &clap::Error) -> ExitCode {
+    let shown = text.print().and_then(|()| io::stdout().flush());
+    let printed = if text.use_stderr() { Ok(()) } else { output::printed(shown) };
+    match printed {
+        Ok(()) => ExitCode::from(text.exit_code() as u8),
+        Err(failure) => {
+            eprintln!("wirecap: {failure}");
+            failure.exit_code()
+        }
+    }
+}
+
 /// The command, with the arguments of this process.
 pub fn main() -> ExitCode {
     if let Err(error) = signals::survive() {
         eprintln!("wirecap: cannot handle signals: {error}");
         return ExitCode::FAILURE;
     }
-    let outcome = match Cli::parse().command {
+    let command = match Cli::try_parse() {
+        Ok(cli) => cli.command,
+        Err(text) => return said(&text),
+    };
+    let outcome = match command {
         Command::Capture(arguments) => capture::run(&arguments),
         Command::Count(arguments) => count::run(&arguments),
         Command::Profile(arguments) => profile::run(&arguments),

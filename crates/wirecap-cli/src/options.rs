@@ -23,7 +23,7 @@ pub(crate) struct CaptureOptions {
 
     /// Read a savefile instead: pcapng or pcap, also compressed by gzip or Zstandard
     #[arg(short, long, value_name = "FILE", conflicts_with = "interfaces")]
-    read: Option<PathBuf>,
+    pub(crate) read: Option<PathBuf>,
 
     #[command(flatten)]
     engine: EngineOptions,

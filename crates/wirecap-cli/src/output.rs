@@ -9,6 +9,7 @@ use std::path::Path;
 
 use wirecap::savefile::{StreamSink, WriteError};
 
+use crate::closed;
 use crate::failure::Failure;
 use crate::sink::{Output, PipeEnd};
 
@@ -25,8 +26,18 @@ pub(crate) fn print(line: impl fmt::Display) -> Result<(), Failure> {
     printed(writeln!(io::stdout(), "{line}"))
 }
 
+/// Standard output was closed when the process began. The standard library has opened /dev/null in its place, which takes
+/// everything.
+pub(crate) fn check_open() -> Result<(), Failure> {
+    match closed::stdout_was_closed() {
+        true => Err(Failure::Failed("cannot write to standard output: it is closed".into())),
+        false => Ok(()),
+    }
+}
+
 /// What came of writing to standard output. A reader who has seen enough is the usual end of a pipe.
 pub(crate) fn printed(outcome: io::Result<()>) -> Result<(), Failure> {
+    check_open()?;
     match outcome {
         Err(error) if error.kind() != io::ErrorKind::BrokenPipe => {
             Err(Failure::Failed(format!("cannot write to standard output: {error}").into()))
@@ -58,6 +69,7 @@ pub(crate) fn savefile(json: bool) -> Result<Output<StreamSink<File>>, Failure> 
         let message = "--json prints on standard output, which -w - uses; write to a file instead";
         return Err(Failure::Usage(message.to_owned()));
     }
+    check_open()?;
     // The bare descriptor: the standard library's own buffering would cut the blocks at line ends.
     let sink = StreamSink::new(File::from(io::stdout().as_fd().try_clone_to_owned()?), "standard output");
     Ok(Output { sink, pipe: PipeEnd::of(io::stdout()) })

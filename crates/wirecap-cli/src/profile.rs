@@ -1,8 +1,10 @@
 //! `wirecap profile`: packets per ring over time (the paper's queue_profiler and its Figure 3), which
 //! shows what a NIC's hash does: long-term imbalance between queues, and bursts within one.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
 use std::io::{self, BufWriter, Write};
+use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
@@ -14,6 +16,7 @@ use crate::failure::Failure;
 use crate::filter::{FilterOptions, filtered};
 use crate::losses;
 use crate::options::CaptureOptions;
+use crate::output;
 use crate::progress::Progress;
 use crate::size;
 
@@ -27,7 +30,8 @@ pub(crate) struct Arguments {
     #[arg(long, value_name = "TIME", value_parser = size::duration, default_value = "10ms")]
     bin: Duration,
 
-    /// Write the counts as CSV: a line per bin, a column per ring; - is standard output
+    /// Write the counts as CSV: a line per bin, a column per ring; - is standard output. Of bins without packets that
+    /// follow each other, the first and the last are written
     #[arg(long, value_name = "FILE")]
     csv: Option<PathBuf>,
 
@@ -42,6 +46,8 @@ pub(crate) struct Arguments {
 const PATIENCE: Duration = Duration::from_millis(200);
 /// Columns of the chart on the terminal.
 const CHART_COLUMNS: usize = 64;
+/// Bars of a panel of the picture, at most: more than there are pixels show nothing more.
+const PICTURE_COLUMNS: usize = 1000;
 
 pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
     if arguments.bin.as_nanos() == 0 {
@@ -59,7 +65,10 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
     let ledger = capture.close();
     eprintln!("{}", profile.chart());
     if let Some(csv) = csv {
-        profile.write_csv(csv)?;
+        match arguments.csv.as_deref().is_some_and(output::is_standard_output) {
+            true => output::printed(profile.write_csv(csv))?,
+            false => profile.write_csv(csv)?,
+        }
     }
     if let Some(path) = svg {
         profile.draw(path)?;
@@ -71,7 +80,8 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
 }
 
 fn create(path: &Path) -> Result<Box<dyn Write>, Failure> {
-    if path.as_os_str() == "-" {
+    if output::is_standard_output(path) {
+        output::check_open()?;
         return Ok(Box::new(io::stdout()));
     }
     match File::create(path) {
@@ -102,10 +112,9 @@ fn collect(capture: &Capture, options: &CaptureOptions, profile: &mut Profile) -
 struct Profile {
     rings: Vec<String>,
     bin_nanos: u64,
-    /// The number of the first bin, counted from the epoch.
-    first_bin: Option<u64>,
-    /// By ring, then by bin from the first one on.
-    counts: Vec<Vec<u32>>,
+    /// By ring: the bins that have packets, by their numbers counted from the epoch. A file may have a packet of today and
+    /// one of 1970.
+    counts: Vec<BTreeMap<u64, u32>>,
     packets: u64,
 }
 
@@ -114,8 +123,7 @@ impl Profile {
         Self {
             rings: rings.iter().map(ToString::to_string).collect(),
             bin_nanos: bin.as_nanos() as u64,
-            first_bin: None,
-            counts: vec![Vec::new(); rings.len()],
+            counts: vec![BTreeMap::new(); rings.len()],
             packets: 0,
         }
     }
@@ -124,7 +132,7 @@ impl Profile {
         self.packets += chunk.len() as u64;
         // Its receive queue may have appeared meanwhile, behind others that had nothing to tell yet.
         while self.counts.len() <= chunk.ring_index() {
-            self.counts.push(Vec::new());
+            self.counts.push(BTreeMap::new());
             self.rings.push(chunk.ring().to_string());
         }
         for packet in chunk {
@@ -133,38 +141,41 @@ impl Profile {
         }
     }
 
-    /// Counts a packet. Rings are not merged, so one may begin before the others: then all of them
-    /// begin earlier.
+    /// Counts a packet.
     fn count(&mut self, ring: usize, time_nanos: u64) {
-        let bin = time_nanos / self.bin_nanos;
-        let first = *self.first_bin.get_or_insert(bin);
-        if bin < first {
-            let missing = (first - bin) as usize;
-            self.counts.iter_mut().for_each(|counts| drop(counts.splice(0..0, vec![0; missing])));
-            self.first_bin = Some(bin);
-        }
-        let index = (bin - first.min(bin)) as usize;
-        let counts = &mut self.counts[ring];
-        if index >= counts.len() {
-            counts.resize(index + 1, 0);
-        }
-        counts[index] += 1;
+        *self.counts[ring].entry(time_nanos / self.bin_nanos).or_default() += 1;
     }
 
-    fn bins(&self) -> usize {
-        self.counts.iter().map(Vec::len).max().unwrap_or(0)
+    /// The number of the first bin that has a packet.
+    fn first_bin(&self) -> u64 {
+        self.counts.iter().filter_map(|counts| counts.keys().next()).copied().min().unwrap_or(0)
     }
 
-    fn seconds(&self, bins: usize) -> f64 {
+    /// How many bins there are from the first to the last that have packets.
+    fn bins(&self) -> u64 {
+        let last = self.counts.iter().filter_map(|counts| counts.keys().next_back()).copied().max();
+        last.map_or(0, |last| last - self.first_bin() + 1)
+    }
+
+    fn seconds(&self, bins: u64) -> f64 {
         bins as f64 * self.bin_nanos as f64 / 1e9
+    }
+
+    /// The bins that are written, counted from the first: those with packets, and of those between them the first and the
+    /// last, so that lines drawn between them go down to zero.
+    fn written_bins(&self) -> BTreeSet<u64> {
+        let (first, bins) = (self.first_bin(), self.bins());
+        let with_packets = self.counts.iter().flat_map(BTreeMap::keys).map(|bin| bin - first);
+        with_packets.flat_map(|bin| [bin.saturating_sub(1), bin, (bin + 1).min(bins - 1)]).collect()
     }
 
     fn write_csv(&self, mut out: impl Write) -> io::Result<()> {
         writeln!(out, "seconds,{}", self.rings.join(","))?;
-        for bin in 0..self.bins() {
+        let first = self.first_bin();
+        for bin in self.written_bins() {
             write!(out, "{:.6}", self.seconds(bin))?;
             for counts in &self.counts {
-                write!(out, ",{}", counts.get(bin).copied().unwrap_or(0))?;
+                write!(out, ",{}", counts.get(&(first + bin)).copied().unwrap_or(0))?;
             }
             writeln!(out)?;
         }
@@ -177,8 +188,10 @@ impl Profile {
         if bins == 0 {
             return "no packets came".to_owned();
         }
-        let columns = CHART_COLUMNS.min(bins);
-        let peaks: Vec<Vec<u32>> = self.counts.iter().map(|counts| peaks(counts, bins, columns)).collect();
+        let columns = (CHART_COLUMNS as u64).min(bins) as usize;
+        let first = self.first_bin();
+        let peaks: Vec<Vec<u32>> =
+            self.counts.iter().map(|counts| peaks(counts, first, bins, columns)).collect();
         let highest = peaks.iter().flatten().copied().max().unwrap_or(0).max(1);
         let name_width = self.rings.iter().map(String::len).max().unwrap_or(0);
         let seconds = self.seconds(bins);
@@ -188,9 +201,9 @@ impl Profile {
             grouped(highest.into())
         );
         for ((name, counts), peaks) in self.rings.iter().zip(&self.counts).zip(&peaks) {
-            let total: u64 = counts.iter().map(|&count| u64::from(count)).sum();
+            let total: u64 = counts.values().map(|&count| u64::from(count)).sum();
             let bars: String = peaks.iter().map(|&peak| level(peak, highest)).collect();
-            let most = counts.iter().copied().max().unwrap_or(0);
+            let most = counts.values().copied().max().unwrap_or(0);
             text += &format!(
                 "{name:<name_width$} {bars} {:>12} packets, {}/s, at most {} a bin\n",
                 grouped(total),
@@ -214,8 +227,10 @@ impl Profile {
         picture.fill(&WHITE)?;
         let title = format!("packets per {} ms, by receive queue", self.bin_nanos as f64 / 1e6);
         let picture = picture.titled(&title, ("sans-serif", 20))?;
-        let highest = self.counts.iter().flatten().copied().max().unwrap_or(0).max(1);
-        let seconds = self.seconds(self.bins().max(1));
+        let highest = self.counts.iter().flat_map(BTreeMap::values).copied().max().unwrap_or(0).max(1);
+        let bins = self.bins().max(1);
+        let columns = (PICTURE_COLUMNS as u64).min(bins) as usize;
+        let (first, seconds) = (self.first_bin(), self.seconds(bins));
         for ((panel, name), counts) in
             picture.split_evenly((self.rings.len(), 1)).iter().zip(&self.rings).zip(&self.counts)
         {
@@ -225,10 +240,15 @@ impl Profile {
                 .set_label_area_size(LabelAreaPosition::Bottom, 30)
                 .build_cartesian_2d(0.0..seconds, 0..highest)?;
             chart.configure_mesh().disable_x_mesh().x_desc("s").y_desc(name).y_labels(4).draw()?;
-            let bar = |(bin, &count): (usize, &u32)| {
-                Rectangle::new([(self.seconds(bin), 0), (self.seconds(bin + 1), count)], BLUE.filled())
+            let bar = |(column, count): (usize, u32)| {
+                let part = part(column, bins, columns);
+                Rectangle::new(
+                    [(self.seconds(part.start), 0), (self.seconds(part.end), count)],
+                    BLUE.filled(),
+                )
             };
-            chart.draw_series(counts.iter().enumerate().filter(|(_, count)| **count > 0).map(bar))?;
+            let peaks = peaks(counts, first, bins, columns).into_iter().enumerate();
+            chart.draw_series(peaks.filter(|(_, count)| *count > 0).map(bar))?;
         }
         picture.present()?;
         Ok(())
@@ -237,10 +257,18 @@ impl Profile {
 
 type DrawingOutcome = Result<(), Box<dyn std::error::Error>>;
 
-/// The highest count in each of `columns` equal parts of `bins` bins.
-fn peaks(counts: &[u32], bins: usize, columns: usize) -> Vec<u32> {
-    let part = |column: usize| (column * bins / columns)..((column + 1) * bins / columns);
-    let highest = |column| part(column).filter_map(|bin| counts.get(bin)).copied().max().unwrap_or(0);
+/// One of `columns` equal parts of `bins` bins.
+fn part(column: usize, bins: u64, columns: usize) -> Range<u64> {
+    let edge = |column: usize| (column as u128 * u128::from(bins) / columns as u128) as u64;
+    edge(column)..edge(column + 1)
+}
+
+/// The highest count in each of `columns` equal parts of `bins` bins from `first` on.
+fn peaks(counts: &BTreeMap<u64, u32>, first: u64, bins: u64, columns: usize) -> Vec<u32> {
+    let highest = |column| {
+        let part = part(column, bins, columns);
+        counts.range(first + part.start..first + part.end).map(|(_, &count)| count).max().unwrap_or(0)
+    };
     (0..columns).map(highest).collect()
 }
 
@@ -290,7 +318,27 @@ mod tests {
 
     #[test]
     fn many_bins_are_shown_by_the_highest_of_each_column() {
-        assert_eq!(peaks(&[1, 9, 2, 3, 4, 5], 8, 4), [9, 3, 5, 0]);
+        let counts = [1, 9, 2, 3, 4, 5].into_iter().enumerate().map(|(bin, count)| (100 + bin as u64, count));
+        assert_eq!(peaks(&counts.collect(), 100, 8, 4), [9, 3, 5, 0]);
+    }
+
+    #[test]
+    fn a_long_gap_takes_neither_memory_nor_lines() {
+        let ring = RingName::of_queue("eth0", 0);
+        let mut profile = Profile::new(&[ring], Duration::from_millis(10));
+        profile.count(0, 0);
+        profile.count(0, u64::MAX);
+        let mut csv = Vec::new();
+        profile.write_csv(&mut csv).unwrap();
+        let lines = String::from_utf8(csv).unwrap().lines().map(str::to_owned).collect::<Vec<_>>();
+        assert_eq!(lines.len(), 1 + 4, "{lines:?}");
+        assert!(
+            lines[1].ends_with(",1") && lines[2].ends_with(",0") && lines[3].ends_with(",0"),
+            "{lines:?}"
+        );
+        assert!(profile.chart().contains("2 packets"));
+        let mut picture = String::new();
+        profile.draw_on(&SVGBackend::with_string(&mut picture, (900, 220)).into_drawing_area()).unwrap();
     }
 
     #[test]

@@ -179,16 +179,25 @@ impl PipeEnd {
     }
 }
 
-/// Creates a savefile. A named pipe is opened once a process reads it; until then a signal, or `deadline`, ends the
-/// wait.
-pub(crate) fn create(path: &Path, deadline: Option<Instant>) -> Result<Output<FileSink>, Failure> {
+/// Creates a savefile; one that exists is emptied if `replaces`, else refused. A named pipe is opened once a process reads
+/// it; until then a signal, or `deadline`, ends the wait.
+pub(crate) fn create(
+    path: &Path,
+    deadline: Option<Instant>,
+    replaces: bool,
+) -> Result<Output<FileSink>, Failure> {
     let failed = |source: io::Error| {
-        let message = format!("cannot write to {}: {source}", path.display());
+        let advice = match source.kind() {
+            io::ErrorKind::AlreadyExists => "; --force replaces it",
+            _ => "",
+        };
+        let message = format!("cannot write to {}: {source}{advice}", path.display());
         Failure::Failed(message.into())
     };
     // Held until the sink is open: without a reader that open(2) would wait where no signal ends it.
     let pipe = wait_for_reader(path, deadline).map_err(failed)?;
-    let sink = FileSink::create(path).map_err(failed)?;
+    let create = if replaces { FileSink::replace } else { FileSink::create };
+    let sink = create(path).map_err(failed)?;
     Ok(Output { sink, pipe: pipe.and_then(PipeEnd::of) })
 }
 

@@ -14,15 +14,13 @@
 //! # Ok::<(), wirecap_filter::bpf::asm::AsmError>(())
 //! ```
 
-use std::io;
-
 pub mod asm;
+mod attach;
 mod btf;
 mod error;
 mod link;
 mod map;
 mod program;
-mod refusal;
 
 pub use btf::kernel_function;
 pub use error::BpfError;
@@ -30,6 +28,7 @@ pub use link::{Link, LinkInfo, XdpMode, link_holding, links};
 pub use map::{Map, MapInfo, MapKind};
 pub use program::{LiveFrames, LoadOptions, Program, ProgramInfo, ProgramKind, TestRun, programs_named};
 
+use crate::opener::{self, ObjectKind};
 use crate::sys::bpf::ObjectName;
 
 /// Verdict of an XDP program: an error, counted by the tracepoint `xdp_exception`.
@@ -72,15 +71,19 @@ fn name_text(name: &ObjectName) -> String {
     name.iter().take_while(|&&byte| byte != 0).map(|&byte| char::from(byte)).collect()
 }
 
+/// The number that follows `id`, or none after the last.
+fn next_id(kind: ObjectKind, id: u32) -> Result<Option<u32>, BpfError> {
+    opener::next_id(kind, id).map_err(|source| BpfError::discovering(kind.noun(), id, source))
+}
+
 /// All objects of one kind: walks their ids and opens each, leaving out those that vanish meanwhile.
 fn collect_objects<T>(
-    kind: &'static str,
-    next_id: fn(u32) -> io::Result<Option<u32>>,
+    kind: ObjectKind,
     open: impl Fn(u32) -> Result<T, BpfError>,
 ) -> Result<Vec<T>, BpfError> {
     let mut objects = Vec::new();
     let mut id = 0;
-    while let Some(next) = next_id(id).map_err(|source| BpfError::discovering(kind, id, source))? {
+    while let Some(next) = next_id(kind, id)? {
         id = next;
         match open(id) {
             Ok(object) => objects.push(object),
@@ -94,13 +97,12 @@ fn collect_objects<T>(
 /// The first object of one kind that `is_match` accepts. Only one is open at a time, because an open
 /// descriptor keeps its object alive after the owner has closed it.
 fn find_object<T>(
-    kind: &'static str,
-    next_id: fn(u32) -> io::Result<Option<u32>>,
+    kind: ObjectKind,
     open: impl Fn(u32) -> Result<T, BpfError>,
     is_match: impl Fn(&T) -> Result<bool, BpfError>,
 ) -> Result<Option<T>, BpfError> {
     let mut id = 0;
-    while let Some(next) = next_id(id).map_err(|source| BpfError::discovering(kind, id, source))? {
+    while let Some(next) = next_id(kind, id)? {
         id = next;
         match open(id) {
             Ok(object) if is_match(&object)? => return Ok(Some(object)),

@@ -20,14 +20,27 @@ pub enum FilterError {
         expression: String,
         /// What libpcap says.
         message: String,
-        /// The part of the expression that the message is about, in bytes, if that is known. An empty part at
-        /// the end: something is missing there.
-        place: Option<Range<usize>>,
+        /// The part of the expression that the message names, in bytes, if it names one.
+        part: Option<Range<usize>>,
     },
     /// The program is not sound.
     Program(ProgramError),
     /// The system could not do something.
     System(io::Error),
+}
+
+impl FilterError {
+    /// What libpcap says of this expression. It does not say where; a name that it quotes ("unknown port 'http2'") or ends
+    /// with ("bogus ethernet address 1:2:") is looked up in the expression.
+    pub(crate) fn in_expression(expression: &str, message: String) -> Self {
+        let quoted = message.split_once('\'').and_then(|(_, rest)| rest.rsplit_once('\''));
+        let name = quoted.map(|(name, _)| name).or_else(|| message.split_whitespace().last());
+        let part = name.and_then(|name| {
+            let start = expression.find(name)?;
+            (expression.rfind(name) == Some(start)).then(|| start..start + name.len())
+        });
+        Self::Expression { expression: expression.to_owned(), message, part }
+    }
 }
 
 impl fmt::Display for FilterError {
@@ -37,9 +50,9 @@ impl fmt::Display for FilterError {
                 "filter expressions need libpcap, which cannot be loaded; install it (Debian package libpcap0.8), or \
                  name the library in WIRECAP_LIBPCAP",
             ),
-            Self::Expression { expression, message, place } => {
+            Self::Expression { expression, message, part } => {
                 write!(f, "{message}\n  {expression}")?;
-                place.as_ref().map_or(Ok(()), |place| write!(f, "\n  {}", marks(expression, place)))
+                part.as_ref().map_or(Ok(()), |part| write!(f, "\n  {}", marks(expression, part)))
             }
             Self::Program(_) => f.write_str("the filter is not a sound BPF program"),
             Self::System(_) => f.write_str("cannot compile the filter"),

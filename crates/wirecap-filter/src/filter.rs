@@ -6,7 +6,7 @@ use wirecap_savefile::LinkType;
 
 use crate::classic::{ClassicProgram, ProgramError};
 use crate::context::Unsupported;
-use crate::insn::{Base, ClassicInsn, Extension, Op, Place, Source, Verdict};
+use crate::insn::{Base, ClassicInsn, Extension, Op, Position, Source, Verdict};
 
 /// Decides which packets match, and how many bytes of each are kept.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -112,9 +112,9 @@ impl NetworkHeader {
     fn lets(self, source: Source) -> bool {
         match source {
             Source::Extension(Extension::Protocol) => self == Self::Ethernet,
-            Source::Absolute(_, Place { base, .. })
-            | Source::Indirect(_, Place { base, .. })
-            | Source::HeaderLen(Place { base, .. }) => base == Base::Packet || self != Self::Unknown,
+            Source::Absolute(_, Position { base, .. })
+            | Source::Indirect(_, Position { base, .. })
+            | Source::HeaderLen(Position { base, .. }) => base == Base::Packet || self != Self::Unknown,
             _ => true,
         }
     }

@@ -1,7 +1,7 @@
 //! What is known at each instruction of a program, by the ways that lead there.
 
 use crate::classic::ClassicProgram;
-use crate::insn::{Base, Extension, Op, Operand, Place, Register, Source, Verdict};
+use crate::insn::{Base, Extension, Op, Operand, Position, Register, Source, Verdict};
 
 /// The instructions of a program that can be reached, and what was found out on all ways to them.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -109,7 +109,7 @@ pub(crate) fn may_match(op: Op) -> bool {
 
 /// How many bytes a packet has for which the instruction does not end the program.
 fn seen_by(op: Op) -> u32 {
-    let end = |place: Place, bytes: u32| match place.base {
+    let end = |place: Position, bytes: u32| match place.base {
         Base::Packet => place.offset.saturating_add(bytes),
         Base::Network => 0,
     };

@@ -66,17 +66,17 @@ pub(crate) enum Source {
     /// The packet's length on the wire.
     WireLen,
     /// Bytes of the packet, in network order.
-    Absolute(Width, Place),
+    Absolute(Width, Position),
     /// Bytes of the packet, as far behind the place as the index register says.
-    Indirect(Width, Place),
+    Indirect(Width, Position),
     /// Four times the low half of a byte of the packet: the length of an IPv4 header.
-    HeaderLen(Place),
+    HeaderLen(Position),
     Extension(Extension),
 }
 
 /// An offset in the packet, and where it counts from.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct Place {
+pub(crate) struct Position {
     pub(crate) base: Base,
     pub(crate) offset: u32,
 }
@@ -223,7 +223,7 @@ impl fmt::Display for Extension {
     }
 }
 
-impl Place {
+impl Position {
     fn new(k: u32) -> Self {
         match k {
             NETWORK_OFFSET.. => Self { base: Base::Network, offset: k - NETWORK_OFFSET },
@@ -299,6 +299,17 @@ mod code {
 }
 
 impl ClassicInsn {
+    /// An instruction of libpcap's, which lets expressions like `ether[-1]` through: its interpreter looks for such a byte
+    /// 4 GiB behind the packet's first, and rejects the packet. Here and in the kernel there is no such instruction.
+    pub(crate) fn as_libpcap_runs_it(self) -> Self {
+        let is_absolute_load = matches!(self.code & code::CLASS, code::LD | code::LDX)
+            && matches!(self.code & code::MODE, code::ABS | code::MSH);
+        if is_absolute_load && self.k >= EXTENSION_OFFSET && Extension::at(self.k).is_none() {
+            return Self { code: code::RET_K, jt: 0, jf: 0, k: 0 };
+        }
+        self
+    }
+
     /// What the instruction at `index` of a program means; `None` if it has no meaning. Whether its slots,
     /// operands and targets are in range is not looked at.
     pub(crate) fn decode(self, index: u32) -> Option<Op> {
@@ -344,10 +355,10 @@ impl ClassicInsn {
             (code::IMM, Width::Word) => Some(Source::Constant(k)),
             (code::MEM, Width::Word) => Some(Source::Slot(k)),
             (code::LEN, Width::Word) => Some(Source::WireLen),
-            (code::MSH, Width::Byte) if !to_a => Some(Source::HeaderLen(Place::new(k))),
+            (code::MSH, Width::Byte) if !to_a => Some(Source::HeaderLen(Position::new(k))),
             (code::ABS, _) if to_a && k >= EXTENSION_OFFSET => Extension::at(k).map(Source::Extension),
-            (code::ABS, _) if to_a => Some(Source::Absolute(width, Place::new(k))),
-            (code::IND, _) if to_a => Some(Source::Indirect(width, Place::new(k))),
+            (code::ABS, _) if to_a => Some(Source::Absolute(width, Position::new(k))),
+            (code::IND, _) if to_a => Some(Source::Indirect(width, Position::new(k))),
             _ => None,
         }
     }

@@ -3,7 +3,9 @@
 use crate::context::{Context, Unsupported};
 use crate::ethernet;
 use crate::filter::{Filter, NetworkHeader};
-use crate::insn::{Base, Extension, Op, Operand, Operation, Place, Register, SLOTS, Source, Verdict, Width};
+use crate::insn::{
+    Base, Extension, Op, Operand, Operation, Position, Register, SLOTS, Source, Verdict, Width,
+};
 use crate::netlink;
 
 /// Jumps backwards before a program counts as endless. A loop over the headers of a packet, as
@@ -141,7 +143,7 @@ impl Machine<'_> {
     }
 
     /// The place as an offset from the packet's first byte.
-    fn offset(&self, place: Place) -> Option<u32> {
+    fn offset(&self, place: Position) -> Option<u32> {
         match place.base {
             Base::Packet => Some(place.offset),
             Base::Network => self.network_offset()?.checked_add(place.offset),

@@ -44,7 +44,6 @@ mod libpcap;
 mod machine_code;
 mod netlink;
 pub mod opener;
-mod place;
 mod request;
 mod socket;
 mod sys;

@@ -2,6 +2,7 @@
 
 use std::env;
 use std::ffi::{CString, OsString, c_int};
+use std::net::Ipv4Addr;
 use std::path::PathBuf;
 use std::sync::{Mutex, OnceLock, PoisonError};
 
@@ -11,7 +12,6 @@ use crate::classic::ClassicProgram;
 use crate::error::{FilterError, LibpcapError};
 use crate::filter::Filter;
 use crate::insn::ClassicInsn;
-use crate::place;
 use crate::sys::libpcap::{self as sys, RawInsn, Refusal, Runnable};
 
 /// The environment variable with the path of libpcap.
@@ -68,18 +68,11 @@ impl Libpcap {
         expression: &str,
         link_type: LinkType,
         snap_len: u32,
+        netmask: u32,
     ) -> Result<Vec<ClassicInsn>, FilterError> {
-        self.try_compile(expression, link_type, snap_len).map_err(|refusal| match refusal {
+        self.try_compile(expression, link_type, snap_len, netmask).map_err(|refusal| match refusal {
             Refusal::System(source) => FilterError::System(source),
-            Refusal::Message(message) => {
-                let place = place::of(&message, expression, |prefix| {
-                    match self.try_compile(prefix, link_type, snap_len) {
-                        Err(Refusal::Message(message)) => Some(message),
-                        _ => None,
-                    }
-                });
-                FilterError::Expression { expression: expression.to_owned(), message, place }
-            }
+            Refusal::Message(message) => FilterError::in_expression(expression, message),
         })
     }
 
@@ -88,14 +81,15 @@ impl Libpcap {
         expression: &str,
         link_type: LinkType,
         snap_len: u32,
+        netmask: u32,
     ) -> Result<Vec<ClassicInsn>, Refusal> {
         let expression = CString::new(expression)
             .map_err(|_| Refusal::Message("a filter expression has no zero byte".to_owned()))?;
         // As pcap_activate has it: "no limit" must not become "keep nothing".
         let snap_len = if snap_len == 0 { SNAP_LEN_MAX } else { snap_len.min(SNAP_LEN_MAX) };
         let _alone = self.compiling.lock().unwrap_or_else(PoisonError::into_inner);
-        let insns = self.functions.compile(&expression, dlt(link_type), snap_len.cast_signed())?;
-        Ok(insns.into_iter().map(ClassicInsn::from).collect())
+        let insns = self.functions.compile(&expression, dlt(link_type), snap_len.cast_signed(), netmask)?;
+        Ok(insns.into_iter().map(ClassicInsn::from).map(ClassicInsn::as_libpcap_runs_it).collect())
     }
 
     /// Prepares `filter` for libpcap's own interpreter, the standard that all others are held against. It does
@@ -119,8 +113,26 @@ impl Filter {
     ///
     /// [`FilterError`] if libpcap is not there or does not accept the expression.
     pub fn compile(expression: &str, link_type: LinkType, snap_len: u32) -> Result<Self, FilterError> {
+        Self::compile_in(expression, link_type, snap_len, Ipv4Addr::UNSPECIFIED)
+    }
+
+    /// As [`compile`](Self::compile), for an interface whose IPv4 network has this mask, by which `ip broadcast` knows
+    /// the network's broadcast addresses. Without one (0.0.0.0) these are 0.0.0.0 and 255.255.255.255, as with
+    /// tcpdump on a savefile or an interface without an address.
+    ///
+    /// # Errors
+    ///
+    /// As [`compile`](Self::compile).
+    pub fn compile_in(
+        expression: &str,
+        link_type: LinkType,
+        snap_len: u32,
+        netmask: Ipv4Addr,
+    ) -> Result<Self, FilterError> {
         let libpcap = Libpcap::get().map_err(FilterError::Libpcap)?;
-        let insns = libpcap.compile(expression, link_type, snap_len)?;
+        // libpcap has it in network order.
+        let netmask = u32::from_ne_bytes(netmask.octets());
+        let insns = libpcap.compile(expression, link_type, snap_len, netmask)?;
         let program = ClassicProgram::new(insns)?;
         Ok(Self { program, link_type, expression: Some(expression.to_owned()) })
     }

@@ -1,6 +1,7 @@
 //! A filter that is asked for before it is known what the packets begin with.
 
 use std::fmt;
+use std::net::Ipv4Addr;
 
 use wirecap_savefile::LinkType;
 
@@ -46,8 +47,17 @@ impl FilterRequest {
     ///
     /// As [`Filter::compile`] and [`Filter::from_program`].
     pub fn compile(&self, link_type: LinkType) -> Result<Filter, FilterError> {
+        self.compile_in(link_type, Ipv4Addr::UNSPECIFIED)
+    }
+
+    /// The filter for packets of a link type, on an interface whose IPv4 network has this mask.
+    ///
+    /// # Errors
+    ///
+    /// As [`Filter::compile_in`] and [`Filter::from_program`].
+    pub fn compile_in(&self, link_type: LinkType, netmask: Ipv4Addr) -> Result<Filter, FilterError> {
         match self {
-            Self::Expression(expression) => Filter::compile(expression, link_type, 0),
+            Self::Expression(expression) => Filter::compile_in(expression, link_type, 0, netmask),
             Self::Program(insns) => Ok(Filter::from_program(insns.clone(), link_type)?),
         }
     }

@@ -2,7 +2,7 @@
 //! on the whole packet.
 
 use crate::classic::ClassicProgram;
-use crate::insn::{Base, ClassicInsn, Extension, Op, Operand, Place, Register, Source, Verdict, Width};
+use crate::insn::{Base, ClassicInsn, Extension, Op, Operand, Position, Register, Source, Verdict, Width};
 
 /// Where in a frame the tag was: its protocol, and then its priority and VLAN.
 const TAG_START: u32 = 12;
@@ -90,7 +90,7 @@ fn reached(program: &ClassicProgram) -> Vec<bool> {
 }
 
 fn is_protocol(source: Source) -> bool {
-    source == Source::Absolute(Width::Half, Place { base: Base::Packet, offset: TAG_START })
+    source == Source::Absolute(Width::Half, Position { base: Base::Packet, offset: TAG_START })
 }
 
 mod code {
@@ -107,7 +107,7 @@ fn insn_of(code: u16, k: u32) -> ClassicInsn {
 
 /// What stands for an instruction. Its jumps are still the old ones.
 fn piece(insn: ClassicInsn, op: Op, keep: u32) -> Option<Vec<ClassicInsn>> {
-    let nearer = |place: Place| vec![ClassicInsn { k: place.offset - TAG_BYTES, ..insn }];
+    let nearer = |place: Position| vec![ClassicInsn { k: place.offset - TAG_BYTES, ..insn }];
     Some(match op {
         Op::Load(Register::A, Source::WireLen) => vec![insn, insn_of(code::ADD, TAG_BYTES)],
         Op::Load(Register::X, Source::WireLen) => return None,

@@ -113,7 +113,7 @@ pub struct Recording {
 /// Where packets come from.
 #[derive(Debug)]
 enum Input {
-    File(Reader),
+    File(Box<Reader>),
     Memory {
         packets: Vec<Packet>,
         next: usize,
@@ -150,7 +150,7 @@ impl Recording {
     pub fn new(reader: Reader, path: &Path, settings: Settings) -> Result<Self, ReadError> {
         let mut recording = Self {
             path: path.to_owned(),
-            input: Input::File(reader),
+            input: Input::File(Box::new(reader)),
             data: Vec::new(),
             settings,
             rewriter: Rewriter::of_round(0),
@@ -177,7 +177,7 @@ impl Recording {
             }
             if self.data.len() > self.settings.preload_bytes_max {
                 self.data = Vec::new();
-                self.input = Input::File(Reader::open(&self.path)?);
+                self.input = Input::File(Box::new(Reader::open(&self.path)?));
                 return Ok(());
             }
         };
@@ -272,7 +272,7 @@ impl Recording {
             return Ok(false);
         }
         match &mut self.input {
-            Input::File(reader) => *reader = Reader::open(&self.path)?,
+            Input::File(reader) => **reader = Reader::open(&self.path)?,
             Input::Memory { next, .. } => *next = 0,
         }
         self.frames_before = self.reading.frames;

@@ -40,12 +40,14 @@ pub(crate) struct Packet {
     pub(crate) wire_len: u32,
     /// The place of the data in the window.
     pub(crate) data: Range<usize>,
+    /// The place of all that the file has of it, its header included.
+    pub(crate) block: Range<usize>,
 }
 
 /// What one step through a file has found.
 pub(crate) enum Step {
     Packet(Packet),
-    /// A block that is not a packet.
-    Other,
+    /// A block that is not a packet, and its place in the window.
+    Other(Range<usize>),
     End,
 }

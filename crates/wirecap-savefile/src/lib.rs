@@ -35,6 +35,7 @@
 //! standard library alone, and such a file is [`ReadError::Source`].
 
 mod contents;
+mod conversion;
 mod error;
 mod fields;
 mod pcap;
@@ -47,6 +48,7 @@ mod time;
 mod window;
 mod writer;
 
+pub use conversion::{Conversion, ConversionError, Converted, LeftOut};
 pub use error::ReadError;
 pub use reader::Reader;
 pub use sink::{FileSink, Sink, StreamSink};
@@ -128,6 +130,8 @@ pub struct Interface {
     pub link_type: LinkType,
     /// Packets were cut at this many bytes; 0 where they were not cut.
     pub snap_len: u32,
+    /// Packets end with a check sequence of so many bytes, if that is known.
+    pub fcs_len: Option<u8>,
     /// The clock that stamped its packets, in a comment of the file: `packet times: hardware clock`.
     ///
     /// Where no clock was asked for this is `None`, the packets carry time 0, and the comment is

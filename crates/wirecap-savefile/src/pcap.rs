@@ -5,6 +5,8 @@ use crate::{Interface, PACKET_BYTES_MAX, Record};
 /// Begins a file whose times have nanoseconds.
 pub(crate) const MAGIC_NANOSECONDS: u32 = 0xa1b2_3c4d;
 
+const FCS_LEN_IS_THERE: u32 = 1 << 26;
+
 pub(crate) const FILE_HEADER: usize = 24;
 pub(crate) const PACKET_HEADER: usize = 16;
 
@@ -16,13 +18,24 @@ pub(crate) fn file_header(interface: &Interface) -> [u8; FILE_HEADER] {
         0,           // time zone and accuracy, which nobody has ever filled in
         0,
         snap_len(interface),
-        u32::from(interface.link_type.0),
+        link_type(interface),
     ];
     let mut header = [0; FILE_HEADER];
     for (bytes, word) in header.chunks_exact_mut(4).zip(words) {
         bytes.copy_from_slice(&word.to_le_bytes());
     }
     header
+}
+
+/// The upper half of the word says how long the check sequence is with which packets end, in 16-bit words.
+fn link_type(interface: &Interface) -> u32 {
+    let fcs = interface.fcs_len.map_or(0, |len| FCS_LEN_IS_THERE | u32::from(len / 2) << 28);
+    u32::from(interface.link_type.0) | fcs
+}
+
+/// What [`link_type`] says of the check sequence, in bytes.
+pub(crate) fn fcs_len(link_type: u32) -> Option<u8> {
+    (link_type & FCS_LEN_IS_THERE != 0).then_some((link_type >> 28) as u8 * 2)
 }
 
 /// The longest packet that readers of the file take: libpcap silently cuts what is longer.
@@ -39,9 +52,14 @@ pub(crate) fn packet_len(record: &Record<'_>) -> usize {
     PACKET_HEADER + record.data.len()
 }
 
-/// Fills `slot`, which has [`packet_len`] bytes of any content, with the packet.
-///
-/// The format's seconds have 32 bits: they wrap in the year 2106.
+/// The format's seconds have 32 bits: they end in the year 2106.
+#[inline]
+pub(crate) fn holds_time(record: &Record<'_>) -> bool {
+    const END_NANOS: u64 = (1 << 32) * 1_000_000_000;
+    record.timestamp.is_none_or(|timestamp| timestamp.unix_nanos() < END_NANOS)
+}
+
+/// Fills `slot`, which has [`packet_len`] bytes of any content, with the packet, whose time [fits](holds_time).
 #[inline]
 pub(crate) fn packet(slot: &mut [u8], record: &Record<'_>) {
     let timestamp = record.timestamp.unwrap_or_default();

@@ -2,7 +2,7 @@
 
 use crate::contents::{Contents, Packet, Step, data_bytes_max};
 use crate::fields::{ByteOrder, Fields};
-use crate::pcap::{FILE_HEADER, MAGIC_NANOSECONDS, PACKET_HEADER};
+use crate::pcap::{self, FILE_HEADER, MAGIC_NANOSECONDS, PACKET_HEADER};
 use crate::window::Window;
 use crate::{Interface, LinkType, ReadError, Timestamp};
 
@@ -11,6 +11,9 @@ const MAGIC_MICROSECONDS: u32 = 0xa1b2_c3d4;
 const MAGIC_KUZNETSOV: u32 = 0xa1b2_cd34;
 /// Its headers have interface, protocol and packet type at their end.
 const PACKET_HEADER_KUZNETSOV: usize = PACKET_HEADER + 8;
+
+/// Of the word with the link type, bits that have no meaning yet. A file that has one set is refused, as by libpcap.
+const RESERVED_BITS: u32 = 0x03ff_0000;
 
 /// The version that DG/UX wrote.
 const VERSION_DG_UX: (u16, u16) = (543, 0);
@@ -43,15 +46,19 @@ impl PcapReader {
         let (order, fraction_ns, header_len) = variant(magic).ok_or(ReadError::UnknownFormat { magic })?;
         let header = window.need(FILE_HEADER, "file header")?.unwrap_or_default();
         let header = FileHeader::read(Fields::new(header, 0, order)).expect("a file header has 24 bytes");
+        if header.link_type & RESERVED_BITS != 0 {
+            let problem = format!("the link type is {:#x}, with reserved bits set", header.link_type);
+            return Err(ReadError::Malformed { offset: 0, problem });
+        }
         let lengths = header.lengths().ok_or_else(|| ReadError::Malformed {
             offset: 0,
             problem: format!("the file has pcap version {}.{}, not 2.0 to 2.4", header.major, header.minor),
         })?;
         window.consume(FILE_HEADER);
-        let interface =
-            Interface { link_type: header.link_type, snap_len: header.snap_len, ..Interface::default() };
-        contents.add_interface(interface);
-        let data_bytes_max = data_bytes_max(header.link_type);
+        let link_type = LinkType(header.link_type as u16);
+        let (snap_len, fcs_len) = (header.snap_len, pcap::fcs_len(header.link_type));
+        contents.add_interface(Interface { link_type, snap_len, fcs_len, ..Interface::default() });
+        let data_bytes_max = data_bytes_max(link_type);
         Ok(Self { order, fraction_ns, header_len, lengths, data_bytes_max })
     }
 
@@ -82,6 +89,7 @@ impl PcapReader {
             direction: None,
             wire_len,
             data: place.start + self.header_len..place.end,
+            block: place,
         }))
     }
 }
@@ -102,7 +110,8 @@ struct FileHeader {
     major: u16,
     minor: u16,
     snap_len: u32,
-    link_type: LinkType,
+    /// With what its upper half says of check sequences.
+    link_type: u32,
 }
 
 impl FileHeader {
@@ -111,8 +120,7 @@ impl FileHeader {
         let (major, minor) = (fields.u16()?, fields.u16()?);
         let _time_zone_and_accuracy = fields.u64()?;
         let snap_len = fields.u32()?;
-        // The upper half says whether packets end in a check sequence.
-        let link_type = LinkType(fields.u32()? as u16);
+        let link_type = fields.u32()?;
         Some(Self { major, minor, snap_len, link_type })
     }
 

@@ -7,7 +7,13 @@ use crate::{Direction, Interface, PACKET_BYTES_MAX, Record, Section, Statistics}
 
 pub(crate) const SECTION_HEADER: u32 = 0x0a0d_0d0a;
 pub(crate) const INTERFACE_DESCRIPTION: u32 = 1;
+/// A packet as pcapng's first draft had it, with 16 bits for the interface.
+pub(crate) const OBSOLETE_PACKET: u32 = 2;
+/// A packet of the section's first interface, without a time.
+pub(crate) const SIMPLE_PACKET: u32 = 3;
+pub(crate) const NAME_RESOLUTION: u32 = 4;
 pub(crate) const INTERFACE_STATISTICS: u32 = 5;
+pub(crate) const DECRYPTION_SECRETS: u32 = 10;
 pub(crate) const ENHANCED_PACKET: u32 = 6;
 
 pub(crate) const BYTE_ORDER_MAGIC: u32 = 0x1a2b_3c4d;
@@ -26,6 +32,7 @@ pub(crate) mod option {
     pub(crate) const IF_TSRESOL: u16 = 9;
     pub(crate) const IF_FILTER: u16 = 11;
     pub(crate) const IF_OS: u16 = 12;
+    pub(crate) const IF_FCSLEN: u16 = 13;
     pub(crate) const IF_TSOFFSET: u16 = 14;
     pub(crate) const IF_HARDWARE: u16 = 15;
 
@@ -85,6 +92,9 @@ pub(crate) fn interface_description(interface: &Interface) -> Vec<u8> {
         block.option(option::IF_FILTER, &[&[FILTER_IS_TEXT], filter.as_bytes()].concat());
     }
     block.text(option::IF_OS, interface.os.as_deref());
+    if let Some(fcs_len) = interface.fcs_len {
+        block.option(option::IF_FCSLEN, &[fcs_len]);
+    }
     block.text(option::IF_HARDWARE, interface.hardware.as_deref());
     block.finish()
 }
@@ -235,10 +245,13 @@ fn option_value_len(value: &[u8]) -> usize {
     len
 }
 
-/// The length of the block at the head of `bytes`, and whether it is a packet; for our own blocks only.
+/// The length of the whole block at the head of `bytes`, which may be of either byte order, and whether it is a packet.
 pub(crate) fn next_block(bytes: &[u8]) -> (usize, bool) {
-    let word = |at: usize| u32::from_le_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]]);
-    (word(4) as usize, word(0) == ENHANCED_PACKET)
+    let word = |at: usize| [bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]];
+    let ours = u32::from_le_bytes(word(4)) as usize;
+    let is_ours = ours >= 12 && ours <= bytes.len() && word(ours - 4) == word(4);
+    let number = if is_ours { u32::from_le_bytes } else { u32::from_be_bytes };
+    (number(word(4)) as usize, matches!(number(word(0)), OBSOLETE_PACKET | SIMPLE_PACKET | ENHANCED_PACKET))
 }
 
 // The largest block of a packet must have a length that 32 bits hold with room to spare.

@@ -4,15 +4,10 @@ use crate::contents::{BLOCK_BYTES_MAX, Contents, Packet, Step, data_bytes_max};
 use crate::fields::{ByteOrder, Fields};
 use crate::pcapng::{
     BYTE_ORDER_MAGIC, ENHANCED_PACKET, FILTER_IS_TEXT, INTERFACE_DESCRIPTION, INTERFACE_STATISTICS,
-    SECTION_HEADER, TIME_SOURCE_NONE, TIME_SOURCE_PREFIX, option, padded,
+    OBSOLETE_PACKET, SECTION_HEADER, SIMPLE_PACKET, TIME_SOURCE_NONE, TIME_SOURCE_PREFIX, option, padded,
 };
 use crate::window::Window;
 use crate::{Direction, Interface, LinkType, ReadError, Section, Statistics, Timestamp};
-
-/// A packet as pcapng's first draft had it, with 16 bits for the interface.
-const OBSOLETE_PACKET: u32 = 2;
-/// A packet of the section's first interface, without a time.
-const SIMPLE_PACKET: u32 = 3;
 
 /// Type, length and, in a section header, the byte-order magic; no block is shorter.
 const BLOCK_HEAD: usize = 12;
@@ -22,6 +17,10 @@ const TRAILING_LENGTH: usize = 4;
 
 /// Each takes some memory even if it takes few bytes of the file.
 const INTERFACES_MAX: usize = 65_536;
+/// A text of an interface is cut at this many bytes.
+const TEXT_BYTES_MAX: usize = 16 << 10;
+/// The texts of all interfaces have so many bytes at most; those that come later are left out.
+const TEXTS_BYTES_MAX: usize = 16 << 20;
 
 pub(crate) struct PcapngReader {
     order: ByteOrder,
@@ -29,11 +28,41 @@ pub(crate) struct PcapngReader {
     section_start: usize,
     /// Of every interface of the file.
     clocks: Vec<Clock>,
+    texts: Texts,
 }
 
 impl Default for PcapngReader {
     fn default() -> Self {
-        Self { order: ByteOrder::Little, section_start: 0, clocks: Vec::new() }
+        Self { order: ByteOrder::Little, section_start: 0, clocks: Vec::new(), texts: Texts::default() }
+    }
+}
+
+/// Room for the texts of interfaces, which a small compressed file may have gigabytes of.
+struct Texts {
+    left_bytes: usize,
+}
+
+impl Default for Texts {
+    fn default() -> Self {
+        Self { left_bytes: TEXTS_BYTES_MAX }
+    }
+}
+
+impl Texts {
+    /// The text, cut where it is too long; none if there is no room left for any.
+    fn take(&mut self, value: Fields<'_>) -> Option<String> {
+        if self.left_bytes == 0 {
+            return None;
+        }
+        let mut text = text(value);
+        let mut len = text.len().min(TEXT_BYTES_MAX).min(self.left_bytes);
+        while !text.is_char_boundary(len) {
+            len -= 1;
+        }
+        text.truncate(len);
+        text.shrink_to_fit();
+        self.left_bytes -= len;
+        Some(text)
     }
 }
 
@@ -45,6 +74,11 @@ type Problem = String;
 type BlockPacket = (Packet, Option<u64>);
 
 impl PcapngReader {
+    /// That of the section.
+    pub(crate) fn order(&self) -> ByteOrder {
+        self.order
+    }
+
     /// Whether a file that begins with `magic` is pcapng.
     pub(crate) fn is_magic(magic: [u8; 4]) -> bool {
         u32::from_le_bytes(magic) == SECTION_HEADER // the same in both byte orders
@@ -65,13 +99,13 @@ impl PcapngReader {
             OBSOLETE_PACKET => obsolete_packet(body),
             _ => {
                 self.other_block(block_type, body, contents).map_err(malformed)?;
-                window.consume(block_len);
-                return Ok(Step::Other);
+                return Ok(Step::Other(window.consume(block_len)));
             }
         };
         let (mut packet, ticks) = packet.ok_or_else(|| malformed(too_short(block_type)))?;
         self.complete(&mut packet, ticks, contents).map_err(malformed)?;
-        let block_start = window.consume(block_len).start;
+        packet.block = window.consume(block_len);
+        let block_start = packet.block.start;
         packet.data = block_start + packet.data.start..block_start + packet.data.end;
         Ok(Step::Packet(packet))
     }
@@ -123,7 +157,7 @@ impl PcapngReader {
                 return Err(format!("the file has more than {INTERFACES_MAX} interfaces"));
             }
             INTERFACE_DESCRIPTION => {
-                let (interface, clock) = interface(body).ok_or_else(cut_short)?;
+                let (interface, clock) = interface(body, &mut self.texts).ok_or_else(cut_short)?;
                 contents.add_interface(interface);
                 self.clocks.push(clock);
             }
@@ -229,7 +263,7 @@ fn timed_packet(interface: u32, mut body: Fields<'_>) -> Option<BlockPacket> {
         option::EPB_QUEUE => queue = value.u32(),
         _ => {}
     })?;
-    let packet = Packet { interface, timestamp: None, queue, direction, wire_len, data };
+    let packet = Packet { interface, timestamp: None, queue, direction, wire_len, data, block: 0..0 };
     Some((packet, Some(ticks_of_words([high, low]))))
 }
 
@@ -239,7 +273,8 @@ fn simple_packet(mut body: Fields<'_>, interfaces: &[Interface]) -> Option<Block
     let snap_len = interfaces.first().map_or(0, |interface| interface.snap_len);
     let captured_len = if snap_len == 0 { wire_len } else { wire_len.min(snap_len) };
     let data = body.place(captured_len as usize)?;
-    let packet = Packet { interface: 0, timestamp: None, queue: None, direction: None, wire_len, data };
+    let packet =
+        Packet { interface: 0, timestamp: None, queue: None, direction: None, wire_len, data, block: 0..0 };
     Some((packet, None))
 }
 
@@ -254,8 +289,9 @@ fn flags_direction(flags: u32) -> Option<Direction> {
 fn section(mut body: Fields<'_>) -> Option<Result<Section, Problem>> {
     let _byte_order_magic = body.u32()?;
     let (major, minor) = (body.u16()?, body.u16()?);
-    if major != 1 {
-        return Some(Err(format!("the section has pcapng version {major}.{minor}, not 1.x")));
+    // As libpcap: 1.2 is what some wrote for 1.0.
+    if !matches!((major, minor), (1, 0 | 2)) {
+        return Some(Err(format!("the section has pcapng version {major}.{minor}, not 1.0")));
     }
     let _section_len = body.u64()?; // often unknown, and nothing that is needed
     let mut section = Section::default();
@@ -269,18 +305,21 @@ fn section(mut body: Fields<'_>) -> Option<Result<Section, Problem>> {
     Some(Ok(section))
 }
 
-fn interface(mut body: Fields<'_>) -> Option<(Interface, Clock)> {
+fn interface(mut body: Fields<'_>, texts: &mut Texts) -> Option<(Interface, Clock)> {
     let link_type = LinkType(body.u16()?);
     let _reserved = body.u16()?;
     let mut interface = Interface { link_type, snap_len: body.u32()?, ..Interface::default() };
     let mut clock = Clock::default();
     for_each_option(body, |code, mut value| match code {
-        option::COMMENT => interface.time_source = interface.time_source.take().or(time_source(value)),
-        option::IF_NAME => interface.name = Some(text(value)),
-        option::IF_DESCRIPTION => interface.description = Some(text(value)),
-        option::IF_FILTER if value.u8() == Some(FILTER_IS_TEXT) => interface.filter = Some(text(value)),
-        option::IF_OS => interface.os = Some(text(value)),
-        option::IF_HARDWARE => interface.hardware = Some(text(value)),
+        option::COMMENT => {
+            interface.time_source = interface.time_source.take().or_else(|| time_source(value, texts));
+        }
+        option::IF_NAME => interface.name = texts.take(value),
+        option::IF_DESCRIPTION => interface.description = texts.take(value),
+        option::IF_FILTER if value.u8() == Some(FILTER_IS_TEXT) => interface.filter = texts.take(value),
+        option::IF_OS => interface.os = texts.take(value),
+        option::IF_HARDWARE => interface.hardware = texts.take(value),
+        option::IF_FCSLEN => interface.fcs_len = value.u8(),
         option::IF_TSRESOL => clock.unit = value.u8().map_or(clock.unit, Unit::of_tsresol),
         option::IF_TSOFFSET => clock.offset_s = value.u64().map_or(0, u64::cast_signed),
         _ => {}
@@ -289,8 +328,11 @@ fn interface(mut body: Fields<'_>) -> Option<(Interface, Clock)> {
 }
 
 /// The clock that a comment of ours names.
-fn time_source(comment: Fields<'_>) -> Option<String> {
-    let comment = text(comment);
+fn time_source(comment: Fields<'_>, texts: &mut Texts) -> Option<String> {
+    if !comment.rest().starts_with(TIME_SOURCE_PREFIX.as_bytes()) {
+        return None;
+    }
+    let comment = texts.take(comment)?;
     let name = comment.strip_prefix(TIME_SOURCE_PREFIX)?;
     (name != TIME_SOURCE_NONE).then(|| name.to_owned())
 }

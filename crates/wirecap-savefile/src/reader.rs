@@ -3,9 +3,11 @@
 use std::fmt;
 use std::fs::File;
 use std::io::{self, Cursor, Read};
+use std::ops::Range;
 use std::path::Path;
 
 use crate::contents::{Contents, Packet, Step};
+use crate::fields::ByteOrder;
 use crate::pcap_reader::PcapReader;
 use crate::pcapng_reader::PcapngReader;
 use crate::window::Window;
@@ -52,6 +54,18 @@ impl Reader {
     ///
     /// [`ReadError::UnknownFormat`] where it is no savefile, and those of [`next_record`](Self::next_record).
     pub fn new(source: impl Read + Send + 'static) -> Result<Self, ReadError> {
+        let mut reader = Self::from_start(source)?;
+        // A packet would be an error: it has no interface.
+        while reader.contents.interfaces.is_empty() && !matches!(reader.step()?, Step::End) {}
+        Ok(reader)
+    }
+
+    /// As [`new`](Self::new), but reads nothing of a pcapng file yet, for a [`Conversion`](crate::Conversion).
+    ///
+    /// # Errors
+    ///
+    /// As [`new`](Self::new).
+    pub fn from_start(source: impl Read + Send + 'static) -> Result<Self, ReadError> {
         let source =
             decompressed(Box::new(source)).map_err(|source| ReadError::Source { offset: 0, source })?;
         let mut window = Window::new(source);
@@ -62,10 +76,7 @@ impl Reader {
         } else {
             Blocks::Pcap(PcapReader::begin(magic, &mut window, &mut contents)?)
         };
-        let mut reader = Self { window, blocks, contents };
-        // A packet would be an error: it has no interface.
-        while reader.contents.interfaces.is_empty() && !matches!(reader.step()?, Step::End) {}
-        Ok(reader)
+        Ok(Self { window, blocks, contents })
     }
 
     /// Gives the next packet, or `None` after the last.
@@ -76,8 +87,8 @@ impl Reader {
     pub fn next_record(&mut self) -> Result<Option<Record<'_>>, ReadError> {
         loop {
             match self.step()? {
-                Step::Packet(packet) => return Ok(Some(self.record(packet))),
-                Step::Other => {}
+                Step::Packet(packet) => return Ok(Some(self.record(&packet))),
+                Step::Other(_) => {}
                 Step::End => return Ok(None),
             }
         }
@@ -114,21 +125,34 @@ impl Reader {
         self.window.offset()
     }
 
-    fn step(&mut self) -> Result<Step, ReadError> {
+    pub(crate) fn step(&mut self) -> Result<Step, ReadError> {
         match &mut self.blocks {
             Blocks::Pcap(pcap) => pcap.step(&mut self.window),
             Blocks::Pcapng(pcapng) => pcapng.step(&mut self.window, &mut self.contents),
         }
     }
 
-    fn record(&self, packet: Packet) -> Record<'_> {
+    /// The byte order of what was read last, in a pcapng file.
+    pub(crate) fn byte_order(&self) -> ByteOrder {
+        match &self.blocks {
+            Blocks::Pcap(_) => ByteOrder::Little,
+            Blocks::Pcapng(pcapng) => pcapng.order(),
+        }
+    }
+
+    /// What stands at a place that the last step gave.
+    pub(crate) fn bytes(&self, place: Range<usize>) -> &[u8] {
+        self.window.bytes(place)
+    }
+
+    pub(crate) fn record(&self, packet: &Packet) -> Record<'_> {
         Record {
             interface: packet.interface,
             timestamp: packet.timestamp,
             queue: packet.queue,
             direction: packet.direction,
             wire_len: packet.wire_len,
-            data: self.window.bytes(packet.data),
+            data: self.window.bytes(packet.data.clone()),
         }
     }
 }

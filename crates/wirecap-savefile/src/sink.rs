@@ -1,8 +1,12 @@
 //! Where a writer's bytes go: a file that can be cut back to a packet boundary, or a stream that cannot.
 
-use std::fs::File;
+use std::fs::{self, File, Permissions, TryLockError};
 use std::io::{self, Seek, SeekFrom, Write};
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
+
+/// For the owner only.
+const PRIVATE: u32 = 0o600;
 
 /// Takes a savefile's bytes in order.
 pub trait Sink {
@@ -34,6 +38,9 @@ pub trait Sink {
 }
 
 /// A file that a [`Writer`](crate::Writer) creates.
+///
+/// Packets are other people's letters: the file is created with mode 0600, no symbolic link is followed to a regular
+/// file, and a file that another sink has open is refused. Pipes, terminals and other devices are opened as they are.
 #[derive(Debug)]
 pub struct FileSink {
     file: File,
@@ -43,16 +50,58 @@ pub struct FileSink {
 }
 
 impl FileSink {
-    /// Creates the file, or empties it where there is one.
+    /// Creates the file. A regular file that exists is refused with [`io::ErrorKind::AlreadyExists`].
     ///
     /// # Errors
     ///
-    /// Whatever the system says of opening it.
+    /// Whatever the system says of opening it; [`io::ErrorKind::WouldBlock`] if another sink has it open.
     pub fn create(path: impl AsRef<Path>) -> io::Result<Self> {
-        let path = path.as_ref().to_owned();
-        let file = File::create(&path)?;
-        let len = file.metadata()?.is_file().then_some(0);
-        Ok(Self { file, path, len })
+        Self::open(path.as_ref(), false)
+    }
+
+    /// Creates the file, or empties the regular file that exists.
+    ///
+    /// # Errors
+    ///
+    /// As [`create`](Self::create), except that an existing file is no error.
+    pub fn replace(path: impl AsRef<Path>) -> io::Result<Self> {
+        Self::open(path.as_ref(), true)
+    }
+
+    fn open(path: &Path, replaces: bool) -> io::Result<Self> {
+        // Exclusive creation follows no symbolic link, and no file can be put there in between.
+        let created = File::options().write(true).create_new(true).mode(PRIVATE).open(path);
+        let file = match created {
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
+                Self::open_existing(path, replaces)?
+            }
+            created => created?,
+        };
+        let is_regular = file.metadata()?.is_file();
+        if is_regular {
+            lock(&file)?;
+            // Only now: what another sink writes must not be lost.
+            file.set_len(0)?;
+            file.set_permissions(Permissions::from_mode(PRIVATE))?;
+        }
+        Ok(Self { file, path: path.to_owned(), len: is_regular.then_some(0) })
+    }
+
+    /// Opens what is there, and changes nothing.
+    fn open_existing(path: &Path, replaces: bool) -> io::Result<File> {
+        let entry = fs::symlink_metadata(path)?;
+        if entry.is_file() && !replaces {
+            return Err(io::Error::new(io::ErrorKind::AlreadyExists, "the file exists"));
+        }
+        let file = File::options().write(true).open(path)?;
+        let target = file.metadata()?;
+        // A link may lead to a pipe or a device, as /dev/stdout does. What was opened tells, and not what the path names by now.
+        let is_entry = (entry.dev(), entry.ino()) == (target.dev(), target.ino());
+        if target.is_file() && !is_entry {
+            let text = "it is a symbolic link to a file, which is not followed";
+            return Err(io::Error::new(io::ErrorKind::InvalidInput, text));
+        }
+        Ok(file)
     }
 
     /// The file's path, as it was given.
@@ -84,6 +133,16 @@ impl Sink for FileSink {
 
     fn name(&self) -> String {
         self.path.display().to_string()
+    }
+}
+
+/// Held until the file is closed. A file system without locks has none.
+fn lock(file: &File) -> io::Result<()> {
+    match file.try_lock() {
+        Err(TryLockError::WouldBlock) => {
+            Err(io::Error::new(io::ErrorKind::WouldBlock, "another process is writing to it"))
+        }
+        _ => Ok(()),
     }
 }
 

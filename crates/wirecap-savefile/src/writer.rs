@@ -8,7 +8,9 @@ use std::error::Error;
 use std::fmt;
 use std::io;
 
-use crate::{Format, Interface, LinkType, PACKET_BYTES_MAX, Record, Section, Sink, Statistics, pcap, pcapng};
+use crate::{
+    Format, Interface, LinkType, PACKET_BYTES_MAX, Record, Section, Sink, Statistics, Timestamp, pcap, pcapng,
+};
 
 /// Large enough that the system call costs nothing per packet, small enough for a core's own cache.
 const BUFFER_BYTES: usize = 1 << 20;
@@ -84,6 +86,21 @@ impl<S: Sink> Writer<S> {
         }
     }
 
+    /// Begins a pcapng file of blocks that are there already, its section header among them.
+    pub(crate) fn of_blocks(sink: S) -> Self {
+        let mut writer = Self::new(sink, Format::Pcapng, &Section::default());
+        writer.end = 0;
+        writer
+    }
+
+    /// Writes a whole block of pcapng as it is.
+    pub(crate) fn block(&mut self, block: &[u8]) -> Result<(), WriteError> {
+        let (_, is_packet) = pcapng::next_block(block);
+        self.append(block)?;
+        self.buffered_packets += u64::from(is_packet);
+        Ok(())
+    }
+
     /// Adds an interface and gives its number, which its records carry.
     ///
     /// A pcap file keeps of its interfaces only the link type, which is the same for all of them, and the
@@ -106,8 +123,8 @@ impl<S: Sink> Writer<S> {
     ///
     /// # Errors
     ///
-    /// [`WriteError::UnknownInterface`] and [`WriteError::TooLong`] for a record that does not fit the file,
-    /// and whatever a [`flush`](Self::flush) may return. The record has not been written then.
+    /// [`WriteError::UnknownInterface`], [`WriteError::TooLong`] and [`WriteError::TooLate`] for a record that does
+    /// not fit the file, and whatever a [`flush`](Self::flush) may return. The record has not been written then.
     #[inline]
     pub fn write(&mut self, record: &Record<'_>) -> Result<(), WriteError> {
         if record.interface >= self.interface_count || record.data.len() > self.data_bytes_max {
@@ -119,6 +136,9 @@ impl<S: Sink> Writer<S> {
                 pcapng::enhanced_packet(slot, record);
             }
             Format::Pcap => {
+                if !pcap::holds_time(record) {
+                    return Err(self.unfit(record));
+                }
                 let slot = self.reserve(pcap::packet_len(record))?;
                 pcap::packet(slot, record);
             }
@@ -290,6 +310,9 @@ impl<S: Sink> Writer<S> {
         if record.interface >= self.interface_count {
             return self.unknown_interface(record.interface);
         }
+        if self.format == Format::Pcap && !pcap::holds_time(record) {
+            return WriteError::TooLate { timestamp: record.timestamp.unwrap_or_default() };
+        }
         WriteError::TooLong { bytes: record.data.len(), bytes_max: self.data_bytes_max }
     }
 
@@ -368,6 +391,11 @@ pub enum WriteError {
         /// The most that the file may hold.
         bytes_max: usize,
     },
+    /// The packet's time is later than those of a pcap file, whose seconds have 32 bits and end in the year 2106.
+    TooLate {
+        /// The packet's time.
+        timestamp: Timestamp,
+    },
 }
 
 impl fmt::Display for WriteError {
@@ -394,6 +422,9 @@ impl fmt::Display for WriteError {
             }
             Self::TooLong { bytes, bytes_max } => {
                 write!(f, "a packet of {bytes} bytes is longer than the {bytes_max} that the savefile allows")
+            }
+            Self::TooLate { timestamp } => {
+                write!(f, "pcap cannot hold times from the year 2106 on ({timestamp}); write pcapng")
             }
         }
     }
@@ -592,6 +623,26 @@ mod tests {
             "a packet of 262145 bytes is longer than the 262144 that the savefile allows"
         );
         assert_eq!(writer.packets(), 0);
+    }
+
+    #[test]
+    fn pcap_ends_in_2106_with_an_error_and_pcapng_goes_on() {
+        let last = u64::from(u32::MAX) * 1_000_000_000 + 999_999_999;
+        for (format, nanos, holds) in
+            [(Format::Pcap, last, true), (Format::Pcap, last + 1, false), (Format::Pcapng, last + 1, true)]
+        {
+            let mut sink = Tight::with_room(1 << 20);
+            let mut writer = begin(&mut sink, format);
+            let timestamp = Some(Timestamp::from_unix_nanos(nanos));
+            let outcome = writer.write(&Record { timestamp, ..Record::default() });
+            assert_eq!((outcome.is_ok(), writer.packets()), (holds, u64::from(holds)), "{outcome:?}");
+            if let Err(error) = outcome {
+                assert_eq!(
+                    error.to_string(),
+                    "pcap cannot hold times from the year 2106 on (4294967296.000000000); write pcapng"
+                );
+            }
+        }
     }
 
     #[test]

@@ -250,6 +250,11 @@ impl Disturbance {
         self.stolen.as_secs_f64() / self.duration.as_secs_f64() / self.cpus as f64
     }
 
+    /// By how much others may have delayed what was done step by step.
+    pub fn delay(&self) -> Duration {
+        self.waited + self.stolen + self.longest_gap
+    }
+
     /// Whether others took so much that a failure may be theirs: more than 4 % of one thread's time, 1 % of the
     /// machine's, or 20 ms at once.
     pub fn is_disturbed(&self) -> bool {
@@ -318,6 +323,7 @@ mod tests {
     #[test]
     fn each_measure_by_itself_marks_a_run_as_disturbed() {
         assert!(!calm().is_disturbed(), "{}", calm());
+        assert_eq!(calm().delay(), Duration::from_millis(102));
         let cases = [
             Disturbance { waited: Duration::from_millis(500), ..calm() },
             Disturbance { stolen: Duration::from_millis(300), ..calm() },

@@ -16,8 +16,8 @@ use wirecap_filter::bpf::{
     BpfError, Link, LiveFrames, LoadOptions, Map, MapKind, Program, ProgramKind, XdpMode,
 };
 
+use crate::frame_program::{self, INTERVAL_NS_MAX, state};
 use crate::pace::{Pacer, Rate, monotonic_ns, sleep_until_ns};
-use crate::program::{self, INTERVAL_NS_MAX, state};
 use crate::traffic::GENERATED_BYTES_MAX;
 use crate::{Interface, Namespace, SendError, SetupError, Stamp, Traffic};
 
@@ -131,7 +131,8 @@ impl Generator {
         let cpu_count = allowed_cpus().map_or(1, |cpus| cpus.last().map_or(1, |last| last + 1));
         let states =
             Map::create(MapKind::Array, "testbed_states", state::BYTES, cpu_count).map_err(failed)?;
-        let code = program::generate(traffic, interface.index, &states).expect("the generator's labels");
+        let code =
+            frame_program::generate(traffic, interface.index, &states).expect("the generator's labels");
         let program =
             Program::load(ProgramKind::Xdp, "testbed_send", &code, LoadOptions::default()).map_err(failed)?;
         let engine = Engine {
@@ -372,7 +373,7 @@ fn waited_by_thread() -> Duration {
     Duration::from_nanos(nanos.unwrap_or(0))
 }
 
-/// One CPU's state as user space sees it; `program::state` has its layout.
+/// One CPU's state as user space sees it; `frame_program::state` has its layout.
 #[derive(Clone, Copy, Default, Debug)]
 struct State {
     sequence: u64,

@@ -35,6 +35,20 @@ impl PacketSender {
         Ok(Self { interface: interface.name.clone(), socket, sent: 0 })
     }
 
+    /// As [`on`](Self::on), past the interface's queueing discipline: one of an interface without a carrier takes frames
+    /// and drops them, while the driver refuses them.
+    ///
+    /// # Errors
+    ///
+    /// As [`on`](Self::on).
+    pub fn direct(interface: &Interface) -> Result<Self, SetupError> {
+        let sender = Self::on(interface)?;
+        let bypassing = sys::bypass_queueing_discipline(&sender.socket);
+        bypassing
+            .map_err(|source| SetupError::interface(&interface.name, "open a packet socket on", source))?;
+        Ok(sender)
+    }
+
     /// Sends one frame, Ethernet header included. Waits while there is no room for it: the ring of a veth's other end
     /// is full until the processor that empties it gets round to that. Each try counts as `tx_dropped`.
     ///
@@ -43,20 +57,34 @@ impl PacketSender {
     /// [`SendError::Socket`] if the frame is too long, the interface is down, or (ENOBUFS) it has no room for long.
     pub fn send(&mut self, frame: &[u8]) -> Result<(), SendError> {
         let mut deadline = None;
-        loop {
-            let errno = match send(&self.socket, frame, SendFlags::empty()) {
-                Ok(_) => break,
-                Err(errno) => errno,
-            };
+        while let Err(errno) = self.try_send(frame) {
             let deadline = *deadline.get_or_insert_with(|| Instant::now() + FULL_TIMEOUT);
             if errno != Errno::NOBUFS || Instant::now() > deadline {
-                let (interface, frame_bytes) = (self.interface.clone(), frame.len());
-                return Err(SendError::Socket { interface, frame_bytes, source: errno.into() });
+                return Err(self.refused(frame, errno));
             }
             thread::sleep(Duration::from_millis(1));
         }
+        Ok(())
+    }
+
+    /// As [`send`](Self::send), without waiting for room.
+    ///
+    /// # Errors
+    ///
+    /// As [`send`](Self::send), with ENOBUFS at once.
+    pub fn send_now(&mut self, frame: &[u8]) -> Result<(), SendError> {
+        self.try_send(frame).map_err(|errno| self.refused(frame, errno))
+    }
+
+    fn try_send(&mut self, frame: &[u8]) -> Result<(), Errno> {
+        send(&self.socket, frame, SendFlags::empty())?;
         self.sent += 1;
         Ok(())
+    }
+
+    fn refused(&self, frame: &[u8], errno: Errno) -> SendError {
+        let (interface, frame_bytes) = (self.interface.clone(), frame.len());
+        SendError::Socket { interface, frame_bytes, source: errno.into() }
     }
 
     /// Number of frames that the kernel has taken.

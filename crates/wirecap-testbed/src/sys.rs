@@ -204,12 +204,22 @@ pub(crate) fn sending_packet_socket(ifindex: u32) -> io::Result<OwnedFd> {
 /// A packet socket that gets whatever the interface receives, and not what is sent on it.
 pub(crate) fn receiving_packet_socket(ifindex: u32) -> io::Result<OwnedFd> {
     let socket = packet_socket(ifindex, libc::ETH_P_ALL as u16)?;
+    set_packet_option(&socket, libc::PACKET_IGNORE_OUTGOING)?;
+    Ok(socket)
+}
+
+/// Has what the packet socket sends go to the driver, past the interface's queueing discipline.
+pub(crate) fn bypass_queueing_discipline(socket: &OwnedFd) -> io::Result<()> {
+    set_packet_option(socket, libc::PACKET_QDISC_BYPASS)
+}
+
+fn set_packet_option(socket: &OwnedFd, option: i32) -> io::Result<()> {
     let (on, bytes) = (1_i32, size_of::<i32>() as libc::socklen_t);
-    let (level, option) = (libc::SOL_PACKET, libc::PACKET_IGNORE_OUTGOING);
     // SAFETY: `on` is valid for `bytes` bytes.
-    let result =
-        unsafe { libc::setsockopt(socket.as_raw_fd(), level, option, (&raw const on).cast(), bytes) };
-    if result < 0 { Err(io::Error::last_os_error()) } else { Ok(socket) }
+    let result = unsafe {
+        libc::setsockopt(socket.as_raw_fd(), libc::SOL_PACKET, option, (&raw const on).cast(), bytes)
+    };
+    if result < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
 }
 
 fn packet_socket(ifindex: u32, protocol: u16) -> io::Result<OwnedFd> {

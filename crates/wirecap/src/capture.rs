@@ -7,6 +7,7 @@ mod filtering;
 mod forwarding;
 mod interface;
 pub(crate) mod keeper;
+mod opening;
 mod raw;
 pub(crate) mod source;
 mod target;
@@ -24,7 +25,7 @@ use std::time::{Duration, Instant};
 use crate::capture::affinity::{Machine, Pin, Placement};
 use crate::capture::keeper::Keeper;
 use crate::capture::source::Source;
-use crate::capture::worker::{Alarm, Worker, ring_bell, watch};
+use crate::capture::worker::{Alarm, Worker, forget, ring_bell, watch};
 use crate::device::events::Events;
 use crate::device::{Device, DeviceCounters};
 use crate::error::{CaptureError, OpenError};
@@ -263,13 +264,26 @@ impl Shared {
 
     /// Has the workers of an interface's rings wake up by their sockets, which are new.
     fn watch_rings_of(&self, interface: usize) {
-        let rings = self.group.rings().iter().enumerate();
-        for (index, ring) in rings.filter(|(_, ring)| ring.identity().interface_index == interface) {
-            let worker = self.group.home_of(index);
+        for (worker, ring) in self.rings_of(interface) {
             // Fails only where it was watched already.
             ring.watch(&mut |descriptor| _ = watch(&self.alarms[worker], descriptor));
             self.wake(worker);
         }
+    }
+
+    /// Has them wake up by those sockets no more, which may outlive their interface while chunks are held.
+    fn forget_rings_of(&self, interface: usize) {
+        for (worker, ring) in self.rings_of(interface) {
+            // Fails only where it is not watched.
+            ring.watch(&mut |descriptor| _ = forget(&self.alarms[worker], descriptor));
+        }
+    }
+
+    /// The rings of an interface, each with its home worker.
+    fn rings_of(&self, interface: usize) -> impl Iterator<Item = (usize, &Arc<dyn Ring>)> {
+        let rings = self.group.rings().iter().enumerate();
+        let of_interface = rings.filter(move |(_, ring)| ring.identity().interface_index == interface);
+        of_interface.map(|(index, ring)| (self.group.home_of(index), ring))
     }
 
     /// The interface of this place is not captured any more: the workers of its rings are to be told.

@@ -21,7 +21,9 @@ mod xdp;
 
 use std::fmt;
 use std::io;
+use std::net::Ipv4Addr;
 
+use crate::filter::{Filter, FilterError, FilterRequest};
 use crate::savefile::LinkType;
 use crate::sys;
 use crate::sys::ethtool::Ethtool;
@@ -160,6 +162,12 @@ impl Device {
             libc::ARPHRD_ETHER | libc::ARPHRD_LOOPBACK => LinkType::ETHERNET,
             _ => LinkType::RAW,
         }
+    }
+
+    /// What `request` asks for, of this interface's packets.
+    pub(crate) fn compile(&self, request: &FilterRequest) -> Result<Filter, FilterError> {
+        let netmask = self.addresses.iter().find_map(Address::netmask);
+        request.compile_in(self.savefile_link_type(), netmask.unwrap_or(Ipv4Addr::UNSPECIFIED))
     }
 
     /// Whether the interface is still there, and up. Some microseconds.

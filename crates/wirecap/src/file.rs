@@ -11,7 +11,7 @@ use std::sync::{Arc, OnceLock};
 
 use crate::error::{CaptureError, FilterChangeError};
 use crate::filter::FilterRequest;
-use crate::ledger::Account;
+use crate::ledger::{Account, HandedOut};
 use crate::names::RingName;
 use crate::ring::{Help, Ring};
 use crate::savefile::{LinkType, ReadError, Reader, Record};
@@ -47,9 +47,7 @@ struct FileSide {
     /// What was wrong with the file behind the packets given so far.
     failure: Option<CaptureError>,
     sift: Sift,
-    next_sequence: u64,
-    delivered: u64,
-    bytes: u64,
+    handed_out: HandedOut,
 }
 
 /// The packets of one chunk, each behind its record.
@@ -136,9 +134,7 @@ impl FileRing {
             identities: Vec::new(),
             failure: None,
             sift: Sift::default(),
-            next_sequence: 0,
-            delivered: 0,
-            bytes: 0,
+            handed_out: HandedOut::default(),
         };
         Ok(Self { identity: Arc::new(identity), chunk_packets, path, side: Mutex::new(side) })
     }
@@ -169,10 +165,8 @@ impl FileRing {
             return side.failure.take().map_or(Ok(None), Err);
         };
         let ring = side.identity(&self.identity, gathering.interface);
-        let sequence = side.next_sequence;
-        side.next_sequence += 1;
-        side.delivered += gathering.list.cells.len() as u64;
-        side.bytes += gathering.list.wire_bytes;
+        let (packets, bytes) = (gathering.list.cells.len() as u64, gathering.list.wire_bytes);
+        let sequence = side.handed_out.count(packets, bytes, false, false);
         let owner = Arc::new(Block::of(gathering.bytes));
         // SAFETY: the descriptors were made with these bytes by `Gathering::add`.
         Ok(Some(unsafe { Chunk::new(gathering.list, owner, ring, Stamps::InFile, sequence, false) }))
@@ -295,13 +289,7 @@ impl Ring for FileRing {
 
     fn account(&self) -> Account {
         let side = lock(&self.side);
-        Account {
-            delivered: side.delivered,
-            bytes: side.bytes,
-            filtered: Some(side.sift.filtered),
-            ..Account::default()
-        }
-        .balanced()
+        Account { filtered: Some(side.sift.filtered), ..side.handed_out.account() }.balanced()
     }
 
     /// What was not read until now is nobody's loss.

@@ -135,6 +135,49 @@ impl Account {
     }
 }
 
+/// What a ring has handed out in chunks.
+#[derive(Debug, Default)]
+pub(crate) struct HandedOut {
+    pub(crate) packets: u64,
+    bytes: u64,
+    chunks: u64,
+    offloaded_chunks: u64,
+    abandoned_chunks: u64,
+    super_packets: u64,
+}
+
+impl HandedOut {
+    /// Counts a chunk and gives its sequence number. It is handed to a buddy if `offloaded`, whatever the threshold if also
+    /// `abandoned`.
+    #[inline]
+    pub(crate) fn count(&mut self, packets: u64, bytes: u64, offloaded: bool, abandoned: bool) -> u64 {
+        let sequence = self.chunks;
+        self.chunks += 1;
+        self.packets += packets;
+        self.bytes += bytes;
+        self.offloaded_chunks += u64::from(offloaded);
+        self.abandoned_chunks += u64::from(abandoned);
+        sequence
+    }
+
+    /// Counts so many of the packets as longer than what the interface carries.
+    pub(crate) fn count_super_packets(&mut self, packets: u64) {
+        self.super_packets += packets;
+    }
+
+    /// The columns of the ledger that it fills.
+    pub(crate) fn account(&self) -> Account {
+        Account {
+            delivered: self.packets,
+            bytes: self.bytes,
+            offloaded_chunks: self.offloaded_chunks,
+            abandoned_chunks: self.abandoned_chunks,
+            super_packets: self.super_packets,
+            ..Account::default()
+        }
+    }
+}
+
 /// One ring's page of the ledger.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct RingLedger {

@@ -46,7 +46,6 @@ mod limits;
 mod names;
 mod numbers;
 mod packet;
-mod reorder;
 mod ring;
 mod seats;
 mod sieve;
@@ -76,7 +75,6 @@ pub use ledger::{
 pub use names::{Holder, RingName};
 pub use numbers::grouped;
 pub use packet::{Direction, Spread};
-pub use reorder::{InOrder, Reorder};
 pub use steer::flow::flow_hash;
 pub use time::{Timestamp, Timestamps};
 pub use umem::chunk::{Chunk, Fragments, Head, Packet, Packets};

@@ -209,10 +209,12 @@ pub(crate) fn open(
         let selection = plan.selection(place);
         rings.push(Arc::new(PacketRing::new(identity, traits, selection, store, socket)));
     }
-    let unplaced =
-        plan.needs_program().then(|| PacketSocket::new().and_then(|socket| plan.deafen(socket))).transpose();
-    let unplaced = unplaced.map_err(failed("open a packet socket on"))?;
-    plan.bind(&rings, unplaced.as_ref()).map_err(failed("bind a packet socket to"))?;
+    let unplaced = plan.socket_for_others().map_err(failed("open a packet socket on"))?;
+    let bound = plan.bind(rings.len() + unplaced.iter().len(), |bind| {
+        rings.iter().try_for_each(|ring| ring.with_socket(&mut *bind))?;
+        unplaced.iter().try_for_each(bind)
+    });
+    bound.map_err(failed("bind a packet socket to"))?;
     let promiscuous = settings
         .promiscuous
         .then(|| Promiscuous::join(device.index))
@@ -238,7 +240,7 @@ pub(crate) fn open(
             rings,
             unplaced: unplaced.clone(),
             device: device.clone(),
-            snap_len: settings.snap_len,
+            settings: settings.clone(),
             filtering,
             promiscuous,
         },
@@ -326,16 +328,24 @@ impl<'a> Plan<'a> {
         matches!(self.spread, Spread::Queues(_)) && !self.one_queue
     }
 
-    /// Binds the sockets in the order of the rings, which is the order of the group, also when the
-    /// interface goes down and comes back.
-    fn bind(&self, rings: &[Arc<PacketRing>], unplaced: Option<&PacketSocket>) -> io::Result<()> {
+    /// A socket that gets what no ring gets, if that is not filtered out.
+    fn socket_for_others(&self) -> io::Result<Option<PacketSocket>> {
+        self.needs_program().then(|| PacketSocket::new().and_then(|socket| self.deafen(socket))).transpose()
+    }
+
+    /// Binds so many sockets, which `each` hands over in the order of the rings, the one for others last: that is the order
+    /// of the group, also when the interface goes down and comes back.
+    fn bind(
+        &self,
+        sockets: usize,
+        each: impl FnOnce(&mut dyn FnMut(&PacketSocket) -> io::Result<()>) -> io::Result<()>,
+    ) -> io::Result<()> {
         let fanout = if self.needs_program() { Fanout::Program } else { Fanout::Hash };
         let mut group = None;
-        let shared = rings.len() > 1 || unplaced.is_some();
-        let mut bind = |socket: &PacketSocket| {
+        each(&mut |socket: &PacketSocket| {
             socket.bind(self.ifindex)?;
             match group {
-                _ if !shared => Ok(()),
+                _ if sockets == 1 => Ok(()),
                 Some(group) => socket.join(group),
                 None => {
                     group = Some(socket.found_group(fanout, self.ignore_outgoing)?);
@@ -348,9 +358,7 @@ impl<'a> Plan<'a> {
                     }
                 }
             }
-        };
-        rings.iter().try_for_each(|ring| ring.with_socket(&mut bind))?;
-        unplaced.map_or(Ok(()), bind)
+        })
     }
 }
 
@@ -380,6 +388,14 @@ impl Unplaced {
         self.count.fetch_add(new, Ordering::Relaxed) + new
     }
 
+    /// Counts by `socket` from now on, which refuses every packet until now.
+    fn exchange(&self, socket: PacketSocket, marks_tell: bool) -> io::Result<()> {
+        let other = Self::new(socket, marks_tell)?;
+        self.count();
+        std::mem::swap(&mut *lock(&self.socket), &mut *lock(&other.socket));
+        Ok(())
+    }
+
     fn end(&self) {
         self.count();
         *lock(&self.socket) = None;
@@ -392,7 +408,7 @@ pub(crate) struct Attachment {
     rings: Vec<Arc<PacketRing>>,
     unplaced: Option<Arc<Unplaced>>,
     device: Device,
-    snap_len: u32,
+    settings: Settings,
     filtering: Filtering,
     promiscuous: Option<Promiscuous>,
 }
@@ -401,14 +417,17 @@ impl Attachment {
     /// From now on the packets that `filter` wants are captured.
     pub(crate) fn set_filter(&mut self, filter: &Filter) -> Result<(), FilterChangeError> {
         self.filtering =
-            Filtering::replace(&self.filtering, filter, &self.rings, &self.device, self.snap_len)?;
+            Filtering::replace(&self.filtering, filter, &self.rings, &self.device, self.settings.snap_len)?;
         Ok(())
     }
 
-    /// Whether its rings can go on on another interface: not in a group, whose members keep the interface that they
-    /// joined it for.
+    /// Whether its rings can go on on another interface: not where frames are handed over at once in a group.
     pub(crate) fn can_move(&self) -> bool {
-        self.rings.len() == 1 && self.unplaced.is_none()
+        !self.is_group() || self.settings.immediate.is_none()
+    }
+
+    fn is_group(&self) -> bool {
+        self.rings.len() > 1 || self.unplaced.is_some()
     }
 
     /// Goes on on `device`, which has come in the place of the interface that it was on.
@@ -417,12 +436,47 @@ impl Attachment {
             |action| move |source| OpenError::PacketSocket { interface: device.name.clone(), action, source };
         let joined = self.promiscuous.is_some().then(|| Promiscuous::join(device.index)).transpose();
         let promiscuous = joined.map_err(failed("set promiscuous mode on"))?;
-        for ring in &self.rings {
-            ring.move_to(device.index).map_err(failed("bind a packet socket to"))?;
+        if self.is_group() {
+            self.move_group_to(device)?;
+        } else {
+            for ring in &self.rings {
+                ring.move_to(device.index).map_err(failed("bind a packet socket to"))?;
+            }
         }
         self.promiscuous = promiscuous;
         self.device = device.clone();
         Ok(())
+    }
+
+    /// As [`move_to`](Self::move_to), by other sockets: those of a group keep the interface that they joined it for.
+    fn move_group_to(&self, device: &Device) -> Result<(), OpenError> {
+        let failed =
+            |action| move |source| OpenError::PacketSocket { interface: device.name.clone(), action, source };
+        let plan = Plan::new(device, &self.settings)?;
+        let mut sockets = Vec::new();
+        for _ in &self.rings {
+            let socket = PacketSocket::new().and_then(|socket| plan.deafen(socket));
+            let socket = socket.map_err(failed("open a packet socket on"))?;
+            let store = make_store(&socket, device, &self.settings);
+            sockets.push((socket, store.map_err(failed("make a receive ring on"))?));
+        }
+        let unplaced = plan.socket_for_others().map_err(failed("open a packet socket on"))?;
+        let bound = plan.bind(sockets.len() + unplaced.iter().len(), |bind| {
+            sockets.iter().try_for_each(|(socket, _)| bind(socket))?;
+            unplaced.iter().try_for_each(bind)
+        });
+        bound.map_err(failed("bind a packet socket to"))?;
+        if let (Some(counter), Some(socket)) = (&self.unplaced, unplaced) {
+            let exchanged = counter.exchange(socket, plan.marks_tell());
+            exchanged.map_err(failed("count the packets without a queue on"))?;
+        }
+        self.rings.iter().for_each(|ring| _ = ring.silence());
+        wait_for_running_programs();
+        for (place, (ring, (socket, store))) in self.rings.iter().zip(sockets).enumerate() {
+            // SAFETY: the interface of the former socket is gone, and what its packets ran through has ended.
+            unsafe { ring.exchange(device.index, plan.selection(place), socket, store) };
+        }
+        self.filtering.begin(&self.rings).map_err(failed("attach a socket filter on"))
     }
 
     /// From now on the sockets run `program`, whatever `set_filter` said.

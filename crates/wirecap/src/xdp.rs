@@ -11,15 +11,17 @@ mod ladder;
 mod lesson;
 mod link;
 mod place;
-mod program;
+mod programs;
 mod sizes;
 mod stamps;
 mod tx;
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::panic::resume_unwind;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
+use std::thread;
 use std::time::Duration;
 
 use rustix::net::{AddressFamily, SocketFlags, SocketType, netdevice, socket_with};
@@ -33,8 +35,8 @@ use crate::limits::locked_memory_rlimit;
 use crate::names::{Holder, RingName};
 use crate::ring::Ring;
 use crate::steer::Steering;
-use crate::sys::xdp::Descriptor;
-use crate::sys::xdp::XdpSocket;
+use crate::sys::memory::populating_threads;
+use crate::sys::xdp::{Descriptor, XdpSocket};
 use crate::time::Timestamps;
 use crate::umem::chunk::RingIdentity;
 use crate::umem::fill::{FillRing, Kernel, KernelDrops};
@@ -108,10 +110,7 @@ pub(crate) fn open(device: &Device, steering: &Steering, settings: &Settings) ->
     if !device.up {
         return Err(OpenError::InterfaceDown { interface: device.name.clone() }.into());
     }
-    let mut queues = Vec::new();
-    for (&queue, rings) in steering.queues().iter().zip(steering.rings_of_queues()) {
-        queues.push(PreparedQueue::new(device, queue, rings, settings)?);
-    }
+    let queues = prepare(device, steering, settings)?;
     let huge_pages = queues.iter().all(|queue| queue.pool.on_huge_pages());
     let mut ladder = Ladder::new(device, settings.geometry.cell_bytes);
     if let Some(reason) = &settings.copy_because {
@@ -153,6 +152,41 @@ pub(crate) fn open(device: &Device, steering: &Steering, settings: &Settings) ->
         huge_pages,
         link_wait,
         counters_at_start,
+    })
+}
+
+/// Prepares the rings of all queues, several at a time: the kernel clears and pins their pools meanwhile, which takes most of
+/// the time of opening.
+fn prepare(
+    device: &Device,
+    steering: &Steering,
+    settings: &Settings,
+) -> Result<Vec<PreparedQueue>, OpenError> {
+    let queues: Vec<_> = steering.queues().iter().copied().zip(steering.rings_of_queues()).collect();
+    let processors = populating_threads();
+    // Those that share a pool take their cells in turn.
+    let at_a_time = if settings.commons.is_some() { 1 } else { processors.min(queues.len()).max(1) };
+    let threads = processors / at_a_time;
+    let prepare = |queues: &[(u32, u32)]| -> Result<Vec<_>, OpenError> {
+        let queues = queues.iter();
+        queues.map(|&(queue, rings)| PreparedQueue::new(device, queue, rings, settings, threads)).collect()
+    };
+    let mut parts = queues.chunks(queues.len().div_ceil(at_a_time).max(1));
+    let own = parts.next().unwrap_or_default();
+    thread::scope(|scope| {
+        let prepare = &prepare;
+        let others: Vec<_> = parts
+            .map(|part| (part, thread::Builder::new().spawn_scoped(scope, move || prepare(part)).ok()))
+            .collect();
+        let mut prepared = prepare(own)?;
+        for (part, thread) in others {
+            prepared.extend(match thread {
+                Some(thread) => thread.join().unwrap_or_else(|panic| resume_unwind(panic)),
+                // No more threads can be had.
+                None => prepare(part),
+            }?);
+        }
+        Ok(prepared)
     })
 }
 
@@ -259,7 +293,14 @@ struct PreparedRing {
 }
 
 impl PreparedQueue {
-    fn new(device: &Device, queue: u32, rings: u32, settings: &Settings) -> Result<Self, OpenError> {
+    /// Prepares the rings of `queue`, whose pool so many threads clear.
+    fn new(
+        device: &Device,
+        queue: u32,
+        rings: u32,
+        settings: &Settings,
+        threads: usize,
+    ) -> Result<Self, OpenError> {
         let name = |part| RingName { part: Some(part), ..RingName::of_queue(&device.name, queue) };
         let names = match rings {
             1 => vec![RingName::of_queue(&device.name, queue)],
@@ -276,7 +317,7 @@ impl PreparedQueue {
                 (Arc::clone(&commons.pool), own, supply, is_first)
             }
             None => {
-                let pool = Pool::new(pool_geometry(geometry, rings))
+                let pool = Pool::new(pool_geometry(geometry, rings), threads)
                     .map_err(|source| system("map the memory of the pools", source))?;
                 let supply = Supply::of(pool.geometry().cells(), settings.warm);
                 let addresses = pool.cell_addresses().collect();
@@ -407,6 +448,6 @@ impl Kernel for SocketKernel {
 
     fn filtered(&self) -> u64 {
         let sums = self.filtered.as_ref().and_then(|(map, queue)| map.lookup_sums(*queue).ok());
-        sums.map_or(0, |sums| sums[program::NOT_WANTED])
+        sums.map_or(0, |sums| sums[programs::NOT_WANTED])
     }
 }

@@ -48,7 +48,7 @@ impl Mirror {
 
     /// Begins a file for what is captured.
     pub(crate) fn create(path: &Path, capture: &Capture, timestamps: Timestamps) -> Result<Self, Failure> {
-        let output = sink::create(path, None)?;
+        let output = sink::create(path, None, true)?;
         let writing = Writing::to(path.display().to_string());
         let timed = TimedSink::new(output.sink, &writing);
         let mut writer = Writer::new(timed, Format::Pcapng, &recording::section());

@@ -142,7 +142,7 @@ pub(super) fn write(arguments: &Arguments, path: &Path) -> Result<(), Failure> {
         let written = write_to(output::savefile(arguments.json)?.sink, arguments, frames);
         return output::unless_broken_pipe(written);
     }
-    let sink = FileSink::create(path)
+    let sink = FileSink::replace(path)
         .map_err(|error| Failure::Failed(format!("cannot write to {}: {error}", path.display()).into()))?;
     write_to(sink, arguments, frames)
 }

@@ -1,10 +1,11 @@
 //! Links: what holds a program on an interface, and lets go when its last descriptor is closed.
 
 use std::ffi::CStr;
+use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
-use super::refusal::Refusals;
 use super::{BpfError, Program, collect_objects, find_object};
+use crate::opener::{self, ObjectKind, Request};
 use crate::sys::bpf as sys;
 
 /// Where in the receive path an XDP program runs.
@@ -37,6 +38,11 @@ pub struct LinkInfo {
 }
 
 impl Link {
+    /// What this request opens.
+    pub(super) fn open(request: Request<'_>) -> io::Result<Self> {
+        opener::open(request)?.descriptor().map(|fd| Self { fd })
+    }
+
     /// Runs `program` whenever the kernel passes the tracepoint `name`, on the CPU and in the context that
     /// passes it.
     ///
@@ -44,32 +50,8 @@ impl Link {
     ///
     /// [`BpfError`] if the process lacks CAP_PERFMON, or the kernel has no such tracepoint.
     pub fn attach_tracepoint(program: &Program, name: &CStr) -> Result<Self, BpfError> {
-        sys::raw_tracepoint_open(program.as_fd(), name)
-            .map(|fd| Self { fd })
+        Self::open(Request::Tracepoint { program: program.as_fd(), name })
             .map_err(|source| BpfError::new("attach to a tracepoint", program.name(), source))
-    }
-
-    /// Attaches `program` to the interface of this index in the current network namespace.
-    ///
-    /// # Errors
-    ///
-    /// [`BpfError::InterfaceBusy`] if another program is there, [`BpfError::Refused`] if the driver refuses it and the kernel
-    /// tells why (since Linux 6.5, with CAP_PERFMON), or another [`BpfError`] if there is
-    /// no such interface, its driver has no native XDP, or its MTU is too long for the program.
-    pub fn attach_xdp(program: &Program, ifindex: u32, mode: XdpMode) -> Result<Self, BpfError> {
-        let error = match Self::try_attach_xdp(program, ifindex, mode) {
-            Err(error @ BpfError::Failed { .. }) => error,
-            outcome => return outcome,
-        };
-        // Once more, with an eye on the tracepoint that passes the reason.
-        let Ok(refusals) = Refusals::watch() else { return Err(error) };
-        Self::try_attach_xdp(program, ifindex, mode).map_err(|error| error.because(ifindex, refusals.last()))
-    }
-
-    fn try_attach_xdp(program: &Program, ifindex: u32, mode: XdpMode) -> Result<Self, BpfError> {
-        sys::link_create_xdp(program.as_fd(), ifindex, mode as u32)
-            .map(|fd| Self { fd })
-            .map_err(|source| BpfError::attaching(ifindex, source))
     }
 
     /// Opens the link that has this id; the program stays attached as long as either is open.
@@ -78,7 +60,9 @@ impl Link {
     ///
     /// [`BpfError`] if there is none (any more), or CAP_SYS_ADMIN is missing.
     pub fn by_id(id: u32) -> Result<Self, BpfError> {
-        sys::link_by_id(id).map(|fd| Self { fd }).map_err(|source| BpfError::discovering("link", id, source))
+        opener::by_id(ObjectKind::Link, id)
+            .map(|fd| Self { fd })
+            .map_err(|source| BpfError::discovering("link", id, source))
     }
 
     /// Puts `program` in the place of the one attached, without a frame lost between.
@@ -87,7 +71,8 @@ impl Link {
     ///
     /// [`BpfError`] if the interface is gone or cannot take the program.
     pub fn update(&self, program: &Program) -> Result<(), BpfError> {
-        sys::link_update(self.fd.as_fd(), program.as_fd())
+        opener::open(Request::LinkUpdate { link: self.fd.as_fd(), program: program.as_fd() })
+            .map(drop)
             .map_err(|source| BpfError::new("replace the attached program by", program.name(), source))
     }
 
@@ -129,7 +114,7 @@ pub fn link_holding(program_id: u32) -> Result<Option<Link>, BpfError> {
         let info = link.raw_info()?;
         Ok(info.link_type == sys::LINK_TYPE_XDP && info.program_id == program_id)
     };
-    find_object("link", sys::next_link_id, Link::by_id, holds)
+    find_object(ObjectKind::Link, Link::by_id, holds)
 }
 
 /// The links, of all processes and namespaces, that hold an XDP program.
@@ -145,7 +130,7 @@ pub fn links() -> Result<Vec<(Link, LinkInfo)>, BpfError> {
         let raw = link.raw_info()?;
         Ok((link, raw))
     };
-    let all = collect_objects("link", sys::next_link_id, open)?;
+    let all = collect_objects(ObjectKind::Link, open)?;
     let xdp = all.into_iter().filter(|(_, raw)| raw.link_type == sys::LINK_TYPE_XDP);
     Ok(xdp.map(|(link, raw)| (link, LinkInfo::from_raw(&raw))).collect())
 }

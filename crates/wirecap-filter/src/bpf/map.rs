@@ -3,6 +3,7 @@
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 
 use super::{BpfError, name_text, object_name};
+use crate::opener::{self, Answer, MapRequest, ObjectKind, Request};
 use crate::sys::bpf::{self as sys, MapFd};
 
 /// The kinds of map that wirecap uses. All have a 32-bit key, which is an index.
@@ -73,8 +74,12 @@ impl Map {
         max_entries: u32,
         flags: u32,
     ) -> Result<Self, BpfError> {
-        let key_bytes = size_of::<u32>() as u32;
-        MapFd::create(kind as u32, object_name(name)?, key_bytes, value_bytes, max_entries, flags)
+        let (map_type, key_bytes) = (kind as u32, size_of::<u32>() as u32);
+        let request =
+            MapRequest { map_type, name: object_name(name)?, key_bytes, value_bytes, max_entries, flags };
+        opener::open(Request::Map(request))
+            .and_then(Answer::descriptor)
+            .and_then(MapFd::new)
             .map(|fd| Self { name: name.to_owned(), fd })
             .map_err(|source| BpfError::new("create map", name, source))
     }
@@ -86,7 +91,7 @@ impl Map {
     /// [`BpfError`] if there is none (any more), or CAP_SYS_ADMIN is missing.
     pub fn by_id(id: u32) -> Result<Self, BpfError> {
         let failed = |source| BpfError::discovering("map", id, source);
-        let fd = MapFd::by_id(id).map_err(failed)?;
+        let fd = opener::by_id(ObjectKind::Map, id).and_then(MapFd::new).map_err(failed)?;
         let name = name_text(&sys::map_info(fd.as_fd()).map_err(failed)?.name);
         Ok(Self { name, fd })
     }

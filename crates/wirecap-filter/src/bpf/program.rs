@@ -1,16 +1,20 @@
 //! Programs: loading them, asking about them, running them on test frames.
 
 use std::ffi::CStr;
+use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use super::asm::{Insn, to_bytes};
 use super::{BpfError, collect_objects, name_text, object_name};
-use crate::sys::bpf::{self as sys, ProgramSource, TestRunRequest};
+use crate::opener::{self, ObjectKind, ProgramRequest};
+use crate::sys::bpf::{self as sys, TestRunRequest};
 
 /// The licence that programs declare: the kernel keeps some helpers, the clock among them, for the GPL.
 const LICENSE: &CStr = c"Dual MIT/GPL";
 /// Room for the verifier's log of a rejected program.
 const LOG_BYTES: usize = 1 << 20;
+/// The verifier gives up with EAGAIN when a signal comes; a program is tried so often.
+const LOAD_TRIES: u32 = 10;
 /// Load flag: the program knows frames of several fragments.
 const XDP_HAS_FRAGS: u32 = 1 << 5;
 /// Load flag: the program is bound to one interface, whose metadata it may read.
@@ -104,18 +108,20 @@ impl Program {
         code: &[Insn],
         options: LoadOptions,
     ) -> Result<Self, BpfError> {
-        let source = ProgramSource {
+        let (code, mut log) = (to_bytes(code), Vec::new());
+        let mut request = ProgramRequest {
             program_type: kind as u32,
             name: object_name(name)?,
-            code: &to_bytes(code),
+            code: &code,
             license: LICENSE,
             flags: options.flags(),
             ifindex: options.device.unwrap_or(0),
             expected_attach_type: if kind == ProgramKind::Xdp { sys::ATTACH_XDP } else { 0 },
+            log: &mut log,
         };
         // Most programs load: they are not made to pay for a log.
-        sys::program_load(&source, &mut [])
-            .or_else(|_| load_with_log(name, &source))
+        load(&mut request)
+            .or_else(|_| load_with_log(name, request))
             .map(|fd| Self { name: name.to_owned(), fd })
     }
 
@@ -126,7 +132,7 @@ impl Program {
     /// [`BpfError`] if there is none (any more), or CAP_SYS_ADMIN is missing.
     pub fn by_id(id: u32) -> Result<Self, BpfError> {
         let failed = |source| BpfError::discovering("program", id, source);
-        let fd = sys::program_by_id(id).map_err(failed)?;
+        let fd = opener::by_id(ObjectKind::Program, id).map_err(failed)?;
         let name = name_text(&sys::program_info(fd.as_fd()).map_err(failed)?.0.name);
         Ok(Self { name, fd })
     }
@@ -231,15 +237,15 @@ impl LoadOptions {
 ///
 /// [`BpfError`] if CAP_SYS_ADMIN is missing.
 pub fn programs_named(name: &str) -> Result<Vec<Program>, BpfError> {
-    let mut programs = collect_objects("program", sys::next_program_id, Program::by_id)?;
+    let mut programs = collect_objects(ObjectKind::Program, Program::by_id)?;
     programs.retain(|program| program.name == name);
     Ok(programs)
 }
 
 /// Loads a program that was refused once more, to have the verifier's reason if it was the verifier.
-fn load_with_log(name: &str, source: &ProgramSource<'_>) -> Result<OwnedFd, BpfError> {
+fn load_with_log(name: &str, request: ProgramRequest<'_>) -> Result<OwnedFd, BpfError> {
     let mut log = vec![0; LOG_BYTES];
-    sys::program_load(source, &mut log).map_err(|error| {
+    load(&mut ProgramRequest { log: &mut log, ..request }).map_err(|error| {
         let log: Vec<u8> = log.into_iter().take_while(|&byte| byte != 0).collect();
         if log.is_empty() {
             return BpfError::new("load program", name, error);
@@ -247,6 +253,17 @@ fn load_with_log(name: &str, source: &ProgramSource<'_>) -> Result<OwnedFd, BpfE
         let log = String::from_utf8_lossy(&log).into_owned();
         BpfError::Rejected { program: name.to_owned(), log, source: error }
     })
+}
+
+/// Loads a program; the verifier gives up with EAGAIN when a signal comes, so it is tried several times.
+fn load(request: &mut ProgramRequest<'_>) -> io::Result<OwnedFd> {
+    for _ in 1..LOAD_TRIES {
+        match opener::program(request.reborrow()) {
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+            loaded => return loaded,
+        }
+    }
+    opener::program(request.reborrow())
 }
 
 /// A `struct xdp_md` for a frame of this length that came in by this interface, queue 0.

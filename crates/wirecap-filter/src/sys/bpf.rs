@@ -4,17 +4,14 @@
 //! has a small struct without padding instead of the whole union.
 #![allow(unsafe_code)]
 
-use std::ffi::CStr;
 use std::fs;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 
-use crate::opener::{self, Answer, MapRequest, ObjectKind, ProgramRequest, Request, Umem};
-
 /// The commands of bpf(2), `enum bpf_cmd`.
 #[derive(Clone, Copy)]
 #[repr(i64)]
-enum Command {
+pub(super) enum Command {
     MapCreate = 0,
     MapLookup = 1,
     MapUpdate = 2,
@@ -53,7 +50,7 @@ pub(crate) type ObjectName = [u8; 16];
 ///
 /// The implementation guarantees all three, and that every pointer a value carries is valid
 /// for as many bytes as the value itself says, for the time of the call.
-unsafe trait Attribute {}
+pub(super) unsafe trait Attribute {}
 
 macro_rules! attribute {
     ($(#[$doc:meta])* struct $name:ident = $bytes:literal { $($field:ident: $kind:ty),* $(,)? }) => {
@@ -64,25 +61,14 @@ macro_rules! attribute {
         const _: () = assert!(0 $(+ size_of::<$kind>())* == $bytes, "padding");
         // SAFETY: the layout is asserted above and is that of linux/bpf.h; each function below
         // fills pointers and lengths from one slice.
-        unsafe impl Attribute for $name {}
+        unsafe impl $crate::sys::bpf::Attribute for $name {}
     };
 }
 
-attribute! {
-    struct MapCreate = 44 {
-        map_type: u32, key_bytes: u32, value_bytes: u32, max_entries: u32,
-        flags: u32, inner_map: u32, numa_node: u32, name: ObjectName,
-    }
-}
+pub(super) use attribute;
+
 attribute! {
     struct MapElement = 32 { map: RawFd, pad: u32, key: u64, value: u64, flags: u64 }
-}
-attribute! {
-    struct ProgramLoad = 72 {
-        program_type: u32, instruction_count: u32, instructions: u64, license: u64,
-        log_level: u32, log_bytes: u32, log: u64, kernel_version: u32, flags: u32,
-        name: ObjectName, ifindex: u32, expected_attach_type: u32,
-    }
 }
 attribute! {
     struct ProgramTestRun = 80 {
@@ -93,20 +79,7 @@ attribute! {
     }
 }
 attribute! {
-    struct ObjectId = 12 { id: u32, next_id: u32, open_flags: u32 }
-}
-attribute! {
     struct InfoByFd = 16 { object: RawFd, info_bytes: u32, info: u64 }
-}
-attribute! {
-    struct LinkCreate = 16 { program: RawFd, ifindex: u32, attach_type: u32, flags: u32 }
-}
-attribute! {
-    struct LinkUpdate = 16 { link: RawFd, new_program: RawFd, flags: u32, old_program: u32 }
-}
-attribute! {
-    /// For `BPF_RAW_TRACEPOINT_OPEN`.
-    struct RawTracepoint = 16 { name: u64, program: RawFd, pad: u32 }
 }
 
 /// The head of `struct bpf_map_info`.
@@ -170,7 +143,7 @@ unsafe impl Info for RawProgramInfo {}
 // SAFETY: as above.
 unsafe impl Info for RawLinkInfo {}
 
-fn bpf<A: Attribute>(command: Command, attribute: &mut A) -> io::Result<i32> {
+pub(super) fn bpf<A: Attribute>(command: Command, attribute: &mut A) -> io::Result<i32> {
     let bytes = size_of::<A>();
     // SAFETY: `attribute` is valid for `bytes` bytes, and `Attribute` promises that what it points
     // to is valid as well.
@@ -179,17 +152,17 @@ fn bpf<A: Attribute>(command: Command, attribute: &mut A) -> io::Result<i32> {
     if result < 0 { Err(io::Error::last_os_error()) } else { Ok(result as i32) }
 }
 
-fn bpf_fd<A: Attribute>(command: Command, attribute: &mut A) -> io::Result<OwnedFd> {
+pub(super) fn bpf_fd<A: Attribute>(command: Command, attribute: &mut A) -> io::Result<OwnedFd> {
     let fd = bpf(command, attribute)?;
     // SAFETY: the commands that come here return a descriptor that the kernel has just made for us.
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }
 
-fn address<T>(slice: &[T]) -> u64 {
+pub(super) fn address<T>(slice: &[T]) -> u64 {
     slice.as_ptr() as u64
 }
 
-fn address_mut<T>(slice: &mut [T]) -> u64 {
+pub(super) fn address_mut<T>(slice: &mut [T]) -> u64 {
     slice.as_mut_ptr() as u64
 }
 
@@ -203,23 +176,8 @@ pub(crate) struct MapFd {
 }
 
 impl MapFd {
-    pub(crate) fn create(
-        map_type: u32,
-        name: ObjectName,
-        key_bytes: u32,
-        value_bytes: u32,
-        max_entries: u32,
-        flags: u32,
-    ) -> io::Result<Self> {
-        let request = MapRequest { map_type, name, key_bytes, value_bytes, max_entries, flags };
-        Self::with_sizes_of_kernel(opener::open(Request::Map(request))?.descriptor()?)
-    }
-
-    pub(crate) fn by_id(id: u32) -> io::Result<Self> {
-        Self::with_sizes_of_kernel(fd_by_id(ObjectKind::Map, id)?)
-    }
-
-    fn with_sizes_of_kernel(fd: OwnedFd) -> io::Result<Self> {
+    /// The map of this descriptor.
+    pub(crate) fn new(fd: OwnedFd) -> io::Result<Self> {
         let info = map_info(fd.as_fd())?;
         let copies = if MAP_TYPES_PER_CPU.contains(&info.map_type) { possible_cpus()? } else { 1 };
         Ok(Self { fd, key_bytes: info.key_bytes as usize, value_bytes: info.value_bytes as usize, copies })
@@ -278,145 +236,6 @@ fn possible_cpus() -> io::Result<usize> {
     last.map(|last| last + 1).ok_or_else(|| io::Error::new(io::ErrorKind::InvalidData, ranges))
 }
 
-/// What `program_load` is asked to load.
-pub(crate) struct ProgramSource<'a> {
-    pub(crate) program_type: u32,
-    pub(crate) name: ObjectName,
-    /// Instructions of eight bytes each.
-    pub(crate) code: &'a [u8],
-    pub(crate) license: &'a CStr,
-    pub(crate) flags: u32,
-    pub(crate) ifindex: u32,
-    pub(crate) expected_attach_type: u32,
-}
-
-/// The verifier gives up with EAGAIN when a signal comes; a program is tried so often.
-const LOAD_TRIES: u32 = 10;
-
-/// Loads a program. The verifier writes its log into `log` unless that is empty.
-pub(crate) fn program_load(source: &ProgramSource<'_>, log: &mut [u8]) -> io::Result<OwnedFd> {
-    for _ in 1..LOAD_TRIES {
-        match try_program_load(source, log) {
-            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
-            loaded => return loaded,
-        }
-    }
-    try_program_load(source, log)
-}
-
-fn try_program_load(source: &ProgramSource<'_>, log: &mut [u8]) -> io::Result<OwnedFd> {
-    let &ProgramSource { program_type, name, code, license, flags, ifindex, expected_attach_type } = source;
-    let request =
-        ProgramRequest { program_type, name, code, license, flags, ifindex, expected_attach_type, log };
-    opener::open(Request::Program(request))?.descriptor()
-}
-
-/// Does in this thread what needs a privilege.
-pub(crate) fn perform(request: Request<'_>) -> io::Result<Answer> {
-    let opened = match request {
-        Request::Socket { family } => raw_socket(family)?,
-        Request::Umem(umem) => return register_umem(&umem).map(|()| Answer::Done),
-        Request::Map(MapRequest { map_type, name, key_bytes, value_bytes, max_entries, flags }) => {
-            let (inner_map, numa_node) = (0, 0);
-            let mut attribute = MapCreate {
-                map_type,
-                key_bytes,
-                value_bytes,
-                max_entries,
-                flags,
-                inner_map,
-                numa_node,
-                name,
-            };
-            bpf_fd(Command::MapCreate, &mut attribute)?
-        }
-        Request::Program(program) => load(program)?,
-        Request::Tracepoint { program, name } => {
-            let (name, program) = (name.as_ptr() as u64, program.as_raw_fd());
-            bpf_fd(Command::RawTracepointOpen, &mut RawTracepoint { name, program, pad: 0 })?
-        }
-        Request::XdpLink { program, ifindex, flags } => {
-            let program = program.as_raw_fd();
-            bpf_fd(Command::LinkCreate, &mut LinkCreate { program, ifindex, attach_type: ATTACH_XDP, flags })?
-        }
-        Request::LinkUpdate { link, program } => {
-            let (link, new_program) = (link.as_raw_fd(), program.as_raw_fd());
-            let mut attribute = LinkUpdate { link, new_program, flags: 0, old_program: 0 };
-            return bpf(Command::LinkUpdate, &mut attribute).map(|_| Answer::Done);
-        }
-        Request::ById { kind, id } => {
-            let command = match kind {
-                ObjectKind::Map => Command::MapFdById,
-                ObjectKind::Program => Command::ProgramFdById,
-                ObjectKind::Link => Command::LinkFdById,
-            };
-            bpf_fd(command, &mut ObjectId { id, next_id: 0, open_flags: 0 })?
-        }
-        Request::NextId { kind, id } => {
-            let command = match kind {
-                ObjectKind::Program => Command::ProgramGetNextId,
-                ObjectKind::Link => Command::LinkGetNextId,
-                ObjectKind::Map => return Err(io::ErrorKind::Unsupported.into()),
-            };
-            let mut attribute = ObjectId { id, next_id: 0, open_flags: 0 };
-            return match bpf(command, &mut attribute) {
-                Ok(_) => Ok(Answer::Id(Some(attribute.next_id))),
-                Err(error) if error.raw_os_error() == Some(libc::ENOENT) => Ok(Answer::Id(None)),
-                Err(error) => Err(error),
-            };
-        }
-    };
-    Ok(Answer::Descriptor(opened))
-}
-
-fn load(program: ProgramRequest<'_>) -> io::Result<OwnedFd> {
-    let log = program.log;
-    let mut attribute = ProgramLoad {
-        program_type: program.program_type,
-        instruction_count: (program.code.len() / 8) as u32,
-        instructions: address(program.code),
-        license: program.license.as_ptr() as u64,
-        log_level: u32::from(!log.is_empty()),
-        log_bytes: log.len() as u32,
-        log: if log.is_empty() { 0 } else { address_mut(log) },
-        kernel_version: 0,
-        flags: program.flags,
-        name: program.name,
-        ifindex: program.ifindex,
-        expected_attach_type: program.expected_attach_type,
-    };
-    bpf_fd(Command::ProgramLoad, &mut attribute)
-}
-
-fn raw_socket(family: i32) -> io::Result<OwnedFd> {
-    // SAFETY: socket(2) takes no pointers.
-    let fd = unsafe { libc::socket(family, libc::SOCK_RAW | libc::SOCK_CLOEXEC, 0) };
-    if fd < 0 {
-        return Err(io::Error::last_os_error());
-    }
-    // SAFETY: the kernel has just made the descriptor for us.
-    Ok(unsafe { OwnedFd::from_raw_fd(fd) })
-}
-
-fn register_umem(umem: &Umem<'_>) -> io::Result<()> {
-    let registration = libc::xdp_umem_reg {
-        addr: umem.address,
-        len: umem.bytes,
-        chunk_size: umem.cell_bytes,
-        headroom: 0,
-        flags: 0,
-        tx_metadata_len: 0,
-    };
-    let bytes = size_of::<libc::xdp_umem_reg>() as libc::socklen_t;
-    let fd = umem.socket.as_raw_fd();
-    // SAFETY: the pointer and the length describe `registration`; what it names is the kernel's from now on by the
-    // promise made to `Umem::new`.
-    let outcome = unsafe {
-        libc::setsockopt(fd, libc::SOL_XDP, libc::XDP_UMEM_REG, (&raw const registration).cast(), bytes)
-    };
-    if outcome == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
-}
-
 /// What a test run is given, and where it writes its frame (empty: nowhere).
 pub(crate) struct TestRunRequest<'a> {
     pub(crate) data: &'a [u8],
@@ -462,44 +281,6 @@ pub(crate) fn program_test_run(
         data_out_bytes: attribute.data_out_bytes as usize,
         duration_ns: attribute.duration_ns,
     })
-}
-
-pub(crate) fn link_create_xdp(program: BorrowedFd<'_>, ifindex: u32, flags: u32) -> io::Result<OwnedFd> {
-    opener::open(Request::XdpLink { program, ifindex, flags })?.descriptor()
-}
-
-/// Runs `program` whenever the kernel passes the tracepoint `name`, until the descriptor is closed.
-pub(crate) fn raw_tracepoint_open(program: BorrowedFd<'_>, name: &CStr) -> io::Result<OwnedFd> {
-    opener::open(Request::Tracepoint { program, name })?.descriptor()
-}
-
-pub(crate) fn link_update(link: BorrowedFd<'_>, program: BorrowedFd<'_>) -> io::Result<()> {
-    opener::open(Request::LinkUpdate { link, program }).map(drop)
-}
-
-fn fd_by_id(kind: ObjectKind, id: u32) -> io::Result<OwnedFd> {
-    opener::open(Request::ById { kind, id })?.descriptor()
-}
-
-pub(crate) fn program_by_id(id: u32) -> io::Result<OwnedFd> {
-    fd_by_id(ObjectKind::Program, id)
-}
-
-pub(crate) fn link_by_id(id: u32) -> io::Result<OwnedFd> {
-    fd_by_id(ObjectKind::Link, id)
-}
-
-/// The id that follows `id`, or none after the last.
-fn next_id(kind: ObjectKind, id: u32) -> io::Result<Option<u32>> {
-    opener::open(Request::NextId { kind, id })?.id()
-}
-
-pub(crate) fn next_program_id(id: u32) -> io::Result<Option<u32>> {
-    next_id(ObjectKind::Program, id)
-}
-
-pub(crate) fn next_link_id(id: u32) -> io::Result<Option<u32>> {
-    next_id(ObjectKind::Link, id)
 }
 
 fn fill_info<I: Info>(object: BorrowedFd<'_>, info: &mut I) -> io::Result<()> {

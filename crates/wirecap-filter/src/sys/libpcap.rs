@@ -8,9 +8,6 @@ use std::mem::{MaybeUninit, transmute_copy};
 use std::os::unix::ffi::OsStrExt;
 use std::ptr::{self, NonNull};
 
-/// libpcap's mark for "the network's mask is not known".
-const NETMASK_UNKNOWN: c_uint = u32::MAX;
-
 /// `pcap_t`, which only libpcap looks into.
 #[repr(C)]
 struct Handle {
@@ -97,29 +94,35 @@ impl Libpcap {
         found.is_some() && found == base_of(Self::load as *const c_void)
     }
 
-    /// Compiles `expression` for packets of the kind `dlt`. Not more than one thread at a time.
+    /// Compiles `expression` for packets of the kind `dlt`, in a network of this mask, in network order. Not more than one
+    /// thread at a time.
     pub(crate) fn compile(
         &self,
         expression: &CStr,
         dlt: c_int,
         snap_len: c_int,
+        netmask: u32,
     ) -> Result<Vec<RawInsn>, Refusal> {
         // SAFETY: the function takes any numbers.
         let handle = unsafe { (self.open_dead)(dlt, snap_len) };
         let handle =
             NonNull::new(handle).ok_or_else(|| Refusal::System(io::ErrorKind::OutOfMemory.into()))?;
-        let outcome = self.compile_on(handle, expression);
+        let outcome = self.compile_on(handle, expression, netmask);
         // SAFETY: the handle came from `open_dead` and is not used again.
         unsafe { (self.close)(handle.as_ptr()) };
         outcome
     }
 
-    fn compile_on(&self, handle: NonNull<Handle>, expression: &CStr) -> Result<Vec<RawInsn>, Refusal> {
+    fn compile_on(
+        &self,
+        handle: NonNull<Handle>,
+        expression: &CStr,
+        netmask: u32,
+    ) -> Result<Vec<RawInsn>, Refusal> {
         let mut program = RawProgram { insn_count: 0, insns: ptr::null_mut() };
         let expression = expression.as_ptr();
         // SAFETY: all three point to what the function expects, and outlive the call.
-        let status =
-            unsafe { (self.compile)(handle.as_ptr(), &raw mut program, expression, 1, NETMASK_UNKNOWN) };
+        let status = unsafe { (self.compile)(handle.as_ptr(), &raw mut program, expression, 1, netmask) };
         if status < 0 {
             // SAFETY: the text belongs to the handle, which lives, and ends with a zero.
             let message = unsafe { CStr::from_ptr((self.get_error)(handle.as_ptr())) };

@@ -9,7 +9,7 @@ use crate::bpf::xdp_md;
 use crate::context::PacketType;
 use crate::ethernet;
 use crate::filter::NetworkHeader;
-use crate::insn::{Base, Extension, Place, Source, Width};
+use crate::insn::{Base, Extension, Position, Source, Width};
 
 /// An offset that depends on the packet; then the address that is made of it.
 const INDEX: Reg = Reg::R3;
@@ -44,7 +44,7 @@ impl Translation<'_> {
         }
     }
 
-    fn absolute(&mut self, index: usize, to: Reg, width: Width, place: Place) {
+    fn absolute(&mut self, index: usize, to: Reg, width: Width, place: Position) {
         if self.is_at_the_network_header(place) {
             self.network_index();
             self.bytes(to, width, Offset::Computed(place.offset));
@@ -54,7 +54,7 @@ impl Translation<'_> {
         }
     }
 
-    fn indirect(&mut self, to: Reg, width: Width, place: Place) {
+    fn indirect(&mut self, to: Reg, width: Width, place: Position) {
         if self.is_at_the_network_header(place) {
             self.network_index();
             self.asm.add(INDEX, X);
@@ -64,7 +64,7 @@ impl Translation<'_> {
         self.bytes(to, width, Offset::Computed(place.offset));
     }
 
-    fn is_at_the_network_header(&self, place: Place) -> bool {
+    fn is_at_the_network_header(&self, place: Position) -> bool {
         let header = NetworkHeader::of(self.filter.link_type());
         place.base == Base::Network && header == NetworkHeader::Ethernet
     }

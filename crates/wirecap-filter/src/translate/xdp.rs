@@ -7,7 +7,7 @@ use crate::context::Unsupported;
 use crate::ethernet;
 use crate::filter::Filter;
 use crate::flow::{Flow, may_match};
-use crate::insn::{Base, Extension, Op, Operand, Place, Source, Width};
+use crate::insn::{Base, Extension, Op, Operand, Position, Source, Width};
 
 /// The verifier gives up where more branches than 8,192 are yet to be looked at; some are left to the program
 /// around the filter.
@@ -171,7 +171,7 @@ fn check_op(op: Op, target: &XdpTarget) -> Result<(), Unsupported> {
     }
 }
 
-fn check_reach(width: Width, place: Place) -> Result<(), Unsupported> {
+fn check_reach(width: Width, place: Position) -> Result<(), Unsupported> {
     let base = match place.base {
         Base::Packet => 0,
         Base::Network => ethernet::HEADER_BYTES + ethernet::TAG_BYTES,

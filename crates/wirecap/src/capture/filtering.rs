@@ -26,10 +26,8 @@ impl Capture {
         if let Some(file) = &running.file {
             return file.set_filter(&request);
         }
-        let link_types =
-            running.interfaces.iter().map(|attached| attached.target.device.savefile_link_type());
-        let filters =
-            link_types.map(|link_type| request.compile(link_type)).collect::<Result<Vec<_>, _>>()?;
+        let devices = running.interfaces.iter().map(|attached| &attached.target.device);
+        let filters = devices.map(|device| device.compile(&request)).collect::<Result<Vec<_>, _>>()?;
         for ((attached, filter), turn) in running.interfaces.iter_mut().zip(&filters).zip(&turns) {
             attached.set_filter(filter, turn.as_ref())?;
             attached.target.filter = Some(request.clone());

@@ -1,9 +1,8 @@
-//! Captures that forward: what they are to be, and opening their ports.
+//! Captures that forward: opening their ports.
 
 use std::sync::Arc;
-use std::time::Duration;
 
-use super::builder::{CaptureBuilder, DEFAULT_SNAP_LEN};
+use super::builder::CaptureBuilder;
 use super::target::{Target, Way};
 use super::{Capture, Shared};
 use crate::device::Device;
@@ -12,7 +11,6 @@ use crate::forward::{
     BATCH_PACKETS_MAX, Exchange, Outlet, PacketOutlet, Port, PortError, PortShared, SHORTEST_FRAME, Sequence,
 };
 use crate::ledger::Mode;
-use crate::packet::Direction;
 use crate::ring::Ring;
 use crate::sys::packet::PacketSender;
 use crate::sys::xdp::HEADROOM_BYTES;
@@ -21,110 +19,7 @@ use crate::umem::owners::Owners;
 use crate::umem::pool::Geometry;
 use crate::xdp;
 
-/// Cells for new packets unless something else is asked for.
-const DEFAULT_NEW_PACKETS: u32 = 1024;
-/// How long packets wait for those of earlier chunks at most unless something else is asked for.
-const DEFAULT_ORDER_WAIT: Duration = Duration::from_millis(10);
-
-/// What is special about a capture that forwards.
-#[derive(Debug, Clone)]
-pub(super) struct Forwarding {
-    on: bool,
-    /// Interfaces that are only sent on.
-    transmit_on: Vec<String>,
-    pub(super) new_packets: u32,
-    ordered: bool,
-    order_wait: Duration,
-}
-
-impl Default for Forwarding {
-    fn default() -> Self {
-        Self {
-            on: false,
-            transmit_on: Vec::new(),
-            new_packets: DEFAULT_NEW_PACKETS,
-            ordered: true,
-            order_wait: DEFAULT_ORDER_WAIT,
-        }
-    }
-}
-
 impl CaptureBuilder {
-    /// The interfaces of the capture are [`Port`]s as well: what was captured can be sent on them without being copied.
-    ///
-    /// All rings have one UMEM then, in which each has the R x M cells of its pool. Not to be had with
-    /// [`elastic`](Self::elastic), with a [snap length](Self::snap_len), nor with more workers than receive queues. On
-    /// interfaces captured by the engine `packet` only received packets are captured, and sending copies. The host
-    /// keeps its own there: it must not forward them as well.
-    pub fn forwarding(mut self) -> Self {
-        self.forwarding.on = true;
-        self
-    }
-
-    /// As [`forwarding`](Self::forwarding), with one more port: an interface on which nothing is captured.
-    pub fn transmit_on(mut self, interface: impl Into<String>) -> Self {
-        self.forwarding.transmit_on.push(interface.into());
-        self.forwarding()
-    }
-
-    /// How many cells there are for packets that [`Port::build`] makes and that are copied. Default 1,024.
-    pub fn new_packets(mut self, cells: u32) -> Self {
-        self.forwarding.new_packets = cells;
-        self
-    }
-
-    /// In advanced mode: packets go out as workers are done with them, as in the paper. Without this, what is sent of
-    /// the chunks of a ring goes out in the order of their sequence numbers: that of a later one waits until all
-    /// earlier ones were dropped, for [`order_wait`](Self::order_wait) at most.
-    pub fn unordered(mut self) -> Self {
-        self.forwarding.ordered = false;
-        self
-    }
-
-    /// For how long packets wait for those of earlier chunks, at most, in advanced mode. Default 10 ms.
-    pub fn order_wait(mut self, longest: Duration) -> Self {
-        self.forwarding.order_wait = longest;
-        self
-    }
-
-    /// The rings of each interface are a buddy group of their own, with workers of their own (the paper's Figure 14):
-    /// of the [`workers`](Self::workers), one goes to each interface in turn that has more rings than workers. Default:
-    /// all rings of the capture are one group.
-    pub fn group_per_interface(mut self) -> Self {
-        self.group_per_interface = true;
-        self
-    }
-
-    /// Whether what is captured may be sent.
-    pub(super) fn forwards(&self) -> bool {
-        self.forwarding.on
-    }
-
-    /// Refuses what a capture that forwards cannot have.
-    pub(super) fn check_forwarding(&self) -> Result<(), OpenError> {
-        let refuse = |option, reason| Err(OpenError::NotForwarding { option, reason });
-        let mut snap_lens = self.sources.iter().filter_map(|source| source.settings.snap_len);
-        if !self.forwards() {
-            return Ok(());
-        }
-        if self.file.is_some() {
-            return refuse("packets of a savefile", "there is no interface that they could leave through");
-        }
-        if self.elastic {
-            return refuse(
-                "elastic pools (--elastic)",
-                "a cell that was sent goes back to the ring whose it is",
-            );
-        }
-        if self.snap_len < DEFAULT_SNAP_LEN || snap_lens.any(|bytes| bytes < DEFAULT_SNAP_LEN) {
-            return refuse("a snap length (-s)", "packets are sent whole");
-        }
-        if matches!(self.direction, Some(Direction::Out | Direction::InOut)) {
-            return refuse("packets that the host sends (-Q)", "it would forward its own again");
-        }
-        Ok(())
-    }
-
     /// The interfaces that are only sent on.
     pub(super) fn transmit_devices(&self, targets: &[Target]) -> Result<Vec<Device>, OpenError> {
         let mut devices: Vec<Device> = Vec::new();

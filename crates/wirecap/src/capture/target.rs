@@ -108,7 +108,7 @@ impl Target {
 
     /// The filter for its packets, if one was asked for.
     pub(super) fn compile_filter(&self) -> Result<Option<Filter>, FilterChangeError> {
-        let compile = |request: &FilterRequest| request.compile(self.device.savefile_link_type());
+        let compile = |request: &FilterRequest| self.device.compile(request);
         Ok(self.filter.as_ref().map(compile).transpose()?)
     }
 
@@ -506,16 +506,25 @@ enum LinkRate {
     Loopback,
     /// In Mbit/s.
     Speed(u32),
-    /// A virtual interface, which is as fast as memory is, or one whose speed its driver does not know.
+    /// An interface with no link behind it, such as a veth.
+    Virtual,
+    /// The driver does not report a speed, as that of a virtual machine's NIC.
     Unknown,
 }
+
+/// Kinds of virtual interfaces whose drivers report a speed that has no meaning.
+const KINDS_WITHOUT_SPEED: [&str; 3] = ["veth", "tun", "netkit"];
 
 impl LinkRate {
     fn of(device: &Device) -> Self {
         match device.speed_mbps {
             _ if device.is_loopback() => Self::Loopback,
-            Some(speed) if device.kind.is_none() => Self::Speed(speed),
-            _ => Self::Unknown,
+            _ if device.kind.as_deref().is_some_and(|kind| KINDS_WITHOUT_SPEED.contains(&kind)) => {
+                Self::Virtual
+            }
+            Some(speed) => Self::Speed(speed),
+            None if device.kind.is_some() => Self::Virtual,
+            None => Self::Unknown,
         }
     }
 
@@ -525,7 +534,7 @@ impl LinkRate {
     /// and 8.8 ms, with 100 Gbit/s 65 ms and 3.5 ms.
     fn pool_bytes(self) -> u64 {
         match self {
-            Self::Loopback | Self::Speed(..=1_000) => 64 << 20,
+            Self::Loopback | Self::Virtual | Self::Speed(..=1_000) => 64 << 20,
             Self::Speed(..=10_000) | Self::Unknown => 256 << 20,
             Self::Speed(..=40_000) => 512 << 20,
             Self::Speed(_) => 1 << 30,
@@ -571,6 +580,23 @@ mod tests {
             300 * MIB / 8,
             "a small cgroup"
         );
+    }
+
+    #[test]
+    #[cfg_attr(miri, ignore = "asks the kernel for an interface")]
+    fn a_speed_counts_where_there_is_a_link() {
+        let mut device = Device::find("lo").unwrap();
+        assert_eq!(LinkRate::of(&device), LinkRate::Loopback);
+        device.link_type = libc::ARPHRD_ETHER;
+        let mut rate = |kind: Option<&str>, speed_mbps| {
+            (device.kind, device.speed_mbps) = (kind.map(str::to_owned), speed_mbps);
+            LinkRate::of(&device)
+        };
+        assert_eq!(rate(None, Some(25_000)), LinkRate::Speed(25_000));
+        assert_eq!(rate(None, None), LinkRate::Unknown, "a virtual machine's NIC");
+        assert_eq!(rate(Some("bond"), Some(200_000)), LinkRate::Speed(200_000));
+        assert_eq!(rate(Some("veth"), Some(10_000)), LinkRate::Virtual, "every veth says so");
+        assert_eq!(rate(Some("bridge"), None), LinkRate::Virtual);
     }
 
     #[test]

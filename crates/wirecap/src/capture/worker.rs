@@ -128,6 +128,11 @@ pub(crate) fn watch(epoll: &OwnedFd, descriptor: BorrowedFd<'_>) -> Result<(), E
     epoll::add(epoll, descriptor, epoll::EventData::new_u64(0), epoll::EventFlags::IN)
 }
 
+/// Has no worker wake up by `descriptor` any more.
+pub(crate) fn forget(epoll: &OwnedFd, descriptor: BorrowedFd<'_>) -> Result<(), Errno> {
+    epoll::delete(epoll, descriptor)
+}
+
 /// Wakes the worker whose bell it is.
 pub(crate) fn ring_bell(bell: &OwnedFd) {
     // Full (2^64 - 2 rings unheard) is as good as rung.

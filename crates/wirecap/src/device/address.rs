@@ -81,6 +81,12 @@ impl Address {
         Some((u32_at(header, 4)?, address))
     }
 
+    /// The mask of its network, if it is an IPv4 address.
+    pub(super) fn netmask(&self) -> Option<Ipv4Addr> {
+        let host_bits = 32_u32.checked_sub(self.prefix_len.into())?;
+        self.ip.is_ipv4().then(|| Ipv4Addr::from_bits(u32::MAX.checked_shl(host_bits).unwrap_or(0)))
+    }
+
     /// Whether it is an IPv6 link-local address that nobody chose, as every interface gets one that is up.
     ///
     /// The kernel and network managers derive them from the hardware address or a hash. One with nothing

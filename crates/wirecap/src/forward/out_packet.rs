@@ -100,7 +100,7 @@ pub struct OutPacket<'a> {
 #[derive(Debug, Clone, Copy)]
 struct Captured {
     address: u64,
-    options: u32,
+    header_distance: u32,
     stamps: Stamps,
     /// It was longer on the wire.
     cut_short: bool,
@@ -187,15 +187,15 @@ impl<'a> OutPacket<'a> {
         fragmented: bool,
     ) -> Self {
         let (first, last) = (cells[0].get(), cells[cells.len() - 1].get());
-        let options = if fragmented { 0 } else { first.options };
+        let header_distance = if fragmented { 0 } else { first.header_distance() };
         let start = in_memory(origin.base, first.address);
         // SAFETY: it is as it was captured.
-        let wire_len = unsafe { origin.stamps.wire_len_of(start, first.len, options) };
+        let wire_len = unsafe { origin.stamps.wire_len_of(start, first.len, header_distance) };
         let (lowest, highest) = match cell_bytes {
             Some(bytes) => (first.address & !(bytes - 1), (last.address & !(bytes - 1)) + bytes),
             None => {
                 let record = match origin.stamps {
-                    Stamps::Header { .. } => options,
+                    Stamps::Header { .. } => header_distance,
                     stamps => stamps.record_bytes(),
                 };
                 (first.address - u64::from(record), last.address + u64::from(last.len))
@@ -203,7 +203,7 @@ impl<'a> OutPacket<'a> {
         };
         let captured = Captured {
             address: first.address,
-            options,
+            header_distance,
             stamps: origin.stamps,
             cut_short: wire_len > first.len,
             time: None,
@@ -218,7 +218,7 @@ impl<'a> OutPacket<'a> {
         let lowest = cell.address & !(bytes - 1);
         let captured = Captured {
             address: cell.address,
-            options: 0,
+            header_distance: 0,
             stamps: Stamps::None,
             cut_short: false,
             time: Some(None),
@@ -337,9 +337,9 @@ impl<'a> OutPacket<'a> {
     /// When the packet arrived, as [`Packet::timestamp`](crate::Packet::timestamp) tells, also after the head grew;
     /// `None` without timestamps, and for a packet that was [built](crate::Port::build).
     pub fn timestamp(&self) -> Option<Timestamp> {
-        let Captured { address, options, stamps, time, .. } = self.captured;
+        let Captured { address, header_distance, stamps, time, .. } = self.captured;
         // SAFETY: the head did not grow over what stood in front of it.
-        time.unwrap_or_else(|| unsafe { stamps.time_of(in_memory(self.base, address), options) })
+        time.unwrap_or_else(|| unsafe { stamps.time_of(in_memory(self.base, address), header_distance) })
     }
 
     /// The ring that it came from; `None` if it was built.

@@ -395,24 +395,21 @@ impl Taken<'_> {
         self.list.cells.len()
     }
 
-    /// A chunk of the packets; `None` if there are none.
+    /// A chunk of the packets, of which there are some.
     pub(crate) fn into_chunk(
         mut self,
         ring: Arc<RingIdentity>,
         labels: Labels,
         sequence: u64,
         offloaded: bool,
-    ) -> Option<Chunk> {
-        if self.list.cells.is_empty() {
-            return None;
-        }
+    ) -> Chunk {
         self.list.wire_bytes = self.bytes;
         let owner = Arc::clone(&self.block.blocks);
         owner.hold(self.block.index);
         let stamps = Stamps::Header { told: labels.timestamps, by_queue: labels.by_queue };
         // SAFETY: `frame::read` checked each packet, which has its header as far in front of it as its
         // descriptor says; the block was just held for the chunk.
-        Some(unsafe { Chunk::new(self.list, owner, ring, stamps, sequence, offloaded) })
+        unsafe { Chunk::new(self.list, owner, ring, stamps, sequence, offloaded) }
     }
 }
 
@@ -429,7 +426,7 @@ fn fetch_ahead(base: NonNull<u8>, next: usize, distance: usize) {
 
 /// Whether the sieve wants a packet that was [read](frame::read) behind `base`, and is ours.
 pub(super) fn is_wanted(base: NonNull<u8>, frame: &Frame, sieve: &mut Sieve) -> bool {
-    let Descriptor { address, len, options: mac } = frame.descriptor;
+    let (Descriptor { address, len, .. }, mac) = (frame.descriptor, frame.descriptor.header_distance());
     // SAFETY: `frame::read` found that the packet and its header lie in the block.
     let (data, packet_type) = unsafe {
         let start = base.add(address as usize);
@@ -535,7 +532,7 @@ mod tests {
     }
 
     fn chunk(block: &mut OpenBlock, count: u32) -> Chunk {
-        block.take(count, 200, &mut Sieve::default()).into_chunk(identity(), LABELS, 0, false).unwrap()
+        block.take(count, 200, &mut Sieve::default()).into_chunk(identity(), LABELS, 0, false)
     }
 
     #[test]
@@ -550,7 +547,7 @@ mod tests {
         let mut block = blocks.open_next().unwrap();
         let taken = block.take(3, 200, &mut Sieve::default());
         assert_eq!((taken.len(), taken.bytes, taken.super_packets), (3, 160 + 164 + 101, 0));
-        let first = taken.into_chunk(identity(), LABELS, 0, false).unwrap();
+        let first = taken.into_chunk(identity(), LABELS, 0, false);
         assert_eq!(block.left(), 1);
         let taken = block.take(3, 200, &mut Sieve::default());
         assert_eq!((taken.len(), taken.super_packets, taken.bad), (1, 1, None));
@@ -700,7 +697,7 @@ mod tests {
             prop_assert!(taken.len() == packets as usize || taken.bad.is_some());
             let mut rest = 48;
             for cell in &taken.list.cells {
-                prop_assert!(cell.address >= rest && cell.options >= 48);
+                prop_assert!(cell.address >= rest && cell.header_distance() >= 48);
                 rest = cell.address + u64::from(cell.len);
                 prop_assert!(rest <= 4096);
             }

@@ -38,7 +38,7 @@ impl fmt::Display for BadFrame {
 /// A packet that was looked at.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Frame {
-    /// Where its bytes are; `options` tells how far in front of them the header is.
+    /// Where its bytes are; the descriptor tells how far in front of them the header is.
     pub(crate) descriptor: Descriptor,
     pub(crate) wire_len: u32,
     /// Where its bytes end.
@@ -86,11 +86,7 @@ impl Frame {
     fn of(header: &tpacket3_hdr, offset: usize, tagged: bool) -> Self {
         let address = offset + usize::from(header.tp_mac);
         Self {
-            descriptor: Descriptor {
-                address: address as u64,
-                len: header.tp_snaplen,
-                options: header.tp_mac.into(),
-            },
+            descriptor: Descriptor::behind_header(address as u64, header.tp_snaplen, header.tp_mac.into()),
             wire_len: header.tp_len,
             end: address + header.tp_snaplen as usize,
             // Where this wraps around it leads in front of the room.

@@ -194,22 +194,19 @@ impl Gathered {
         self.list.cells.len()
     }
 
-    /// A chunk of the packets; `None` if there are none.
+    /// A chunk of the packets, of which there are some.
     pub(crate) fn into_chunk(
         mut self,
         ring: Arc<RingIdentity>,
         labels: Labels,
         sequence: u64,
         offloaded: bool,
-    ) -> Option<Chunk> {
-        if self.list.cells.is_empty() {
-            return None;
-        }
+    ) -> Chunk {
         self.list.wire_bytes = self.bytes;
         let stamps = Stamps::Header { told: labels.timestamps, by_queue: labels.by_queue };
         // SAFETY: `frame::read` checked each packet, which has its header as far in front of it as its descriptor says;
         // no other chunk has their frames until this one is dropped.
-        Some(unsafe { Chunk::new(self.list, self.frames, ring, stamps, sequence, offloaded) })
+        unsafe { Chunk::new(self.list, self.frames, ring, stamps, sequence, offloaded) }
     }
 }
 
@@ -279,7 +276,8 @@ mod tests {
             link_type: crate::savefile::LinkType::ETHERNET,
             order: Default::default(),
         };
-        frames.take(count, 200, &mut Sieve::default())?.into_chunk(Arc::new(identity), LABELS, 0, false)
+        let gathered = frames.take(count, 200, &mut Sieve::default())?;
+        (gathered.len() > 0).then(|| gathered.into_chunk(Arc::new(identity), LABELS, 0, false))
     }
 
     #[test]

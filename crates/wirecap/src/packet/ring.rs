@@ -3,12 +3,12 @@
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
-use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard};
+use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 use rustix::net::netdevice;
 
 use crate::error::CaptureError;
-use crate::ledger::{Account, Drops, Tally};
+use crate::ledger::{Account, Drops, HandedOut, Tally};
 use crate::packet::blocks::{BadBlock, Blocks, Labels, OpenBlock};
 use crate::packet::frames::Frames;
 use crate::packet::steering::{self, Selection};
@@ -36,18 +36,41 @@ pub(crate) struct PacketRing {
     traits: Traits,
     /// The interface that it is on now.
     ifindex: AtomicU32,
-    selection: Selection,
-    store: Store,
     /// How many packets are left in the block that is open.
     open_packets: AtomicU32,
-    /// None once the ring is closed. Only the close writes it, so that whoever reads need not wait for the ring's lock.
-    socket: RwLock<Option<PacketSocket>>,
+    /// Only the close and a move write it, so that whoever reads need not wait for the ring's lock.
+    kernel: RwLock<Kernel>,
     counts: Counts,
     side: Mutex<Side>,
 }
 
-/// Where the kernel puts packets.
+/// The socket, and the memory that it has with the kernel.
 #[derive(Debug)]
+struct Kernel {
+    /// None once the ring is closed.
+    socket: Option<PacketSocket>,
+    selection: Selection,
+    store: Store,
+    /// What came by sockets on interfaces that are no more, and was not taken yet: the oldest first.
+    former: Vec<Arc<Blocks>>,
+    /// Packets that came by those sockets, taken or not.
+    arrived_before: u64,
+}
+
+impl Kernel {
+    /// Packets that were not taken yet.
+    fn waiting(&self) -> u64 {
+        self.former.iter().map(|blocks| blocks.waiting()).sum::<u64>() + self.store.waiting()
+    }
+
+    /// Packets in the ring, taken or not.
+    fn arrived(&self) -> u64 {
+        self.arrived_before + self.store.arrived()
+    }
+}
+
+/// Where the kernel puts packets.
+#[derive(Debug, Clone)]
 pub(crate) enum Store {
     /// Into blocks, which are handed over when they are full or some time has gone by.
     Blocks(Arc<Blocks>),
@@ -77,6 +100,8 @@ impl Store {
 #[derive(Debug, Default)]
 struct Counts {
     delivered: AtomicU64,
+    /// Packets in the ring, taken or not, when it was last asked.
+    arrived: AtomicU64,
     /// Packets that no free block was there for.
     no_cell: AtomicU64,
     /// How often the kernel stood still for want of a block.
@@ -89,11 +114,7 @@ struct Counts {
 #[derive(Debug)]
 struct Side {
     open: Option<OpenBlock>,
-    next_sequence: u64,
-    bytes: u64,
-    super_packets: u64,
-    offloaded_chunks: u64,
-    abandoned_chunks: u64,
+    handed_out: HandedOut,
     sieve: Sieve,
     /// A socket filter turned packets away, which the kernel does not count.
     uncounted: bool,
@@ -111,36 +132,36 @@ impl PacketRing {
         store: Store,
         socket: PacketSocket,
     ) -> Self {
-        let side = Side {
-            open: None,
-            next_sequence: 0,
-            bytes: 0,
-            super_packets: 0,
-            offloaded_chunks: 0,
-            abandoned_chunks: 0,
-            sieve: Sieve::default(),
-            uncounted: false,
-        };
+        let side =
+            Side { open: None, handed_out: HandedOut::default(), sieve: Sieve::default(), uncounted: false };
         Self {
             identity: Arc::new(identity),
             ifindex: AtomicU32::new(traits.ifindex),
             traits,
-            selection,
-            store,
             open_packets: AtomicU32::new(0),
-            socket: RwLock::new(Some(socket)),
+            kernel: RwLock::new(Kernel {
+                socket: Some(socket),
+                selection,
+                store,
+                former: Vec::new(),
+                arrived_before: 0,
+            }),
             counts: Counts::default(),
             side: Mutex::new(side),
         }
     }
 
-    fn socket(&self) -> RwLockReadGuard<'_, Option<PacketSocket>> {
-        self.socket.read().unwrap_or_else(PoisonError::into_inner)
+    fn kernel(&self) -> RwLockReadGuard<'_, Kernel> {
+        self.kernel.read().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn kernel_mut(&self) -> RwLockWriteGuard<'_, Kernel> {
+        self.kernel.write().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Does something to the socket, unless the ring is closed.
     pub(crate) fn with_socket(&self, work: impl FnOnce(&PacketSocket) -> io::Result<()>) -> io::Result<()> {
-        self.socket().as_ref().map_or(Ok(()), work)
+        self.kernel().socket.as_ref().map_or(Ok(()), work)
     }
 
     /// Receives from interface `ifindex` from now on, in place of one that is no more.
@@ -153,13 +174,40 @@ impl PacketRing {
         Ok(())
     }
 
+    /// Receives by `socket` on interface `ifindex` from now on, into `store`. What came before is captured first.
+    ///
+    /// # Safety
+    ///
+    /// The kernel must have written its last packet into the ring that there was.
+    pub(crate) unsafe fn exchange(
+        &self,
+        ifindex: u32,
+        selection: Selection,
+        socket: PacketSocket,
+        store: Store,
+    ) {
+        // SAFETY: the caller's promise.
+        unsafe { self.end() };
+        let _side = lock(&self.side);
+        let mut kernel = self.kernel_mut();
+        let Some(former) = &mut kernel.socket else { return };
+        let former = std::mem::replace(former, socket);
+        self.count_losses(Some(&former));
+        kernel.selection = selection;
+        kernel.arrived_before += kernel.store.arrived();
+        if let Store::Blocks(blocks) = std::mem::replace(&mut kernel.store, store) {
+            kernel.former.push(blocks);
+        }
+        self.ifindex.store(ifindex, Ordering::Relaxed);
+    }
+
     /// Runs `program` on the ring's packets from now on. What is in the ring already stays. `filters`: it
     /// turns packets away that were asked for otherwise.
     pub(crate) fn listen(&self, program: &SocketFilter, filters: bool) -> io::Result<()> {
         let mut side = lock(&self.side);
-        let socket = self.socket();
-        let Some(socket) = &*socket else { return Ok(()) };
-        socket.attach_filter(&self.selection.then(program))?;
+        let kernel = self.kernel();
+        let Some(socket) = &kernel.socket else { return Ok(()) };
+        socket.attach_filter(&kernel.selection.then(program))?;
         side.uncounted |= filters;
         Ok(())
     }
@@ -173,7 +221,7 @@ impl PacketRing {
     pub(crate) fn settle(&self, check: Check) {
         let mut side = lock(&self.side);
         let open = side.open.as_ref().map_or(0, OpenBlock::left);
-        side.sieve.settle(check, self.store.waiting() + u64::from(open));
+        side.sieve.settle(check, self.kernel().waiting() + u64::from(open));
     }
 
     /// Receives nothing more, if it succeeds. A packet that is on its way at this moment may still come.
@@ -187,43 +235,57 @@ impl PacketRing {
     ///
     /// The kernel must have written its last packet into this ring.
     pub(crate) unsafe fn end(&self) {
-        if let Store::Blocks(blocks) = &self.store {
+        if let Store::Blocks(blocks) = &self.kernel().store {
             // SAFETY: the caller's promise.
             unsafe { blocks.end() };
         }
     }
 
     fn capture_from(&self, side: &mut Side, help: Option<Help>) -> Result<Option<Chunk>, CaptureError> {
-        match &self.store {
-            Store::Blocks(blocks) => self.capture_from_blocks(blocks, side, help),
-            Store::Frames(frames) => Ok(self.capture_from_frames(frames, side, help)),
+        let kernel = self.kernel();
+        match &kernel.store {
+            Store::Frames(frames) => Ok(self.capture_from_frames(frames, &kernel, side, help)),
+            Store::Blocks(_) if kernel.former.is_empty() => self.capture_from_blocks(&kernel, side, help),
+            Store::Blocks(_) => {
+                drop(kernel);
+                self.capture_from_former(side, help)
+            }
         }
+    }
+
+    /// As [`capture_from`](Self::capture_from), where packets may be left of an interface that is no more.
+    #[cold]
+    fn capture_from_former(
+        &self,
+        side: &mut Side,
+        help: Option<Help>,
+    ) -> Result<Option<Chunk>, CaptureError> {
+        let chunk = self.capture_from_blocks(&self.kernel(), side, help)?;
+        // Chunks keep the blocks that they are in.
+        self.kernel_mut().former.retain(|blocks| blocks.is_next_filled());
+        Ok(chunk)
     }
 
     fn capture_from_frames(
         &self,
         frames: &Arc<Frames>,
+        kernel: &Kernel,
         side: &mut Side,
         help: Option<Help>,
     ) -> Option<Chunk> {
-        self.socket().as_ref()?;
+        let socket = kernel.socket.as_ref()?;
         for _ in 0..VAIN_ROUNDS_MAX {
             let most = help.map_or(u32::MAX, |help| help.most).min(self.chunk_cells());
             let gathered = frames.take(most, self.traits.longest_frame, &mut side.sieve)?;
             if gathered.is_losing {
-                self.count_losses(self.socket().as_ref());
+                self.count_losses(Some(socket));
             }
-            side.bytes += gathered.bytes;
-            side.super_packets += gathered.super_packets;
-            self.counts.delivered.fetch_add(gathered.len() as u64, Ordering::Relaxed);
             self.counts.other.fetch_add(gathered.bad, Ordering::Relaxed);
-            let ring = Arc::clone(&self.identity);
-            let chunk = gathered.into_chunk(ring, self.traits.labels, side.next_sequence, help.is_some());
-            if chunk.is_some() {
-                side.next_sequence += 1;
-                side.offloaded_chunks += u64::from(help.is_some());
-                side.abandoned_chunks += u64::from(help.is_some_and(|help| help.abandoned));
-                return chunk;
+            if gathered.len() > 0 {
+                let totals = (gathered.len(), gathered.bytes, gathered.super_packets);
+                let sequence = self.count_chunk(side, totals, help);
+                let ring = Arc::clone(&self.identity);
+                return Some(gathered.into_chunk(ring, self.traits.labels, sequence, help.is_some()));
             }
         }
         None
@@ -231,12 +293,12 @@ impl PacketRing {
 
     fn capture_from_blocks(
         &self,
-        blocks: &Arc<Blocks>,
+        kernel: &Kernel,
         side: &mut Side,
         help: Option<Help>,
     ) -> Result<Option<Chunk>, CaptureError> {
         for _ in 0..VAIN_ROUNDS_MAX {
-            let Some(block) = side.open.take().or_else(|| self.open_next(blocks)) else { break };
+            let Some(block) = side.open.take().or_else(|| self.open_next(kernel)) else { break };
             if let Some(chunk) = self.chunk_of(block, side, help)? {
                 return Ok(Some(chunk));
             }
@@ -253,15 +315,14 @@ impl PacketRing {
     ) -> Result<Option<Chunk>, CaptureError> {
         let most = help.map_or(u32::MAX, |help| help.most).min(self.chunk_cells());
         let taken = block.take(most, self.traits.longest_frame, &mut side.sieve);
-        side.bytes += taken.bytes;
-        side.super_packets += taken.super_packets;
-        self.counts.delivered.fetch_add(taken.len() as u64, Ordering::Relaxed);
         let bad = taken.bad;
-        let ring = Arc::clone(&self.identity);
-        let chunk = taken.into_chunk(ring, self.traits.labels, side.next_sequence, help.is_some());
-        side.next_sequence += u64::from(chunk.is_some());
-        side.offloaded_chunks += u64::from(help.is_some() && chunk.is_some());
-        side.abandoned_chunks += u64::from(help.is_some_and(|help| help.abandoned) && chunk.is_some());
+        let chunk = if taken.len() > 0 {
+            let sequence = self.count_chunk(side, (taken.len(), taken.bytes, taken.super_packets), help);
+            let ring = Arc::clone(&self.identity);
+            Some(taken.into_chunk(ring, self.traits.labels, sequence, help.is_some()))
+        } else {
+            None
+        };
         if bad.is_some() {
             self.counts.other.fetch_add(block.left().into(), Ordering::Relaxed);
             drop(block);
@@ -275,13 +336,28 @@ impl PacketRing {
         }
     }
 
+    /// Counts a chunk of so many packets, bytes and super-packets, and gives its sequence number.
+    fn count_chunk(
+        &self,
+        side: &mut Side,
+        (packets, bytes, super_packets): (usize, u64, u64),
+        help: Option<Help>,
+    ) -> u64 {
+        self.counts.delivered.fetch_add(packets as u64, Ordering::Relaxed);
+        side.handed_out.count_super_packets(super_packets);
+        let is_abandoned = help.is_some_and(|help| help.abandoned);
+        side.handed_out.count(packets as u64, bytes, help.is_some(), is_abandoned)
+    }
+
     /// Opens the next block with packets in it, if the kernel has handed one over.
-    fn open_next(&self, blocks: &Arc<Blocks>) -> Option<OpenBlock> {
-        self.socket().as_ref()?;
+    fn open_next(&self, kernel: &Kernel) -> Option<OpenBlock> {
+        let socket = kernel.socket.as_ref()?;
+        let Store::Blocks(blocks) = &kernel.store else { return None };
         loop {
-            let block = blocks.open_next()?;
+            let former = kernel.former.iter().find_map(Blocks::open_next);
+            let block = former.or_else(|| blocks.open_next())?;
             if block.is_losing() {
-                self.count_losses(self.socket().as_ref());
+                self.count_losses(Some(socket));
             }
             if block.left() > 0 {
                 return Some(block);
@@ -294,9 +370,10 @@ impl PacketRing {
     fn count_wanted(&self, side: &mut Side) {
         let (longest, counts) = (self.traits.longest_frame, &self.counts);
         // What cannot be read cannot be unwanted.
-        match &self.store {
-            Store::Blocks(blocks) => {
-                while let Some(mut block) = side.open.take().or_else(|| self.open_next(blocks)) {
+        let kernel = self.kernel();
+        match &kernel.store {
+            Store::Blocks(_) => {
+                while let Some(mut block) = side.open.take().or_else(|| self.open_next(&kernel)) {
                     let wanted = block.take(u32::MAX, longest, &mut side.sieve).len() as u64;
                     counts.other.fetch_add(wanted + u64::from(block.left()), Ordering::Relaxed);
                 }
@@ -329,7 +406,7 @@ impl Ring for PacketRing {
     }
 
     fn capacity(&self) -> u32 {
-        match &self.store {
+        match &self.kernel().store {
             Store::Blocks(_) => self.traits.geometry.cells(),
             Store::Frames(frames) => frames.capacity(),
         }
@@ -340,10 +417,12 @@ impl Ring for PacketRing {
     }
 
     fn backlog(&self) -> u32 {
-        match &self.store {
+        let kernel = self.kernel();
+        match &kernel.store {
             Store::Blocks(blocks) => {
-                let block_cells = (self.capacity() / blocks.count()).max(1);
-                blocks.filled().saturating_mul(block_cells)
+                let block_cells = (self.traits.geometry.cells() / blocks.count()).max(1);
+                let former: u32 = kernel.former.iter().map(|blocks| blocks.filled()).sum();
+                (former + blocks.filled()).saturating_mul(block_cells)
                     + self.open_packets.load(Ordering::Relaxed).min(block_cells)
             }
             Store::Frames(frames) => frames.filled(),
@@ -351,9 +430,12 @@ impl Ring for PacketRing {
     }
 
     fn is_empty(&self) -> bool {
-        match &self.store {
+        let kernel = self.kernel();
+        match &kernel.store {
             Store::Blocks(blocks) => {
-                self.open_packets.load(Ordering::Relaxed) == 0 && !blocks.is_next_filled()
+                self.open_packets.load(Ordering::Relaxed) == 0
+                    && !blocks.is_next_filled()
+                    && !kernel.former.iter().any(|blocks| blocks.is_next_filled())
             }
             Store::Frames(frames) => !frames.is_next_filled(),
         }
@@ -373,34 +455,38 @@ impl Ring for PacketRing {
     }
 
     fn watch(&self, watch: &mut dyn FnMut(BorrowedFd<'_>)) {
-        if let Some(socket) = &*self.socket() {
+        if let Some(socket) = &self.kernel().socket {
             watch(socket.as_fd());
         }
     }
 
     fn arrived(&self) -> u64 {
-        self.store.arrived()
+        // A signal handler may ask, which waits for no lock. Where the close or a move holds it nothing comes.
+        if let Ok(kernel) = self.kernel.try_read() {
+            self.counts.arrived.store(kernel.arrived(), Ordering::Relaxed);
+        }
+        self.counts.arrived.load(Ordering::Relaxed)
     }
 
     fn tally(&self) -> Tally {
-        // Where the close holds it there is nothing more to count.
-        if let Ok(socket) = self.socket.try_read() {
-            self.count_losses(socket.as_ref());
+        // As in `arrived`.
+        if let Ok(kernel) = self.kernel.try_read() {
+            self.count_losses(kernel.socket.as_ref());
         }
         let count = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
         Tally {
             delivered: count(&self.counts.delivered),
-            arrived: self.store.arrived(),
+            arrived: self.arrived(),
             dropped: count(&self.counts.no_cell) + count(&self.counts.other),
         }
     }
 
     fn packet_socket(&self) -> Option<Arc<OwnedFd>> {
-        self.socket().as_ref().map(PacketSocket::share)
+        self.kernel().socket.as_ref().map(PacketSocket::share)
     }
 
     fn is_gone(&self) -> bool {
-        self.socket().as_ref().is_some_and(|socket| {
+        self.kernel().socket.as_ref().is_some_and(|socket| {
             socket.clear_error();
             netdevice::index_to_name(socket, self.ifindex.load(Ordering::Relaxed)).is_err()
         })
@@ -408,42 +494,39 @@ impl Ring for PacketRing {
 
     fn account(&self) -> Account {
         let side = lock(&self.side);
-        self.count_losses(self.socket().as_ref());
+        self.count_losses(self.kernel().socket.as_ref());
         let count = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
         Account {
-            delivered: count(&self.counts.delivered),
-            bytes: side.bytes,
             filtered: (!side.uncounted).then_some(side.sieve.filtered()),
             dropped: Drops {
                 no_cell: count(&self.counts.no_cell),
                 other: count(&self.counts.other),
                 ..Drops::default()
             },
-            offloaded_chunks: side.offloaded_chunks,
-            abandoned_chunks: side.abandoned_chunks,
-            super_packets: side.super_packets,
             stalls: count(&self.counts.stalls),
-            ..Account::default()
+            ..side.handed_out.account()
         }
         .balanced()
     }
 
     fn close(&self) {
         let mut side = lock(&self.side);
-        if self.socket().is_none() {
+        if self.kernel().socket.is_none() {
             return;
         }
-        self.count_losses(self.socket().as_ref());
+        self.count_losses(self.kernel().socket.as_ref());
         if !side.sieve.is_idle() {
             self.count_wanted(&mut side);
         }
         let open = side.open.take().map_or(0, |block| block.left());
-        self.counts.other.fetch_add(self.store.waiting() + u64::from(open), Ordering::Relaxed);
+        let mut kernel = self.kernel_mut();
+        self.counts.other.fetch_add(kernel.waiting() + u64::from(open), Ordering::Relaxed);
         self.open_packets.store(0, Ordering::Relaxed);
-        *self.socket.write().unwrap_or_else(PoisonError::into_inner) = None;
+        kernel.socket = None;
         // Frames stay as they are, on a socket that gets no packets.
-        if let Store::Blocks(blocks) = &self.store {
+        if let Store::Blocks(blocks) = &kernel.store {
             blocks.cut_loose();
         }
+        kernel.former.iter().for_each(|blocks| blocks.cut_loose());
     }
 }

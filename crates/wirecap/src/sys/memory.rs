@@ -18,6 +18,11 @@ use rustix::mm::{
 /// More threads than this do not clear memory faster.
 const POPULATING_THREADS_MAX: usize = 8;
 
+/// How many threads clear memory fastest on this machine.
+pub(crate) fn populating_threads() -> usize {
+    thread::available_parallelism().map_or(1, usize::from).min(POPULATING_THREADS_MAX)
+}
+
 /// Bytes of a huge page on x86-64 and of the usual ones elsewhere.
 const HUGE_PAGE_BYTES: usize = 2 << 20;
 
@@ -82,11 +87,10 @@ impl Memory {
         Ok(memory)
     }
 
-    /// Has all pages present, by as many threads as there are CPUs for it: the kernel would clear them one by one when it is
-    /// told of the memory. Only advice, before Linux 5.14 also in vain.
-    pub(crate) fn populate(&self) {
-        let threads = thread::available_parallelism().map_or(1, usize::from).min(POPULATING_THREADS_MAX);
-        let share = self.bytes.div_ceil(threads).next_multiple_of(HUGE_PAGE_BYTES);
+    /// Has all pages present, by so many threads: the kernel would clear them one by one when it is told of the memory.
+    /// Only advice, before Linux 5.14 also in vain.
+    pub(crate) fn populate(&self, threads: usize) {
+        let share = self.bytes.div_ceil(threads.max(1)).next_multiple_of(HUGE_PAGE_BYTES);
         let starts = (0..self.bytes).step_by(share);
         thread::scope(|scope| {
             for start in starts {

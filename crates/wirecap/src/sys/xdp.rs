@@ -47,7 +47,7 @@ pub(crate) struct Descriptor {
     pub(crate) address: u64,
     /// Bytes of the packet in this cell.
     pub(crate) len: u32,
-    /// `XDP_PKT_CONTD`: the packet goes on in the next descriptor.
+    /// The kernel's flags: [`CONTINUED`] or nothing. In a chunk's list of packets, what the accessors below tell.
     pub(crate) options: u32,
 }
 
@@ -62,6 +62,28 @@ impl Descriptor {
     /// Whether the packet goes on in the next cell.
     pub(crate) fn is_continued(&self) -> bool {
         self.options & CONTINUED != 0
+    }
+
+    /// In a chunk: a packet of several cells, whose chain has this place among the chunk's.
+    pub(crate) fn of_chain(address: u64, len: u32, chain: usize) -> Self {
+        Self { address, len, options: (chain as u32) << 1 | CONTINUED }
+    }
+
+    /// In a chunk: the place of the chain of a packet of several cells.
+    pub(crate) fn chain(&self) -> usize {
+        (self.options >> 1) as usize
+    }
+
+    /// In a chunk of the engine `packet`: a packet whose header by the kernel stands so many bytes in front of it.
+    #[inline]
+    pub(crate) fn behind_header(address: u64, len: u32, distance: u32) -> Self {
+        Self { address, len, options: distance }
+    }
+
+    /// In a chunk of the engine `packet`: how far in front of the packet its header by the kernel stands.
+    #[inline]
+    pub(crate) fn header_distance(&self) -> u32 {
+        self.options
     }
 }
 

@@ -303,7 +303,7 @@ impl<'a> Packet<'a> {
     #[inline]
     fn header(&self) -> NonNull<u8> {
         // SAFETY: the distance was checked when the packet was captured.
-        unsafe { self.start().sub(self.descriptor.options as usize) }
+        unsafe { self.start().sub(self.descriptor.header_distance() as usize) }
     }
 
     /// The packet's bytes, from the link-layer header on, cut to the snap length.
@@ -357,9 +357,9 @@ impl<'a> Packet<'a> {
     /// length cut it.
     #[inline]
     pub fn wire_len(&self) -> u32 {
-        let Descriptor { len, options, .. } = *self.descriptor;
+        let (len, header_distance) = (self.descriptor.len, self.descriptor.header_distance());
         // SAFETY: the packet is as it was captured, and nobody writes to it.
-        unsafe { self.chunk.origin.stamps.wire_len_of(self.start(), len, options) }
+        unsafe { self.chunk.origin.stamps.wire_len_of(self.start(), len, header_distance) }
     }
 
     /// The receive queue that the packet came from; `None` where nobody tells.
@@ -380,7 +380,9 @@ impl<'a> Packet<'a> {
     pub fn packet_type(&self) -> Option<PacketType> {
         match self.chunk.origin.stamps {
             // SAFETY: as in `wire_len`; the kernel filled what lies between header and packet.
-            Stamps::Header { .. } => unsafe { records::packet_type(self.header(), self.descriptor.options) },
+            Stamps::Header { .. } => unsafe {
+                records::packet_type(self.header(), self.descriptor.header_distance())
+            },
             Stamps::None | Stamps::Tai { .. } | Stamps::Device | Stamps::AtCapture(_) | Stamps::InFile => {
                 None
             }
@@ -409,7 +411,7 @@ impl<'a> Packet<'a> {
     #[inline]
     pub fn timestamp(&self) -> Option<Timestamp> {
         // SAFETY: the packet is as it was captured, and nobody writes to it.
-        unsafe { self.chunk.origin.stamps.time_of(self.start(), self.descriptor.options) }
+        unsafe { self.chunk.origin.stamps.time_of(self.start(), self.descriptor.header_distance()) }
     }
 }
 

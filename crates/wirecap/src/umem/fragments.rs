@@ -10,7 +10,7 @@ use std::ops::Range;
 use std::slice;
 use std::sync::{Mutex, OnceLock, PoisonError};
 
-use crate::sys::xdp::{CONTINUED, Descriptor};
+use crate::sys::xdp::Descriptor;
 
 /// How many packets end in `cells`.
 pub(crate) fn packets_in(cells: &[Descriptor]) -> u64 {
@@ -72,7 +72,7 @@ pub(crate) fn refuse(
 #[derive(Debug, Default)]
 pub(crate) struct Fragmented {
     /// The packets, each described by its first cell's address and the length of the whole. Those that
-    /// must be put together have [`CONTINUED`] in their options and the index of their chain above it.
+    /// must be put together name their [chain](Descriptor::chain).
     packets: Vec<Descriptor>,
     chains: Vec<Chain>,
     assembly: Assembly,
@@ -106,13 +106,13 @@ impl Fragmented {
         for packet in cells.split_inclusive(|cell| !cell.is_continued()) {
             let first = packet[0];
             let len: u32 = packet.iter().map(|cell| cell.len).sum();
-            let mut options = 0;
+            let mut whole = Descriptor { address: first.address, len, options: 0 };
             if first.len < len.min(snap_len) {
-                options = (self.chains.len() as u32) << 1 | CONTINUED;
+                whole = Descriptor::of_chain(first.address, len, self.chains.len());
                 self.chains.push(Chain { cells: begin..begin + packet.len(), start });
                 start += len.min(snap_len) as usize;
             }
-            self.packets.push(Descriptor { address: first.address, len, options });
+            self.packets.push(whole);
             begin += packet.len();
         }
     }
@@ -154,7 +154,7 @@ impl Fragmented {
     }
 
     fn chain(&self, packet: &Descriptor) -> &Chain {
-        &self.chains[(packet.options >> 1) as usize]
+        &self.chains[packet.chain()]
     }
 }
 

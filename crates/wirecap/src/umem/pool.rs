@@ -40,10 +40,10 @@ pub(crate) struct Pool {
 }
 
 impl Pool {
-    /// Maps the cells.
-    pub(crate) fn new(geometry: Geometry) -> io::Result<Self> {
+    /// Maps the cells, which so many threads clear.
+    pub(crate) fn new(geometry: Geometry, threads: usize) -> io::Result<Self> {
         let memory = Memory::map(geometry.pool_bytes())?;
-        memory.populate();
+        memory.populate(threads);
         Ok(Self::of(memory, geometry))
     }
 

@@ -15,7 +15,7 @@ use std::sync::{Arc, PoisonError, RwLock, atomic};
 
 use crate::error::CaptureError;
 use crate::kernel_ring::{BrokenRing, Consumer, Gauge};
-use crate::ledger::{Account, Drops, Tally};
+use crate::ledger::{Account, Drops, HandedOut, Tally};
 use crate::sieve::{Check, Sieve, UserFilter};
 use crate::sync::{AtomicU32, Mutex, MutexGuard, Ordering, lock, try_lock};
 use crate::sys::xdp::Descriptor;
@@ -62,7 +62,7 @@ struct Published {
 
 impl Published {
     fn publish(&self, side: &RxSide) {
-        self.delivered.store(side.delivered, Ordering::Relaxed);
+        self.delivered.store(side.handed_out.packets, Ordering::Relaxed);
         let before = side.drops.no_cell + side.drops.ring_full;
         self.other.store(side.other + before, Ordering::Relaxed);
     }
@@ -73,11 +73,7 @@ impl Published {
 struct RxSide {
     /// None once the ring is closed.
     open: Option<OpenRx>,
-    next_sequence: u64,
-    delivered: u64,
-    bytes: u64,
-    offloaded_chunks: u64,
-    abandoned_chunks: u64,
+    handed_out: HandedOut,
     /// Whole packets that were left on the ring which was in the place of this one: they come first.
     kept: VecDeque<Descriptor>,
     /// Cells that were taken from the ring, all in all.
@@ -167,11 +163,7 @@ impl RxRing {
         };
         let side = RxSide {
             open: Some(OpenRx::new(rx, kernel)),
-            next_sequence: 0,
-            delivered: 0,
-            bytes: 0,
-            offloaded_chunks: 0,
-            abandoned_chunks: 0,
+            handed_out: HandedOut::default(),
             kept: VecDeque::new(),
             cells_taken: 0,
             overlong: false,
@@ -267,20 +259,17 @@ impl RxRing {
             return checked.map(|_| None);
         }
         let Checked { bytes, fragmented } = checked?;
-        side.bytes += bytes;
         list.wire_bytes = bytes;
         list.left_behind = Some(waiting.saturating_sub(count as u32));
-        side.delivered += if fragmented {
+        let packets = if fragmented {
             list.fragmented.find(&list.cells, self.identity.snap_len);
             list.fragmented.packets().len() as u64
         } else {
             list.cells.len() as u64
         };
+        let is_abandoned = help.is_some_and(|help| help.abandoned);
+        let sequence = side.handed_out.count(packets, bytes, help.is_some(), is_abandoned);
         self.published.publish(side);
-        let sequence = side.next_sequence;
-        side.next_sequence += 1;
-        side.offloaded_chunks += u64::from(help.is_some());
-        side.abandoned_chunks += u64::from(help.is_some_and(|help| help.abandoned));
         drop(guard);
         let owner: Arc<dyn CellOwner> = self.fill_ring.clone();
         // SAFETY: the kernel gave these cells to us, from this pool, and `check` looked at each.
@@ -494,7 +483,7 @@ impl RxRing {
         // Under the lock, so that nothing is on its way from the one to the other. A packet that is not all there
         // has arrived, too.
         let side = lock(&self.rx);
-        side.delivered + side.kept.len() as u64 + u64::from(self.filled.filled())
+        side.handed_out.packets + side.kept.len() as u64 + u64::from(self.filled.filled())
     }
 
     /// What became of its packets so far, without a lock or memory.
@@ -529,15 +518,11 @@ impl RxRing {
             ..Drops::default()
         };
         Account {
-            delivered: side.delivered,
-            bytes: side.bytes,
             filtered: Some(filtered + side.sieve.filtered()),
             dropped,
-            offloaded_chunks: side.offloaded_chunks,
-            abandoned_chunks: side.abandoned_chunks,
             cut: side.cut,
             starved: drops.starved,
-            ..Account::default()
+            ..side.handed_out.account()
         }
         .balanced()
     }

@@ -12,6 +12,7 @@ use crate::filter::{Filter, Unsupported};
 use crate::names::RingName;
 use crate::sieve::{Check, UserFilter};
 use crate::steer::Steering;
+use crate::sys::memory::populating_threads;
 use crate::sys::promiscuous::Promiscuous;
 use crate::sys::wait_for_running_programs;
 use crate::sys::xdp::XdpSocket;
@@ -25,7 +26,7 @@ use crate::xdp::ladder::Ladder;
 use crate::xdp::ladder::refusal_to_bind;
 use crate::xdp::lesson::Refusal;
 use crate::xdp::place::Place;
-use crate::xdp::program::{self, NO_SOCKET};
+use crate::xdp::programs::{self, NO_SOCKET};
 use crate::xdp::stamps::{NoStamps, ProgramStamps};
 use crate::xdp::{
     PreparedQueue, Settings, SocketKernel, StarvationCount, inquiry, refused, register, seat, system,
@@ -290,7 +291,7 @@ impl Attachment {
         let failed = |source| refused(&device, source);
         let _turn = Claim::turn_now(&device)?;
         self.missed_in_all = Some(self.missed());
-        let program = program::load_pass(self.place.array()).map_err(failed)?;
+        let program = programs::load_pass(self.place.array()).map_err(failed)?;
         self.place.exchange(program).map_err(failed)?;
         wait_for_running_programs();
         Ok(())
@@ -339,7 +340,7 @@ impl Attachment {
         // The cells of a capture that forwards were dealt out when it began: this queue has others, and what leaves
         // from there is copied.
         settings.commons = settings.commons.filter(|commons| !commons.forwards());
-        let prepared = PreparedQueue::new(&device, queue, rings, &settings)?;
+        let prepared = PreparedQueue::new(&device, queue, rings, &settings, populating_threads())?;
         let mut ladder = Ladder::at(&device, settings.geometry.cell_bytes, self.rung);
         let seated =
             seat(prepared, &mut ladder, self, &settings, first_ring_index).map_err(Refusal::into_error)?;

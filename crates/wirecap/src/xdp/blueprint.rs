@@ -12,7 +12,7 @@ use crate::time::Timestamps;
 use crate::xdp::Settings;
 use crate::xdp::clock::Clock;
 use crate::xdp::place::SLOTS;
-use crate::xdp::program::{self, FilterPlan, LoadError, Plan, Stamping};
+use crate::xdp::programs::{self, FilterPlan, LoadError, Plan, Stamping};
 use crate::xdp::stamps::FAILED_BYTES;
 
 #[derive(Debug)]
@@ -45,7 +45,7 @@ pub(super) enum Where {
 impl Blueprint {
     pub(super) fn new(device: &Device, steering: &Steering, settings: &Settings) -> Result<Self, BpfError> {
         let stamp_failed = || Map::create_mappable("wirecap_nostamp", FAILED_BYTES, 1);
-        let counter_bytes = (program::COUNTS * size_of::<u64>()) as u32;
+        let counter_bytes = (programs::COUNTS * size_of::<u64>()) as u32;
         // More queues may come while the capture runs; no driver has more than these.
         let queues_max = device.rx_queues_max.clamp(device.rx_queues, SLOTS.max(device.rx_queues));
         let counts = Map::create(MapKind::PercpuArray, "wirecap_counts", counter_bytes, queues_max)?;
@@ -95,7 +95,7 @@ impl Blueprint {
     }
 
     fn load_with(&self, array: &Map, filter: Option<&Filter>) -> Result<Program, LoadError> {
-        program::load(&Plan {
+        programs::load(&Plan {
             array,
             sockets: &self.sockets,
             steering: &self.steering,

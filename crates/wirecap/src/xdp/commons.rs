@@ -9,6 +9,7 @@ use std::sync::{Arc, OnceLock};
 use crate::device::{Device, Rung, XdpSupport};
 use crate::error::OpenError;
 use crate::sync::{Mutex, lock};
+use crate::sys::memory::populating_threads;
 use crate::umem::pool::{Geometry, Pool};
 use crate::umem::supply::{Stock, Supply};
 use crate::xdp::{SocketKernel, system};
@@ -143,5 +144,6 @@ fn check_cells(cells: u64, parameter: &'static str) -> Result<(), OpenError> {
 }
 
 fn map_pool(ring: Geometry, chunks: u32) -> Result<Pool, OpenError> {
-    Pool::new(Geometry { chunks, ..ring }).map_err(|source| system("map the memory of the pool", source))
+    Pool::new(Geometry { chunks, ..ring }, populating_threads())
+        .map_err(|source| system("map the memory of the pool", source))
 }

@@ -4,7 +4,7 @@
 use wirecap_testbed::{Generator, Load, Namespace, Traffic, VethPair, privileged};
 
 use super::*;
-use crate::xdp::program::BOUND_PROGRAM;
+use crate::xdp::programs::BOUND_PROGRAM;
 
 fn settings(timestamps: Timestamps) -> Settings {
     Settings {

@@ -27,7 +27,7 @@ use crate::device::{AttachedXdp, Device, XdpMode};
 use crate::error::OpenError;
 use crate::xdp::claim::{holder_beside, is_anybody_beside, is_stranger_beside};
 use crate::xdp::ladder::Ladder;
-use crate::xdp::program::{self, BOUND_PROGRAM, DISPATCHER, QUEUE_PROGRAM};
+use crate::xdp::programs::{self, BOUND_PROGRAM, DISPATCHER, QUEUE_PROGRAM};
 use crate::xdp::refused;
 
 /// The name of the array of programs.
@@ -63,7 +63,7 @@ impl Place {
     /// to send from without a copy. It passes every packet to the host, until others join. To be called by one process at
     /// a time.
     pub(super) fn pass(ladder: &mut Ladder<'_>, queues: &[u32]) -> Result<Self, OpenError> {
-        Self::take_slots(ladder, queues, &[], false, program::load_dispatcher)
+        Self::take_slots(ladder, queues, &[], false, programs::load_dispatcher)
     }
 
     /// `slots`: the queues whose packets are the program's.
@@ -179,7 +179,7 @@ impl Place {
     pub(super) fn exchange_anew(&mut self, program: Program) -> Result<(), BpfError> {
         let is_attached = self.link.info()?.program_id == self.slots.program.info()?.id;
         if !is_attached {
-            self.link.update(&program::load_dispatcher(&self.slots.array)?)?;
+            self.link.update(&programs::load_dispatcher(&self.slots.array)?)?;
         }
         self.exchange(program)
     }
@@ -299,7 +299,7 @@ impl Occupant {
     ) -> Result<Place, BpfError> {
         let program = load(&self.array)?;
         if self.is_alone {
-            self.link.update(&program::load_dispatcher(&self.array)?)?;
+            self.link.update(&programs::load_dispatcher(&self.array)?)?;
         }
         ladder.join(self.mode);
         let slots = Slots::of(self.array, program, queues)?;

@@ -2,9 +2,10 @@
 //! basic mode what arithmetic says. Both modes have the same pools, every load is tried once, and only a run that was
 //! [disturbed](wirecap_testbed::Disturbance) is repeated.
 
-use std::time::Duration;
+use std::sync::Mutex;
+use std::time::{Duration, Instant};
 
-use wirecap::{Capture, CaptureBuilder, Engine, Geometry, Guarantee, Ledger};
+use wirecap::{Capture, CaptureBuilder, Chunk, Engine, Geometry, Guarantee, Ledger};
 use wirecap_testbed::{Ticks, loss_lock, privileged, repeat_if_disturbed};
 
 use crate::bed::{Bed, COST, ENGINES, WORKER_RATE, load_time};
@@ -214,15 +215,16 @@ impl Random {
 fn measured_capacity(row: &Row<'_>, bed: &Bed, engine: Engine) -> f64 {
     const TIME: Duration = Duration::from_secs(1);
     let flood = vec![1.3 * row.worker_rate(); row.rates.len()];
-    let busy = std::sync::Mutex::new((0, Duration::ZERO));
-    let begin = std::time::Instant::now();
-    let see = |_: usize, chunk: &wirecap::Chunk| {
-        *busy.lock().unwrap() = (busy.lock().unwrap().0 + chunk.len(), begin.elapsed());
+    let done = Mutex::new((0, Duration::ZERO));
+    let begin = Instant::now();
+    let see = |_: usize, chunk: &Chunk| {
+        let mut done = done.lock().unwrap();
+        *done = (done.0 + chunk.len(), begin.elapsed());
     };
     let send = |bed: &Bed| bed.load(row.frame_bytes(engine), &flood, TIME);
     let (_, ledger) = bed.process(row.builder(engine), row.cost, see, send);
     assert_eq!(ledger.total.offloaded_chunks, 0);
-    let (packets, time) = busy.into_inner().unwrap();
+    let (packets, time) = done.into_inner().unwrap();
     packets as f64 / time.as_secs_f64()
 }
 

@@ -1,6 +1,7 @@
 //! Where captures are tested whose interfaces change: two namespaces, a cable between them, and a sender that knows
 //! when it sent what.
 
+use std::ops::Range;
 use std::process::Command;
 use std::thread;
 use std::time::{Duration, Instant};
@@ -66,10 +67,15 @@ impl Bed {
 
 /// Sends so many packets from the pair's first end to a receive queue of the second one, none of which is refused.
 pub(crate) fn send(pair: &VethPair, queue: u32, packets: u64) {
+    send_numbered(pair, queue, 0..packets);
+}
+
+/// As [`send`], with these numbers.
+pub(crate) fn send_numbered(pair: &VethPair, queue: u32, numbers: Range<u64>) {
     pair.sender.wait_until_running().unwrap();
     let mut sender = AfXdpSender::on(&pair.sender, queue).unwrap();
     let traffic = Traffic::to(&pair.receiver);
-    for sequence in 0..packets {
+    for sequence in numbers {
         sender.send(&traffic.frame(Stamp { queue: queue as u16, sequence })).unwrap();
         if sequence % 32 == 31 {
             sender.flush().unwrap();

@@ -4,6 +4,7 @@
 mod bed;
 mod host;
 mod interfaces;
+mod opening;
 mod programs;
 mod queues;
 mod sequences;

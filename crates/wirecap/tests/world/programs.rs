@@ -3,20 +3,22 @@
 use std::time::Duration;
 
 use wirecap::bpf::links;
+use wirecap::device::Device;
 use wirecap::{CaptureError, Engine};
 use wirecap_testbed::privileged;
 
 use crate::bed::{Bed, run, small, take_all};
 
-/// Detaches the program from the receiver, as its administrator might.
-pub(crate) fn detach(bed: &Bed, name: &str) {
+/// Detaches the program from the receiver, as its administrator might; false if there is none.
+pub(crate) fn detach(bed: &Bed, name: &str) -> bool {
     let id = bed.at_receiver(|| {
-        let device = wirecap::device::Device::find(name).unwrap();
-        let attached = device.attached_xdp[0].program_id;
+        let attached = Device::find(name).unwrap().attached_xdp.first()?.program_id;
         let links = links().unwrap();
-        links.into_iter().find(|(_, info)| info.program_id == attached).map(|(_, info)| info.id).unwrap()
+        links.into_iter().find(|(_, info)| info.program_id == attached).map(|(_, info)| info.id)
     });
+    let Some(id) = id else { return false };
     run(&bed.receiver, "bpftool", &["link", "detach", "id", &id.to_string()]);
+    true
 }
 
 #[test]
@@ -28,7 +30,7 @@ fn a_program_that_was_detached_is_attached_again() {
     let capture = bed.open(small(Engine::Xdp));
     let mut worker = capture.workers().pop().unwrap();
     bed.send(0, 500);
-    detach(&bed, "a1");
+    assert!(detach(&bed, "a1"));
     bed.send(0, 500);
     std::thread::sleep(Duration::from_secs(1));
     bed.send(0, 500);
@@ -49,7 +51,7 @@ fn a_capture_that_is_not_to_attach_again_ends_with_an_error() {
     let capture = bed.open(small(Engine::Xdp).attach_again(false));
     let mut worker = capture.workers().pop().unwrap();
     bed.send(0, 500);
-    detach(&bed, "a1");
+    assert!(detach(&bed, "a1"));
     let mut taken = 0;
     let error = loop {
         match worker.next_chunk() {

@@ -7,19 +7,21 @@ use std::thread;
 use std::time::{Duration, SystemTime};
 
 use wirecap::filter::FilterRequest;
-use wirecap::{Capture, Chunk, Engine, Event, Ledger, Worker};
-use wirecap_testbed::{Interface, PacketSender, Stamp, Traffic, VethPair, privileged};
+use wirecap::{Capture, Chunk, Engine, Event, Ledger, Unseen, Worker};
+use wirecap_testbed::{Interface, PacketSender, Stamp, Traffic, VethPair, Watch, privileged};
 
-use crate::bed::{Bed, ip, run, wait_until};
+use crate::bed::{Bed, ip, run, send_numbered, wait_until};
 use crate::programs::detach;
 
 /// Sequences that are tried unless `WIRECAP_SEQUENCES` says otherwise.
 const SEQUENCES: u64 = 6;
-/// How often the watcher looks.
+/// By how much a gap may exceed what happened.
 const LOOK_PERIOD: Duration = Duration::from_millis(250);
-/// How long it may take to open or attach again what an event took away, on a machine that is busy with other tests. By
-/// itself it takes less than 400 ms.
-const REPAIR_TIME: Duration = Duration::from_secs(2);
+/// What has happened has come through after so long.
+const SETTLING: Duration = Duration::from_millis(50);
+/// M, and R x M: room for all that comes in the longest stall.
+const CHUNK_CELLS: u32 = 32;
+const POOL_CELLS: u32 = 2048;
 /// Between two packets.
 const PACE: Duration = Duration::from_micros(300);
 
@@ -50,12 +52,27 @@ enum Step {
     Address,
 }
 
-/// When something happened that may leave a gap.
+impl Step {
+    fn leaves_gaps(self) -> bool {
+        match self {
+            Self::DownAndUp | Self::Rename | Self::Remove | Self::MoreQueues | Self::Detach => true,
+            Self::Mtu | Self::Filter | Self::Stall | Self::Address => false,
+        }
+    }
+}
+
+/// When something happened.
 #[derive(Debug, Clone, Copy)]
 struct Happened {
     step: Step,
     from: SystemTime,
     to: SystemTime,
+}
+
+impl Happened {
+    fn overlaps(&self, gap: &Unseen) -> bool {
+        self.to >= gap.from && gap.to.is_none_or(|to| self.from <= to)
+    }
 }
 
 /// A packet that the kernel took, and when.
@@ -71,16 +88,15 @@ fn send_until(stop: &AtomicBool, bed: &Bed) -> Vec<Sent> {
     let mut sent: Vec<Sent> = Vec::new();
     let mut sender: Option<PacketSender> = None;
     while !stop.load(Ordering::Relaxed) {
-        let open = || PacketSender::on(&Interface::find(&bed.sender, "a0").ok()?).ok();
-        let Some(socket) = sender.take().or_else(open) else {
+        let open = || PacketSender::direct(&Interface::find(&bed.sender, "a0").ok()?).ok();
+        let Some(mut socket) = sender.take().or_else(open) else {
             thread::sleep(Duration::from_millis(1));
             continue;
         };
-        let mut socket = socket;
         let frame = traffic.frame(Stamp { queue: 0, sequence: sent.len() as u64 });
         let from = SystemTime::now();
         // A number that was not taken is used again.
-        if socket.send(&frame).is_ok() {
+        if socket.send_now(&frame).is_ok() {
             sent.push(Sent { from, to: SystemTime::now() });
             sender = Some(socket);
         }
@@ -126,6 +142,16 @@ fn read(mut worker: Worker, reading: &Reading) {
     }
 }
 
+/// Ends sender and readers.
+struct Ending<'a>(&'a AtomicBool, &'a Capture);
+
+impl Drop for Ending<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+        self.1.stop();
+    }
+}
+
 /// One sequence, by its seed.
 struct Sequence {
     random: Random,
@@ -145,33 +171,21 @@ impl Sequence {
     }
 
     fn step(&mut self) -> Step {
-        let steps = match self.engine {
-            // Several rings of the engine packet cannot go on on another interface: they come when it is handed back.
-            Engine::Auto => {
-                &[Step::DownAndUp, Step::Rename, Step::Mtu, Step::Filter, Step::Stall, Step::Address][..]
-            }
-            Engine::Packet => &[
-                Step::DownAndUp,
-                Step::Rename,
-                Step::Remove,
-                Step::Mtu,
-                Step::Filter,
-                Step::Stall,
-                Step::Address,
-            ],
-            Engine::Xdp => &[
-                Step::DownAndUp,
-                Step::Rename,
-                Step::Remove,
-                Step::MoreQueues,
-                Step::Mtu,
-                Step::Filter,
-                Step::Detach,
-                Step::Stall,
-                Step::Address,
-            ],
-        };
-        steps[self.random.below(steps.len() as u64) as usize]
+        const EVERYWHERE: [Step; 8] = [
+            Step::DownAndUp,
+            Step::Rename,
+            Step::Remove,
+            Step::MoreQueues,
+            Step::Mtu,
+            Step::Filter,
+            Step::Stall,
+            Step::Address,
+        ];
+        let programs = if self.engine == Engine::Packet { 0 } else { 1 };
+        match self.random.below(EVERYWHERE.len() as u64 + programs) as usize {
+            step if step < EVERYWHERE.len() => EVERYWHERE[step],
+            _ => Step::Detach,
+        }
     }
 
     fn pause(&mut self, most_millis: u64) {
@@ -210,7 +224,7 @@ impl Sequence {
                 run(&self.bed.receiver, "ethtool", &["-L", &name, "rx", &count]);
                 self.bed.set_sender_queues(self.queues);
             }
-            Step::MoreQueues => {}
+            Step::MoreQueues => return,
             Step::Mtu => {
                 let mtu = (1400 + self.random.below(1600)).to_string();
                 self.ip(&["link", "set", &name, "mtu", &mtu]);
@@ -219,7 +233,9 @@ impl Sequence {
                 let filter = ["", "udp", "ip", "udp dst port 9"][self.random.below(4) as usize];
                 self.bed.at_receiver(|| capture.set_filter(FilterRequest::from(filter))).unwrap();
             }
-            Step::Detach => detach(&self.bed, &name),
+            Step::Detach if detach(&self.bed, &name) => {}
+            // It is not attached again yet.
+            Step::Detach => return,
             Step::Stall => {
                 reading.stalled.store(true, Ordering::Relaxed);
                 self.pause(500);
@@ -233,14 +249,31 @@ impl Sequence {
         self.happened.push(Happened { step, from, to: SystemTime::now() });
     }
 
+    /// Sends one of the queues as many packets as its pool has cells, but for those that chunks hold, while its reader is
+    /// stalled: all of them find one, whatever happened before.
+    fn fill_a_pool(&mut self, sent: &mut Vec<Sent>, reading: &Reading) {
+        let queue = self.random.below(self.queues.into()) as u32;
+        reading.stalled.store(true, Ordering::Relaxed);
+        // Longer than a reader waits for a chunk.
+        thread::sleep(SETTLING);
+        let numbers = sent.len() as u64..sent.len() as u64 + u64::from(POOL_CELLS - 2 * CHUNK_CELLS);
+        let from = SystemTime::now();
+        send_numbered(&self.bed.pair, queue, numbers.clone());
+        sent.extend(numbers.map(|_| Sent { from, to: SystemTime::now() }));
+        reading.stalled.store(false, Ordering::Relaxed);
+    }
+
     fn run(mut self, seed: u64) {
         let events = Arc::new(Mutex::new(Vec::<Event>::new()));
         let told = Arc::clone(&events);
-        let builder = Capture::on("a1").engine(self.engine).chunk(32).pool(256).reattach(true);
+        let builder = Capture::on("a1").engine(self.engine).reattach(true);
+        let builder = builder.chunk(CHUNK_CELLS).pool(POOL_CELLS / CHUNK_CELLS);
         let builder = builder.direction(wirecap::Direction::In).promiscuous(true);
-        let builder = if self.engine == Engine::Packet { builder.workers(1) } else { builder };
+        // The rings of the engine packet are a group, or a single one.
+        let is_single = self.engine == Engine::Packet && self.random.below(2) == 0;
+        let builder = if is_single { builder.workers(1) } else { builder };
         let capture = self.bed.open(builder.on_event(move |event| told.lock().unwrap().push(event.clone())));
-        let (stop, reading) = (AtomicBool::new(false), Reading::default());
+        let (stop, reading, watch) = (AtomicBool::new(false), Reading::default(), Watch::begin());
         let workers = capture.workers();
         let sending_bed = Bed {
             sender: self.bed.sender.clone(),
@@ -251,19 +284,25 @@ impl Sequence {
             let readers: Vec<_> =
                 workers.into_iter().map(|worker| scope.spawn(|| read(worker, &reading))).collect();
             let sender = scope.spawn(|| send_until(&stop, &sending_bed));
+            // Also if a step fails.
+            let ending = Ending(&stop, &capture);
             for _ in 0..3 + self.random.below(4) {
-                self.pause(300);
+                self.pause(200);
                 let step = self.step();
                 self.act(step, &capture, &reading);
             }
             let all_is_well =
                 || self.bed.at_receiver(|| capture.ledger()).unseen.iter().all(|gap| gap.to.is_some());
-            thread::sleep(2 * LOOK_PERIOD);
+            thread::sleep(LOOK_PERIOD + SETTLING);
             wait_until("all is well again", all_is_well);
-            thread::sleep(2 * LOOK_PERIOD);
+            thread::sleep(SETTLING);
             stop.store(true, Ordering::Relaxed);
-            let sent = sender.join().unwrap();
-            thread::sleep(Duration::from_millis(100));
+            std::mem::forget(ending);
+            let mut sent = sender.join().unwrap();
+            if self.engine == Engine::Xdp {
+                self.fill_a_pool(&mut sent, &reading);
+            }
+            thread::sleep(SETTLING);
             self.bed.at_receiver(|| capture.stop());
             readers.into_iter().for_each(|reader| reader.join().unwrap());
             (sent, self.bed.close(capture))
@@ -273,7 +312,9 @@ impl Sequence {
             let (happened, events) = (&self.happened, events.lock().unwrap());
             format!("seed {seed}, {:?}: {happened:#?}\n{events:#?}\n{ledger}", self.engine)
         };
-        judge(&sent, seen, &ledger, &self.happened, &story);
+        let disturbance = watch.end();
+        println!("seed {seed}: {disturbance}");
+        judge(&sent, seen, &ledger, &self.happened, disturbance.delay(), &story);
     }
 }
 
@@ -283,6 +324,7 @@ fn judge(
     mut seen: Vec<u64>,
     ledger: &Ledger,
     happened: &[Happened],
+    delay: Duration,
     story: &dyn Fn() -> String,
 ) {
     let total = &ledger.total;
@@ -294,8 +336,7 @@ fn judge(
     let absent: Vec<&Sent> =
         sent.iter().zip(is_seen).filter(|(_, seen)| !seen).map(|(sent, _)| sent).collect();
     let in_a_gap = |packet: &&&Sent| {
-        let is_in =
-            |gap: &wirecap::Unseen| packet.to >= gap.from && gap.to.is_none_or(|to| packet.from <= to);
+        let is_in = |gap: &Unseen| packet.to >= gap.from && gap.to.is_none_or(|to| packet.from <= to);
         ledger.unseen.iter().any(is_in)
     };
     let outside = absent.iter().filter(|packet| !in_a_gap(packet)).count() as u64;
@@ -305,21 +346,24 @@ fn judge(
         assert_eq!(total.offered + total.filtered.unwrap_or(0), sent.len() as u64, "{}", story());
     }
     for gap in &ledger.unseen {
-        let causes = happened.iter().filter(|happened| {
-            let leaves_gaps = match happened.step {
-                Step::DownAndUp | Step::Rename | Step::Remove | Step::MoreQueues | Step::Detach => true,
-                Step::Mtu | Step::Filter | Step::Stall | Step::Address => false,
-            };
-            let starts = gap.from >= happened.from - LOOK_PERIOD - REPAIR_TIME;
-            leaves_gaps && starts && gap.from <= happened.to + LOOK_PERIOD
-        });
-        let ends = causes.map(|happened| happened.to + LOOK_PERIOD + REPAIR_TIME).max();
-        let ends = ends.unwrap_or_else(|| panic!("nothing caused {gap}: {}", story()));
-        // Several events may share a gap.
-        let last = happened.iter().filter(|happened| gap.to.is_none_or(|to| happened.from <= to));
-        let last = last.map(|happened| happened.to + LOOK_PERIOD + REPAIR_TIME).max().unwrap_or(ends);
-        assert!(gap.to.is_some_and(|to| to <= ends.max(last)), "{gap} is too long: {}", story());
+        let excess = excess_of(gap, happened).unwrap_or_else(|| panic!("nothing caused {gap}: {}", story()));
+        println!("{}: {excess:?} more than what happened", gap.reason);
+        assert!(excess <= LOOK_PERIOD + delay, "{gap} is {excess:?} longer than what happened: {}", story());
     }
+}
+
+/// By how much a gap is longer than what happened in it; `None` if nothing did that leaves gaps.
+fn excess_of(gap: &Unseen, happened: &[Happened]) -> Option<Duration> {
+    let to = gap.to?;
+    let causes: Vec<_> = happened.iter().filter(|happened| happened.overlaps(gap)).collect();
+    if !causes.iter().any(|cause| cause.step.leaves_gaps()) {
+        return None;
+    }
+    // Several events may share a gap.
+    let causes = causes.iter().filter(|cause| cause.step.leaves_gaps());
+    let (first, last) = (causes.clone().map(|cause| cause.from).min()?, causes.map(|cause| cause.to).max()?);
+    let before = first.duration_since(gap.from).unwrap_or_default();
+    Some(before + to.duration_since(last).unwrap_or_default())
 }
 
 /// Runs in part in `make test`; `WIRECAP_SEQUENCES=200` runs all, `WIRECAP_SEQUENCE=N` one of them.
@@ -328,9 +372,9 @@ fn whatever_happens_to_an_interface_each_packet_is_in_the_books_or_in_a_gap() {
     if !privileged() {
         return;
     }
-    let number = |name| env::var(name).ok().and_then(|text: String| text.parse::<u64>().ok());
+    let number = |name| env::var(name).ok().map(|text: String| text.parse::<u64>().expect("a number"));
     let seeds = match number("WIRECAP_SEQUENCE") {
-        Some(seed) => seed..seed + 1,
+        Some(first) => first..first + number("WIRECAP_SEQUENCES").unwrap_or(1),
         None => 0..number("WIRECAP_SEQUENCES").unwrap_or(SEQUENCES),
     };
     for seed in seeds {

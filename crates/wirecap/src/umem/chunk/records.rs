@@ -28,7 +28,7 @@ pub(crate) enum Stamps {
     AtCapture(Timestamp),
     /// A [`FileRecord`] stands before the packet.
     InFile,
-    /// The packet's header by the kernel stands as far in front of it as the descriptor's `options` say.
+    /// The packet's header by the kernel stands in front of it, as far as [`Descriptor::header_distance`] says.
     /// It has the length on the wire, and UTC.
     Header {
         /// Whether the time was asked for.
@@ -48,13 +48,13 @@ impl Stamps {
         }
     }
 
-    /// When the packet arrived that was captured at `start`; its descriptor had these `options`.
+    /// When the packet arrived that was captured at `start`, with its header, if it has one, so far in front of it.
     ///
     /// # Safety
     ///
     /// The packet must be one of a chunk with these stamps, and what stood in front of it still be there.
     #[inline]
-    pub(crate) unsafe fn time_of(self, start: NonNull<u8>, options: u32) -> Option<Timestamp> {
+    pub(crate) unsafe fn time_of(self, start: NonNull<u8>, header_distance: u32) -> Option<Timestamp> {
         match self {
             Self::None | Self::Header { told: false, .. } => None,
             Self::AtCapture(time) => Some(time),
@@ -63,7 +63,9 @@ impl Stamps {
                 .filter(|nanos| *nanos != FileRecord::NO_TIME)
                 .map(Timestamp::from_unix_nanos),
             // SAFETY: the distance was checked when the packet was captured.
-            Self::Header { told: true, .. } => unsafe { Some(timestamp(start.sub(options as usize))) },
+            Self::Header { told: true, .. } => unsafe {
+                Some(timestamp(start.sub(header_distance as usize)))
+            },
             Self::Tai { ahead_of_utc_nanos } => {
                 // SAFETY: the program wrote it.
                 let tai = unsafe { program_stamp(start) };
@@ -82,12 +84,12 @@ impl Stamps {
     ///
     /// As for [`time_of`](Self::time_of).
     #[inline]
-    pub(crate) unsafe fn wire_len_of(self, start: NonNull<u8>, len: u32, options: u32) -> u32 {
+    pub(crate) unsafe fn wire_len_of(self, start: NonNull<u8>, len: u32, header_distance: u32) -> u32 {
         match self {
             // SAFETY: packets of a file stand behind their records.
             Self::InFile => unsafe { FileRecord::before(start) }.wire_len,
             // SAFETY: the distance was checked when the packet was captured.
-            Self::Header { .. } => unsafe { wire_len(start.sub(options as usize)) },
+            Self::Header { .. } => unsafe { wire_len(start.sub(header_distance as usize)) },
             Self::None | Self::Tai { .. } | Self::Device | Self::AtCapture(_) => len,
         }
     }

@@ -1,16 +1,18 @@
-//! Why the kernel refused to attach an XDP program, in its own words.
+//! Attaching an XDP program, and why the kernel refuses it, in its own words.
 //!
 //! A driver gives its reason as an extended acknowledgement, which bpf(2) does not return. Since Linux 6.5 the
 //! kernel passes it to the tracepoint `bpf_xdp_link_attach_failed`, in the thread that tried.
 
 use std::ffi::CStr;
 use std::fs;
+use std::os::fd::AsFd;
 use std::os::unix::fs::MetadataExt;
 
 use rustix::thread::gettid;
 
 use super::asm::{Assembler, Condition, Helper, Reg, Size};
-use super::{BpfError, Link, LoadOptions, Map, MapKind, Program, ProgramKind};
+use super::{BpfError, Link, LoadOptions, Map, MapKind, Program, ProgramKind, XdpMode};
+use crate::opener::Request;
 
 const TRACEPOINT: &CStr = c"bpf_xdp_link_attach_failed";
 /// Bytes of a reason that are kept.
@@ -20,16 +22,40 @@ const KEY: i16 = -4;
 /// Where the thread's and the process's number are on the stack (`struct bpf_pidns_info`).
 const THREAD: i16 = -16;
 
+impl Link {
+    /// Attaches `program` to the interface of this index in the current network namespace.
+    ///
+    /// # Errors
+    ///
+    /// [`BpfError::InterfaceBusy`] if another program is there, [`BpfError::Refused`] if the driver refuses it and the kernel
+    /// tells why (since Linux 6.5, with CAP_PERFMON), or another [`BpfError`] if there is
+    /// no such interface, its driver has no native XDP, or its MTU is too long for the program.
+    pub fn attach_xdp(program: &Program, ifindex: u32, mode: XdpMode) -> Result<Self, BpfError> {
+        let error = match Self::try_attach_xdp(program, ifindex, mode) {
+            Err(error @ BpfError::Failed { .. }) => error,
+            outcome => return outcome,
+        };
+        // Once more, with an eye on the tracepoint that passes the reason.
+        let Ok(refusals) = Refusals::watch() else { return Err(error) };
+        Self::try_attach_xdp(program, ifindex, mode).map_err(|error| error.because(ifindex, refusals.last()))
+    }
+
+    fn try_attach_xdp(program: &Program, ifindex: u32, mode: XdpMode) -> Result<Self, BpfError> {
+        Self::open(Request::XdpLink { program: program.as_fd(), ifindex, flags: mode as u32 })
+            .map_err(|source| BpfError::attaching(ifindex, source))
+    }
+}
+
 /// Notes why attempts of this thread fail, as long as it lives.
 #[derive(Debug)]
-pub(super) struct Refusals {
+struct Refusals {
     reason: Map,
     _link: Link,
 }
 
 impl Refusals {
     /// Notes them from now on. Fails before Linux 6.5, and without CAP_PERFMON.
-    pub(super) fn watch() -> Result<Self, BpfError> {
+    fn watch() -> Result<Self, BpfError> {
         let reason = Map::create(MapKind::Array, "wirecap_why", TEXT_BYTES, 1)?;
         let namespace = fs::metadata("/proc/thread-self/ns/pid").map(|file| (file.dev(), file.ino()));
         let namespace = namespace
@@ -42,7 +68,7 @@ impl Refusals {
     }
 
     /// The last reason, if there was one.
-    pub(super) fn last(&self) -> Option<String> {
+    fn last(&self) -> Option<String> {
         let value = self.reason.lookup(0).ok()?.into_iter().next()?;
         let text = String::from_utf8_lossy(value.split(|byte| *byte == 0).next()?).trim().to_owned();
         (!text.is_empty()).then_some(text)

@@ -1,0 +1,201 @@
+//! `wirecap capture -r`: a savefile's packets, those that are chosen, to another savefile; of the file beside its packets
+//! nothing is lost that the format has a place for.
+
+use std::fs::{self, File};
+use std::io;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use rustix::fs::fstat;
+use wirecap::filter::{CompiledFilter, Context, FilterRequest};
+use wirecap::savefile::{
+    Conversion, ConversionError, Converted, Interface, LeftOut, LinkType, Reader, Record, Sink,
+};
+use wirecap::{Account, Ledger, Recorded, RingLedger, grouped};
+
+use super::{Arguments, Create};
+use crate::failure::Failure;
+use crate::output;
+use crate::screen::announce;
+use crate::signals::Interruption;
+use crate::sink::{TimedSink, Writing};
+use crate::size;
+
+/// Packets between two looks at the clock and at signals.
+const LOOK_PACKETS: u64 = 4096;
+
+/// A file cannot be read while it is overwritten.
+pub(super) fn refuse_itself(source: &Path, arguments: &Arguments) -> Result<(), Failure> {
+    let Ok(read) = fs::metadata(source).map(|metadata| same_file(&metadata)) else { return Ok(()) };
+    let written = match output::is_standard_output(&arguments.write) {
+        true => fstat(io::stdout()).ok().map(|status| (status.st_dev, status.st_ino)),
+        false => fs::metadata(&arguments.write).ok().map(|metadata| same_file(&metadata)),
+    };
+    match written {
+        Some(written) if written == read && fs::metadata(source).is_ok_and(|metadata| metadata.is_file()) => {
+            let (source, name) = (source.display(), arguments.name());
+            Err(Failure::Usage(format!("{name} is the file that is read, {source}: write to another one")))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// What tells a file from all others, whatever it is called.
+fn same_file(metadata: &fs::Metadata) -> (u64, u64) {
+    use std::os::unix::fs::MetadataExt;
+    (metadata.dev(), metadata.ino())
+}
+
+pub(super) fn run<S: Sink>(
+    arguments: &Arguments,
+    source: &Path,
+    create: impl Create<S>,
+) -> Result<(), Failure> {
+    let options = &arguments.options;
+    let begun = Instant::now();
+    let mut filter = FileFilter::new(arguments.filter.request()?, source);
+    let deadline = options.duration.map(|duration| begun + duration);
+    let interruption = Interruption::watch()?;
+    let cannot =
+        |problem: &dyn std::fmt::Display| Failure::Failed(format!("{}: {problem}", source.display()).into());
+    let file = File::open(source)
+        .map_err(|error| Failure::Failed(format!("cannot open {}: {error}", source.display()).into()))?;
+    let reader = Reader::from_start(file).map_err(|error| cannot(&super::causes(&error)))?;
+    filter.check(source)?;
+    eprintln!("reading {}", source.display());
+
+    let writing = Writing::to(arguments.name());
+    let output = create(&arguments.write, deadline, arguments.force)?;
+    let sink = TimedSink::new(output.sink, &writing);
+    let snap_len = match options.interfaces.snap_len {
+        wirecap::DEFAULT_SNAP_LEN => 0,
+        snap_len => snap_len,
+    };
+    let mut conversion = Conversion::new(reader, sink, arguments.format.into(), snap_len);
+    let mut pipe = output.pipe;
+    let mut left = options.count.unwrap_or(u64::MAX);
+    let mut account = Account { filtered: Some(0), ..Account::default() };
+    let mut steps = 0;
+    let outcome = loop {
+        let mut wire_len = 0;
+        let step = conversion.step(|record, interfaces| {
+            wire_len = u64::from(record.wire_len);
+            filter.chooses(record, interfaces)
+        });
+        match step {
+            Ok(Converted::Packet) => {
+                account.delivered += 1;
+                account.bytes += wire_len;
+                left -= 1;
+                if let Some(pipe) = &mut pipe {
+                    pipe.packet_ends_at(conversion.writer().file_bytes());
+                }
+            }
+            Ok(Converted::Other) => account.filtered = account.filtered.map(|filtered| filtered + 1),
+            Ok(Converted::Block) => {}
+            Ok(Converted::End) => break Ok(()),
+            Err(ConversionError::Write(error)) => break Err(Failure::from(error)),
+            Err(ConversionError::Read(error)) => break Err(cannot(&super::causes(&error))),
+        }
+        if let Some(failure) = filter.failure.take() {
+            break Err(failure);
+        }
+        steps += 1;
+        let is_over = || interruption.came() || deadline.is_some_and(|deadline| Instant::now() >= deadline);
+        if left == 0 || steps % LOOK_PACKETS == 0 && is_over() {
+            break Ok(());
+        }
+    };
+    let (written, file_bytes) = (conversion.writer().packets(), conversion.writer().file_bytes());
+    let finished = conversion.finish();
+    let (outcome, left_out) = match (outcome, finished) {
+        (outcome, Ok((_, left_out))) => (outcome, left_out),
+        (Ok(()), Err(error)) => (Err(error.into()), LeftOut::default()),
+        (outcome, Err(_)) => (outcome, LeftOut::default()),
+    };
+    let whole = outcome.as_ref().err().and_then(super::safely_written).unwrap_or(written);
+    let unread = pipe.as_ref().map_or(0, |pipe| pipe.packets_unread(writing.accepted_bytes()));
+    let in_file = whole.min(written - unread.min(written));
+    let recorded = Recorded { to: arguments.name(), surplus: 0, written, in_file };
+    if outcome.is_ok() {
+        let (packets, bytes) = (grouped(written), size::human_bytes(file_bytes));
+        eprintln!("wrote {packets} packets, {bytes}, to {}", writing.name());
+    }
+    if left_out != LeftOut::default() {
+        announce(&format!("left out, as pcap has no place for it: {left_out}"));
+    }
+    let lost = recorded.lost(account.delivered);
+    let ledger = ledger(source, account, recorded, begun.elapsed());
+    options.report(&ledger)?;
+    let outcome = if lost == 0 { output::unless_broken_pipe(outcome) } else { outcome };
+    outcome.and(Failure::unless_lossless(&ledger))
+}
+
+fn ledger(source: &Path, mut account: Account, recorded: Recorded, duration: Duration) -> Ledger {
+    account.offered = account.delivered;
+    account.seen = account.filtered.map(|filtered| account.offered + filtered);
+    let ring = RingLedger { name: source.display().to_string(), account: account.clone() };
+    Ledger {
+        engine: "file",
+        mode: "copy".to_owned(),
+        total: account,
+        duration,
+        rings: vec![ring],
+        ports: Vec::new(),
+        recorded: Some(recorded),
+        lost_later: Vec::new(),
+        device_drops: vec![None],
+        unseen: Vec::new(),
+        warnings: Vec::new(),
+    }
+}
+
+/// The filter, compiled for each of the file's interfaces.
+struct FileFilter<'a> {
+    request: Option<FilterRequest>,
+    source: &'a Path,
+    compiled: Vec<CompiledFilter>,
+    /// Why it could not be compiled.
+    failure: Option<Failure>,
+}
+
+impl<'a> FileFilter<'a> {
+    fn new(request: Option<FilterRequest>, source: &'a Path) -> Self {
+        Self { request, source, compiled: Vec::new(), failure: None }
+    }
+
+    /// Finds a fault before anything is written. Of a pipe, which is read only once, that is the first packet's.
+    fn check(&self, source: &Path) -> Result<(), Failure> {
+        if !fs::metadata(source).is_ok_and(|metadata| metadata.is_file()) {
+            return Ok(());
+        }
+        let reader = Reader::open(source)?;
+        let link_type = reader.interfaces().first().map(|interface| interface.link_type);
+        self.compile(link_type.unwrap_or_default()).map(drop)
+    }
+
+    fn compile(&self, link_type: LinkType) -> Result<Option<CompiledFilter>, Failure> {
+        let Some(request) = &self.request else { return Ok(None) };
+        let filter = request.compile(link_type).map_err(|error| Failure::Usage(error.to_string()))?;
+        let compiled = CompiledFilter::for_file(&filter).map_err(|error| {
+            let source = self.source.display();
+            Failure::Failed(format!("cannot filter what comes from {source}: {error}").into())
+        })?;
+        Ok(Some(compiled))
+    }
+
+    fn chooses(&mut self, record: &Record<'_>, interfaces: &[Interface]) -> bool {
+        while self.compiled.len() <= record.interface as usize {
+            match self.compile(interfaces[self.compiled.len()].link_type) {
+                Ok(Some(compiled)) => self.compiled.push(compiled),
+                Ok(None) => return true,
+                Err(failure) => {
+                    self.failure = Some(failure);
+                    return false;
+                }
+            }
+        }
+        let compiled = &self.compiled[record.interface as usize];
+        compiled.matches(record.data, record.wire_len, &Context::default()) > 0
+    }
+}

@@ -1,0 +1,29 @@
+//! Whether standard output was closed when the process began. Before `main` the standard library opens /dev/null for a
+//! standard descriptor that is closed, and what is written there would be lost without an error.
+#![allow(unsafe_code)]
+
+use std::os::fd::BorrowedFd;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use rustix::io::fcntl_getfd;
+
+const STDOUT: i32 = 1;
+
+static WAS_CLOSED: AtomicBool = AtomicBool::new(false);
+
+/// Whether it was.
+pub(crate) fn stdout_was_closed() -> bool {
+    WAS_CLOSED.load(Ordering::Relaxed)
+}
+
+extern "C" fn look() {
+    // SAFETY: the descriptor is used for one system call only, which says if there is none.
+    let stdout = unsafe { BorrowedFd::borrow_raw(STDOUT) };
+    WAS_CLOSED.store(fcntl_getfd(stdout).is_err(), Ordering::Relaxed);
+}
+
+// SAFETY: the loader calls what stands in this section, as such a function, before `main`; it uses nothing of the standard
+// library that `main` would have to prepare.
+#[used]
+#[unsafe(link_section = ".init_array")]
+static LOOK: extern "C" fn() = look;

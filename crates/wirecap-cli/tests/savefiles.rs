@@ -1,0 +1,258 @@
+//! The files that the command reads and writes, without any interface: what it refuses, what it keeps, and that it says
+//! so when it could not write.
+
+use std::fs::{self, File};
+use std::os::unix::fs::{PermissionsExt, symlink};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output, Stdio};
+
+use tempfile::TempDir;
+use wirecap::savefile::{FileSink, Format, Interface, LinkType, Reader, Record, Section, Timestamp, Writer};
+
+const WIRECAP: &str = env!("CARGO_BIN_EXE_wirecap");
+
+fn wirecap(arguments: &[&str]) -> Output {
+    Command::new(WIRECAP).args(arguments).stdin(Stdio::null()).output().unwrap()
+}
+
+fn shell(script: &str) -> Output {
+    Command::new("sh").args(["-c", script]).stdin(Stdio::null()).output().unwrap()
+}
+
+#[track_caller]
+fn refused(output: &Output, status: i32, words: &[&str]) {
+    let text = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(status), "{text}");
+    words.iter().for_each(|word| assert!(text.contains(word), "{word:?} is not in: {text}"));
+}
+
+/// A UDP packet over IPv4, to 10.0.0.255 if it has an odd number.
+fn frame(number: u8) -> Vec<u8> {
+    let mut frame = vec![0; 60];
+    frame[..6].fill(0xff);
+    (frame[12], frame[14], frame[23]) = (8, 0x45, 17);
+    frame[26..30].copy_from_slice(&[10, 0, 0, 1]);
+    frame[30..34].copy_from_slice(&[10, 0, 0, if number % 2 == 1 { 255 } else { 2 }]);
+    if number.is_multiple_of(5) {
+        frame[30..34].fill(255);
+    }
+    frame
+}
+
+/// A file of 100 packets, a second apart from this one on.
+fn recorded(folder: &TempDir, format: Format, first_second: u64) -> PathBuf {
+    let path = folder.path().join("recorded");
+    let mut writer = Writer::new(FileSink::replace(&path).unwrap(), format, &Section::default());
+    writer.add_interface(&Interface { snap_len: 300, ..Interface::default() }).unwrap();
+    for number in 0..100 {
+        let timestamp = Some(Timestamp::from_unix_nanos((first_second + u64::from(number)) * 1_000_000_000));
+        let data = &frame(number);
+        writer.write(&Record { timestamp, wire_len: 60, data, ..Record::default() }).unwrap();
+    }
+    writer.finish().unwrap();
+    path
+}
+
+fn packets(path: &Path) -> usize {
+    let mut reader = Reader::open(path).unwrap();
+    let mut packets = 0;
+    while reader.next_record().unwrap().is_some() {
+        packets += 1;
+    }
+    packets
+}
+
+fn text(path: &Path) -> &str {
+    path.to_str().unwrap()
+}
+
+#[test]
+fn the_file_that_is_read_is_not_written_to_whatever_it_is_called() {
+    let folder = TempDir::new().unwrap();
+    let path = recorded(&folder, Format::Pcapng, 1);
+    let before = fs::read(&path).unwrap();
+    let (link, hard) = (folder.path().join("link"), folder.path().join("hard"));
+    symlink(&path, &link).unwrap();
+    fs::hard_link(&path, &hard).unwrap();
+    for target in [&path, &link, &hard] {
+        for force in [&[][..], &["--force"]] {
+            let arguments = [&["capture", "-r", text(&path), "-w", text(target)], force].concat();
+            refused(&wirecap(&arguments), 2, &["is the file that is read"]);
+        }
+    }
+    let appended = format!("{WIRECAP} capture -r {0} -w - >> {0}", text(&path));
+    refused(&shell(&appended), 2, &["is the file that is read"]);
+    assert_eq!(fs::read(&path).unwrap(), before);
+}
+
+#[test]
+fn a_file_that_exists_is_replaced_only_by_force_and_is_its_owners_alone() {
+    let folder = TempDir::new().unwrap();
+    let (path, copy) = (recorded(&folder, Format::Pcapng, 1), folder.path().join("copy"));
+    fs::write(&copy, "kept").unwrap();
+    let arguments = ["capture", "-r", text(&path), "-w", text(&copy)];
+    refused(&wirecap(&arguments), 1, &["exists", "--force"]);
+    assert_eq!(fs::read(&copy).unwrap(), b"kept");
+    assert!(wirecap(&[&arguments[..], &["--force"]].concat()).status.success());
+    assert_eq!((packets(&copy), fs::metadata(&copy).unwrap().permissions().mode() & 0o777), (100, 0o600));
+
+    let link = folder.path().join("link");
+    symlink(folder.path().join("kept"), &link).unwrap();
+    refused(&wirecap(&["capture", "-r", text(&path), "-w", text(&link), "--force"]), 1, &["link"]);
+    assert!(!folder.path().join("kept").exists());
+    // As it is in a shell: a link to a pipe.
+    let piped =
+        format!("{WIRECAP} capture -r {} -w /dev/stdout 2>/dev/null | tcpdump -nr - | wc -l", text(&path));
+    assert_eq!(String::from_utf8_lossy(&shell(&piped).stdout).trim(), "100");
+}
+
+#[test]
+fn a_bad_filter_leaves_no_file() {
+    let folder = TempDir::new().unwrap();
+    let (path, copy) = (recorded(&folder, Format::Pcapng, 1), folder.path().join("copy"));
+    refused(
+        &wirecap(&["capture", "-r", text(&path), "-w", text(&copy), "port http and"]),
+        2,
+        &["port http and"],
+    );
+    assert!(!copy.exists());
+}
+
+#[test]
+fn a_recording_without_packets_can_be_read() {
+    let folder = TempDir::new().unwrap();
+    for source in [Format::Pcap, Format::Pcapng] {
+        let path = recorded(&folder, source, 1);
+        for format in ["pcap", "pcapng"] {
+            let copy = folder.path().join(format!("copy.{format}.{source:?}"));
+            let arguments = ["capture", "-r", text(&path), "-w", text(&copy), "--format", format, "tcp"];
+            assert!(wirecap(&arguments).status.success());
+            let tcpdump = Command::new("tcpdump").args(["-nr", text(&copy)]).output().unwrap();
+            assert!(tcpdump.status.success(), "{format}: {}", String::from_utf8_lossy(&tcpdump.stderr));
+            assert_eq!(Reader::open(&copy).unwrap().interfaces()[0].snap_len, 300);
+        }
+    }
+}
+
+#[test]
+fn pcap_does_not_wrap_in_2106() {
+    let folder = TempDir::new().unwrap();
+    let path = recorded(&folder, Format::Pcapng, (1 << 32) - 50);
+    let copy = folder.path().join("copy");
+    let arguments = ["capture", "-r", text(&path), "-w", text(&copy)];
+    refused(&wirecap(&[&arguments[..], &["--format", "pcap"]].concat()), 1, &["2106", "pcapng"]);
+    assert_eq!(packets(&copy), 50, "what came before is there");
+    assert!(wirecap(&[&arguments[..], &["--force"]].concat()).status.success());
+    assert_eq!(packets(&copy), 100);
+}
+
+#[test]
+fn a_copy_of_an_unnamed_interface_has_no_name() {
+    let folder = TempDir::new().unwrap();
+    let (path, copy) = (recorded(&folder, Format::Pcap, 1), folder.path().join("copy"));
+    assert!(wirecap(&["capture", "-r", text(&path), "-w", text(&copy)]).status.success());
+    let reader = Reader::open(&copy).unwrap();
+    assert_eq!((reader.interfaces()[0].name.as_deref(), reader.interfaces()[0].snap_len), (None, 300));
+}
+
+#[test]
+fn what_a_conversion_leaves_out_is_said() {
+    let folder = TempDir::new().unwrap();
+    let path = folder.path().join("commented");
+    let section = Section { comment: Some("evidence".to_owned()), ..Section::default() };
+    let mut writer = Writer::new(FileSink::create(&path).unwrap(), Format::Pcapng, &section);
+    writer.add_interface(&Interface { name: Some("eth0".to_owned()), ..Interface::default() }).unwrap();
+    writer.write(&Record { queue: Some(3), wire_len: 60, data: &frame(1), ..Record::default() }).unwrap();
+    writer.finish().unwrap();
+    let copy = |name: &str, format: &str| {
+        let copy = folder.path().join(name);
+        let output = wirecap(&["capture", "-r", text(&path), "-w", text(&copy), "--format", format]);
+        assert!(output.status.success());
+        (copy, String::from_utf8(output.stderr).unwrap())
+    };
+    let (_, said) = copy("pcap", "pcap");
+    assert!(
+        said.contains("left out, as pcap has no place for it: 2 comments, 1 option of a packet"),
+        "{said}"
+    );
+    let (same, said) = copy("pcapng", "pcapng");
+    assert!(!said.contains("left out"), "{said}");
+    assert_eq!(fs::read(same).unwrap(), fs::read(path).unwrap());
+}
+
+#[test]
+fn a_closed_or_full_standard_output_is_an_error() {
+    let folder = TempDir::new().unwrap();
+    let path = recorded(&folder, Format::Pcapng, 1);
+    let path = text(&path);
+    for command in [
+        "--help".to_owned(),
+        "--version".to_owned(),
+        "capture --help".to_owned(),
+        format!("count -r {path} --json"),
+        format!("profile -r {path} --csv -"),
+        format!("capture -r {path} -w -"),
+        "devices".to_owned(),
+    ] {
+        for output in [">&-", ">/dev/full"] {
+            refused(&shell(&format!("{WIRECAP} {command} {output}")), 1, &["standard output"]);
+        }
+        let output = shell(&format!("{WIRECAP} {command} >/dev/null"));
+        assert!(output.status.success(), "{command}: {}", String::from_utf8_lossy(&output.stderr));
+    }
+}
+
+#[test]
+fn a_profile_of_packets_of_1970_and_of_today_is_small() {
+    let folder = TempDir::new().unwrap();
+    let path = folder.path().join("gap");
+    let mut writer = Writer::new(FileSink::create(&path).unwrap(), Format::Pcapng, &Section::default());
+    writer.add_interface(&Interface::default()).unwrap();
+    for nanos in [0, 1_800_000_000_000_000_000, 18_000_000_000_000_000_000] {
+        let timestamp = Some(Timestamp::from_unix_nanos(nanos));
+        writer.write(&Record { timestamp, wire_len: 60, data: &frame(1), ..Record::default() }).unwrap();
+    }
+    writer.finish().unwrap();
+    let (csv, svg) = (folder.path().join("csv"), folder.path().join("svg"));
+    let script = format!(
+        "ulimit -v 2000000; {WIRECAP} profile -r {} --csv {} --svg {}",
+        text(&path),
+        text(&csv),
+        text(&svg)
+    );
+    let output = shell(&script);
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    assert_eq!(fs::read_to_string(csv).unwrap().lines().count(), 1 + 7);
+    assert!(File::open(svg).unwrap().metadata().unwrap().len() < 100_000);
+}
+
+#[test]
+fn expressions_match_in_a_file_what_tcpdump_matches() {
+    let folder = TempDir::new().unwrap();
+    let path = recorded(&folder, Format::Pcapng, 1);
+    for expression in ["ip broadcast", "not ip broadcast", "ether[-1] = 0", "not ether[-1] = 0", "ip[-1] > 3"]
+    {
+        let tcpdump =
+            Command::new("tcpdump").args(["-nr", text(&path), "--count", expression]).output().unwrap();
+        let theirs = String::from_utf8(tcpdump.stdout).unwrap();
+        let ours = wirecap(&["count", "-r", text(&path), "--json", expression]);
+        let json: serde_json::Value = serde_json::from_slice(&ours.stdout)
+            .unwrap_or_else(|error| panic!("{error}: {}", String::from_utf8_lossy(&ours.stderr)));
+        assert_eq!(theirs.split(' ').next(), Some(&*json["delivered"].to_string()), "{expression}: {theirs}");
+    }
+    // tcpdump refuses it on Ethernet, too; of a cooked capture the file tells.
+    refused(&wirecap(&["count", "-r", text(&path), "inbound"]), 1, &["savefile"]);
+    let cooked = folder.path().join("cooked");
+    let mut writer = Writer::new(FileSink::create(&cooked).unwrap(), Format::Pcap, &Section::default());
+    writer.add_interface(&Interface { link_type: LinkType::LINUX_SLL, ..Interface::default() }).unwrap();
+    for packet_type in [0, 4, 4, 1, 0] {
+        let data = &[0, packet_type, 0, 1, 0, 6, 1, 2, 3, 4, 5, 6, 0, 0, 8, 0];
+        writer.write(&Record { wire_len: 16, data, ..Record::default() }).unwrap();
+    }
+    writer.finish().unwrap();
+    for (expression, packets) in [("inbound", 3), ("outbound", 2)] {
+        let ours = wirecap(&["count", "-r", text(&cooked), "--json", expression]);
+        let json: serde_json::Value = serde_json::from_slice(&ours.stdout).unwrap();
+        assert_eq!(json["delivered"], packets, "{expression}");
+    }
+}

@@ -1,0 +1,354 @@
+//! A savefile made from another, with the packets that are chosen: from pcapng to pcapng block by block, so that nothing else of
+//! the file is lost; where the copy has no place for something, it is counted.
+
+use std::fmt;
+
+use crate::contents::{Packet, Step};
+use crate::fields::{ByteOrder, Fields};
+use crate::pcapng::{
+    DECRYPTION_SECRETS, ENHANCED_PACKET, INTERFACE_DESCRIPTION, INTERFACE_STATISTICS, NAME_RESOLUTION,
+    OBSOLETE_PACKET, SECTION_HEADER, SIMPLE_PACKET, option, padded,
+};
+use crate::{Format, Interface, ReadError, Reader, Record, Section, Sink, WriteError, Writer};
+
+/// Copies a savefile, also into the other format.
+///
+/// ```
+/// # use wirecap_savefile::*;
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// # let mut writer = Writer::new(StreamSink::new(Vec::new(), "memory"), Format::Pcapng, &Section::default());
+/// # writer.add_interface(&Interface::default())?;
+/// # writer.write(&Record { wire_len: 60, data: &[1; 60], ..Record::default() })?;
+/// # let file = std::io::Cursor::new(writer.finish()?.into_inner());
+/// let sink = StreamSink::new(Vec::new(), "memory");
+/// let mut conversion = Conversion::new(Reader::from_start(file)?, sink, Format::Pcapng, 0);
+/// while conversion.step(|record, _interfaces| record.wire_len > 100)? != Converted::End {}
+/// let (writer, left_out) = conversion.finish()?;
+/// assert_eq!((writer.packets(), left_out.to_string()), (0, String::new()));
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Debug)]
+pub struct Conversion<S: Sink> {
+    reader: Reader,
+    writer: Writer<S>,
+    format: Format,
+    /// Packets are cut at this many bytes; 0: they are not.
+    snap_len: u32,
+    /// How many interfaces of the source the copy has, where it is not made block by block.
+    interfaces: usize,
+    left_out: LeftOut,
+    /// A pcapng block that is changed on its way.
+    changed: Vec<u8>,
+}
+
+/// What one step of a [`Conversion`] has come upon.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Converted {
+    /// A packet, which was copied.
+    Packet,
+    /// A packet that was not chosen.
+    Other,
+    /// A block that is not a packet.
+    Block,
+    /// The end of the source.
+    End,
+}
+
+/// Why a [`Conversion`] cannot go on.
+#[derive(Debug)]
+pub enum ConversionError {
+    /// The source cannot be read any further.
+    Read(ReadError),
+    /// The copy cannot be written.
+    Write(WriteError),
+}
+
+impl fmt::Display for ConversionError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Read(error) => error.fmt(f),
+            Self::Write(error) => error.fmt(f),
+        }
+    }
+}
+
+impl std::error::Error for ConversionError {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        match self {
+            Self::Read(error) => error.source(),
+            Self::Write(error) => error.source(),
+        }
+    }
+}
+
+impl From<ReadError> for ConversionError {
+    fn from(error: ReadError) -> Self {
+        Self::Read(error)
+    }
+}
+
+impl From<WriteError> for ConversionError {
+    fn from(error: WriteError) -> Self {
+        Self::Write(error)
+    }
+}
+
+/// What a copy has no place for, and how often that was there.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct LeftOut {
+    /// Comments of packets, interfaces and sections.
+    pub comments: u64,
+    /// Flags, queues, identifiers and other options of packets.
+    pub packet_options: u64,
+    /// Names, descriptions, filters and other options of interfaces and sections.
+    pub descriptions: u64,
+    /// Blocks with names of addresses.
+    pub name_resolutions: u64,
+    /// Blocks with secrets by which packets are decrypted.
+    pub decryption_secrets: u64,
+    /// Blocks with interfaces' counts.
+    pub statistics: u64,
+    /// Blocks of other kinds.
+    pub other_blocks: u64,
+}
+
+impl fmt::Display for LeftOut {
+    /// `3 comments, 1 block of decryption secrets`; nothing if nothing was left out.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let counts = [
+            (self.comments, "comment", "comments"),
+            (self.packet_options, "option of a packet", "options of packets"),
+            (
+                self.descriptions,
+                "description of an interface or section",
+                "descriptions of interfaces and sections",
+            ),
+            (self.name_resolutions, "block of name resolution", "blocks of name resolution"),
+            (self.decryption_secrets, "block of decryption secrets", "blocks of decryption secrets"),
+            (self.statistics, "block of statistics", "blocks of statistics"),
+            (self.other_blocks, "block of another kind", "blocks of other kinds"),
+        ];
+        let there = counts.into_iter().filter(|(count, ..)| *count > 0);
+        for (index, (count, one, several)) in there.enumerate() {
+            let separator = if index == 0 { "" } else { ", " };
+            write!(f, "{separator}{count} {}", if count == 1 { one } else { several })?;
+        }
+        Ok(())
+    }
+}
+
+impl<S: Sink> Conversion<S> {
+    /// Copies what `reader`, which must be [at its start](Reader::from_start), gives; packets are cut at `snap_len`
+    /// bytes, 0: at none.
+    pub fn new(reader: Reader, sink: S, format: Format, snap_len: u32) -> Self {
+        let writer = match (reader.format(), format) {
+            (Format::Pcapng, Format::Pcapng) => Writer::of_blocks(sink),
+            _ => Writer::new(sink, format, &Section::default()),
+        };
+        let (left_out, changed) = (LeftOut::default(), Vec::new());
+        Self { reader, writer, format, snap_len, interfaces: 0, left_out, changed }
+    }
+
+    /// What is being copied.
+    pub fn reader(&self) -> &Reader {
+        &self.reader
+    }
+
+    /// What it is copied to.
+    pub fn writer(&mut self) -> &mut Writer<S> {
+        &mut self.writer
+    }
+
+    /// Copies the next block, or the next packet if `chooses` it, which is told the file's interfaces.
+    ///
+    /// # Errors
+    ///
+    /// [`ConversionError`]; what was copied before stands in the copy.
+    pub fn step(
+        &mut self,
+        chooses: impl FnOnce(&Record<'_>, &[Interface]) -> bool,
+    ) -> Result<Converted, ConversionError> {
+        let step = self.reader.step()?;
+        let by_block = self.is_by_block();
+        if !by_block {
+            self.add_interfaces()?;
+        }
+        match step {
+            Step::End => {
+                if !by_block && self.interfaces == 0 {
+                    // A file without any is none that others read.
+                    self.writer.add_interface(&Interface::default())?;
+                    self.interfaces = 1;
+                }
+                Ok(Converted::End)
+            }
+            Step::Other(place) => {
+                let order = self.reader.byte_order();
+                let block = self.reader.bytes(place);
+                match by_block {
+                    true => {
+                        let block = changed_block(block, order, self.snap_len, &mut self.changed);
+                        self.writer.block(block)?;
+                    }
+                    false => self.left_out.add_block(block, order),
+                }
+                Ok(Converted::Block)
+            }
+            Step::Packet(packet) => {
+                if !chooses(&self.reader.record(&packet), self.reader.interfaces()) {
+                    return Ok(Converted::Other);
+                }
+                self.copy_packet(&packet)?;
+                Ok(Converted::Packet)
+            }
+        }
+    }
+
+    /// Hands everything to the sink, and gives the writer back, with what was left out.
+    ///
+    /// # Errors
+    ///
+    /// As [`Writer::flush`].
+    pub fn finish(mut self) -> Result<(Writer<S>, LeftOut), WriteError> {
+        self.writer.flush()?;
+        Ok((self.writer, self.left_out))
+    }
+
+    fn is_by_block(&self) -> bool {
+        (self.reader.format(), self.format) == (Format::Pcapng, Format::Pcapng)
+    }
+
+    fn copy_packet(&mut self, packet: &Packet) -> Result<(), WriteError> {
+        let mut record = self.reader.record(packet);
+        let keep = match self.snap_len {
+            0 => record.data.len(),
+            snap_len => record.data.len().min(snap_len as usize),
+        };
+        let block = self.reader.bytes(packet.block.clone());
+        if self.is_by_block() {
+            if keep == record.data.len() {
+                return self.writer.block(block);
+            }
+            let data = packet.data.start - packet.block.start..packet.data.end - packet.block.start;
+            cut(block, data, keep, self.reader.byte_order(), &mut self.changed);
+            return self.writer.block(&self.changed);
+        }
+        record.data = &record.data[..keep];
+        if self.reader.format() == Format::Pcapng {
+            self.left_out.add_packet(block, self.reader.byte_order());
+        }
+        self.writer.write(&record)
+    }
+
+    /// Describes those interfaces of the source to the copy that were read meanwhile.
+    fn add_interfaces(&mut self) -> Result<(), WriteError> {
+        while let Some(interface) = self.reader.interfaces().get(self.interfaces) {
+            let mut interface = interface.clone();
+            if self.snap_len != 0 && (interface.snap_len == 0 || interface.snap_len > self.snap_len) {
+                interface.snap_len = self.snap_len;
+            }
+            if self.reader.format() == Format::Pcap {
+                interface.time_source = Some("as in the pcap file".to_owned());
+            }
+            self.writer.add_interface(&interface)?;
+            self.interfaces += 1;
+        }
+        Ok(())
+    }
+}
+
+/// A block as the copy has it: sections do not say how long they are, and interfaces where their packets are cut.
+fn changed_block<'a>(block: &'a [u8], order: ByteOrder, snap_len: u32, changed: &'a mut Vec<u8>) -> &'a [u8] {
+    const SECTION_LENGTH: usize = 16;
+    const SNAP_LEN: usize = 12;
+    let block_type = Fields::new(block, 0, order).u32().unwrap_or_default();
+    let known_snap_len = Fields::new(block, SNAP_LEN.min(block.len()), order).u32().unwrap_or_default();
+    changed.clear();
+    match block_type {
+        SECTION_HEADER if block.len() >= SECTION_LENGTH + 12 => {
+            changed.extend_from_slice(block);
+            changed[SECTION_LENGTH..SECTION_LENGTH + 8].fill(0xff);
+        }
+        INTERFACE_DESCRIPTION
+            if block.len() >= SNAP_LEN + 8
+                && snap_len != 0
+                && (known_snap_len == 0 || known_snap_len > snap_len) =>
+        {
+            changed.extend_from_slice(block);
+            changed[SNAP_LEN..SNAP_LEN + 4].copy_from_slice(&order.bytes_of_u32(snap_len));
+        }
+        _ => return block,
+    }
+    changed
+}
+
+/// Makes of a packet's block, whose data stand at `data`, one with the first `keep` bytes of them.
+fn cut(block: &[u8], data: std::ops::Range<usize>, keep: usize, order: ByteOrder, into: &mut Vec<u8>) {
+    const CAPTURED_LEN: usize = 20;
+    let block_type = Fields::new(block, 0, order).u32().unwrap_or_default();
+    let end = block.len() - 4;
+    let options = (data.start + padded(data.len())).min(end);
+    into.clear();
+    into.extend_from_slice(&block[..data.start + keep]);
+    into.resize(padded(into.len()), 0);
+    into.extend_from_slice(&block[options..end]);
+    let len = order.bytes_of_u32(into.len() as u32 + 4);
+    into.extend_from_slice(&len);
+    into[4..8].copy_from_slice(&len);
+    // A simple packet's length follows from its interface's.
+    if block_type != SIMPLE_PACKET {
+        into[CAPTURED_LEN..CAPTURED_LEN + 4].copy_from_slice(&order.bytes_of_u32(keep as u32));
+    }
+}
+
+impl LeftOut {
+    fn add_packet(&mut self, block: &[u8], order: ByteOrder) {
+        const DATA: usize = 28;
+        let mut fields = Fields::new(&block[..block.len() - 4], 0, order);
+        let Some([block_type, _, _, _, _, captured_len, _]) = fields.words() else { return };
+        if matches!(block_type, ENHANCED_PACKET | OBSOLETE_PACKET) {
+            let (comments, others) = options(block, DATA + padded(captured_len as usize), order);
+            self.comments += comments;
+            self.packet_options += others;
+        }
+    }
+
+    fn add_block(&mut self, block: &[u8], order: ByteOrder) {
+        const SECTION_OPTIONS: usize = 24;
+        const INTERFACE_OPTIONS: usize = 16;
+        let Some(block_type) = Fields::new(block, 0, order).u32() else { return };
+        match block_type {
+            SECTION_HEADER | INTERFACE_DESCRIPTION => {
+                let start = if block_type == SECTION_HEADER { SECTION_OPTIONS } else { INTERFACE_OPTIONS };
+                let (comments, others) = options(block, start, order);
+                self.comments += comments;
+                self.descriptions += others;
+            }
+            NAME_RESOLUTION => self.name_resolutions += 1,
+            DECRYPTION_SECRETS => self.decryption_secrets += 1,
+            INTERFACE_STATISTICS => self.statistics += 1,
+            _ => self.other_blocks += 1,
+        }
+    }
+}
+
+/// How many comments and how many other options a block has from `start` on, but for those that say what times mean.
+fn options(block: &[u8], start: usize, order: ByteOrder) -> (u64, u64) {
+    let (mut comments, mut others) = (0, 0);
+    let block_type = Fields::new(block, 0, order).u32();
+    let mut fields = Fields::new(&block[..block.len() - 4], start, order);
+    while let (Some(code), Some(len)) = (fields.u16(), fields.u16()) {
+        match code {
+            option::END => break,
+            option::COMMENT => comments += 1,
+            option::IF_TSRESOL | option::IF_TSOFFSET | option::IF_FCSLEN
+                if block_type == Some(INTERFACE_DESCRIPTION) => {}
+            _ => others += 1,
+        }
+        if fields.bytes(padded(len.into())).is_none() {
+            break;
+        }
+    }
+    (comments, others)
+}

@@ -1,0 +1,92 @@
+//! Files as a sink creates them.
+
+use std::fs::{self, File};
+use std::io::{ErrorKind, Read};
+use std::os::unix::fs::{PermissionsExt, symlink};
+use std::process::Command;
+use std::thread;
+
+use tempfile::TempDir;
+use wirecap_savefile::{FileSink, Sink};
+
+fn folder() -> TempDir {
+    tempfile::tempdir().expect("there is a temporary folder")
+}
+
+fn mode(path: &std::path::Path) -> u32 {
+    fs::metadata(path).expect("it is there").permissions().mode() & 0o777
+}
+
+#[test]
+fn a_file_is_its_owners_alone() {
+    let folder = folder();
+    let path = folder.path().join("file");
+    drop(FileSink::create(&path).expect("it can be created"));
+    assert_eq!(mode(&path), 0o600);
+    fs::set_permissions(&path, fs::Permissions::from_mode(0o644)).expect("it is ours");
+    drop(FileSink::replace(&path).expect("it can be replaced"));
+    assert_eq!(mode(&path), 0o600, "also one that was there");
+}
+
+#[test]
+fn a_file_that_exists_is_emptied_only_on_request() {
+    let folder = folder();
+    let path = folder.path().join("file");
+    fs::write(&path, "kept").expect("the folder can be written to");
+    let error = FileSink::create(&path).expect_err("it exists");
+    assert_eq!((error.kind(), &*fs::read(&path).unwrap()), (ErrorKind::AlreadyExists, &b"kept"[..]));
+    let mut sink = FileSink::replace(&path).expect("it may be replaced");
+    assert_eq!(sink.append(b"new").expect("there is room"), 3);
+    drop(sink);
+    assert_eq!(fs::read(&path).unwrap(), b"new");
+}
+
+#[test]
+fn a_symbolic_link_to_a_file_is_not_followed() {
+    let folder = folder();
+    let (target, link, dangling) =
+        (folder.path().join("target"), folder.path().join("link"), folder.path().join("dangling"));
+    fs::write(&target, "kept").expect("the folder can be written to");
+    symlink(&target, &link).expect("the folder can be written to");
+    symlink(folder.path().join("nonesuch"), &dangling).expect("the folder can be written to");
+    for create in [FileSink::create, FileSink::replace] as [fn(_) -> _; 2] {
+        create(&link).expect_err("it is a link");
+        create(&dangling).expect_err("it is a link");
+    }
+    assert_eq!(fs::read(&target).unwrap(), b"kept");
+    assert!(!folder.path().join("nonesuch").exists());
+}
+
+#[test]
+fn two_sinks_do_not_share_a_file() {
+    let folder = folder();
+    let path = folder.path().join("file");
+    let mut first = FileSink::create(&path).expect("it can be created");
+    first.append(b"first").expect("there is room");
+    let error = FileSink::replace(&path).expect_err("it is being written");
+    assert_eq!(error.kind(), ErrorKind::WouldBlock);
+    assert_eq!(fs::read(&path).unwrap(), b"first");
+    drop(first);
+    FileSink::replace(&path).expect("it is written no longer");
+}
+
+#[test]
+fn pipes_and_devices_are_opened_as_they_are_also_by_a_link() {
+    let folder = folder();
+    let (pipe, link) = (folder.path().join("pipe"), folder.path().join("link"));
+    assert!(Command::new("mkfifo").arg(&pipe).status().expect("coreutils are there").success());
+    symlink(&pipe, &link).expect("the folder can be written to");
+    for path in [&pipe, &link] {
+        let reading = pipe.clone();
+        let reader = thread::spawn(move || {
+            let mut text = String::new();
+            File::open(reading).unwrap().read_to_string(&mut text).unwrap();
+            text
+        });
+        let mut sink = FileSink::create(path).expect("a pipe exists before");
+        sink.append(b"packets").expect("it is read");
+        drop(sink);
+        assert_eq!(reader.join().unwrap(), "packets");
+    }
+    FileSink::create("/dev/null").expect("a device exists before");
+}

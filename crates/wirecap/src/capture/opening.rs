@@ -1,0 +1,184 @@
+//! Opening a capture: what was asked for is checked, then each interface receives, then the rings become a group.
+
+use std::io;
+use std::path::Path;
+use std::sync::Arc;
+
+use super::builder::{CaptureBuilder, Engine};
+use super::forwarding::Ports;
+use super::target::{Lessons, Target, Way};
+use super::watch::Watched;
+use super::{Attached, Capture, Interface, Running};
+use crate::error::OpenError;
+use crate::file::FileRing;
+use crate::group::Group;
+use crate::limits;
+use crate::ring::Ring;
+use crate::time::Timestamps;
+use crate::umem::pool::Geometry;
+use crate::xdp::Refusal;
+
+/// How often opening may begin anew: each interface may teach something, and all of them together one thing more.
+const ATTEMPTS_MAX: usize = 16;
+
+impl CaptureBuilder {
+    /// Opens the capture: from now on packets are kept, also before a worker asks for them.
+    ///
+    /// # Errors
+    ///
+    /// Everything that can be known to be wrong is reported before anything is changed.
+    pub fn open(self) -> Result<Capture, OpenError> {
+        let or_by_packet = self.engine == Engine::Auto && limits::may_open_packet_sockets();
+        self.open_as_asked().map_err(|error| match error {
+            error if or_by_packet && error.is_privilege_of_xdp() => OpenError::PacketPermitted(error.into()),
+            error => error,
+        })
+    }
+
+    fn open_as_asked(self) -> Result<Capture, OpenError> {
+        self.check_numbers()?;
+        self.check_forwarding()?;
+        if let Some(path) = &self.file {
+            return self.open_file(path);
+        }
+        let mut lessons = Lessons::default();
+        for _ in 0..ATTEMPTS_MAX {
+            match self.open_knowing(&lessons) {
+                Ok(capture) => return Ok(capture),
+                Err(Refusal::Error(error)) => return Err(error),
+                Err(Refusal::Lesson(lesson)) => lessons.learn(lesson),
+            }
+        }
+        let source = io::Error::other("they change with every attempt");
+        Err(OpenError::System { action: "count the receive queues".to_owned(), source })
+    }
+
+    /// Opens the capture, with what earlier attempts taught.
+    fn open_knowing(&self, lessons: &Lessons) -> Result<Capture, Refusal> {
+        let targets = self.targets(lessons)?;
+        if self.timestamps == Timestamps::Hardware {
+            targets.iter().try_for_each(Target::check_hardware_clock)?;
+        }
+        let workers = self.worker_count(&targets)?;
+        let transmit_on = self.transmit_devices(&targets)?;
+        let filters = targets.iter().map(Target::compile_filter).collect::<Result<Vec<_>, _>>();
+        let filters = filters.map_err(OpenError::from)?;
+        let geometry = self.geometry(&targets)?;
+        let bytes = |target: &Target| target.pool_bytes(geometry);
+        let locked = |target: &&Target| matches!(target.way, Way::Xdp(_));
+        let new_bytes = self.new_packets_bytes(geometry);
+        limits::check_memory(
+            targets.iter().map(bytes).sum::<u64>() + new_bytes,
+            targets.iter().filter(locked).map(bytes).sum::<u64>() + new_bytes,
+        )?;
+        let mut devices = targets.iter().map(|target| &target.device);
+        let copy_because = lessons.copy_because.clone();
+        let copy_because = copy_because.or_else(|| devices.find_map(|device| lessons.why_copy(device)));
+        let copy_because = copy_because.as_deref();
+        let commons = if self.forwards() {
+            self.forwarding_commons(&targets, &transmit_on, geometry, copy_because)?
+        } else {
+            self.commons(&targets, geometry, copy_because)?
+        };
+        let mut rings = Vec::new();
+        let mut interfaces = Vec::new();
+        let mut attached = Vec::new();
+        let mut ports = Ports::default();
+        for (interface_index, (target, filter)) in targets.into_iter().zip(filters).enumerate() {
+            let places = (interface_index, rings.len());
+            let why_copy = lessons.why_copy(&target.device);
+            let opened = self.open_target(&target, filter, geometry, commons.as_ref(), places, why_copy)?;
+            let standby = self.standby_sockets(&target)?;
+            rings.extend(opened.rings);
+            if self.forwards() {
+                ports.add_captured(&target.device, opened.tx, opened.fill_rings)?;
+            }
+            attached.push(Attached {
+                target: target.clone(),
+                counters_at_start: opened.counters_at_start,
+                attachment: Some(opened.attachment),
+                unplaced: opened.unplaced,
+                watched: Watched::new(target.device.name.clone(), !standby.is_empty()),
+                index: interface_index,
+                geometry,
+                standby,
+                former: None,
+                was_handed_back: false,
+                drops_before: 0,
+                drops_seen: 0,
+            });
+            interfaces.push(Interface {
+                rings: target.rings(),
+                pool_bytes: target.pool_bytes(geometry),
+                reception: opened.reception,
+                why: target.why,
+                device: target.device,
+                queues: target.queues,
+                snap_len: target.snap_len,
+                filter: target.filter,
+            });
+        }
+        for device in &transmit_on {
+            ports.add_transmitting(device, commons.as_ref(), rings.len())?;
+        }
+        let port_devices = ports.devices();
+        let forwarding =
+            self.forwards().then(|| ports.open(self, &rings, commons.as_ref(), geometry)).unzip();
+        let room = attached.iter().map(|attached| attached.target.rings_to_come()).sum();
+        let group = self.group(rings, workers).with_room(room);
+        let builder = self.clone();
+        let running = Running {
+            interfaces: attached,
+            ports: port_devices,
+            file: None,
+            builder,
+            end: None,
+            last_packets_uncertain: false,
+        };
+        Ok(Capture::start(group, interfaces, running, forwarding, geometry, &self.pin)?)
+    }
+
+    /// How many workers share the rings of these targets.
+    fn worker_count(&self, targets: &[Target]) -> Result<usize, OpenError> {
+        let (rings, interfaces) = (targets.iter().map(Target::rings).sum(), targets.len());
+        let workers = self.workers.or(self.most_workers).unwrap_or(rings).clamp(1, rings);
+        if self.group_per_interface && workers < interfaces {
+            return Err(OpenError::BadParameter {
+                parameter: "the number of workers",
+                value: workers as u64,
+                allowed: format!("{interfaces} or more: one for each interface's group"),
+            });
+        }
+        Ok(workers)
+    }
+
+    /// The buddy group of all rings, or one for each interface.
+    fn group(&self, rings: Vec<Arc<dyn Ring>>, workers: usize) -> Group {
+        if !self.group_per_interface {
+            return Group::new(rings, workers, self.mode, self.stuck_after);
+        }
+        let parts = rings.iter().map(|ring| ring.identity().interface_index).collect();
+        Group::in_parts(rings, parts, workers, self.mode, self.stuck_after)
+    }
+
+    fn open_file(&self, path: &Path) -> Result<Capture, OpenError> {
+        let ring = FileRing::open(path.to_owned(), self.chunk_cells, self.snap_len)
+            .map_err(|source| OpenError::Savefile { path: path.to_owned(), source })?;
+        let ring = Arc::new(ring);
+        if let Some(filter) = &self.filter {
+            ring.set_filter(filter)?;
+        }
+        let group = Group::new(vec![ring.clone()], 1, self.mode, self.stuck_after);
+        // Nothing is pooled: memory is taken chunk by chunk.
+        let geometry = Geometry { chunk_cells: self.chunk_cells, chunks: 1, cell_bytes: 0 };
+        let running = Running {
+            interfaces: Vec::new(),
+            ports: Vec::new(),
+            file: Some(ring),
+            builder: self.clone(),
+            end: None,
+            last_packets_uncertain: false,
+        };
+        Capture::start(group, Vec::new(), running, (None, None), geometry, &self.pin)
+    }
+}
