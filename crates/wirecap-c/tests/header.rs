@@ -127,6 +127,22 @@ fn the_library_exports_what_the_header_declares() {
     assert_eq!(defined, declared());
 }
 
+/// `libwirecap.symbols` has, in the form of deb-symbols(5), with which version each function came: a function that is no more
+/// is another interface, and a new one a line with the version that it comes with.
+#[test]
+fn the_symbols_file_has_every_function_with_its_version() {
+    let text = fs::read_to_string(sources().join("libwirecap.symbols")).unwrap();
+    let (head, lines) = text.split_once('\n').unwrap();
+    assert_eq!(head, "libwirecap.so.0 libwirecap0 #MINVER#");
+    let number = |text: &str| text.split('.').map(|part| part.parse().unwrap()).collect::<Vec<u32>>();
+    let listed = lines.lines().map(|line| {
+        let (name, version) = line.trim_start().split_once("@Base ").unwrap();
+        assert!(number(version) <= number(env!("CARGO_PKG_VERSION")), "{line}");
+        name.to_owned()
+    });
+    assert_eq!(listed.collect::<BTreeSet<_>>(), exported());
+}
+
 #[test]
 fn the_functions_take_what_the_header_says() {
     let folder = tempfile::tempdir().unwrap();

@@ -331,15 +331,20 @@ impl Live {
             dropped += tally.dropped;
         }
         let taken = self.taken.load(Ordering::Relaxed);
+        // A packet socket counts what passed the kernel's filter, also where libpcap's own refuses it afterwards.
+        let (sifts, refused) = match self.cuts {
+            true => (false, 0),
+            false => (self.filter.sifts.load(Ordering::Relaxed), self.refused.load(Ordering::Relaxed)),
+        };
         let passed = match self.membership {
             // What waits was not looked at yet, and most of it may not be wanted.
-            _ if self.filter.sifts.load(Ordering::Relaxed) => taken,
+            _ if sifts => taken,
             None => arrived,
             // In a group others took part of what was delivered from this ring, and we of theirs.
             Some(_) => taken + arrived.saturating_sub(delivered),
         };
-        let received = passed.saturating_sub(self.refused.load(Ordering::Relaxed)) + dropped;
-        if self.filter.sifts.load(Ordering::Relaxed) {
+        let received = passed.saturating_sub(refused) + dropped;
+        if sifts {
             return (received, dropped);
         }
         (received.max(self.most_received.fetch_max(received, Ordering::Relaxed)), dropped)

@@ -27,6 +27,10 @@ const SNAP_LEN_MAX: c_int = 262_144;
 /// full, however long that takes.
 const UNNAMED_TIMEOUT: Duration = Duration::from_millis(20);
 
+/// Longer than any capture.
+const NEVER: Duration = Duration::from_secs(1_000_000);
+const ETHERNET_HEADER_BYTES: u32 = 14;
+
 /// What `pcap_create` and the setters were told.
 #[derive(Clone, Debug)]
 pub(crate) struct Request {
@@ -138,7 +142,7 @@ impl Request {
             .watched(engine(settings) != Engine::Packet)
             .promiscuous(self.promiscuous.is_some_and(|on| on != 0))
             .timestamps(self.timestamps())
-            .retire_after(self.longest_wait())
+            .retire_after(self.retire_after())
             .chunk(chunk_cells(settings));
         if self.is_immediate() { builder.immediate(self.snap_len()) } else { builder }
     }
@@ -186,6 +190,16 @@ impl Request {
             Ok(millis @ 1..) => Duration::from_millis(millis),
             _ => UNNAMED_TIMEOUT,
         }
+    }
+
+    /// How long after it was begun the kernel hands a block over that is not full.
+    fn retire_after(&self) -> Duration {
+        // What asks for less of each packet than its headers and names no time, as Wireshark's start page does of each
+        // interface, counts and reads nothing: the kernel needs no timer for it, as it needs none with libpcap.
+        if self.timeout_millis == 0 && self.snap_len() < ETHERNET_HEADER_BYTES {
+            return NEVER;
+        }
+        self.longest_wait()
     }
 }
 

@@ -160,6 +160,21 @@ impl HandedOut {
         sequence
     }
 
+    /// Counts packets that are read in place, without a chunk, and bytes and super-packets among them.
+    #[inline]
+    pub(crate) fn count_in_place(&mut self, packets: u64, bytes: u64, super_packets: u64) {
+        self.packets += packets;
+        self.bytes += bytes;
+        self.super_packets += super_packets;
+    }
+
+    /// Takes back what was counted of packets that come in chunks after all.
+    pub(crate) fn discount(&mut self, packets: u64, bytes: u64, super_packets: u64) {
+        self.packets -= packets;
+        self.bytes -= bytes;
+        self.super_packets -= super_packets;
+    }
+
     /// Counts so many of the packets as longer than what the interface carries.
     pub(crate) fn count_super_packets(&mut self, packets: u64) {
         self.super_packets += packets;

@@ -74,6 +74,7 @@ pub use ledger::{
 };
 pub use names::{Holder, RingName};
 pub use numbers::grouped;
+pub use packet::reader::{BlockReader, NextBlock};
 pub use packet::{Direction, Spread};
 pub use steer::flow::flow_hash;
 pub use time::{Timestamp, Timestamps};

@@ -20,7 +20,8 @@ mod blocks;
 mod filtering;
 pub(crate) mod frame;
 mod frames;
-mod ring;
+pub(crate) mod reader;
+pub(crate) mod ring;
 mod steering;
 
 use std::io;
@@ -37,7 +38,7 @@ use crate::packet::filtering::{Filtering, socket_insn};
 use crate::packet::frames::Frames;
 use crate::packet::ring::{PacketRing, Store, Traits};
 use crate::packet::steering::Selection;
-use crate::ring::Ring;
+use crate::ring::{Ring, RingSettings};
 use crate::sync::{Mutex, lock};
 pub(crate) use crate::sys::packet::BlockShape;
 use crate::sys::packet::{Fanout, FrameShape, PacketSocket};
@@ -76,22 +77,13 @@ const GROUP_SOCKETS_MAX: usize = 256;
 /// How rings are to be opened.
 #[derive(Debug, Clone)]
 pub(crate) struct Settings {
-    pub(crate) geometry: Geometry,
+    pub(crate) rings: RingSettings,
     pub(crate) spread: Spread,
     pub(crate) direction: Direction,
     pub(crate) retire_after: Duration,
     /// Packets are handed over at once, of which so many bytes are kept at least.
     pub(crate) immediate: Option<u32>,
     pub(crate) shape: BlockShape,
-    pub(crate) timestamps: Timestamps,
-    pub(crate) promiscuous: bool,
-    pub(crate) snap_len: u32,
-    /// Which packets are wanted; all, if there is none.
-    pub(crate) filter: Option<Filter>,
-    /// The interface's place in the capture.
-    pub(crate) interface_index: usize,
-    /// The place of the interface's first ring in the capture.
-    pub(crate) first_ring_index: usize,
 }
 
 /// The rings of an interface, receiving.
@@ -182,9 +174,9 @@ pub(crate) fn open(
     let shape = settings.shape;
     let traits = Traits {
         ifindex: device.index,
-        geometry: settings.geometry,
+        geometry: settings.rings.geometry,
         labels: Labels {
-            timestamps: settings.timestamps != Timestamps::None,
+            timestamps: settings.rings.timestamps != Timestamps::None,
             by_queue: matches!(settings.spread, Spread::Queues(_)),
         },
         longest_frame: device.mtu + LINK_HEADER_BYTES,
@@ -200,9 +192,9 @@ pub(crate) fn open(
         let store = make_store(&socket, device, settings).map_err(failed("make a receive ring on"))?;
         let identity = RingIdentity {
             name: RingName::of_queue(&device.name, plan.number_of(place)),
-            index: settings.first_ring_index + place,
-            interface_index: settings.interface_index,
-            snap_len: settings.snap_len,
+            index: settings.rings.first_ring_index + place,
+            interface_index: settings.rings.interface_index,
+            snap_len: settings.rings.snap_len,
             link_type: device.savefile_link_type(),
             order: OnceLock::new(),
         };
@@ -216,6 +208,7 @@ pub(crate) fn open(
     });
     bound.map_err(failed("bind a packet socket to"))?;
     let promiscuous = settings
+        .rings
         .promiscuous
         .then(|| Promiscuous::join(device.index))
         .transpose()
@@ -226,11 +219,11 @@ pub(crate) fn open(
         .map_err(failed("count the packets without a queue on"))?;
     // Until here every socket refused every packet: those that came while the group was incomplete would
     // have gone to the wrong ring, or to several.
-    let mut filtering = Filtering::none(settings.snap_len);
-    match &settings.filter {
+    let mut filtering = Filtering::none(settings.rings.snap_len);
+    match &settings.rings.filter {
         Some(filter) => {
             let deaf = Filtering::deaf();
-            filtering = Filtering::replace(&deaf, filter, &rings, device, settings.snap_len)?;
+            filtering = Filtering::replace(&deaf, filter, &rings, device, settings.rings.snap_len)?;
         }
         None => filtering.begin(&rings).map_err(failed("attach a socket filter on"))?,
     }
@@ -416,8 +409,13 @@ pub(crate) struct Attachment {
 impl Attachment {
     /// From now on the packets that `filter` wants are captured.
     pub(crate) fn set_filter(&mut self, filter: &Filter) -> Result<(), FilterChangeError> {
-        self.filtering =
-            Filtering::replace(&self.filtering, filter, &self.rings, &self.device, self.settings.snap_len)?;
+        self.filtering = Filtering::replace(
+            &self.filtering,
+            filter,
+            &self.rings,
+            &self.device,
+            self.settings.rings.snap_len,
+        )?;
         Ok(())
     }
 

@@ -1,15 +1,36 @@
 //! A receive ring as workers and the group see it, whatever engine fills it.
 
+use std::any::Any;
 use std::fmt;
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::sync::Arc;
 
 use crate::error::CaptureError;
+use crate::filter::Filter;
 use crate::ledger::{Account, Tally};
+use crate::time::Timestamps;
 use crate::umem::chunk::{Chunk, RingIdentity};
+use crate::umem::pool::Geometry;
 use crate::umem::rx::RxRing;
 
 pub(crate) use crate::umem::rx::Help;
+
+/// What the rings of an interface are to be, whatever engine fills them.
+#[derive(Debug, Clone)]
+pub(crate) struct RingSettings {
+    pub(crate) geometry: Geometry,
+    /// Whose times are looked up.
+    pub(crate) timestamps: Timestamps,
+    pub(crate) promiscuous: bool,
+    /// Bytes kept of each packet.
+    pub(crate) snap_len: u32,
+    /// Which packets are wanted; all, if there is none.
+    pub(crate) filter: Option<Filter>,
+    /// The interface's place in the capture.
+    pub(crate) interface_index: usize,
+    /// The place of the interface's first ring in the capture.
+    pub(crate) first_ring_index: usize,
+}
 
 /// Something that chunks are captured from.
 pub(crate) trait Ring: Send + Sync + fmt::Debug {
@@ -55,6 +76,10 @@ pub(crate) trait Ring: Send + Sync + fmt::Debug {
     }
     /// The packet socket that receives its packets, if that is how they come.
     fn packet_socket(&self) -> Option<Arc<OwnedFd>> {
+        None
+    }
+    /// The ring as it is, if its packets can be read in place, as the engine knows by its type.
+    fn read_in_place(self: Arc<Self>) -> Option<Arc<dyn Any + Send + Sync>> {
         None
     }
     /// How many packets it can take while nobody [`tend`](Self::tend)s it.

@@ -29,18 +29,17 @@ use rustix::net::{AddressFamily, SocketFlags, SocketType, netdevice, socket_with
 use crate::bpf::{BpfError, Map};
 use crate::device::{Device, DeviceCounters, Rung};
 use crate::error::OpenError;
-use crate::filter::Filter;
 use crate::kernel_ring::{Consumer, Producer};
 use crate::limits::locked_memory_rlimit;
 use crate::names::{Holder, RingName};
-use crate::ring::Ring;
+use crate::ring::{Ring, RingSettings};
 use crate::steer::Steering;
 use crate::sys::memory::populating_threads;
 use crate::sys::xdp::{Descriptor, XdpSocket};
 use crate::time::Timestamps;
 use crate::umem::chunk::RingIdentity;
 use crate::umem::fill::{FillRing, Kernel, KernelDrops};
-use crate::umem::pool::{Geometry, Pool};
+use crate::umem::pool::Pool;
 use crate::umem::rx::RxRing;
 use crate::umem::supply::Supply;
 use ladder::{Ladder, refusal_to_bind};
@@ -57,24 +56,15 @@ pub(crate) use tx::{PortClaims, PreparedTx, open_port};
 /// How rings are to be opened.
 #[derive(Debug, Clone)]
 pub(crate) struct Settings {
-    pub(crate) geometry: Geometry,
-    pub(crate) timestamps: Timestamps,
+    pub(crate) rings: RingSettings,
     /// How many cells of each queue are posted, if not all.
     pub(crate) warm: Option<u32>,
     /// What the rings of the capture share, if its pool is elastic or it forwards.
     pub(crate) commons: Option<Arc<Commons>>,
-    pub(crate) promiscuous: bool,
-    pub(crate) snap_len: u32,
-    /// Which packets are wanted; all, if there is none.
-    pub(crate) filter: Option<Filter>,
     /// What is not wanted is dropped instead of left to the host.
     pub(crate) drop_rejected: bool,
     /// Why packets are to be copied, if that is known beforehand.
     pub(crate) copy_because: Option<String>,
-    /// The interface's place in the capture.
-    pub(crate) interface_index: usize,
-    /// The place of the interface's first ring in the capture.
-    pub(crate) first_ring_index: usize,
     /// The interface is captured as a whole, also queues that appear later.
     pub(crate) whole: bool,
 }
@@ -112,7 +102,7 @@ pub(crate) fn open(device: &Device, steering: &Steering, settings: &Settings) ->
     }
     let queues = prepare(device, steering, settings)?;
     let huge_pages = queues.iter().all(|queue| queue.pool.on_huge_pages());
-    let mut ladder = Ladder::new(device, settings.geometry.cell_bytes);
+    let mut ladder = Ladder::new(device, settings.rings.geometry.cell_bytes);
     if let Some(reason) = &settings.copy_because {
         ladder.copy_because(reason);
     }
@@ -125,7 +115,7 @@ pub(crate) fn open(device: &Device, steering: &Steering, settings: &Settings) ->
     let (mut fill_rings, mut tx) = (Vec::new(), Vec::new());
     for queue in queues {
         let seated =
-            seat(queue, &mut ladder, &attachment, settings, settings.first_ring_index + rings.len())?;
+            seat(queue, &mut ladder, &attachment, settings, settings.rings.first_ring_index + rings.len())?;
         rings.extend(seated.rings);
         sockets.extend(seated.sockets);
         fill_rings.push(seated.fill_ring);
@@ -247,12 +237,12 @@ fn seat(
         let identity = RingIdentity {
             name,
             index: first_ring_index + rings.len(),
-            interface_index: settings.interface_index,
-            snap_len: settings.snap_len,
+            interface_index: settings.rings.interface_index,
+            snap_len: settings.rings.snap_len,
             link_type: device.savefile_link_type(),
             order: OnceLock::new(),
         };
-        let (capacity, fill_ring) = (settings.geometry.cells(), Arc::clone(&fill_ring));
+        let (capacity, fill_ring) = (settings.rings.geometry.cells(), Arc::clone(&fill_ring));
         let stamps = Arc::clone(&attachment.stamps);
         rings.push(Arc::new(RxRing::new(identity, capacity, fill_ring, rx, kernel, stamps)));
     }
@@ -306,7 +296,7 @@ impl PreparedQueue {
             1 => vec![RingName::of_queue(&device.name, queue)],
             _ => (0..rings).map(name).collect(),
         };
-        let (commons, geometry) = (settings.commons.as_deref(), settings.geometry);
+        let (commons, geometry) = (settings.commons.as_deref(), settings.rings.geometry);
         let slots = commons.map_or_else(|| geometry.cells().next_power_of_two(), Commons::rx_slots);
         let prepared = names.into_iter().map(|name| PreparedRing::new(name, slots));
         let prepared = prepared.collect::<Result<Vec<_>, _>>()?;

@@ -32,6 +32,10 @@ const STEP: f64 = 1.3;
 /// A sender that reaches less than this share of the rate is at its own limit.
 const SENDER_SHARE: f64 = 0.97;
 
+/// More than any sender reaches: it sends as fast as it can.
+const TOP_RATE: f64 = 1e9;
+/// So many a second are sent then.
+const TOP_FRAMES: f64 = 4e6;
 /// At which instructions are counted, in packets per second.
 const COUNTED_RATE: f64 = 2e5;
 
@@ -44,7 +48,7 @@ struct Extent {
     steps: usize,
     halvings: usize,
     /// At which the cost is measured, in packets per second.
-    steady: [f64; 4],
+    steady: [f64; 5],
     rounds: usize,
     /// Of the cost.
     cost_rounds: usize,
@@ -57,7 +61,7 @@ const FULL: Extent = Extent {
     from: 0.3e6,
     steps: 14,
     halvings: 3,
-    steady: [1e3, 1e4, 1e5, 1e6],
+    steady: [1e3, 1e4, 1e5, 1e6, TOP_RATE],
     rounds: 3,
     cost_rounds: 9,
     counted: [200_000, 600_000],
@@ -67,7 +71,7 @@ const QUICK: Extent = Extent {
     from: 1e4,
     steps: 1,
     halvings: 0,
-    steady: [1e3, 2e3, 5e3, 1e4],
+    steady: [1e3, 2e3, 5e3, 1e4, TOP_RATE],
     rounds: 1,
     cost_rounds: 1,
     counted: [1000, 2000],
@@ -104,6 +108,8 @@ struct Bench {
     program: PathBuf,
     extent: Extent,
     cpus: Vec<usize>,
+    /// Costs are measured at this rate only.
+    at: Option<f64>,
 }
 
 fn main() -> Outcome<()> {
@@ -116,8 +122,15 @@ fn main() -> Outcome<()> {
     let program = compile(folder.path())?;
     let affinity = sched_getaffinity(None)?;
     let cpus = (0..CpuSet::MAX_CPU).filter(|cpu| affinity.is_set(*cpu)).collect();
-    let bench = Bench { program, extent: if is_bench { FULL } else { QUICK }, cpus };
     let only = |part| std::env::args().any(|argument| argument == part);
+    let number =
+        |name: &str| std::env::args().find_map(|argument| argument.strip_prefix(name)?.parse::<f64>().ok());
+    let mut extent = if is_bench { FULL } else { QUICK };
+    if let Some(rounds) = number("rounds=") {
+        (extent.rounds, extent.cost_rounds) = (rounds as usize, rounds as usize);
+    }
+    let at = number("at=");
+    let bench = Bench { program, extent, cpus, at };
     let parts = ["rates", "cost", "instructions", "handlers"];
     let all = !parts.into_iter().any(only);
     if all || only("rates") {
@@ -154,7 +167,7 @@ impl Bench {
 
     /// What a packet costs all of them, by turns, some times.
     fn compare_costs(&self) -> Outcome<()> {
-        for steady in self.extent.steady {
+        for steady in self.at.map_or_else(|| self.extent.steady.to_vec(), |rate| vec![rate]) {
             let (mut costs, mut sleeps) =
                 ([const { Vec::new() }; CONTENDERS.len()], [const { Vec::new() }; CONTENDERS.len()]);
             for _ in 0..self.extent.cost_rounds {
@@ -250,7 +263,7 @@ impl Bench {
         if line != "ready\n" {
             return Err(said(&finish(child)).into());
         }
-        let frames = counted.unwrap_or((rate * self.extent.seconds) as u64);
+        let frames = counted.unwrap_or((rate.min(TOP_FRAMES) * self.extent.seconds) as u64);
         let load = Load::new(0, frames).on_cpu(self.cpus[0] as u32).per_second(rate as u64);
         let sent = generator.send(&[load])?;
         // Under callgrind a program takes its time.

@@ -8,7 +8,7 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use wirecap::filter::PacketType;
-use wirecap::{CaptureError, Chunk, Packet, Worker};
+use wirecap::{BlockReader, CaptureError, Chunk, NextBlock, Packet, Worker};
 
 use super::Live;
 use super::batch::{Batch, Delivered};
@@ -38,8 +38,11 @@ pub(super) struct Reader {
     /// Where only one process can read.
     sole: Option<SoleReader>,
     rest: Rest,
+    /// Of the only ring of a packet socket, whose blocks are read in place.
+    blocks: Option<BlockReader>,
+    /// What is in hand otherwise.
     chunk: Option<Chunk>,
-    /// The first packet of the chunk that was not looked at.
+    /// The first packet in hand that was not looked at.
     next: usize,
     wanted: Option<Arc<Sieve>>,
     generation: u32,
@@ -89,15 +92,26 @@ impl Live {
             reader.generation = generation;
             reader.wanted.clone_from(&locked(&self.filter.sieve));
         }
-        let Some(chunk) = &reader.chunk else { return false };
+        let Some(ring) = reader.ring_in_hand() else { return false };
+        if reader.chunk.is_none() && reader.is_exhausted() {
+            reader.let_go();
+            return false;
+        }
         let direction = self.direction.load(Ordering::Relaxed);
         let sieve = reader.wanted.as_deref();
-        let until =
-            sieve.map_or(0, |sieve| sieve.until(chunk.ring_index()).saturating_sub(reader.before_chunk));
+        let until = sieve.map_or(0, |sieve| sieve.until(ring).saturating_sub(reader.before_chunk));
         batch.clear();
         (batch.generation, batch.chunks) = (generation, reader.chunks);
         let limit = limit.min(N);
-        if direction == D_INOUT && reader.next as u64 >= until {
+        let wants_all = direction == D_INOUT && reader.next as u64 >= until;
+        let Some(chunk) = &reader.chunk else {
+            let all = wants_all && self.look_at_block(reader, batch, limit);
+            if !all {
+                self.give_back(reader);
+            }
+            return all;
+        };
+        if wants_all {
             self.look_at_all(chunk, reader.next, batch, limit);
         } else {
             let choice = Choice { direction, until, wanted: sieve };
@@ -108,6 +122,30 @@ impl Live {
             reader.chunk = None;
         }
         true
+    }
+
+    /// Puts the next packets of the block in hand into `batch`, `limit` at most. Whether there were any.
+    #[inline]
+    fn look_at_block<const N: usize>(&self, reader: &mut Reader, batch: &mut Batch<N>, limit: usize) -> bool {
+        let (snap_len, nanos) = (self.snap_len, self.nanos);
+        let Some(blocks) = &mut reader.blocks else { return false };
+        let mut after = reader.next as u32;
+        let range = after..after.saturating_add(limit as u32);
+        batch.end = blocks.for_each_head(range, |head| {
+            after += 1;
+            batch.push(Delivered::new(&head, snap_len, nanos, after, 0));
+        }) as usize;
+        !batch.is_empty()
+    }
+
+    /// Gives the block in hand back; what is left of it comes as chunks.
+    #[cold]
+    fn give_back(&self, reader: &mut Reader) {
+        let Some(blocks) = &mut reader.blocks else { return };
+        let left = u64::from(blocks.len()).saturating_sub(reader.next as u64);
+        blocks.put_back(reader.next as u32);
+        reader.got[0] -= left;
+        self.taken.store(self.taken.load(Ordering::Relaxed) - left, Ordering::Relaxed);
     }
 
     /// Puts the next packets of `chunk` into `batch`, `limit` at most, all of which are wanted.
@@ -241,7 +279,7 @@ impl Live {
     /// As for [`look`](Self::look).
     pub(crate) unsafe fn wait(&self) -> Result<(), Found> {
         // SAFETY: the turn.
-        if unsafe { (*self.reader.get()).chunk.is_some() } {
+        if unsafe { (*self.reader.get()).has_packets() } {
             return Ok(());
         }
         self.pollable.tell(false);
@@ -251,13 +289,11 @@ impl Live {
             }
             let nonblocking = self.is_nonblocking();
             let waits = !nonblocking && matches!(self.pollable, Pollable::Several(_));
-            // SAFETY: the caller's promise.
-            if waits && unsafe { self.rest() } {
-                continue;
-            }
+            // SAFETY: the caller's promise. What came meanwhile is there: the worker need not wait for more of it.
+            let rested = waits && unsafe { self.rest() };
             // SAFETY: the caller's promise.
             let taken = unsafe {
-                match waits {
+                match waits && !rested {
                     true => {
                         self.take_chunk(|reader| guarded(|| reader.worker().next_chunk_timeout(AT_A_TIME)))
                     }
@@ -267,6 +303,7 @@ impl Live {
             match taken {
                 Ok(true) => return Ok(()),
                 Ok(false) if nonblocking => return self.look_at_interface(),
+                Ok(false) if rested => {}
                 Ok(false) => {
                     self.pause()?;
                     cancel::point();
@@ -332,18 +369,60 @@ impl Live {
         // SAFETY: the caller's promise.
         unsafe {
             match self.pollable {
-                // Chunks of a packet socket's ring are got without any call at which a thread could be cancelled.
-                Pollable::Socket(_) => self.take_chunk(|reader| {
-                    // Mostly so: a read looks twice before it waits.
-                    caught(|| {
-                        if reader.worker().is_idle() { Ok(None) } else { reader.worker().try_next_chunk() }
-                    })
-                }),
+                Pollable::Socket(_) => match self.take_block() {
+                    NextBlock::Packets(_) => Ok(true),
+                    NextBlock::Nothing => Ok(false),
+                    // Got without any call at which a thread could be cancelled.
+                    NextBlock::Chunks => {
+                        self.take_chunk(|reader| caught(|| reader.worker().try_next_chunk()))
+                    }
+                },
+                // A program that does not poll, and has no buddies that call for help, needs no bell silenced.
+                Pollable::Several(_) if self.membership.is_none() && !self.pollable.is_wanted() => self
+                    .take_chunk(|reader| {
+                        guarded(|| {
+                            if reader.worker().is_idle() {
+                                Ok(None)
+                            } else {
+                                reader.worker().try_next_chunk()
+                            }
+                        })
+                    }),
                 Pollable::Several(_) => {
                     self.take_chunk(|reader| guarded(|| reader.worker().try_next_chunk()))
                 }
             }
         }
+    }
+
+    /// Takes the next block, if blocks are read in place.
+    ///
+    /// # Safety
+    ///
+    /// As for [`look`](Self::look).
+    #[inline]
+    unsafe fn take_block(&self) -> NextBlock {
+        // SAFETY: the turn; no other reference is alive.
+        let reader = unsafe { &mut *self.reader.get() };
+        let Some(blocks) = &mut reader.blocks else { return NextBlock::Chunks };
+        let next = blocks.open_next();
+        if let NextBlock::Packets(packets) = next {
+            self.took(reader, 0, packets as usize);
+        }
+        next
+    }
+
+    /// Notes that packets of a ring are in hand.
+    #[inline]
+    fn took(&self, reader: &mut Reader, ring: usize, packets: usize) {
+        // Only who has the turn writes it.
+        self.taken.store(self.taken.load(Ordering::Relaxed) + packets as u64, Ordering::Relaxed);
+        self.down.store(false, Ordering::Relaxed);
+        let got = &mut reader.got[ring];
+        reader.before_chunk = *got;
+        *got += packets as u64;
+        reader.chunks += 1;
+        reader.next = 0;
     }
 
     /// Gets a chunk by `get`; whether there was one.
@@ -365,15 +444,9 @@ impl Live {
             error => chain(&error),
         })?;
         let Some(chunk) = chunk else { return Ok(false) };
-        // Only who has the turn writes it.
-        self.taken.store(self.taken.load(Ordering::Relaxed) + chunk.len() as u64, Ordering::Relaxed);
-        self.down.store(false, Ordering::Relaxed);
-        let got = &mut reader.got[chunk.ring_index()];
-        reader.before_chunk = *got;
-        *got += chunk.len() as u64;
-        reader.chunks += 1;
+        self.took(reader, chunk.ring_index(), chunk.len());
         reader.rest.took(chunk.len());
-        (reader.chunk, reader.next) = (Some(chunk), 0);
+        reader.chunk = Some(chunk);
         Ok(true)
     }
 
@@ -386,7 +459,7 @@ impl Live {
         // SAFETY: the turn; no other reference is alive.
         let reader = unsafe { &mut *self.reader.get() };
         if reader.is_exhausted() {
-            reader.chunk = None;
+            reader.let_go();
         }
         self.pollable.tell(reader.chunk.is_some());
     }
@@ -412,12 +485,12 @@ impl Live {
         reader.header = packet.header;
         let mut data = packet.data;
         if reader.is_exhausted() {
-            // SAFETY: the packet's bytes lie in the chunk, which is still there.
+            // SAFETY: the packet's bytes lie in the chunk or block, which is still there.
             let bytes = unsafe { std::slice::from_raw_parts(data, packet.header.captured_bytes as usize) };
             reader.copy.clear();
             reader.copy.extend_from_slice(bytes);
             data = reader.copy.as_ptr();
-            reader.chunk = None;
+            reader.let_go();
         }
         self.pollable.tell(reader.chunk.is_some());
         (&raw mut reader.header, data)
@@ -428,6 +501,7 @@ impl Reader {
     /// A reader of a capture with so many rings.
     pub(super) fn new(worker: Worker, rings: usize, sole: Option<SoleReader>, rest: Rest) -> Self {
         Self {
+            blocks: worker.block_reader(),
             worker: Some(worker),
             sole,
             rest,
@@ -448,8 +522,35 @@ impl Reader {
         self.worker.as_mut().expect("an open handle has its worker")
     }
 
+    /// Whether there are packets in hand, read or not.
+    #[inline]
+    fn has_packets(&self) -> bool {
+        self.chunk.is_some() || self.blocks.as_ref().is_some_and(|blocks| !blocks.is_empty())
+    }
+
+    /// The ring whose packets are in hand.
+    #[inline]
+    fn ring_in_hand(&self) -> Option<usize> {
+        let of_block = || self.blocks.as_ref().filter(|blocks| !blocks.is_empty()).map(|_| 0);
+        self.chunk.as_ref().map(Chunk::ring_index).or_else(of_block)
+    }
+
+    /// Gives back what is in hand, which was read.
+    #[inline]
+    fn let_go(&mut self) {
+        self.chunk = None;
+        if let Some(blocks) = &mut self.blocks {
+            blocks.put_back(u32::MAX);
+        }
+    }
+
+    #[inline]
     fn is_exhausted(&self) -> bool {
-        self.chunk.as_ref().is_some_and(|chunk| self.next >= chunk.len())
+        match (&self.chunk, &self.blocks) {
+            (Some(chunk), _) => self.next >= chunk.len(),
+            (None, Some(blocks)) => !blocks.is_empty() && self.next >= blocks.len() as usize,
+            (None, None) => false,
+        }
     }
 }
 

@@ -5,10 +5,12 @@
 
 use std::time::{Duration, Instant};
 
-/// Packets per second that a rest leaves room for, however few came until now: twice as many fill the ring.
+/// The part of the ring that a rest may fill.
+const SHARE: f64 = 5.0 / 8.0;
+/// Packets per second that a rest leaves room for, however few came until now.
 const UNSEEN_RATE: f64 = 1e6;
 /// How many times the rate so far it leaves room for.
-const GROWTH: f64 = 8.0;
+const GROWTH: f64 = 4.0;
 /// A shorter rest is not worth a wake-up of its own: the worker has a way to sleep for so long.
 const SHORTEST: Duration = Duration::from_millis(1);
 
@@ -17,8 +19,8 @@ const SHORTEST: Duration = Duration::from_millis(1);
 pub(super) struct Rest {
     /// As long as a packet may wait; zero for no rests.
     longest: Duration,
-    /// Packets that the ring takes in before it is half full.
-    half: f64,
+    /// Packets that the ring may take in meanwhile.
+    room: f64,
     /// Packets since the last rest began.
     packets: u64,
     began: Instant,
@@ -29,8 +31,8 @@ pub(super) struct Rest {
 impl Rest {
     /// Of a ring of so many packets.
     pub(super) fn new(longest: Duration, ring_packets: u32) -> Self {
-        let half = f64::from(ring_packets) / 2.0;
-        Self { longest, half, packets: 0, began: Instant::now(), rate: 0.0 }
+        let room = f64::from(ring_packets) * SHARE;
+        Self { longest, room, packets: 0, began: Instant::now(), rate: 0.0 }
     }
 
     /// Notes that so many packets were taken.
@@ -49,8 +51,8 @@ impl Rest {
         let elapsed = now.duration_since(self.began).as_secs_f64().max(SHORTEST.as_secs_f64());
         self.rate = (std::mem::take(&mut self.packets) as f64 / elapsed).max(self.rate / 2.0);
         self.began = now;
-        let room = self.half / (self.rate * GROWTH).max(UNSEEN_RATE);
-        let rest = self.longest.min(Duration::from_secs_f64(room));
+        let filled_after = self.room / (self.rate * GROWTH).max(UNSEEN_RATE);
+        let rest = self.longest.min(Duration::from_secs_f64(filled_after));
         (rest >= SHORTEST).then_some(rest)
     }
 }
@@ -72,10 +74,10 @@ mod tests {
         assert_eq!(rest.begin(), None, "nothing has come");
         assert_eq!(after(&mut rest, 10_000, second), Some(longest));
         assert_eq!(rest.begin(), None, "nothing has come since");
-        let short = after(&mut rest, 1_000_000, second).unwrap();
-        assert!((3_900..4_200).contains(&short.as_micros()), "{short:?}");
+        let short = after(&mut rest, 2_000_000, second).unwrap();
+        assert!((5_000..5_200).contains(&short.as_micros()), "{short:?}");
         assert!(after(&mut rest, 10, second).unwrap() < longest, "it may grow again");
-        assert_eq!(after(&mut rest, 5_000_000, second), None, "too short to be worth it");
+        assert_eq!(after(&mut rest, 20_000_000, second), None, "too short to be worth it");
         assert_eq!(after(&mut Rest::new(Duration::ZERO, 65_536), 10, second), None);
     }
 }

@@ -1,12 +1,13 @@
-//! libpcap's own test programs, unmodified, do on the drop-in what they do on the system's libpcap. `make clients`
-//! runs them: their source is fetched.
+//! libpcap's own test programs, unmodified, do on the drop-in what they do on the system's libpcap, and so does tcpdump in
+//! its own tests. `make clients` runs them: their sources are fetched.
 
 #[path = "../common/mod.rs"]
 mod common;
 
 mod source;
+mod tcpdump_suite;
 
-use std::io::{BufRead, BufReader, Write};
+use std::io::{BufRead, BufReader};
 use std::ops::Range;
 use std::path::Path;
 use std::process::{Child, ChildStdout, Command, Stdio};
@@ -16,6 +17,7 @@ use std::time::{Duration, Instant};
 
 use common::{Bed, Library, PATIENCE, finish, said, signal_to};
 use rustix::process::Signal;
+use source::Fetched;
 use tempfile::TempDir;
 use wirecap::savefile::Reader;
 use wirecap_testbed::{PacketSender, Sizes, Stamp, Traffic, privileged};
@@ -39,15 +41,7 @@ impl TestProgram {
         if !privileged() {
             return None;
         }
-        let source = match source::fetched() {
-            Ok(source) => source,
-            Err(lacking) => {
-                let may_skip = std::env::var_os("WIRECAP_NO_SKIP").is_none_or(|value| value != "1");
-                assert!(may_skip, "WIRECAP_NO_SKIP=1, but: {lacking}");
-                let _closed = std::io::stderr().write_all(format!("SKIP: {lacking}\n").as_bytes());
-                return None;
-            }
-        };
+        let source = source::or_skip(Fetched::Libpcap)?;
         let folder = tempfile::tempdir().unwrap();
         source::build(source, name, folder.path());
         let bed = Bed::new();

@@ -1,21 +1,23 @@
-//! libpcap's test programs, of the version that this system has: fetched once, unmodified, and not kept in the tree.
+//! The sources of libpcap's test programs and of tcpdump's tests, of the versions that this system has: fetched once,
+//! unmodified, and not kept in the tree.
 
 use std::fs;
+use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::OnceLock;
 
 use crate::common::said;
 
-/// Fetches the source that Debian built this system's libpcap of, or the one that it has now, whose archive apt
+/// Fetches the source SOURCE that Debian built this system's PACKAGE of, or the one that it has now, whose archive apt
 /// verifies, by lists of its own: the system's may not name sources, and stay as they are.
 const FETCH: &str = "
-version=$(dpkg-query -W -f '${Version}' libpcap-dev)
-done=$BUILD/libpcap-$version
+version=$(dpkg-query -W -f '${Version}' $PACKAGE)
+done=$BUILD/$SOURCE-$version
 if [ ! -d \"$done\" ]; then
   work=$(mktemp -d \"$BUILD/fetch.XXXXXX\")
   trap 'rm -rf \"$work\"' EXIT
-  mkdir -p \"$work/lists/partial\" \"$work/cache/archives/partial\" \"$work/libpcap\"
+  mkdir -p \"$work/lists/partial\" \"$work/cache/archives/partial\" \"$work/$SOURCE\"
   for list in /etc/apt/sources.list.d/*.sources; do
     [ -e \"$list\" ] && sed 's/^Types:.*/Types: deb-src/' \"$list\" && echo
   done > \"$work/all.sources\"
@@ -31,10 +33,10 @@ if [ ! -d \"$done\" ]; then
     # Lists of others, which have no sources, do not matter.
     $apt update || true
     # An archive keeps the latest version only.
-    { $apt source --download-only libpcap=$version || $apt source --download-only libpcap; } && break
+    { $apt source --download-only $SOURCE=$version || $apt source --download-only $SOURCE; } && break
   done
-  tar -xzf libpcap_*.orig.tar.gz -C libpcap --strip-components=1
-  mv -T libpcap \"$done\" 2>/dev/null || [ -d \"$done\" ]
+  tar -xzf \"$SOURCE\"_*.orig.tar.gz -C \"$SOURCE\" --strip-components=1
+  mv -T \"$SOURCE\" \"$done\" 2>/dev/null || [ -d \"$done\" ]
 fi
 echo \"$done\"
 ";
@@ -42,19 +44,44 @@ echo \"$done\"
 /// What programs are built of beside the system's headers: what the package of these does not have.
 const OWN_HEADERS: [&str; 1] = ["varattrs.h"];
 
+/// What is fetched.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Fetched {
+    Libpcap,
+    Tcpdump,
+}
+
+/// The folder with a source; `None` where it cannot be fetched, which was said then.
+pub(crate) fn or_skip(what: Fetched) -> Option<&'static Path> {
+    match fetched(what) {
+        Ok(source) => Some(source),
+        Err(lacking) => {
+            let may_skip = std::env::var_os("WIRECAP_NO_SKIP").is_none_or(|value| value != "1");
+            assert!(may_skip, "WIRECAP_NO_SKIP=1, but: {lacking}");
+            let _closed = std::io::stderr().write_all(format!("SKIP: {lacking}\n").as_bytes());
+            None
+        }
+    }
+}
+
 /// The folder with the source, or why there is none.
-pub(crate) fn fetched() -> Result<&'static Path, String> {
-    static FOLDER: OnceLock<Result<PathBuf, String>> = OnceLock::new();
+fn fetched(what: Fetched) -> Result<&'static Path, String> {
+    static FOLDERS: [OnceLock<Result<PathBuf, String>>; 2] = [const { OnceLock::new() }; 2];
+    let (package, source) = match what {
+        Fetched::Libpcap => ("libpcap-dev", "libpcap"),
+        Fetched::Tcpdump => ("tcpdump", "tcpdump"),
+    };
     let fetch = || {
         let mut command = Command::new("sh");
         command.args(["-euc", FETCH]).env("BUILD", env!("CARGO_TARGET_TMPDIR")).env_remove("LD_LIBRARY_PATH");
+        command.env("PACKAGE", package).env("SOURCE", source);
         let output = command.output().map_err(|error| error.to_string())?;
         match output.status.success() {
             true => Ok(PathBuf::from(String::from_utf8_lossy(&output.stdout).trim())),
-            false => Err(format!("the source of libpcap cannot be fetched: {}", said(&output).trim())),
+            false => Err(format!("the source of {source} cannot be fetched: {}", said(&output).trim())),
         }
     };
-    FOLDER.get_or_init(fetch).as_deref().map_err(Clone::clone)
+    FOLDERS[what as usize].get_or_init(fetch).as_deref().map_err(Clone::clone)
 }
 
 /// Builds a test program into `folder`, as it is, against the system's headers.

@@ -12,6 +12,7 @@ use std::time::Duration;
 
 use crate::capture::Shared;
 use crate::capture::waiting::PACKET_TIME;
+use crate::sys::signals;
 
 /// A wake-up costs some microseconds, so that a keeper takes less than 2 % of a core.
 const SHORTEST_PERIOD: Duration = Duration::from_micros(500);
@@ -47,7 +48,8 @@ impl Keeper {
                 thread::park_timeout(period);
             }
         };
-        let thread = thread::Builder::new().name("wirecap-keeper".to_owned()).spawn(keep)?;
+        let builder = thread::Builder::new().name("wirecap-keeper".to_owned());
+        let thread = signals::blocked(|| builder.spawn(keep))?;
         Ok(Self { ending, thread })
     }
 }

@@ -87,7 +87,8 @@ impl CaptureBuilder {
         for (interface_index, (target, filter)) in targets.into_iter().zip(filters).enumerate() {
             let places = (interface_index, rings.len());
             let why_copy = lessons.why_copy(&target.device);
-            let opened = self.open_target(&target, filter, geometry, commons.as_ref(), places, why_copy)?;
+            let settings = self.ring_settings(&target, filter, geometry, places);
+            let opened = self.open_target(&target, settings, commons.as_ref(), why_copy)?;
             let standby = self.standby_sockets(&target)?;
             rings.extend(opened.rings);
             if self.forwards() {

@@ -12,7 +12,7 @@ use crate::error::{FilterChangeError, OpenError};
 use crate::filter::{Filter, FilterRequest};
 use crate::limits;
 use crate::packet::{self, Direction, Spread, Unplaced};
-use crate::ring::Ring;
+use crate::ring::{Ring, RingSettings};
 use crate::steer::Steering;
 use crate::sys::packet::PacketSocket;
 use crate::umem::fill::FillRing;
@@ -322,106 +322,97 @@ impl CaptureBuilder {
         matches!(self.direction, Some(Direction::Out | Direction::InOut))
     }
 
-    /// Opens the rings of one interface, whose first one is the capture's ring `first_ring_index`.
-    pub(super) fn open_target(
+    /// What the rings of `target` are to be; `places` are that of the interface and of its first ring in the capture.
+    pub(super) fn ring_settings(
         &self,
         target: &Target,
         filter: Option<Filter>,
         geometry: Geometry,
-        commons: Option<&Arc<xdp::Commons>>,
         (interface_index, first_ring_index): (usize, usize),
+    ) -> RingSettings {
+        RingSettings {
+            geometry,
+            timestamps: self.timestamps,
+            promiscuous: self.promiscuous,
+            snap_len: target.snap_len,
+            filter,
+            interface_index,
+            first_ring_index,
+        }
+    }
+
+    /// Opens the rings of one interface.
+    pub(super) fn open_target(
+        &self,
+        target: &Target,
+        rings: RingSettings,
+        commons: Option<&Arc<xdp::Commons>>,
         copy_because: Option<String>,
     ) -> Result<Opened, xdp::Refusal> {
-        match &target.way {
-            Way::Xdp(steering) => {
-                let settings = xdp::Settings {
-                    geometry,
-                    warm: self.warm,
-                    commons: commons.cloned(),
-                    timestamps: self.timestamps,
-                    promiscuous: self.promiscuous,
-                    snap_len: target.snap_len,
-                    filter,
-                    drop_rejected: self.drop_rejected,
-                    copy_because,
-                    interface_index,
-                    first_ring_index,
-                    whole: target.whole,
-                };
-                let opened = xdp::open(&target.device, steering, &settings)?;
-                Ok(Opened {
-                    rings: opened.rings,
-                    tx: opened.tx,
-                    fill_rings: opened.fill_rings,
-                    counters_at_start: opened.counters_at_start,
-                    attachment: Attachment::Xdp(Box::new(opened.attachment)),
-                    unplaced: None,
-                    reception: Reception::Xdp {
-                        rung: opened.rung,
-                        missed_rungs: opened.missed_rungs,
-                        huge_pages: opened.huge_pages,
-                        timestamps: opened.timestamps,
-                        posted: opened.posted,
-                        link_wait: opened.link_wait,
-                    },
-                })
-            }
-            Way::Packet { .. } => {
-                let nothing = &mut Vec::new();
-                Ok(self.open_packet(target, filter, geometry, interface_index, first_ring_index, nothing)?)
-            }
-        }
+        let Way::Xdp(steering) = &target.way else {
+            return Ok(self.open_packet(target, rings, &mut Vec::new())?);
+        };
+        let settings = xdp::Settings {
+            rings,
+            warm: self.warm,
+            commons: commons.cloned(),
+            drop_rejected: self.drop_rejected,
+            copy_because,
+            whole: target.whole,
+        };
+        let opened = xdp::open(&target.device, steering, &settings)?;
+        Ok(Opened {
+            rings: opened.rings,
+            tx: opened.tx,
+            fill_rings: opened.fill_rings,
+            counters_at_start: opened.counters_at_start,
+            attachment: Attachment::Xdp(Box::new(opened.attachment)),
+            unplaced: None,
+            reception: Reception::Xdp {
+                rung: opened.rung,
+                missed_rungs: opened.missed_rungs,
+                huge_pages: opened.huge_pages,
+                timestamps: opened.timestamps,
+                posted: opened.posted,
+                link_wait: opened.link_wait,
+            },
+        })
     }
 
     /// Opens the rings of an interface by the engine `packet`, with the sockets of `standby` as long as there are any.
     pub(super) fn open_packet(
         &self,
         target: &Target,
-        filter: Option<Filter>,
-        geometry: Geometry,
-        interface_index: usize,
-        first_ring_index: usize,
+        rings: RingSettings,
         standby: &mut Vec<PacketSocket>,
     ) -> Result<Opened, OpenError> {
         let Way::Packet { spread, direction } = &target.way else {
             unreachable!("it is of the engine packet")
         };
-        {
-            {
-                let settings = packet::Settings {
-                    geometry,
-                    spread: spread.clone(),
-                    direction: *direction,
-                    retire_after: if self.immediate.is_some() { Duration::ZERO } else { self.retire_after },
-                    immediate: self.immediate,
-                    shape: match self.small_blocks {
-                        true => packet::small_blocks(geometry),
-                        false => packet::block_shape(geometry),
-                    },
-                    timestamps: self.timestamps,
-                    promiscuous: self.promiscuous,
-                    snap_len: target.snap_len,
-                    filter,
-                    interface_index,
-                    first_ring_index,
-                };
-                let opened = packet::open(&target.device, &settings, standby)?;
-                Ok(Opened {
-                    rings: opened.rings,
-                    tx: Vec::new(),
-                    fill_rings: Vec::new(),
-                    counters_at_start: target.counters(),
-                    attachment: Attachment::Packet(Box::new(opened.attachment)),
-                    unplaced: opened.unplaced,
-                    reception: Reception::Packet {
-                        spread: settings.spread,
-                        direction: settings.direction,
-                        block_bytes: opened.shape.block_bytes,
-                        retire_after: settings.retire_after,
-                    },
-                })
-            }
-        }
+        let shape = if self.small_blocks { packet::small_blocks } else { packet::block_shape };
+        let settings = packet::Settings {
+            spread: spread.clone(),
+            direction: *direction,
+            retire_after: if self.immediate.is_some() { Duration::ZERO } else { self.retire_after },
+            immediate: self.immediate,
+            shape: shape(rings.geometry),
+            rings,
+        };
+        let opened = packet::open(&target.device, &settings, standby)?;
+        Ok(Opened {
+            rings: opened.rings,
+            tx: Vec::new(),
+            fill_rings: Vec::new(),
+            counters_at_start: target.counters(),
+            attachment: Attachment::Packet(Box::new(opened.attachment)),
+            unplaced: opened.unplaced,
+            reception: Reception::Packet {
+                spread: settings.spread,
+                direction: settings.direction,
+                block_bytes: opened.shape.block_bytes,
+                retire_after: settings.retire_after,
+            },
+        })
     }
 
     /// The packet sockets with which an interface that was lent by the host is handed back; none if it was not.

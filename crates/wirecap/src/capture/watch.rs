@@ -26,6 +26,7 @@ use crate::error::OpenError;
 use crate::ledger::{Unseen, UnseenReason};
 use crate::packet::{Direction, Spread};
 use crate::sync::lock;
+use crate::sys::signals;
 use crate::xdp;
 
 /// How often the watcher looks when the kernel tells nothing. A gap begins at the last look that found all well, and no gap
@@ -53,7 +54,8 @@ impl Watcher {
         let told = Arc::clone(&ending);
         let shared = Arc::downgrade(shared);
         let watch = move || while look_round(&events, &told, &shared) {};
-        let thread = thread::Builder::new().name("wirecap-watcher".to_owned()).spawn(watch)?;
+        let builder = thread::Builder::new().name("wirecap-watcher".to_owned());
+        let thread = signals::blocked(|| builder.spawn(watch))?;
         Ok(Self { ending, thread })
     }
 }
@@ -432,7 +434,8 @@ impl Attached {
             direction: Direction::In,
         };
         let target = Target { device: device.clone(), way, ..self.target.clone() };
-        let opened = builder.open_packet(&target, filter, self.geometry, index, first, &mut self.standby)?;
+        let settings = builder.ring_settings(&target, filter, self.geometry, (index, first));
+        let opened = builder.open_packet(&target, settings, &mut self.standby)?;
         opened.rings.into_iter().try_for_each(|ring| shared.add_ring(ring, builder.group_per_interface))?;
         let before = self.attachment.replace(opened.attachment);
         self.target.way = target.way;

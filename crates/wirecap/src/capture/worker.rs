@@ -17,6 +17,7 @@ use crate::capture::Shared;
 use crate::capture::affinity::{Placement, bind_thread};
 use crate::capture::waiting::{LOOK_ROUND, Wait, Waiting};
 use crate::error::CaptureError;
+use crate::packet::reader::BlockReader;
 use crate::umem::chunk::Chunk;
 
 /// One thread's handle on a capture: captures chunks from its home rings, and in advanced mode from
@@ -217,6 +218,16 @@ impl Worker {
     /// [`try_next_chunk`](Self::try_next_chunk) and takes no lock.
     pub fn is_idle(&self) -> bool {
         self.shared.group.home(self.index).all(|ring| ring.is_empty())
+    }
+
+    /// A reader of the blocks of the worker's ring, which takes them before the worker does: for who reads alone, on the
+    /// engine `packet`, and needs no chunks. `None` for other captures: with several rings, workers or stages, with other
+    /// engines, and in immediate mode.
+    pub fn block_reader(&self) -> Option<BlockReader> {
+        let group = &self.shared.group;
+        let is_alone = group.workers() == 1 && group.rings().len() == 1 && self.shared.exchange().is_none();
+        let ring = group.home(self.index).next().filter(|_| is_alone)?;
+        BlockReader::new(Arc::clone(ring))
     }
 
     /// The next chunk if one is there. `None` means that none is, or none will ever be

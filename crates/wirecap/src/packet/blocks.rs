@@ -113,7 +113,7 @@ impl Blocks {
         let start = self.start(index);
         let first = self.word(index, place::FIRST).load(Ordering::Relaxed) as usize;
         let rest = start + size_of::<libc::tpacket_block_desc>();
-        Some(OpenBlock { blocks: Arc::clone(self), index, rest, next: start + first, left })
+        Some(OpenBlock { blocks: Arc::clone(self), index, rest, next: start + first, left, packets: left })
     }
 
     /// How many blocks there are.
@@ -289,12 +289,51 @@ pub(crate) struct OpenBlock {
     next: usize,
     /// How many packets were not taken yet.
     left: u32,
+    /// How many there were.
+    packets: u32,
 }
 
 impl OpenBlock {
     /// How many packets were not taken yet.
     pub(crate) fn left(&self) -> u32 {
         self.left
+    }
+
+    /// How many packets it has, taken or not.
+    pub(crate) fn packets(&self) -> u32 {
+        self.packets
+    }
+
+    /// Goes to the packet at place `index` from the first one on, whatever was taken; only chunks must not have any of them.
+    #[cold]
+    pub(crate) fn go_to(&mut self, index: u32) {
+        let start = self.blocks.start(self.index);
+        let first = self.blocks.word(self.index, place::FIRST).load(Ordering::Relaxed) as usize;
+        self.rest = start + size_of::<libc::tpacket_block_desc>();
+        (self.next, self.left) = (start + first, self.packets);
+        self.pass(index, |_, _| ());
+    }
+
+    /// Passes packets up to place `end`, which it gives to `each` with their headers; gives where it stopped: at the end, or
+    /// at a packet whose header leads nowhere.
+    #[inline]
+    pub(crate) fn pass(&mut self, end: u32, mut each: impl FnMut(NonNull<u8>, &Frame)) -> u32 {
+        let base = self.blocks.mapping.base();
+        let room_end = self.blocks.start(self.index) + self.blocks.shape.block_bytes as usize;
+        let (mut rest, mut next, packets) = (self.rest, self.next, self.packets);
+        let mut index = packets - self.left;
+        while index < end.min(packets) {
+            // SAFETY: the range is a part of a block that was handed over and is held, so it is mapped, and neither the
+            // kernel nor a chunk has it.
+            let Ok(frame) = (unsafe { frame::read(base, &(rest..room_end), next) }) else { break };
+            fetch_ahead(base, frame.next, frame.next.wrapping_sub(next));
+            // SAFETY: `frame::read` found the header there.
+            each(unsafe { base.add(next) }, &frame);
+            (rest, next) = (frame.end, frame.next);
+            index += 1;
+        }
+        (self.rest, self.next, self.left) = (rest, next, packets - index);
+        index
     }
 
     /// Whether packets were lost before this block, of which the counts do not tell yet.
@@ -558,6 +597,33 @@ mod tests {
         assert!(first.iter().map(|packet| packet.wire_len()).eq([160, 164, 101]));
         assert!(first.iter().all(|packet| packet.timestamp().unwrap().unix_seconds() == 7));
         assert!(first.iter().all(|packet| packet.queue().is_none()));
+    }
+
+    #[test]
+    #[cfg_attr(miri, ignore = "miri has no memfd")]
+    fn packets_are_passed_in_place_from_any_of_them_on() {
+        let (blocks, mut kernel) = ring();
+        let tagged = Given { tag: Some((0x88a8, 0x2007)), ..plain(60) };
+        kernel.hand_over(&[plain(60), tagged, plain(1), plain(150)]);
+        let lens = |block: &mut OpenBlock, end| {
+            let mut lens = Vec::new();
+            let stopped = block.pass(end, |_, frame| lens.push(frame.descriptor.len));
+            (lens, stopped, block.left())
+        };
+        let mut block = blocks.open_next().unwrap();
+        assert_eq!(lens(&mut block, 2), (vec![60, 64], 2, 2));
+        assert_eq!(lens(&mut block, 9), (vec![1, 150], 4, 0));
+        for (place, expected) in [(0, vec![60, 64, 1, 150]), (1, vec![64, 1, 150]), (4, vec![])] {
+            block.go_to(place);
+            assert_eq!(lens(&mut block, 4), (expected, 4, 0));
+        }
+        block.go_to(0);
+        // A header that leads nowhere ends it, from the front and from the place itself.
+        kernel.write(48 + 144 + 144 + offset_of!(libc::tpacket3_hdr, tp_snaplen), u32::MAX);
+        assert_eq!(lens(&mut block, 4), (vec![60, 64], 2, 2));
+        assert_eq!(lens(&mut block, 4), (vec![], 2, 2));
+        drop(block);
+        assert!(blocks.open_next().is_none() && blocks.filled() == 0, "it is the kernel's again");
     }
 
     #[test]

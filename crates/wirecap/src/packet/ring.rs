@@ -1,8 +1,12 @@
 //! A receive ring of AF_PACKET: the kernel fills blocks, chunks are parts of them; or frames, which chunks collect.
 
+#![allow(unsafe_code)]
+
+use std::any::Any;
 use std::io;
+use std::ops::Range;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 use rustix::net::netdevice;
@@ -16,7 +20,7 @@ use crate::ring::{Help, Ring};
 use crate::sieve::{Check, Sieve, UserFilter};
 use crate::sync::{Mutex, lock, try_lock};
 use crate::sys::packet::{PacketSocket, SocketFilter};
-use crate::umem::chunk::{Chunk, RingIdentity};
+use crate::umem::chunk::{Chunk, Head, RingIdentity};
 use crate::umem::pool::Geometry;
 
 /// What is the same for all rings of an interface.
@@ -38,6 +42,8 @@ pub(crate) struct PacketRing {
     ifindex: AtomicU32,
     /// How many packets are left in the block that is open.
     open_packets: AtomicU32,
+    /// Its store is another one than at first.
+    exchanged: AtomicBool,
     /// Only the close and a move write it, so that whoever reads need not wait for the ring's lock.
     kernel: RwLock<Kernel>,
     counts: Counts,
@@ -139,6 +145,7 @@ impl PacketRing {
             ifindex: AtomicU32::new(traits.ifindex),
             traits,
             open_packets: AtomicU32::new(0),
+            exchanged: AtomicBool::new(false),
             kernel: RwLock::new(Kernel {
                 socket: Some(socket),
                 selection,
@@ -199,6 +206,7 @@ impl PacketRing {
             kernel.former.push(blocks);
         }
         self.ifindex.store(ifindex, Ordering::Relaxed);
+        self.exchanged.store(true, Ordering::Relaxed);
     }
 
     /// Runs `program` on the ring's packets from now on. What is in the ring already stays. `filters`: it
@@ -334,6 +342,87 @@ impl PacketRing {
             (None, Some(bad)) => Err(self.broken(bad)),
             (chunk, _) => Ok(chunk),
         }
+    }
+
+    /// The blocks that the kernel fills, if it fills blocks.
+    pub(crate) fn blocks(&self) -> Option<Arc<Blocks>> {
+        match &self.kernel().store {
+            Store::Blocks(blocks) => Some(Arc::clone(blocks)),
+            Store::Frames(_) => None,
+        }
+    }
+
+    /// Whether packets are to be delivered as chunks: of a block that is open, or all, since the ring has others than its
+    /// first blocks.
+    pub(crate) fn has_chunks(&self) -> bool {
+        self.open_packets.load(Ordering::Relaxed) > 0 || self.exchanged.load(Ordering::Relaxed)
+    }
+
+    /// Opens the next block for a reader that is to have all its packets; an error if user space must look at packets, or
+    /// some are to be delivered as chunks first.
+    pub(crate) fn open_for_reader(&self) -> Result<Option<OpenBlock>, ()> {
+        let mut side = lock(&self.side);
+        if side.open.is_some() || !side.sieve.is_idle() || self.exchanged.load(Ordering::Relaxed) {
+            return Err(());
+        }
+        let block = self.open_next(&self.kernel());
+        let packets = block.as_ref().map_or(0, OpenBlock::left).into();
+        self.counts.delivered.fetch_add(packets, Ordering::Relaxed);
+        side.handed_out.count_in_place(packets, 0, 0);
+        Ok(block)
+    }
+
+    /// Reads packets of `block` as [`BlockReader::for_each_head`](crate::packet::reader::BlockReader::for_each_head) does;
+    /// those from place `accounted` on enter the account with their bytes.
+    #[inline]
+    pub(crate) fn read_heads(
+        &self,
+        block: &mut OpenBlock,
+        range: Range<u32>,
+        accounted: u32,
+        mut each: impl FnMut(Head<'_>),
+    ) -> u32 {
+        // While a tag is put back nothing else may copy the block, as a close does under this lock.
+        let mut side = lock(&self.side);
+        if block.packets() - block.left() != range.start {
+            block.go_to(range.start);
+        }
+        let (snap_len, longest) = (self.identity.snap_len, self.traits.longest_frame);
+        let (mut index, mut bytes, mut super_packets) = (range.start, 0, 0);
+        let end = block.pass(range.end, |header, frame| {
+            if index >= accounted {
+                bytes += u64::from(frame.wire_len);
+                super_packets += u64::from(frame.wire_len > longest);
+            }
+            index += 1;
+            // SAFETY: the header and the bytes were found to lie in the block, which is held meanwhile.
+            each(unsafe { Head::of_frame(header, frame.descriptor, frame.wire_len, snap_len) });
+        });
+        side.handed_out.count_in_place(0, bytes, super_packets);
+        end
+    }
+
+    /// Takes a block back of which a reader has read the packets before place `next`; those before `accounted` are in the
+    /// account with their bytes. The others are delivered as chunks, unless the ring was closed.
+    #[cold]
+    pub(crate) fn take_back(&self, mut block: OpenBlock, next: u32, accounted: u32) {
+        let mut side = lock(&self.side);
+        let (mut bytes, mut super_packets) = (0, 0);
+        block.go_to(next);
+        let left = block.left();
+        block.pass(accounted, |_, frame| {
+            bytes += u64::from(frame.wire_len);
+            super_packets += u64::from(frame.wire_len > self.traits.longest_frame);
+        });
+        block.go_to(next);
+        side.handed_out.discount(left.into(), bytes, super_packets);
+        self.counts.delivered.fetch_sub(left.into(), Ordering::Relaxed);
+        if self.kernel().socket.is_none() {
+            self.counts.other.fetch_add(left.into(), Ordering::Relaxed);
+            return;
+        }
+        self.open_packets.store(left, Ordering::Relaxed);
+        side.open = Some(block);
     }
 
     /// Counts a chunk of so many packets, bytes and super-packets, and gives its sequence number.
@@ -479,6 +568,10 @@ impl Ring for PacketRing {
             arrived: self.arrived(),
             dropped: count(&self.counts.no_cell) + count(&self.counts.other),
         }
+    }
+
+    fn read_in_place(self: Arc<Self>) -> Option<Arc<dyn Any + Send + Sync>> {
+        Some(self)
     }
 
     fn packet_socket(&self) -> Option<Arc<OwnedFd>> {

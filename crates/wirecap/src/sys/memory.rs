@@ -15,6 +15,8 @@ use rustix::mm::{
     Advice, MapFlags, MremapFlags, ProtFlags, madvise, mmap, mmap_anonymous, mremap_fixed, munmap,
 };
 
+use crate::sys::signals;
+
 /// More threads than this do not clear memory faster.
 const POPULATING_THREADS_MAX: usize = 8;
 
@@ -102,7 +104,7 @@ impl Memory {
                         madvise(self.base.as_ptr().add(start).cast(), bytes, Advice::LinuxPopulateWrite)
                     };
                 };
-                let _ = thread::Builder::new().spawn_scoped(scope, populate);
+                let _ = signals::blocked(|| thread::Builder::new().spawn_scoped(scope, populate));
             }
         });
     }

@@ -7,6 +7,7 @@ pub(crate) mod option;
 pub(crate) mod packet;
 pub(crate) mod peer;
 pub(crate) mod promiscuous;
+pub(crate) mod signals;
 pub(crate) mod xdp;
 
 use std::thread;

@@ -80,11 +80,12 @@ impl Attachment {
         let blueprint =
             Blueprint::new(device, steering, settings).map_err(|source| refused(device, source))?;
         let promiscuous = settings
+            .rings
             .promiscuous
             .then(|| Promiscuous::join(device.index))
             .transpose()
             .map_err(|source| system("set the interface to promiscuous mode", source))?;
-        let filter = settings.filter.as_ref();
+        let filter = settings.rings.filter.as_ref();
         let filters = RefCell::new(Where::default());
         let is_bound = blueprint.clock.bound_to().is_some();
         let place = Place::take(ladder, steering.queues(), is_bound, |array| {
@@ -116,7 +117,7 @@ impl Attachment {
             blueprint,
             place,
             settings: settings.clone(),
-            filter: settings.filter.clone(),
+            filter: settings.rings.filter.clone(),
             rung: ladder.rung,
             inquiry: inquiry()?,
             unseated_before: 0,
@@ -174,7 +175,7 @@ impl Attachment {
         if self.place.retake() {
             return Ok(());
         }
-        let mut ladder = Ladder::at(&device, self.settings.geometry.cell_bytes, self.rung);
+        let mut ladder = Ladder::at(&device, self.settings.rings.geometry.cell_bytes, self.rung);
         self.take_place(&mut ladder)
     }
 
@@ -212,7 +213,7 @@ impl Attachment {
                 Some(joined.map_err(|source| system("set the interface to promiscuous mode", source))?);
         }
         self.blueprint.move_to(device).map_err(|source| refused(device, source))?;
-        let mut ladder = Ladder::new(device, self.settings.geometry.cell_bytes);
+        let mut ladder = Ladder::new(device, self.settings.rings.geometry.cell_bytes);
         if let Some(reason) = &self.settings.copy_because {
             ladder.copy_because(reason);
         }
@@ -239,7 +240,7 @@ impl Attachment {
         let rings: Vec<_> = self.rings.iter().filter(|ring| ring.identity().name.queue == queue).collect();
         let fill_ring = rings[0].fill_ring();
         let failed = |source| system("make the rings of an AF_XDP socket again", source);
-        let slots = self.settings.geometry.cells().next_power_of_two();
+        let slots = self.settings.rings.geometry.cells().next_power_of_two();
         let mut kernels = Vec::new();
         for ring in &rings {
             let name = &ring.identity().name;
@@ -341,7 +342,7 @@ impl Attachment {
         // from there is copied.
         settings.commons = settings.commons.filter(|commons| !commons.forwards());
         let prepared = PreparedQueue::new(&device, queue, rings, &settings, populating_threads())?;
-        let mut ladder = Ladder::at(&device, settings.geometry.cell_bytes, self.rung);
+        let mut ladder = Ladder::at(&device, settings.rings.geometry.cell_bytes, self.rung);
         let seated =
             seat(prepared, &mut ladder, self, &settings, first_ring_index).map_err(Refusal::into_error)?;
         seated.rings.iter().for_each(|ring| ring.settle(self.check.clone()));

@@ -55,8 +55,8 @@ impl Blueprint {
             names_queues: !settings.whole && steering.queues().len() < queues_max as usize,
             queues_max,
             sockets: Map::create(MapKind::Xskmap, "wirecap_sockets", 4, steering.keys(queues_max))?,
-            clock: Clock::new(settings.timestamps, device)?,
-            stamp_failed: (settings.timestamps != Timestamps::None).then(stamp_failed).transpose()?,
+            clock: Clock::new(settings.rings.timestamps, device)?,
+            stamp_failed: (settings.rings.timestamps != Timestamps::None).then(stamp_failed).transpose()?,
             counts: Arc::new(counts),
             verdict: if settings.drop_rejected { XDP_DROP } else { XDP_PASS },
         })

@@ -4,23 +4,20 @@
 use wirecap_testbed::{Generator, Load, Namespace, Traffic, VethPair, privileged};
 
 use super::*;
+use crate::umem::pool::Geometry;
 use crate::xdp::programs::BOUND_PROGRAM;
 
 fn settings(timestamps: Timestamps) -> Settings {
-    Settings {
+    let rings = RingSettings {
         geometry: Geometry { chunk_cells: 64, chunks: 32, cell_bytes: 2048 },
         timestamps,
-        warm: None,
-        commons: None,
         promiscuous: false,
         snap_len: 65_535,
         filter: None,
-        drop_rejected: false,
-        copy_because: None,
         interface_index: 0,
         first_ring_index: 0,
-        whole: true,
-    }
+    };
+    Settings { rings, warm: None, commons: None, drop_rejected: false, copy_because: None, whole: true }
 }
 
 fn open_queue(device: &Device, queue: u32, timestamps: Timestamps) -> Result<Opened, OpenError> {

@@ -68,10 +68,9 @@ impl Bed {
                 };
                 spawn(scope, "worker", work);
             }
-            let sent = send(self);
-            // From another thread, in the interface's namespace.
-            self.receiver.run_in(|| capture.stop()).unwrap();
-            sent
+            // Also when `send` panics: the workers wait for it.
+            let _stop = Stop(self, &capture);
+            send(self)
         });
         let ledger = self.receiver.run_in(|| capture.close()).unwrap();
         // Without what had no room on the way to the interface, which is not there to be captured.
@@ -156,6 +155,15 @@ impl Bed {
         drop(workers);
         self.receiver.run_in(|| drop(capture)).unwrap();
         of_ring.into_iter().flatten().map(flow).collect()
+    }
+}
+
+/// Stops a capture at the end, in the interface's namespace.
+struct Stop<'a>(&'a Bed, &'a Capture);
+
+impl Drop for Stop<'_> {
+    fn drop(&mut self) {
+        let _ = self.0.receiver.run_in(|| self.1.stop());
     }
 }
 

@@ -78,6 +78,22 @@ fn a_burst_on_one_of_four_rings_is_absorbed_up_to_three_pools_and_the_others_kee
     assert_eq!(ledger.total.offered, 2 * (3 * CELLS + 3 * QUARTER) + 3 * CELLS + QUARTER + 1000, "{ledger}");
 }
 
+/// What elastic pools are for: the same memory and the same burst as above, with each ring's pool its own.
+#[test]
+fn the_same_burst_overruns_the_same_memory_where_each_ring_has_a_pool_of_its_own() {
+    if !privileged() {
+        return;
+    }
+    let _lock = loss_lock().unwrap();
+    let bed = Bed::new(RINGS.into());
+    let capture = bed.open(Capture::on("a1").chunk(64).pool(128));
+    Senders::new(&bed).send(2, 3 * CELLS, 5000);
+    let ledger = bed.receiver.run_in(|| capture.close()).unwrap();
+    let burst = &ledger.rings[2].account;
+    assert_eq!(ledger.total.offered, 3 * CELLS, "{ledger}");
+    assert_eq!(burst.dropped.no_cell, 2 * CELLS, "{ledger}");
+}
+
 /// The rings of two interfaces have one pool, too.
 #[test]
 fn a_pool_may_stretch_over_interfaces() {

@@ -244,7 +244,7 @@ fn random_splits_over_two_to_six_queues_lose_nothing() {
         let mut random = Random(seed);
         let engine = random.one_of(&ENGINES);
         let queues = random.one_of(&[2_u16, 3, 4, 5, 6]);
-        let cost = Duration::from_micros(random.one_of(&[20, 50, 100, 200]));
+        let cost = Duration::from_micros(random.one_of(&[50, 100, 200, 500]));
         let bed = Bed::new(queues);
         let none = vec![0.0; queues.into()];
         let mut row = Row { chunk_cells: random.one_of(&[32, 64, 128, 256]), chunks: 64, cost, rates: &none };

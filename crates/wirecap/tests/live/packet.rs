@@ -15,7 +15,8 @@ use rustix::thread::{CapabilitySet, CapabilitySets, set_capabilities};
 use rustix::time::{ClockId, clock_gettime};
 use wirecap::savefile::Reader;
 use wirecap::{
-    Capture, CaptureBuilder, Chunk, Direction, Engine, OpenError, Reception, Timestamps, Warning, Worker,
+    Capture, CaptureBuilder, Chunk, Direction, Engine, NextBlock, OpenError, Reception, Timestamps, Warning,
+    Worker,
 };
 use wirecap_testbed::{
     AfXdpSender, Load, Namespace, PacketSender, Sizes, Stamp, Traffic, VethPair, loss_lock, privileged,
@@ -61,6 +62,64 @@ fn records(path: &Path) -> Vec<(Vec<u8>, u32, u64)> {
         records.push((record.data.to_vec(), record.wire_len, record.timestamp.unwrap().unix_nanos()));
     }
     records
+}
+
+#[test]
+fn what_a_block_reader_leaves_comes_as_chunks() {
+    let Some(bed) = bed(1) else { return };
+    let capture = bed.open(bed.small().chunk(64).timestamps(Timestamps::Packet));
+    let mut worker = capture.workers().pop().unwrap();
+    let mut blocks = worker.block_reader().expect("one worker has one ring of blocks");
+    assert_eq!((blocks.open_next(), blocks.len()), (NextBlock::Nothing, 0));
+    let frames = assorted_frames(600);
+    let mut sender = PacketSender::on(&bed.pair.sender).unwrap();
+    let (mut read, mut turns) = (Vec::new(), 0);
+    for frames in frames.chunks(60) {
+        frames.iter().for_each(|frame| sender.send(frame).unwrap());
+        let deadline = Instant::now() + PATIENCE;
+        let end = read.len() + frames.len();
+        while read.len() < end {
+            assert!(Instant::now() < deadline, "{} of {end} packets came", read.len());
+            let NextBlock::Packets(packets) = blocks.open_next() else {
+                // What was put back comes as chunks, up to its last packet.
+                while let Some(chunk) = worker.try_next_chunk().unwrap() {
+                    read.extend(chunk.iter().map(|packet| packet.data().to_vec()));
+                }
+                thread::sleep(Duration::from_millis(1));
+                continue;
+            };
+            turns += 1;
+            // All of it, or a part, some of it twice, as a program does that changes its mind.
+            let wanted = if turns % 2 == 0 { packets } else { packets / 2 };
+            let mut heads = Vec::new();
+            assert_eq!(blocks.for_each_head(0..packets, |head| heads.push(head.data.to_vec())), packets);
+            let again = packets / 3..wanted.max(packets / 3);
+            let mut twice = Vec::new();
+            blocks.for_each_head(again.clone(), |head| {
+                assert!(head.wire_len as usize >= head.data.len() && head.seconds > 0);
+                twice.push(head.data.to_vec());
+            });
+            assert_eq!(twice, heads[again.start as usize..again.end as usize]);
+            read.extend(heads.drain(..wanted as usize));
+            blocks.put_back(wanted);
+        }
+    }
+    assert!(read == frames, "other packets");
+    drop(blocks);
+    let ledger = bed.close(capture);
+    balanced(&ledger, frames.len() as u64);
+    assert_eq!(ledger.total.delivered, frames.len() as u64, "{ledger}");
+    assert_eq!(ledger.total.bytes, frames.iter().map(|frame| frame.len() as u64).sum::<u64>(), "{ledger}");
+}
+
+#[test]
+fn only_a_lone_reader_of_blocks_gets_them_in_place() {
+    let Some(bed) = bed(2) else { return };
+    let capture = bed.open(bed.small().workers(2));
+    assert!(capture.workers().iter().all(|worker| worker.block_reader().is_none()), "two have a ring each");
+    drop(capture);
+    let capture = bed.open(bed.small().workers(1).immediate(65_535));
+    assert!(capture.workers()[0].block_reader().is_none(), "a ring of frames has no blocks");
 }
 
 #[test]

@@ -1,0 +1,95 @@
+//! Blocks read in place, for the only reader of a ring.
+//!
+//! A chunk can be sent to another thread, outlives its capture and is accounted for by itself. A reader that needs none of
+//! that, and wakes for a few packets at a time, pays for it with every wake-up: most of the code and data that make a chunk
+//! have left the processor's caches since the last one. Here a packet's header is read once, where the kernel wrote it.
+
+use std::ops::Range;
+use std::sync::Arc;
+
+use crate::packet::blocks::{Blocks, OpenBlock};
+use crate::packet::ring::PacketRing;
+use crate::ring::Ring;
+use crate::umem::chunk::Head;
+
+/// Reads the blocks of the only ring of a capture in place, beside the ring's worker, which makes chunks of what this one
+/// leaves.
+#[derive(Debug)]
+pub struct BlockReader {
+    ring: Arc<PacketRing>,
+    blocks: Arc<Blocks>,
+    block: Option<OpenBlock>,
+    /// The packets of the block before this one are in the ring's account with their bytes.
+    accounted: u32,
+}
+
+/// What there is to be read next.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum NextBlock {
+    /// A block with so many packets, which is in hand from now on.
+    Packets(u32),
+    /// Nothing yet.
+    Nothing,
+    /// Packets that the worker delivers as chunks.
+    Chunks,
+}
+
+impl BlockReader {
+    /// A reader of this ring, if it is one of AF_PACKET that has blocks.
+    pub(crate) fn new(ring: Arc<dyn Ring>) -> Option<Self> {
+        let ring = ring.read_in_place()?.downcast::<PacketRing>().ok()?;
+        let blocks = ring.blocks()?;
+        Some(Self { ring, blocks, block: None, accounted: 0 })
+    }
+
+    /// Takes the next block, if the kernel has handed one over. What is left of the one in hand is lost to the reader:
+    /// [`put_back`](Self::put_back) gives it to the worker.
+    #[inline]
+    pub fn open_next(&mut self) -> NextBlock {
+        if !self.blocks.is_next_filled() && !self.ring.has_chunks() {
+            return NextBlock::Nothing;
+        }
+        self.put_back(u32::MAX);
+        match self.ring.open_for_reader() {
+            Ok(Some(block)) => {
+                let packets = block.left();
+                (self.block, self.accounted) = (Some(block), 0);
+                NextBlock::Packets(packets)
+            }
+            Ok(None) => NextBlock::Nothing,
+            Err(()) => NextBlock::Chunks,
+        }
+    }
+
+    /// How many packets the block in hand has, those that were read included; 0 without one.
+    #[inline]
+    pub fn len(&self) -> u32 {
+        self.block.as_ref().map_or(0, OpenBlock::packets)
+    }
+
+    /// Whether no block is in hand.
+    #[inline]
+    pub fn is_empty(&self) -> bool {
+        self.block.is_none()
+    }
+
+    /// Calls `each` with the packets at the places in `range` of the block in hand, counted from 0. Returns where it
+    /// stopped: before the end of the range if the block has fewer packets, or what the kernel wrote leads nowhere. The
+    /// worker says what is wrong when the rest was [put back](Self::put_back).
+    #[inline]
+    pub fn for_each_head(&mut self, range: Range<u32>, each: impl FnMut(Head<'_>)) -> u32 {
+        let Some(block) = &mut self.block else { return range.start };
+        let end = self.ring.read_heads(block, range, self.accounted, each);
+        self.accounted = self.accounted.max(end);
+        end
+    }
+
+    /// Gives the block in hand back: to the kernel, or to the worker if packets from place `next` on were not read.
+    #[inline]
+    pub fn put_back(&mut self, next: u32) {
+        match self.block.take() {
+            Some(block) if next < block.packets() => self.ring.take_back(block, next, self.accounted),
+            block => drop(block),
+        }
+    }
+}
