@@ -85,7 +85,7 @@ fn the_same_burst_overruns_the_same_memory_where_each_ring_has_a_pool_of_its_own
         return;
     }
     let _lock = loss_lock().unwrap();
-    let bed = Bed::new(RINGS.into());
+    let bed = Bed::new(RINGS);
     let capture = bed.open(Capture::on("a1").chunk(64).pool(128));
     Senders::new(&bed).send(2, 3 * CELLS, 5000);
     let ledger = bed.receiver.run_in(|| capture.close()).unwrap();
