@@ -74,6 +74,8 @@ pub(crate) trait Ring: Send + Sync + fmt::Debug {
             dropped: account.dropped.total(),
         }
     }
+    /// Adds up what the kernel counts in few bits. To be called now and then.
+    fn keep_count(&self) {}
     /// The packet socket that receives its packets, if that is how they come.
     fn packet_socket(&self) -> Option<Arc<OwnedFd>> {
         None

@@ -9,7 +9,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Weak};
 use std::thread::{self, JoinHandle};
-use std::time::{Duration, SystemTime};
+use std::time::{Duration, Instant, SystemTime};
 
 use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
 use rustix::time::Timespec;
@@ -29,9 +29,9 @@ use crate::sync::lock;
 use crate::sys::signals;
 use crate::xdp;
 
-/// How often the watcher looks when the kernel tells nothing. A gap begins at the last look that found all well, and no gap
-/// should exceed what caused it by more than 250 ms: the rest of them is for the repair.
-const LOOK_PERIOD: Duration = Duration::from_millis(100);
+/// How often the watcher reads what the kernel or a device counts: rarely enough for drivers that ask their firmware, and
+/// often enough for counters of 32 bits, which wrap after half a minute at the rate of 100 Gbit/s.
+const COUNT_PERIOD: Duration = Duration::from_secs(1);
 
 /// A running watcher; it ends when this is dropped.
 #[derive(Debug)]
@@ -47,13 +47,14 @@ struct Ending {
 }
 
 impl Watcher {
-    /// Watches the interfaces of `shared`, in the network namespace of the calling thread.
-    pub(super) fn start(shared: &Arc<Shared>, events: Arc<Events>) -> io::Result<Self> {
+    /// Watches the interfaces of `shared`, in the network namespace of the calling thread, and looks once a `period` when the
+    /// kernel tells nothing.
+    pub(super) fn start(shared: &Arc<Shared>, events: Arc<Events>, period: Duration) -> io::Result<Self> {
         let bell = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
         let ending = Arc::new(Ending { now: AtomicBool::new(false), bell });
         let told = Arc::clone(&ending);
         let shared = Arc::downgrade(shared);
-        let watch = move || while look_round(&events, &told, &shared) {};
+        let watch = move || while look_round(&events, &told, &shared, period) {};
         let builder = thread::Builder::new().name("wirecap-watcher".to_owned());
         let thread = signals::blocked(|| builder.spawn(watch))?;
         Ok(Self { ending, thread })
@@ -70,14 +71,14 @@ impl Drop for Watcher {
 }
 
 /// Waits for news, and looks; `false` at the end.
-fn look_round(events: &Events, ending: &Ending, shared: &Weak<Shared>) -> bool {
+fn look_round(events: &Events, ending: &Ending, shared: &Weak<Shared>, period: Duration) -> bool {
     let [links, host] = events.descriptors();
     let mut descriptors = [
         PollFd::from_borrowed_fd(links, PollFlags::IN),
         PollFd::from_borrowed_fd(host, PollFlags::IN),
         PollFd::from_borrowed_fd(ending.bell.as_fd(), PollFlags::IN),
     ];
-    let longest = Timespec { tv_sec: 0, tv_nsec: LOOK_PERIOD.as_nanos() as i64 };
+    let longest = Timespec { tv_sec: period.as_secs() as i64, tv_nsec: period.subsec_nanos().into() };
     let _ = poll(&mut descriptors, Some(&longest));
     let shared = shared.upgrade().filter(|_| !ending.now.load(Ordering::Relaxed));
     let Some(shared) = shared else { return false };
@@ -112,6 +113,8 @@ impl Changes {
 pub(super) struct Watched {
     /// When all was last found well.
     well: SystemTime,
+    /// When counters were last read.
+    counted: Instant,
     /// Where nothing was seen; the last one may still last.
     unseen: Vec<Unseen>,
     /// What its user was told last of why it is not captured again.
@@ -128,6 +131,7 @@ impl Watched {
     pub(super) fn new(name: String, is_on_loan: bool) -> Self {
         Self {
             well: SystemTime::now(),
+            counted: Instant::now(),
             unseen: Vec::new(),
             obstacle: None,
             missed_queue: None,
@@ -138,6 +142,15 @@ impl Watched {
 
     pub(super) fn unseen(&self) -> &[Unseen] {
         &self.unseen
+    }
+
+    /// Whether counters are to be read again.
+    fn is_time_to_count(&mut self) -> bool {
+        let is_time = self.counted.elapsed() >= COUNT_PERIOD;
+        if is_time {
+            self.counted = Instant::now();
+        }
+        is_time
     }
 
     fn gap(&mut self) -> Option<&mut Unseen> {
@@ -276,17 +289,27 @@ impl Attached {
         };
         match state {
             State::Unwell(reason, obstacle) => self.watched.lose(reason, obstacle, &tell),
-            State::Well => {
-                self.watched.find_well(now, &tell);
-                if builder.reattach {
-                    self.drops_seen = self.device_drops().unwrap_or(0).saturating_sub(self.drops_before);
-                }
-            }
+            State::Well => self.watched.find_well(now, &tell),
+        }
+        if self.watched.is_time_to_count() {
+            self.count(shared, builder);
         }
         if changes.host && self.watched.is_on_loan {
             self.mind_host(shared, builder);
         }
         Ok(())
+    }
+
+    /// Adds up what is counted in few bits, also while no reader asks; and notes what the device has dropped, which nobody
+    /// can ask any more when it is gone.
+    fn count(&mut self, shared: &Shared, builder: &CaptureBuilder) {
+        shared.rings_of(self.index).for_each(|(_, ring)| ring.keep_count());
+        if let Some(unplaced) = &self.unplaced {
+            unplaced.count();
+        }
+        if builder.reattach && self.watched.gap().is_none() {
+            self.drops_seen = self.device_drops().unwrap_or(0).saturating_sub(self.drops_before);
+        }
     }
 
     /// Gives the interface back to the host if that has come to use it.

@@ -209,11 +209,17 @@ impl Blocks {
     /// Where block `number` stands.
     fn turn(&self, number: u64) -> Turn {
         let index = self.index_of(number);
+        let is_its_turn = |order| self.word(index, place::NUMBER).load(order) == number as u32;
+        // A block that was not returned still bears the status and the number of its last turn. Acquire: the kernel numbers a
+        // block when it has seen that it was returned, so having seen the number, we do not see the status before that.
+        if !is_its_turn(Ordering::Acquire) {
+            return Turn::NotYet;
+        }
         // Acquire pairs with the barrier that the kernel puts before it hands a block over: having seen
         // the status, we see the packets.
         let status = self.word(index, place::STATUS).load(Ordering::Acquire);
-        // A block that was not returned still bears the status and the number of its last turn.
-        if self.word(index, place::NUMBER).load(Ordering::Relaxed) != number as u32 {
+        // Another process that has the ring may have taken it meanwhile, and the kernel be a turn ahead.
+        if !is_its_turn(Ordering::Relaxed) {
             return Turn::NotYet;
         }
         let packets = self.word(index, place::PACKETS).load(Ordering::Relaxed);
@@ -476,7 +482,10 @@ pub(super) fn is_wanted(base: NonNull<u8>, frame: &Frame, sieve: &mut Sieve) -> 
 
 #[cfg(all(test, not(loom)))]
 mod tests {
+    use std::collections::VecDeque;
     use std::os::fd::OwnedFd;
+    use std::sync::mpsc::{self, TryRecvError};
+    use std::thread;
 
     use proptest::prelude::*;
     use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
@@ -661,6 +670,55 @@ mod tests {
         drop(held);
         kernel.hand_over(&[plain(60)]);
         assert_eq!((kernel.lost, blocks.filled()), (1, 1));
+    }
+
+    /// The reader looks at the next block without a pause while the kernel, which waited for it, begins it.
+    #[test]
+    #[cfg_attr(miri, ignore = "miri has no memfd")]
+    fn a_block_that_is_begun_while_it_is_looked_at_is_not_taken_for_a_filled_one() {
+        const LAPS: u64 = 20_000;
+        let (blocks, kernel) = ring();
+        let packets = |number: u64| 1 + (number % 7) as u32;
+        let (give_back, given_back) = mpsc::channel::<OpenBlock>();
+        let fill = move || {
+            let mut held = VecDeque::new();
+            for number in 1..=LAPS {
+                let start = ((number - 1) % 4) as usize * 4096;
+                // SAFETY: a block's description is only accessed atomically here and in `Blocks`.
+                let word = |place| unsafe { kernel.mapping.at::<AtomicU32>(start + place, 1).as_ref() };
+                while word(place::STATUS).load(Ordering::Acquire) != libc::TP_STATUS_KERNEL {
+                    match given_back.try_recv() {
+                        Ok(block) => held.push_back(block),
+                        Err(TryRecvError::Empty) => {}
+                        Err(TryRecvError::Disconnected) => return,
+                    }
+                    if held.len() == 4 {
+                        held.pop_front();
+                    }
+                }
+                word(place::NUMBER).store(number as u32, Ordering::Relaxed);
+                word(place::PACKETS).store(0, Ordering::Relaxed);
+                word(place::FIRST).store(48, Ordering::Relaxed);
+                word(place::PACKETS).store(packets(number), Ordering::Relaxed);
+                word(place::STATUS).store(libc::TP_STATUS_USER, Ordering::Release);
+            }
+        };
+        thread::scope(|scope| {
+            scope.spawn(fill);
+            // Dropped here, so that a failure ends the other thread.
+            let give_back = give_back;
+            for number in 1..=LAPS {
+                let block = loop {
+                    match blocks.open_next() {
+                        Some(block) => break block,
+                        None => std::hint::spin_loop(),
+                    }
+                };
+                assert_eq!(block.left(), packets(number), "block {number}");
+                // The last ones may come back after the kernel's end.
+                let _ = give_back.send(block);
+            }
+        });
     }
 
     #[test]

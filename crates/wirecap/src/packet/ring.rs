@@ -570,6 +570,10 @@ impl Ring for PacketRing {
         }
     }
 
+    fn keep_count(&self) {
+        self.count_losses(self.kernel().socket.as_ref());
+    }
+
     fn read_in_place(self: Arc<Self>) -> Option<Arc<dyn Any + Send + Sync>> {
         Some(self)
     }

@@ -136,9 +136,9 @@ impl Place {
     /// Puts `program` in the place of the one that there is. Each packet is one program's. To be called by one
     /// process at a time.
     pub(super) fn exchange(&mut self, program: Program) -> Result<(), BpfError> {
-        let is_attached = self.link.info()?.program_id == self.slots.program.info()?.id;
+        let is_attached = self.is_attached_directly()?;
         if is_attached {
-            self.link.update(&program)?;
+            self.put_in_place(&program)?;
         }
         let before = std::mem::replace(&mut self.slots.program, program);
         let exchanged = self.slots.fill();
@@ -146,9 +146,24 @@ impl Place {
             // What was there before fits where it was; and if it does not the interface is gone.
             self.slots.program = before;
             let _ = self.slots.fill();
-            let _ = if is_attached { self.link.update(&self.slots.program) } else { Ok(()) };
+            let _ = if is_attached { self.put_in_place(&self.slots.program) } else { Ok(()) };
         }
         exchanged
+    }
+
+    /// Whether the program itself is attached, not a dispatcher, as far as is known: also a link that was detached keeps
+    /// its program.
+    fn is_attached_directly(&self) -> Result<bool, BpfError> {
+        Ok(self.link.info()?.program_id == self.slots.program.info()?.id)
+    }
+
+    /// Has the link run `program`, unless it was detached or its interface is gone: it is attached later then, with the
+    /// program that there is by that time.
+    fn put_in_place(&self, program: &Program) -> Result<(), BpfError> {
+        match self.link.update(program) {
+            Err(error) if error.errno() == Some(libc::ENOLINK) => Ok(()),
+            updated => updated,
+        }
     }
 
     /// Puts the program back in the place of one that does not belong there, if something is held there at all.
@@ -177,8 +192,7 @@ impl Place {
 
     /// As [`exchange`](Self::exchange), where the driver is to be told of a program in any case.
     pub(super) fn exchange_anew(&mut self, program: Program) -> Result<(), BpfError> {
-        let is_attached = self.link.info()?.program_id == self.slots.program.info()?.id;
-        if !is_attached {
+        if !self.is_attached_directly()? {
             self.link.update(&programs::load_dispatcher(&self.slots.array)?)?;
         }
         self.exchange(program)

@@ -2,6 +2,7 @@
 //! the ledger against the sender's own count, and what is missing there was sent in a time that the ledger names.
 
 mod bed;
+mod counters;
 mod host;
 mod interfaces;
 mod opening;

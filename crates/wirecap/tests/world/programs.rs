@@ -1,13 +1,15 @@
 //! Programs that are detached, or replaced.
 
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
-use wirecap::bpf::links;
+use wirecap::bpf::asm::{Assembler, Reg};
+use wirecap::bpf::{LoadOptions, Program, ProgramKind, XDP_PASS, links};
 use wirecap::device::Device;
-use wirecap::{CaptureError, Engine};
+use wirecap::filter::FilterRequest;
+use wirecap::{CaptureError, Engine, UnseenReason};
 use wirecap_testbed::privileged;
 
-use crate::bed::{Bed, run, small, take_all};
+use crate::bed::{Bed, PATIENCE, run, small, take_all, wait_until};
 
 /// Detaches the program from the receiver, as its administrator might; false if there is none.
 pub(crate) fn detach(bed: &Bed, name: &str) -> bool {
@@ -40,6 +42,82 @@ fn a_program_that_was_detached_is_attached_again() {
     assert!(!ledger.verdict().contains("yes"), "{ledger}");
     assert_eq!(ledger.total.offered, taken, "{ledger}");
     assert!(taken >= 1_000, "the program was not attached again: {ledger}");
+}
+
+/// Has the capture's own link run another program, which gives every packet to the host.
+fn replace(bed: &Bed) {
+    bed.at_receiver(|| {
+        let attached = Device::find("a1").unwrap().attached_xdp[0].program_id;
+        let (link, _) = links().unwrap().into_iter().find(|(_, info)| info.program_id == attached).unwrap();
+        let mut asm = Assembler::new();
+        asm.mov(Reg::R0, XDP_PASS).exit();
+        let program =
+            Program::load(ProgramKind::Xdp, "pass", &asm.finish().unwrap(), LoadOptions::default()).unwrap();
+        link.update(&program).unwrap();
+    });
+}
+
+#[test]
+fn a_program_that_was_replaced_is_attached_again() {
+    if !privileged() {
+        return;
+    }
+    let bed = Bed::new(1);
+    let capture = bed.open(small(Engine::Xdp));
+    let mut worker = capture.workers().pop().unwrap();
+    bed.send(0, 500);
+    assert_eq!(take_all(&mut worker).unwrap(), 500);
+    let before = SystemTime::now();
+    replace(&bed);
+    bed.send(0, 500);
+    wait_until("the program is back", || !bed.at_receiver(|| capture.ledger()).unseen.is_empty());
+    let after = SystemTime::now();
+    bed.send(0, 500);
+    let taken = 500 + take_all(&mut worker).unwrap();
+    let ledger = bed.close(capture);
+    assert_eq!(ledger.total.offered, taken, "{ledger}");
+    assert!((1_000..1_500).contains(&taken), "{ledger}");
+    let [gap] = &ledger.unseen[..] else { panic!("{ledger}") };
+    assert_eq!(gap.reason, UnseenReason::Detached);
+    assert!(gap.from <= before && gap.to.is_some_and(|to| before < to && to <= after), "{ledger}");
+    assert!(!ledger.is_lossless(), "{ledger}");
+}
+
+#[test]
+fn a_program_that_was_replaced_ends_a_capture_that_is_not_to_attach_again() {
+    if !privileged() {
+        return;
+    }
+    let bed = Bed::new(1);
+    let capture = bed.open(small(Engine::Xdp).attach_again(false));
+    let mut worker = capture.workers().pop().unwrap();
+    replace(&bed);
+    let error = worker.next_chunk_timeout(PATIENCE).map(drop).unwrap_err();
+    assert!(matches!(error, CaptureError::Detached { .. }), "{error}");
+    assert!(!bed.close(capture).is_lossless());
+}
+
+#[test]
+fn a_filter_that_is_set_while_the_program_is_detached_holds_when_it_is_back() {
+    if !privileged() {
+        return;
+    }
+    for round in 0..5 {
+        let bed = Bed::new(1);
+        let capture = bed.open(small(Engine::Xdp));
+        let mut worker = capture.workers().pop().unwrap();
+        assert!(detach(&bed, "a1"));
+        // The watcher may have been faster.
+        bed.at_receiver(|| capture.set_filter(FilterRequest::from("tcp"))).unwrap();
+        wait_until("the program is back", || !bed.at_receiver(|| capture.ledger()).unseen.is_empty());
+        bed.send(0, 500);
+        assert_eq!(take_all(&mut worker).unwrap(), 0, "round {round}");
+        bed.at_receiver(|| capture.set_filter(FilterRequest::from("udp"))).unwrap();
+        bed.send(0, 500);
+        assert_eq!(take_all(&mut worker).unwrap(), 500, "round {round}");
+        let ledger = bed.close(capture);
+        assert_eq!((ledger.total.offered, ledger.total.filtered), (500, Some(500)), "{ledger}");
+    }
 }
 
 #[test]
