@@ -2,16 +2,18 @@
 
 mod convert;
 
+use std::collections::VecDeque;
 use std::error::Error;
 use std::io;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use clap::{ArgAction, Args, ValueEnum};
 use wirecap::savefile::{self, Format, Sink, WriteError};
 use wirecap::{
-    Capture, CaptureError, Chunk, Ledger, Packet, Recorded, Timestamp, Timestamps, Worker, grouped,
+    Capture, CaptureError, Chunk, Ledger, Packet, Reception, Recorded, Timestamp, Timestamps, Worker, grouped,
 };
+use wirecap_recorder::{CompressedSink, Compression, Target};
 
 use crate::failure::Failure;
 use crate::filter::{FilterOptions, filtered};
@@ -21,8 +23,10 @@ use crate::options::CaptureOptions;
 use crate::output;
 use crate::progress::Progress;
 use crate::recording;
-use crate::sink::{self, Output, PipeEnd, TimedSink, Writing};
-use crate::size;
+use crate::recording::options::{FileOptions, Plan};
+use crate::recording::outlet::{Files, Outlet, Stream};
+use crate::signals;
+use crate::sink::{self, Output, Writing};
 
 /// Record packets to a file, or to a pipe with -w -
 #[derive(Debug, Args)]
@@ -30,7 +34,7 @@ pub(crate) struct Arguments {
     #[command(flatten)]
     options: CaptureOptions,
 
-    /// The savefile; - is standard output
+    /// The savefile; - is standard output. Its extension says what it is: .pcap, else pcapng, and .gz or .zst if it is compressed
     #[arg(short, long, value_name = "FILE")]
     write: PathBuf,
 
@@ -38,9 +42,9 @@ pub(crate) struct Arguments {
     #[arg(long)]
     force: bool,
 
-    /// The savefile's format; times are in nanoseconds in both
-    #[arg(long, value_enum, default_value_t = FileFormat::Pcapng)]
-    format: FileFormat,
+    /// The savefile's format; times are in nanoseconds in both [default: as its extension says]
+    #[arg(long, value_enum)]
+    format: Option<FileFormat>,
 
     /// Which packets' times of arrival are read from a clock. Without the system's times packets of several rings are
     /// written as they come
@@ -51,6 +55,9 @@ pub(crate) struct Arguments {
     /// ends with an error
     #[arg(long, value_name = "on|off", action = ArgAction::Set, value_parser = on_or_off, default_value = "on")]
     reattach: bool,
+
+    #[command(flatten)]
+    files: FileOptions,
 
     #[command(flatten)]
     filter: FilterOptions,
@@ -114,35 +121,85 @@ const FLUSH_INTERVAL: Duration = Duration::from_secs(1);
 const MERGE_PAUSE: Duration = Duration::from_millis(1);
 /// How long to wait for packets between looks at the clock.
 const IDLE_PAUSE: Duration = Duration::from_millis(200);
+/// A packet comes so long after its time at most, if nothing else is waiting.
+const LATE_PACKETS: Duration = Duration::from_secs(2);
+/// Packets between two looks whether the outlet has room.
+const EMITTED_PACKETS: usize = 256;
+/// What these are assumed to take.
+const CHUNK_BYTES: usize = 1 << 20;
 
 pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
+    let plan = arguments.files.plan(&arguments.write, arguments.format.map(Format::from))?;
+    let is_stream = arguments.is_stream();
+    if is_stream && !arguments.files.is_default() {
+        let message = format!("{} is not a file: it is not divided, kept or named", arguments.name());
+        return Err(Failure::Usage(message));
+    }
     let source = arguments.options.read.as_deref();
     if let Some(source) = source {
+        if !arguments.files.is_default() {
+            let message = "-r makes one file of another: it is not divided, kept or named";
+            return Err(Failure::Usage(message.to_owned()));
+        }
         convert::refuse_itself(source, arguments)?;
     }
     if output::is_standard_output(&arguments.write) {
         let output = output::savefile(arguments.options.json)?;
         return match source {
-            Some(source) => convert::run(arguments, source, |_, _, _| Ok(output)),
-            None => record(arguments, |_, _, _| Ok(output)),
+            Some(source) => convert::run(arguments, source, plan.format, |_| Ok(output)),
+            None => record(arguments, &plan, |opening| Stream::begin(output, opening)),
         };
     }
     output::check_directory(&arguments.write)?;
-    match source {
-        Some(source) => convert::run(arguments, source, sink::create),
-        None => record(arguments, sink::create),
+    let create = |deadline| sink::create(&arguments.write, deadline, arguments.force);
+    match (source, plan.compression) {
+        (Some(source), Compression::None) => convert::run(arguments, source, plan.format, create),
+        (Some(source), compression) => convert::run(arguments, source, plan.format, |deadline| {
+            let Output { sink, pipe } = create(deadline)?;
+            let name = arguments.name();
+            Ok(Output { sink: CompressedSink::new(sink.into_file(), name, compression)?, pipe })
+        }),
+        (None, _) if is_stream => {
+            record(arguments, &plan, |opening| Stream::begin(create(opening.deadline)?, opening))
+        }
+        (None, _) => record(arguments, &plan, |opening| {
+            let target = match &opening.plan.pattern {
+                Some(pattern) => Target::Set(pattern.clone()),
+                None => Target::File(create(opening.deadline)?.sink.into_file(), arguments.write.clone()),
+            };
+            Files::begin(opening.plan, target, opening.writing, &recording::section(), opening.interfaces)
+        }),
     }
 }
 
-/// Opens what is recorded to: the path, when to give up waiting for a pipe's reader, whether to replace a file.
-trait Create<S>: FnOnce(&Path, Option<Instant>, bool) -> Result<Output<S>, Failure> {}
+/// What is known when the output is opened.
+struct Opening<'a> {
+    plan: &'a Plan,
+    /// When to give up waiting for a pipe's reader.
+    deadline: Option<Instant>,
+    writing: &'a Writing,
+    interfaces: Vec<savefile::Interface>,
+}
 
-impl<S, F: FnOnce(&Path, Option<Instant>, bool) -> Result<Output<S>, Failure>> Create<S> for F {}
+impl<S: Sink> Stream<S> {
+    fn begin(output: Output<S>, opening: Opening<'_>) -> Result<Self, Failure> {
+        let Opening { plan, writing, interfaces, .. } = opening;
+        let section = recording::section();
+        Ok(Self::new(output.sink, output.pipe, writing, plan.format, &section, &interfaces)?)
+    }
+}
 
-fn record<S: Sink>(arguments: &Arguments, create: impl Create<S>) -> Result<(), Failure> {
+fn record<O: Outlet>(
+    arguments: &Arguments,
+    plan: &Plan,
+    open: impl FnOnce(Opening<'_>) -> Result<O, Failure>,
+) -> Result<(), Failure> {
     let options = &arguments.options;
     let filter = arguments.filter.request()?;
-    let timestamps = arguments.timestamp.into();
+    let timestamps: Timestamps = arguments.timestamp.into();
+    if plan.pattern.is_some() {
+        signals::rotate_on_hangup();
+    }
     let capture = options.open(|builder| {
         let builder = filtered(builder, filter).workers(1).timestamps(timestamps);
         let builder = builder.reattach(arguments.reattach);
@@ -151,13 +208,24 @@ fn record<S: Sink>(arguments: &Arguments, create: impl Create<S>) -> Result<(), 
             false => builder.retire_after(RETIRE_INTO_FILE).small_blocks(),
         }
     })?;
-    let deadline = options.duration.map(|duration| Instant::now() + duration);
+    let duration = [options.duration, plan.duration].into_iter().flatten().min();
+    let deadline = duration.map(|duration| Instant::now() + duration);
     let mut worker = capture.workers().pop().expect("a new capture has its workers");
     let writing = Writing::to(arguments.name());
     let mut recorder = None;
     let outcome = losses::watched(&capture, Some(&writing), || {
-        let output = create(&arguments.write, deadline, arguments.force)?;
-        let recorder = recorder.insert(Recorder::new(output, arguments, deadline, &writing, &capture)?);
+        let interfaces = capture
+            .interfaces()
+            .iter()
+            .map(|interface| recording::interface(interface, timestamps))
+            .collect();
+        let outlet = open(Opening { plan, deadline, writing: &writing, interfaces })?;
+        let left = [options.count, plan.packets_max].into_iter().flatten().min();
+        let recorder = recorder.insert(Recorder {
+            left: left.unwrap_or(u64::MAX),
+            deadline,
+            ..Recorder::new(outlet, &capture, timestamps)
+        });
         let mut progress = Progress::new();
         recorder.record(&capture, &mut worker, &mut progress)
     });
@@ -166,14 +234,7 @@ fn record<S: Sink>(arguments: &Arguments, create: impl Create<S>) -> Result<(), 
     let interfaces: Vec<usize> = capture.interfaces().iter().map(|interface| interface.rings).collect();
     let mut ledger = capture.close();
     let (recorded, outcome) = match recorder {
-        Some(recorder) => {
-            let summary = recorder.summary();
-            let (recorded, outcome) = recorder.finish(outcome, &ledger, &interfaces);
-            if outcome.is_ok() {
-                eprintln!("{summary}");
-            }
-            (recorded, outcome)
-        }
+        Some(recorder) => recorder.finish(outcome, &writing, &ledger, &interfaces),
         None => (Recorded { to: arguments.name(), ..Recorded::default() }, outcome),
     };
     ledger.recorded = Some(recorded);
@@ -194,6 +255,12 @@ impl Arguments {
             true => "standard output".to_owned(),
             false => self.write.display().to_string(),
         }
+    }
+
+    /// Whether the output is, or leads to, something else than a file: standard output, a pipe, a terminal.
+    fn is_stream(&self) -> bool {
+        output::is_standard_output(&self.write)
+            || self.write.metadata().is_ok_and(|metadata| !metadata.is_file() && !metadata.is_dir())
     }
 
     /// Whether a process may look at packets as they come: a pipe, a terminal.
@@ -217,74 +284,77 @@ pub fn record_waiting<S: Sink>(
     sink: S,
 ) -> Result<impl FnOnce() -> Result<u64, Box<dyn Error + Send + Sync>>, WriteError> {
     let writing = Writing::to("nothing");
-    let sink = TimedSink::new(sink, &writing);
-    let mut writer = savefile::Writer::new(sink, Format::Pcapng, &recording::section());
-    writer.add_interface(&savefile::Interface::default())?;
-    let mut recorder = Recorder {
-        writer,
-        pipe: None,
-        writing,
-        started: recording::now(),
-        left: u64::MAX,
-        deadline: None,
-        flushed: Instant::now(),
-        surplus: 0,
-        has_system_times: true,
-    };
+    let interfaces = [savefile::Interface::default()];
+    let stream = Stream::new(sink, None, &writing, Format::Pcapng, &recording::section(), &interfaces)?;
+    let mut recorder = Recorder::new(stream, capture, Timestamps::Packet);
     let mut progress = Progress::new();
     let mut worker = capture.workers().pop().expect("a new capture has its workers");
     capture.stop();
     Ok(move || {
         recorder.record(capture, &mut worker, &mut progress).map_err(|failure| failure.to_string())?;
-        recorder.writer.flush()?;
-        Ok(recorder.writer.packets())
+        recorder.outlet.flush()?;
+        Ok(recorder.outlet.packets())
     })
 }
 
-/// Takes chunks from one worker and writes their packets to a savefile.
-struct Recorder<S: Sink> {
-    writer: savefile::Writer<TimedSink<S>>,
-    /// Where the packets end, if they go to a pipe.
-    pipe: Option<PipeEnd>,
-    writing: Writing,
+/// How much of a ring's pool may wait for the outlet before packets are discarded: the rest is for what comes meanwhile.
+#[derive(Debug, Clone, Copy)]
+struct Limit {
+    packets: usize,
+    chunks: usize,
+}
+
+impl Limit {
+    /// Seven eighths: of the cells; of the blocks with the engine `packet`, whose chunks are blocks.
+    fn of(capture: &Capture) -> Self {
+        let geometry = capture.geometry();
+        let most = |count: u32| (count as usize / 8 * 7).max(1);
+        let is_packet =
+            |interface: &wirecap::Interface| matches!(interface.reception, Reception::Packet { .. });
+        match capture.interfaces().iter().any(is_packet) {
+            true => Self { packets: usize::MAX, chunks: most(geometry.chunks) },
+            false => Self { packets: most(geometry.cells()), chunks: usize::MAX },
+        }
+    }
+}
+
+/// Takes chunks from one worker and gives their packets to an outlet.
+struct Recorder<O: Outlet> {
+    outlet: O,
     started: Timestamp,
+    /// When the chunks that are written now came.
+    now: Timestamp,
     /// Packets still to be written, with -c.
     left: u64,
     deadline: Option<Instant>,
     flushed: Instant,
     /// Packets that arrived after the last one that was asked for.
     surplus: u64,
+    /// Packets that were discarded because the outlet did not keep up.
+    discarded: u64,
+    limit: Limit,
+    /// Bytes of a chunk, at most.
+    chunk_bytes: usize,
     /// Packets bear times of the system's clock, by which rings are merged.
     has_system_times: bool,
 }
 
-impl<S: Sink> Recorder<S> {
-    fn new(
-        output: Output<S>,
-        arguments: &Arguments,
-        deadline: Option<Instant>,
-        writing: &Writing,
-        capture: &Capture,
-    ) -> Result<Self, Failure> {
-        let options = &arguments.options;
-        let sink = TimedSink::new(output.sink, writing);
-        let mut writer = savefile::Writer::new(sink, arguments.format.into(), &recording::section());
-        for interface in capture.interfaces() {
-            writer.add_interface(&recording::interface(interface, arguments.timestamp.into()))?;
-        }
-        // From now on it is a file that others read, whatever comes.
-        writer.flush()?;
-        Ok(Self {
-            writer,
-            pipe: output.pipe,
-            writing: writing.clone(),
-            started: recording::now(),
-            left: options.count.unwrap_or(u64::MAX),
-            deadline,
+impl<O: Outlet> Recorder<O> {
+    fn new(outlet: O, capture: &Capture, timestamps: Timestamps) -> Self {
+        let now = recording::now();
+        Self {
+            outlet,
+            started: now,
+            now,
+            left: u64::MAX,
+            deadline: None,
             flushed: Instant::now(),
             surplus: 0,
-            has_system_times: !matches!(arguments.timestamp, TimestampName::None | TimestampName::Hardware),
-        })
+            discarded: 0,
+            limit: Limit::of(capture),
+            chunk_bytes: CHUNK_BYTES,
+            has_system_times: !matches!(timestamps, Timestamps::None | Timestamps::Hardware),
+        }
     }
 
     /// Writes until the capture is stopped, by a signal, by time, or by the number of packets.
@@ -298,8 +368,8 @@ impl<S: Sink> Recorder<S> {
         self.record_merged(capture, worker, progress)
     }
 
-    /// One ring is in order by itself, as long as there are no more: no packet is held back. Without the system's times
-    /// there is nothing to put several in order by.
+    /// One ring is in order by itself, as long as there are no more: no packet is held back but for an outlet without room.
+    /// Without the system's times there is nothing to put several in order by.
     fn record_ring(
         &mut self,
         capture: &Capture,
@@ -307,19 +377,32 @@ impl<S: Sink> Recorder<S> {
         progress: &mut Progress,
     ) -> Result<(), Failure> {
         let mut failed = Ok(());
+        let mut waiting = VecDeque::new();
+        let mut held = vec![(0, 0); capture.most_rings()];
         while !worker.is_finished() && (capture.ring_count() == 1 || !self.has_system_times) {
-            match worker.next_chunk_timeout(IDLE_PAUSE) {
+            let pause = if waiting.is_empty() { IDLE_PAUSE } else { MERGE_PAUSE };
+            match worker.next_chunk_timeout(pause) {
                 Ok(Some(chunk)) => {
-                    for packet in &chunk {
-                        self.write(&chunk, packet)?;
+                    self.now = recording::now();
+                    let (packets, chunks) = &mut held[chunk.ring_index()];
+                    if self.takes(*packets, *chunks, &chunk) {
+                        (*packets, *chunks) = (*packets + chunk.len(), *chunks + 1);
+                        waiting.push_back(chunk);
                     }
                 }
                 Ok(None) => {}
                 Err(error) if failed.is_ok() => failed = stopped_by(error, capture),
                 Err(_) => break,
             }
-            self.housekeeping(capture, progress)?;
+            while !waiting.is_empty() && self.outlet.has_room(self.chunk_bytes) {
+                let Some(chunk) = waiting.pop_front() else { break };
+                self.write_chunk(&chunk)?;
+                let (packets, chunks) = &mut held[chunk.ring_index()];
+                (*packets, *chunks) = (*packets - chunk.len(), *chunks - 1);
+            }
+            self.housekeeping(capture, progress, waiting.is_empty())?;
         }
+        waiting.iter().try_for_each(|chunk| self.write_chunk(chunk))?;
         failed
     }
 
@@ -336,16 +419,23 @@ impl<S: Sink> Recorder<S> {
         let mut merge = Merge::new(rings, held_max, delay.unwrap_or_default());
         let mut failed = Ok(());
         while !worker.is_finished() {
-            let before = recording::now();
-            if merge.is_after_step(before, Instant::now()) {
+            self.now = recording::now();
+            if merge.is_after_step(self.now, Instant::now()) {
                 merge.emit_all(|chunk, packet| self.write(chunk, packet))?;
             }
             let mut empty: Vec<bool> = capture.backlogs().into_iter().map(|backlog| backlog == 0).collect();
             // Of a ring that is not there nothing earlier will come.
             empty.resize(rings, true);
+            let before = self.now;
             let pause = if merge.is_empty() { IDLE_PAUSE } else { MERGE_PAUSE };
             match worker.next_chunk_timeout(pause) {
-                Ok(chunk) => chunk.into_iter().for_each(|chunk| merge.push(chunk)),
+                Ok(Some(chunk)) => {
+                    let (packets, chunks) = merge.held_of(chunk.ring_index());
+                    if self.takes(packets, chunks, &chunk) {
+                        merge.push(chunk);
+                    }
+                }
+                Ok(None) => {}
                 Err(error) if failed.is_ok() => failed = stopped_by(error, capture),
                 Err(_) => break,
             }
@@ -354,33 +444,65 @@ impl<S: Sink> Recorder<S> {
                 .enumerate()
                 .filter(|(_, empty)| **empty)
                 .for_each(|(ring, _)| merge.found_empty(ring, before));
-            merge.emit(|chunk, packet| self.write(chunk, packet))?;
-            self.housekeeping(capture, progress)?;
+            while self.outlet.has_room(self.chunk_bytes)
+                && merge.emit(EMITTED_PACKETS, |chunk, packet| self.write(chunk, packet))?
+            {}
+            self.housekeeping(capture, progress, merge.is_empty())?;
         }
         merge.emit_all(|chunk, packet| self.write(chunk, packet))?;
         failed
     }
 
+    /// Whether a chunk may wait, of a ring of which so much waits already. If not it is discarded: the ring gets its cells back, and
+    /// what is lost is the writer's and not the capture's.
+    fn takes(&mut self, packets: usize, chunks: usize, chunk: &Chunk) -> bool {
+        let is_within = packets + chunk.len() <= self.limit.packets && chunks < self.limit.chunks;
+        if is_within || self.outlet.has_room(self.chunk_bytes) {
+            return true;
+        }
+        self.discarded += chunk.len() as u64;
+        false
+    }
+
+    fn write_chunk(&mut self, chunk: &Chunk) -> Result<(), WriteError> {
+        chunk.iter().try_for_each(|packet| self.write(chunk, packet))
+    }
+
+    #[inline]
     fn write(&mut self, chunk: &Chunk, packet: Packet<'_>) -> Result<(), WriteError> {
         if self.left == 0 {
             self.surplus += 1;
             return Ok(());
         }
-        self.left -= 1;
-        self.writer.write(&recording::record(chunk, packet))?;
-        if let Some(pipe) = &mut self.pipe {
-            pipe.packet_ends_at(self.writer.file_bytes());
+        if self.outlet.write(&recording::record(chunk, packet), self.now)? {
+            self.left -= 1;
+        } else {
+            self.left = 0;
+            self.surplus += 1;
         }
         Ok(())
     }
 
-    fn housekeeping(&mut self, capture: &Capture, progress: &mut Progress) -> Result<(), Failure> {
+    fn housekeeping(
+        &mut self,
+        capture: &Capture,
+        progress: &mut Progress,
+        is_idle: bool,
+    ) -> Result<(), Failure> {
         let now = Instant::now();
         if self.left == 0 || self.deadline.is_some_and(|deadline| now >= deadline) {
             capture.stop();
         }
+        if signals::rotation_asked_for() {
+            self.outlet.rotate()?;
+        }
         if now - self.flushed >= FLUSH_INTERVAL {
-            self.writer.flush()?;
+            if is_idle {
+                let late = Duration::as_nanos(&LATE_PACKETS) as u64;
+                let complete = recording::now().unix_nanos().saturating_sub(late);
+                self.outlet.look_at_clock(Timestamp::from_unix_nanos(complete))?;
+            }
+            self.outlet.flush()?;
             self.flushed = now;
         }
         progress.tick(capture);
@@ -392,19 +514,32 @@ impl<S: Sink> Recorder<S> {
     fn finish(
         mut self,
         outcome: Result<(), Failure>,
+        writing: &Writing,
         ledger: &Ledger,
         interfaces: &[usize],
     ) -> (Recorded, Result<(), Failure>) {
-        let written = self.writer.packets();
-        let outcome = match outcome {
-            Err(failure) if safely_written(&failure).is_some() => Err(failure),
-            outcome => outcome.and(self.end_file(ledger, interfaces).map_err(Failure::from)),
+        let written = self.outlet.packets();
+        let (whole, outcome) = match outcome {
+            Err(failure) if safely_written(&failure).is_some() => (written, Err(failure)),
+            outcome => {
+                let ended = self.outlet.end(&recording::counts(self.started, ledger, interfaces));
+                let whole = *ended.as_ref().unwrap_or(&written);
+                (whole, outcome.and(ended.map(drop).map_err(Failure::from)))
+            }
         };
-        let whole = outcome.as_ref().err().and_then(safely_written).unwrap_or(written);
-        let unread = self.pipe.as_ref().map_or(0, |pipe| pipe.packets_unread(self.writing.accepted_bytes()));
+        let whole = outcome.as_ref().err().and_then(safely_written).unwrap_or(whole);
+        let unread = self.outlet.unread();
         let in_file = whole.min(written - unread.min(written));
-        let mut recorded =
-            Recorded { to: self.writing.name().to_owned(), surplus: self.surplus, written, in_file };
+        if outcome.is_ok() {
+            eprintln!("{}", self.summary(writing.name()));
+        }
+        let mut recorded = Recorded {
+            to: writing.name().to_owned(),
+            surplus: self.surplus,
+            writer: self.discarded,
+            written,
+            in_file,
+        };
         if unread > 0 {
             recorded.to += " (its reader ended)";
         }
@@ -414,19 +549,13 @@ impl<S: Sink> Recorder<S> {
         (recorded, outcome)
     }
 
-    fn end_file(&mut self, ledger: &Ledger, interfaces: &[usize]) -> Result<(), WriteError> {
-        recording::write_statistics(&mut self.writer, self.started, ledger, interfaces)?;
-        self.writer.flush()
-    }
-
-    fn summary(&self) -> String {
-        let (packets, bytes) = (self.writer.packets(), self.writer.file_bytes());
+    fn summary(&self, name: &str) -> String {
         let surplus = match self.surplus {
             0 => String::new(),
             surplus => format!("; {} more arrived before the capture was stopped", grouped(surplus)),
         };
-        let (packets, bytes, name) = (grouped(packets), size::human_bytes(bytes), self.writing.name());
-        format!("wrote {packets} packets, {bytes}, to {name}{surplus}")
+        let (packets, extent) = (grouped(self.outlet.packets()), self.outlet.extent());
+        format!("wrote {packets} packets, {extent}, to {name}{surplus}")
     }
 }
 

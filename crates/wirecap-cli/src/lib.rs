@@ -53,7 +53,7 @@ struct Cli {
 
 #[derive(Debug, Subcommand)]
 enum Command {
-    Capture(capture::Arguments),
+    Capture(Box<capture::Arguments>),
     Count(count::Arguments),
     Profile(profile::Arguments),
     Handle(handle::Arguments),

@@ -4,6 +4,10 @@
 //! a ring whose last captured packet is later cannot, and neither can one that was found empty at a
 //! later time. Packets are published some time after they were stamped, so "found empty" counts with
 //! the publication delay taken off.
+//!
+//! The times of a chunk's packets are gathered when it comes, in one go, so that the processor's misses overlap, and a
+//! packet is not waited for where only its time is asked for. The earliest head of all rings stands at the root of a tree of
+//! winners, in which a packet that is given out changes one path.
 
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
@@ -14,15 +18,26 @@ use wirecap::{Chunk, Packet, Timestamp};
 /// in a second, and more in no system call.
 const STEP_NANOS: i128 = 10_000_000;
 
+/// Of a ring without packets.
+const NO_TIME: u64 = u64::MAX;
+
 /// Chunks of several rings on their way to one file.
 #[derive(Debug)]
 pub(crate) struct Merge {
     rings: Vec<Queue>,
+    /// Of each leaf's ring, the time of its next packet.
+    heads: Box<[u64]>,
+    /// The ring with the earliest head below each node; the root is 1, the leaves are the second half.
+    winners: Box<[u32]>,
     clocks: Clocks,
     held: usize,
     held_max: usize,
+    /// More is held than may be: order is given up for room until half of that is left.
+    is_shedding: bool,
     /// How long after its stamp a packet may appear on its ring.
     delay: Duration,
+    /// Memory for times.
+    spare: Vec<Vec<u64>>,
 }
 
 /// A clock that may be set, and one that is not.
@@ -39,26 +54,43 @@ impl Clocks {
 
 #[derive(Debug)]
 struct Queue {
-    chunks: VecDeque<Chunk>,
+    chunks: VecDeque<Held>,
     /// The next packet of the first chunk.
     next: usize,
+    /// Packets of all its chunks: a chunk's cells go back together.
+    held: usize,
     /// No packet of this ring that is still to come is earlier.
     complete_until: Timestamp,
 }
 
-impl Queue {
-    fn head(&self) -> Option<Timestamp> {
-        self.chunks.front()?.get(self.next)?.timestamp()
-    }
+#[derive(Debug)]
+struct Held {
+    chunk: Chunk,
+    /// Of its packets, below `NO_TIME`.
+    times: Vec<u64>,
 }
 
 impl Merge {
     /// For `ring_count` rings, on which packets appear up to `delay` after they were stamped; holds
     /// `held_max` packets back at most, then gives up order for room.
     pub(crate) fn new(ring_count: usize, held_max: usize, delay: Duration) -> Self {
-        let queue = || Queue { chunks: VecDeque::new(), next: 0, complete_until: Timestamp::default() };
-        let (rings, clocks) = ((0..ring_count).map(|_| queue()).collect(), Clocks::default());
-        Self { rings, clocks, held: 0, held_max, delay }
+        let queue =
+            || Queue { chunks: VecDeque::new(), next: 0, held: 0, complete_until: Timestamp::default() };
+        let leaves = ring_count.next_power_of_two();
+        let winners = (0..2 * leaves).map(|node| node.saturating_sub(leaves) as u32).collect();
+        let mut merge = Self {
+            rings: (0..ring_count).map(|_| queue()).collect(),
+            heads: vec![NO_TIME; leaves].into(),
+            winners,
+            clocks: Clocks::default(),
+            held: 0,
+            held_max,
+            is_shedding: false,
+            delay,
+            spare: Vec::new(),
+        };
+        (0..leaves).for_each(|leaf| replay(&merge.heads, &mut merge.winners, leaf));
+        merge
     }
 
     /// Whether the clock of the packets' times, `time` now, was set back since the last time it was asked. What is held by
@@ -76,13 +108,33 @@ impl Merge {
         self.held == 0
     }
 
+    /// Packets and chunks of a ring that are held.
+    pub(crate) fn held_of(&self, ring: usize) -> (usize, usize) {
+        (self.rings[ring].held, self.rings[ring].chunks.len())
+    }
+
     /// Takes a chunk, whose packets must have times.
     pub(crate) fn push(&mut self, chunk: Chunk) {
-        let queue = &mut self.rings[chunk.ring_index()];
-        self.held += chunk.len();
-        let last = chunk.get(chunk.len() - 1).and_then(|packet| packet.timestamp());
+        if chunk.len() == 0 {
+            return;
+        }
+        let ring = chunk.ring_index();
+        let mut times = self.spare.pop().unwrap_or_default();
+        times.extend(chunk.iter().map(|packet| match packet.timestamp() {
+            Some(time) => time.unix_nanos().min(NO_TIME - 1),
+            None => 0,
+        }));
+        let queue = &mut self.rings[ring];
+        self.held += times.len();
+        queue.held += times.len();
+        let last = times.last().copied().map(Timestamp::from_unix_nanos);
         queue.complete_until = queue.complete_until.max(last.unwrap_or_default());
-        queue.chunks.push_back(chunk);
+        let first = times.first().copied();
+        queue.chunks.push_back(Held { chunk, times });
+        if let (1, Some(first)) = (queue.chunks.len(), first) {
+            self.heads[ring] = first;
+            replay(&self.heads, &mut self.winners, ring);
+        }
     }
 
     /// Notes that a ring was empty at `time`.
@@ -93,23 +145,28 @@ impl Merge {
         queue.complete_until = queue.complete_until.max(until);
     }
 
-    /// Gives out, in order, every packet that nothing earlier can follow, and as many more as are held
-    /// beyond the limit.
+    /// Gives out, in order, packets that nothing earlier can follow, and as many more as are held beyond the limit; of all
+    /// these `packets_max` at most. Whether there are more of them.
     pub(crate) fn emit<E>(
         &mut self,
+        packets_max: usize,
         mut write: impl FnMut(&Chunk, Packet<'_>) -> Result<(), E>,
-    ) -> Result<(), E> {
-        let safe = self.rings.iter().map(|queue| queue.complete_until).min().unwrap_or_default();
-        self.emit_until(safe, &mut write)?;
-        if self.held > self.held_max {
-            let window = Duration::from_millis(1).as_nanos() as u64;
-            while self.held > self.held_max / 2 {
-                let Some(first) = self.rings.iter().filter_map(Queue::head).min() else { break };
-                let until = Timestamp::from_unix_nanos(first.unix_nanos() + window);
-                self.emit_until(until, &mut write)?;
+    ) -> Result<bool, E> {
+        const WINDOW: u64 = Duration::from_millis(1).as_nanos() as u64;
+        let safe = self.rings.iter().map(|queue| queue.complete_until.unix_nanos()).min().unwrap_or_default();
+        let mut left = packets_max;
+        loop {
+            left -= self.emit_until(safe, left, &mut write)?;
+            self.is_shedding &= self.held > self.held_max / 2;
+            self.is_shedding |= self.held > self.held_max;
+            let first = self.heads[self.winners[1] as usize];
+            if left == 0 || first > safe && (!self.is_shedding || first == NO_TIME) {
+                return Ok(left == 0);
+            }
+            if first > safe {
+                left -= self.emit_until(first.saturating_add(WINDOW), left, &mut write)?;
             }
         }
-        Ok(())
     }
 
     /// Gives out everything.
@@ -117,54 +174,65 @@ impl Merge {
         &mut self,
         mut write: impl FnMut(&Chunk, Packet<'_>) -> Result<(), E>,
     ) -> Result<(), E> {
-        self.emit_until(Timestamp::from_unix_nanos(u64::MAX), &mut write)
+        self.emit_until(NO_TIME - 1, usize::MAX, &mut write).map(drop)
     }
 
+    /// Gives out the packets up to a time, `packets_max` at most, and tells how many these were.
     fn emit_until<E>(
         &mut self,
-        until: Timestamp,
+        until: u64,
+        packets_max: usize,
         write: &mut impl FnMut(&Chunk, Packet<'_>) -> Result<(), E>,
-    ) -> Result<(), E> {
-        while let Some((first, second)) = self.two_earliest(until) {
-            self.run(first, second.min(until), write)?;
-        }
-        Ok(())
-    }
-
-    /// The ring with the earliest packet not after `until`, and the time of the earliest packet of any
-    /// other ring.
-    fn two_earliest(&self, until: Timestamp) -> Option<(usize, Timestamp)> {
-        let heads = self.rings.iter().enumerate().filter_map(|(ring, queue)| Some((queue.head()?, ring)));
-        let (earliest, ring) = heads.clone().min()?;
-        let others = heads.filter(|(_, other)| *other != ring).map(|(time, _)| time);
-        (earliest <= until).then(|| (ring, others.min().unwrap_or(until)))
-    }
-
-    /// Gives out the packets of one ring up to `until`, one at least.
-    fn run<E>(
-        &mut self,
-        ring: usize,
-        until: Timestamp,
-        write: &mut impl FnMut(&Chunk, Packet<'_>) -> Result<(), E>,
-    ) -> Result<(), E> {
-        let queue = &mut self.rings[ring];
-        while let Some(chunk) = queue.chunks.front() {
-            let first = queue.next;
-            for packet in chunk.iter().skip(first) {
-                if queue.next > first && packet.timestamp().is_some_and(|time| time > until) {
-                    return Ok(());
-                }
-                write(chunk, packet)?;
-                queue.next += 1;
-                self.held -= 1;
-            }
-            queue.chunks.pop_front();
-            queue.next = 0;
-            if queue.head().is_none_or(|time| time > until) {
+    ) -> Result<usize, E> {
+        let Self { rings, heads, winners, spare, .. } = self;
+        let until = until.min(NO_TIME - 1);
+        let mut given = 0;
+        let mut outcome = Ok(());
+        while given < packets_max && outcome.is_ok() {
+            let ring = winners[1] as usize;
+            if heads[ring] > until {
                 break;
             }
+            let queue = &mut rings[ring];
+            let front = queue.chunks.front().expect("a ring with a time has a chunk");
+            // By its place: what an iterator skips it goes through.
+            let packet = front.chunk.get(queue.next).expect("it has as many packets as times");
+            outcome = write(&front.chunk, packet);
+            given += 1;
+            queue.next += 1;
+            heads[ring] = match front.times.get(queue.next) {
+                Some(&time) => time,
+                None => queue.next_chunk(spare),
+            };
+            replay(heads, winners, ring);
         }
-        Ok(())
+        self.held -= given;
+        outcome.map(|()| given)
+    }
+}
+
+impl Queue {
+    /// Gives the first chunk back, and the time of the next one's first packet.
+    fn next_chunk(&mut self, spare: &mut Vec<Vec<u64>>) -> u64 {
+        if let Some(Held { chunk, mut times }) = self.chunks.pop_front() {
+            self.held -= chunk.len();
+            times.clear();
+            spare.push(times);
+        }
+        self.next = 0;
+        self.chunks.front().map_or(NO_TIME, |held| held.times[0])
+    }
+}
+
+/// Finds the winners again on the way from a leaf whose head has changed.
+#[inline]
+fn replay(heads: &[u64], winners: &mut [u32], leaf: usize) {
+    let mut node = (heads.len() + leaf) / 2;
+    while node > 0 {
+        let (left, right) = (winners[2 * node], winners[2 * node + 1]);
+        let is_right = heads[right as usize] < heads[left as usize];
+        winners[node] = if is_right { right } else { left };
+        node /= 2;
     }
 }
 

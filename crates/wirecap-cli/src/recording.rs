@@ -1,9 +1,12 @@
 //! A capture in a savefile: its packets, and what stands beside them: who recorded it, from which interfaces, and their counts at the end.
 
+pub(crate) mod options;
+pub(crate) mod outlet;
+
 use std::fs;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use wirecap::savefile::{self, Record, Section, Sink, WriteError, Writer};
+use wirecap::savefile::{self, Record, Section, WriteError};
 use wirecap::{Account, Chunk, Interface, Ledger, Packet, Reception, Timestamp, Timestamps};
 
 /// This program on this host.
@@ -30,18 +33,13 @@ pub(crate) fn interface(interface: &Interface, timestamps: Timestamps) -> savefi
     }
 }
 
-/// Writes each interface's counts since `started`. `interfaces` has how many rings each has.
-pub(crate) fn write_statistics<S: Sink>(
-    writer: &mut Writer<S>,
-    started: Timestamp,
-    ledger: &Ledger,
-    interfaces: &[usize],
-) -> Result<(), WriteError> {
+/// Each interface's counts since `started`. `interfaces` has how many rings each has.
+pub(crate) fn counts(started: Timestamp, ledger: &Ledger, interfaces: &[usize]) -> Vec<savefile::Statistics> {
     let mut rings = ledger.rings.iter();
-    for (interface, &ring_count) in interfaces.iter().enumerate() {
+    let counts = interfaces.iter().enumerate().map(|(interface, &ring_count)| {
         let own: Vec<_> = rings.by_ref().take(ring_count).map(|ring| &ring.account).collect();
         let sum = |count: fn(&Account) -> u64| own.iter().copied().map(count).sum();
-        writer.statistics(&savefile::Statistics {
+        savefile::Statistics {
             interface: interface as u32,
             start: Some(started),
             end: Some(now()),
@@ -50,9 +48,9 @@ pub(crate) fn write_statistics<S: Sink>(
             accepted_by_filter: Some(sum(|account| account.offered)),
             dropped_by_os: Some(sum(|account| account.dropped.total())),
             delivered: Some(sum(|account| account.delivered)),
-        })?;
-    }
-    Ok(())
+        }
+    });
+    counts.collect()
 }
 
 /// How many packets a file has whole that could not be written to any more.

@@ -1,4 +1,4 @@
-//! Signals: Ctrl-C, SIGTERM and SIGHUP end a command cleanly, a second one ends the process at once, SIGUSR1 asks for
+//! Signals: Ctrl-C, SIGTERM and SIGHUP (unless a recording has several files) end a command cleanly, a second one ends the process at once, SIGUSR1 asks for
 //! statistics, and no other signal that users of tcpdump send ends a command.
 
 use std::io;
@@ -21,6 +21,12 @@ const SAME_REQUEST: Duration = Duration::from_secs(1);
 /// Set by the first signal that ends a command.
 static ENDING: AtomicBool = AtomicBool::new(false);
 
+/// SIGHUP asks for another file instead of the end.
+static HANGUP_ROTATES: AtomicBool = AtomicBool::new(false);
+
+/// Set by SIGHUP if that is so.
+static ROTATION: AtomicBool = AtomicBool::new(false);
+
 /// Set by SIGUSR1.
 static STATISTICS: OnceLock<Arc<AtomicBool>> = OnceLock::new();
 
@@ -37,6 +43,16 @@ pub(crate) fn survive() -> io::Result<()> {
 /// Whether SIGUSR1 came since the last time.
 pub(crate) fn statistics_asked_for() -> bool {
     STATISTICS.get().is_some_and(|asked| asked.swap(false, Ordering::Relaxed))
+}
+
+/// From now on SIGHUP asks for another file, and does not end the command.
+pub(crate) fn rotate_on_hangup() {
+    HANGUP_ROTATES.store(true, Ordering::Relaxed);
+}
+
+/// Whether another file was asked for since the last time.
+pub(crate) fn rotation_asked_for() -> bool {
+    ROTATION.load(Ordering::Relaxed) && ROTATION.swap(false, Ordering::Relaxed)
 }
 
 /// Whether a signal came that ends the command.
@@ -79,10 +95,13 @@ impl Interruption {
 fn on_signal(end: impl FnOnce() + Send + 'static) -> io::Result<()> {
     let mut signals = Signals::new([SIGINT, SIGTERM, SIGHUP])?;
     thread::Builder::new().name("signals".to_owned()).spawn(move || {
-        let mut received = signals.forever();
         let mut requests = Requests::default();
         let mut end = Some(end);
-        while received.next().is_some() {
+        for signal in signals.forever() {
+            if signal == SIGHUP && HANGUP_ROTATES.load(Ordering::Relaxed) {
+                ROTATION.store(true, Ordering::Relaxed);
+                continue;
+            }
             ENDING.store(true, Ordering::Relaxed);
             match (requests.signal_at(Instant::now()), end.take()) {
                 // On a thread of its own: the time of the next signal is when it comes, not when this is done.

@@ -71,13 +71,18 @@ impl Writing {
     }
 
     /// Notes how long `write` takes.
-    fn time<T>(&self, write: impl FnOnce() -> T) -> T {
+    pub(crate) fn time<T>(&self, write: impl FnOnce() -> T) -> T {
         let begin = self.now();
         self.0.since.store(begin, Ordering::Relaxed);
         let outcome = write();
         self.0.since.store(0, Ordering::Relaxed);
         self.0.total.fetch_add(self.now() - begin, Ordering::Relaxed);
         outcome
+    }
+
+    /// Notes that so many bytes were taken.
+    pub(crate) fn accept(&self, bytes: u64) {
+        self.0.accepted.fetch_add(bytes, Ordering::Relaxed);
     }
 
     /// Never 0.
@@ -102,7 +107,7 @@ impl<S: Sink> TimedSink<S> {
 impl<S: Sink> Sink for TimedSink<S> {
     fn append(&mut self, bytes: &[u8]) -> io::Result<usize> {
         let accepted = self.writing.time(|| self.sink.append(bytes))?;
-        self.writing.0.accepted.fetch_add(accepted as u64, Ordering::Relaxed);
+        self.writing.accept(accepted as u64);
         Ok(accepted)
     }
 
@@ -112,6 +117,10 @@ impl<S: Sink> Sink for TimedSink<S> {
 
     fn flush(&mut self) -> io::Result<()> {
         self.writing.time(|| self.sink.flush())
+    }
+
+    fn end(&mut self) -> io::Result<()> {
+        self.writing.time(|| self.sink.end())
     }
 
     fn name(&self) -> String {

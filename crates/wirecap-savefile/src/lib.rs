@@ -36,6 +36,7 @@
 
 mod contents;
 mod conversion;
+mod encoding;
 mod error;
 mod fields;
 mod pcap;

@@ -33,6 +33,15 @@ pub trait Sink {
         Ok(())
     }
 
+    /// Writes what ends the file, after the last bytes.
+    ///
+    /// # Errors
+    ///
+    /// Whatever the system says.
+    fn end(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+
     /// What to call it in an error message: a path.
     fn name(&self) -> String;
 }

@@ -190,6 +190,8 @@ impl<S: Sink> Writer<S> {
     /// As [`flush`](Self::flush).
     pub fn finish(mut self) -> Result<S, WriteError> {
         self.flush()?;
+        let ended = self.sink.as_mut().map_or(Ok(()), Sink::end);
+        ended.map_err(|error| self.failure(error))?;
         Ok(self.sink.take().expect("a writer has its sink until it is finished"))
     }
 

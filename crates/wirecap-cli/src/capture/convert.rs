@@ -9,16 +9,16 @@ use std::time::{Duration, Instant};
 use rustix::fs::fstat;
 use wirecap::filter::{CompiledFilter, Context, FilterRequest};
 use wirecap::savefile::{
-    Conversion, ConversionError, Converted, Interface, LeftOut, LinkType, Reader, Record, Sink,
+    Conversion, ConversionError, Converted, Format, Interface, LeftOut, LinkType, Reader, Record, Sink,
 };
 use wirecap::{Account, Ledger, Recorded, RingLedger, grouped};
 
-use super::{Arguments, Create};
+use super::Arguments;
 use crate::failure::Failure;
 use crate::output;
 use crate::screen::announce;
 use crate::signals::Interruption;
-use crate::sink::{TimedSink, Writing};
+use crate::sink::{Output, TimedSink, Writing};
 use crate::size;
 
 /// Packets between two looks at the clock and at signals.
@@ -49,7 +49,8 @@ fn same_file(metadata: &fs::Metadata) -> (u64, u64) {
 pub(super) fn run<S: Sink>(
     arguments: &Arguments,
     source: &Path,
-    create: impl Create<S>,
+    format: Format,
+    create: impl FnOnce(Option<Instant>) -> Result<Output<S>, Failure>,
 ) -> Result<(), Failure> {
     let options = &arguments.options;
     let begun = Instant::now();
@@ -65,13 +66,13 @@ pub(super) fn run<S: Sink>(
     eprintln!("reading {}", source.display());
 
     let writing = Writing::to(arguments.name());
-    let output = create(&arguments.write, deadline, arguments.force)?;
+    let output = create(deadline)?;
     let sink = TimedSink::new(output.sink, &writing);
     let snap_len = match options.interfaces.snap_len {
         wirecap::DEFAULT_SNAP_LEN => 0,
         snap_len => snap_len,
     };
-    let mut conversion = Conversion::new(reader, sink, arguments.format.into(), snap_len);
+    let mut conversion = Conversion::new(reader, sink, format, snap_len);
     let mut pipe = output.pipe;
     let mut left = options.count.unwrap_or(u64::MAX);
     let mut account = Account { filtered: Some(0), ..Account::default() };
@@ -107,16 +108,16 @@ pub(super) fn run<S: Sink>(
         }
     };
     let (written, file_bytes) = (conversion.writer().packets(), conversion.writer().file_bytes());
-    let finished = conversion.finish();
+    let finished = conversion.finish().and_then(|(writer, left_out)| writer.finish().map(|_| left_out));
     let (outcome, left_out) = match (outcome, finished) {
-        (outcome, Ok((_, left_out))) => (outcome, left_out),
+        (outcome, Ok(left_out)) => (outcome, left_out),
         (Ok(()), Err(error)) => (Err(error.into()), LeftOut::default()),
         (outcome, Err(_)) => (outcome, LeftOut::default()),
     };
     let whole = outcome.as_ref().err().and_then(super::safely_written).unwrap_or(written);
     let unread = pipe.as_ref().map_or(0, |pipe| pipe.packets_unread(writing.accepted_bytes()));
     let in_file = whole.min(written - unread.min(written));
-    let recorded = Recorded { to: arguments.name(), surplus: 0, written, in_file };
+    let recorded = Recorded { to: arguments.name(), written, in_file, ..Recorded::default() };
     if outcome.is_ok() {
         let (packets, bytes) = (grouped(written), size::human_bytes(file_bytes));
         eprintln!("wrote {packets} packets, {bytes}, to {}", writing.name());

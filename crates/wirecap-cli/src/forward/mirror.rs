@@ -101,14 +101,16 @@ impl Mirror {
         let mut state = self.state.into_inner().unwrap_or_else(PoisonError::into_inner);
         let started = state.started;
         state.attempt(|writer| {
-            recording::write_statistics(writer, started, ledger, interfaces)?;
+            let counts = recording::counts(started, ledger, interfaces);
+            counts.iter().try_for_each(|counts| writer.statistics(counts))?;
             writer.flush()
         });
         let written = state.written;
         let whole = state.failure.as_ref().and_then(recording::safely_written).unwrap_or(written);
         let unread = state.pipe.as_ref().map_or(0, |pipe| pipe.packets_unread(self.writing.accepted_bytes()));
         let in_file = whole.min(written - unread.min(written));
-        let recorded = Recorded { to: self.writing.name().to_owned(), surplus: 0, written, in_file };
+        let recorded =
+            Recorded { to: self.writing.name().to_owned(), written, in_file, ..Recorded::default() };
         (recorded, state.failure.map_or(Ok(()), Err))
     }
 

@@ -2,7 +2,8 @@
 //! of 60-byte frames at which it misses none, and the processor time and the instructions that a packet costs it.
 //!
 //! `cargo bench -p wirecap-pcap --bench pcap_loop`, on a machine that does nothing else; with `-- rates` or `-- cost` only rates
-//! or processor time, with `-- instructions` only these, for which any machine is good, with `-- handlers` only handlers in
+//! or processor time (`at=RATE`: at one rate; `rounds=N`: fewer rounds), with `-- instructions` and `-- wakeups` only
+//! instructions per packet and from sleep to sleep, for which any machine is good, with `-- handlers` only handlers in
 //! threads. As a test it runs tiny.
 
 #[path = "../../tests/common/mod.rs"]
@@ -49,6 +50,8 @@ struct Extent {
     halvings: usize,
     /// At which the cost is measured, in packets per second.
     steady: [f64; 5],
+    /// At so many of these wake-ups are counted: under callgrind a program keeps up with no more.
+    waking_rates: usize,
     rounds: usize,
     /// Of the cost.
     cost_rounds: usize,
@@ -62,6 +65,7 @@ const FULL: Extent = Extent {
     steps: 14,
     halvings: 3,
     steady: [1e3, 1e4, 1e5, 1e6, TOP_RATE],
+    waking_rates: 3,
     rounds: 3,
     cost_rounds: 9,
     counted: [200_000, 600_000],
@@ -72,6 +76,7 @@ const QUICK: Extent = Extent {
     steps: 1,
     halvings: 0,
     steady: [1e3, 2e3, 5e3, 1e4, TOP_RATE],
+    waking_rates: 1,
     rounds: 1,
     cost_rounds: 1,
     counted: [1000, 2000],
@@ -131,7 +136,7 @@ fn main() -> Outcome<()> {
     }
     let at = number("at=");
     let bench = Bench { program, extent, cpus, at };
-    let parts = ["rates", "cost", "instructions", "handlers"];
+    let parts = ["rates", "cost", "instructions", "wakeups", "handlers"];
     let all = !parts.into_iter().any(only);
     if all || only("rates") {
         bench.compare_rates()?;
@@ -141,6 +146,9 @@ fn main() -> Outcome<()> {
     }
     if all || only("instructions") {
         bench.count_instructions()?;
+    }
+    if all || only("wakeups") {
+        bench.count_instructions_of_wakeups()?;
     }
     if !all && !only("handlers") {
         return Ok(());
@@ -185,6 +193,32 @@ impl Bench {
                 all.sort_by(f64::total_cmp);
                 let ratio = middle_one / middle[0];
                 println!("{:18}{middle_one:>16.1}{ratio:>9.2}{sleeps:>10.0}  {all:.1?}", contender.name);
+            }
+        }
+        Ok(())
+    }
+
+    /// User-space instructions from one sleep to the next, with those for the packets that come meanwhile, at low rates.
+    fn count_instructions_of_wakeups(&self) -> Outcome<()> {
+        if Command::new("valgrind").arg("--version").output().is_err() {
+            println!("SKIP: valgrind is not installed");
+            return Ok(());
+        }
+        for rate in &self.extent.steady[..self.extent.waking_rates] {
+            let mut first = None;
+            for contender in &CONTENDERS {
+                // As long as packets come, nobody wakes for anything else.
+                let [few, many] = [1.0, 3.0].map(|seconds| {
+                    self.run(contender, *rate, Some((rate * seconds * self.extent.seconds / 2.0) as u64))
+                });
+                let (few, many) = (few?, many?);
+                let count = |run: &Run| run.instructions.ok_or("callgrind collected nothing");
+                let slope = (count(&many)? as f64 - count(&few)? as f64) / (many.sleeps - few.sleeps);
+                let ratio = slope / *first.get_or_insert(slope);
+                println!(
+                    "{:18}{slope:>16.0} instructions per wake-up at {rate}/s{ratio:>9.2}",
+                    contender.name
+                );
             }
         }
         Ok(())

@@ -11,6 +11,9 @@ pub struct Recorded {
     pub to: String,
     /// Packets that were delivered after the last one that was asked for. They are not lost.
     pub surplus: u64,
+    /// Packets that were discarded because the writer did not keep up and the pools were nearly full: lost to a slow disk, and not
+    /// to the capture.
+    pub writer: u64,
     /// Packets that the writer accepted.
     pub written: u64,
     /// Packets that the file has from their first to their last byte. Of a pipe: that went into it. Its reader may have
@@ -25,11 +28,12 @@ impl Recorded {
     }
 
     /// The rows of its table.
-    pub(super) fn rows(&self, delivered: u64) -> Vec<[String; 6]> {
-        let head = ["recorded to", "delivered", "surplus", "written", "in file", "lost"].map(str::to_owned);
-        let counts = [delivered, self.surplus, self.written, self.in_file, self.lost(delivered)];
-        let [delivered, surplus, written, in_file, lost] = counts.map(grouped);
-        vec![head, [self.to.clone(), delivered, surplus, written, in_file, lost]]
+    pub(super) fn rows(&self, delivered: u64) -> Vec<[String; 7]> {
+        let head = ["recorded to", "delivered", "surplus", "writer", "written", "in file", "lost"]
+            .map(str::to_owned);
+        let counts = [delivered, self.surplus, self.writer, self.written, self.in_file, self.lost(delivered)];
+        let [delivered, surplus, writer, written, in_file, lost] = counts.map(grouped);
+        vec![head, [self.to.clone(), delivered, surplus, writer, written, in_file, lost]]
     }
 }
 

@@ -1,0 +1,428 @@
+//! The options that divide a recording into files and keep some of them: our own, tcpdump's and dumpcap's.
+#![allow(unsafe_code)]
+
+use std::fs::File;
+use std::io;
+use std::os::fd::{BorrowedFd, OwnedFd};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use clap::Args;
+use wirecap::savefile::Format;
+use wirecap_recorder::{Compression, CutRules, Durability, Numbering, Pattern, Period, StoreRules};
+
+use crate::failure::Failure;
+use crate::size;
+
+/// Into which files a recording goes.
+#[derive(Debug, Clone, Default, Args)]
+#[command(next_help_heading = "Files of a recording")]
+pub(crate) struct FileOptions {
+    /// Begin another file before one is larger: 100M
+    ///
+    /// With more than one file the name is a pattern of strftime(3), in which %i is the file's number; without either,
+    /// _%i_%Y%m%d%H%M%S is inserted before the extension. A file has .part behind its name until it is complete.
+    #[arg(long, value_name = "SIZE", value_parser = size::bytes)]
+    file_size: Option<u64>,
+
+    /// Begin another file at multiples of this time on the local clock: 1h; with 24h at midnight
+    #[arg(long, value_name = "TIME", value_parser = size::duration)]
+    file_time: Option<Duration>,
+
+    /// Begin another file after this many packets
+    #[arg(long, value_name = "PACKETS", value_parser = clap::value_parser!(u64).range(1..))]
+    file_packets: Option<u64>,
+
+    /// Keep at most this many files, also of earlier runs: the oldest is removed before another one begins
+    #[arg(long, value_name = "FILES", value_parser = clap::value_parser!(u64).range(1..))]
+    keep_files: Option<u64>,
+
+    /// Keep at most this many bytes in all files, also of earlier runs: the oldest are removed before more is written
+    #[arg(long, value_name = "SIZE", value_parser = size::bytes)]
+    keep_bytes: Option<u64>,
+
+    /// Keep this many bytes of the file system free: the oldest files are removed before more is written
+    #[arg(long, value_name = "SIZE", value_parser = size::bytes)]
+    keep_free: Option<u64>,
+
+    /// Run this for each complete file, with its path as the last argument
+    #[arg(short = 'z', long, value_name = "COMMAND")]
+    on_file: Option<String>,
+
+    /// Write a line with the path of each complete file to this file descriptor
+    #[arg(long, value_name = "FD", value_parser = clap::value_parser!(i32).range(0..))]
+    announce_fd: Option<i32>,
+
+    /// What a loss of power may take: none leaves that to the system, close nothing of a complete file, a time also no more
+    /// than that of the file being written
+    #[arg(long, value_name = "none|close|TIME", value_parser = durability, default_value = "5s")]
+    sync: DurabilityOption,
+
+    /// As in tcpdump: begin another file before one is larger than so many million bytes; with k, m or g: KiB, MiB, GiB
+    #[arg(short = 'C', value_name = "SIZE", value_parser = tcpdump_size, conflicts_with = "file_size")]
+    tcpdump_size: Option<u64>,
+
+    /// As in tcpdump: begin another file every so many seconds
+    #[arg(short = 'G', value_name = "SECONDS", value_parser = clap::value_parser!(u64).range(1..), conflicts_with = "file_time")]
+    tcpdump_seconds: Option<u64>,
+
+    /// As in tcpdump: with -C a ring of so many files; with -G end after so many
+    #[arg(short = 'W', value_name = "FILES", value_parser = clap::value_parser!(u64).range(1..))]
+    tcpdump_files: Option<u64>,
+
+    /// As in dumpcap: begin another file after filesize:KB, duration:SECONDS, interval:SECONDS, packets:N; keep files:N;
+    /// printname:FILE, nametimenum:1|2
+    #[arg(short = 'b', value_name = "CONDITION", value_parser = condition)]
+    begin: Vec<Condition>,
+
+    /// As in dumpcap: end after duration:SECONDS, filesize:KB, packets:N or files:N
+    #[arg(short = 'a', value_name = "CONDITION", value_parser = condition)]
+    autostop: Vec<Condition>,
+}
+
+#[derive(Debug, Clone, Copy)]
+struct DurabilityOption(Durability);
+
+impl Default for DurabilityOption {
+    fn default() -> Self {
+        Self(Durability::Every(Duration::from_secs(5)))
+    }
+}
+
+fn durability(text: &str) -> Result<DurabilityOption, String> {
+    Ok(DurabilityOption(match text {
+        "none" => Durability::None,
+        "close" => Durability::Close,
+        time => match size::duration(time)? {
+            Duration::ZERO => return Err("it must be longer than nothing".to_owned()),
+            interval => Durability::Every(interval),
+        },
+    }))
+}
+
+fn tcpdump_size(text: &str) -> Result<u64, String> {
+    match text.parse::<u64>() {
+        Ok(0) => Err("it must be 1 at least".to_owned()),
+        Ok(millions) => millions.checked_mul(1_000_000).ok_or_else(|| "it is too large".to_owned()),
+        Err(_) => size::bytes(text),
+    }
+}
+
+/// `NAME:VALUE` of dumpcap.
+#[derive(Debug, Clone, PartialEq, Eq)]
+enum Condition {
+    Bytes(u64),
+    Duration(Duration),
+    Interval(Duration),
+    Packets(u64),
+    Files(u64),
+    PrintName(PathBuf),
+    TimeBeforeNumber(bool),
+}
+
+fn condition(text: &str) -> Result<Condition, String> {
+    let (name, value) = text.split_once(':').ok_or("it is not of the form NAME:VALUE")?;
+    let number = || match value.parse::<u64>() {
+        Ok(number) if number > 0 => Ok(number),
+        _ => Err(format!("{value:?} is not a number greater than 0")),
+    };
+    let seconds = || match value.parse::<f64>() {
+        Ok(seconds) if (1.0..1e9).contains(&seconds) => Ok(Duration::from_secs_f64(seconds)),
+        _ => Err(format!("{value:?} is not a number of seconds, 1 or more")),
+    };
+    Ok(match name {
+        "filesize" => Condition::Bytes(number()?.checked_mul(1000).ok_or("it is too large")?),
+        "duration" => Condition::Duration(seconds()?),
+        "interval" => Condition::Interval(seconds()?),
+        "packets" => Condition::Packets(number()?),
+        "files" => Condition::Files(number()?),
+        "printname" => Condition::PrintName(value.into()),
+        "nametimenum" if matches!(value, "1" | "2") => Condition::TimeBeforeNumber(value == "2"),
+        _ => return Err(format!("{name}:{value} is no condition")),
+    })
+}
+
+/// What the options come to.
+#[derive(Debug)]
+pub(crate) struct Plan {
+    pub(crate) format: Format,
+    pub(crate) compression: Compression,
+    pub(crate) cut: CutRules,
+    pub(crate) store: StoreRules,
+    pub(crate) files_max: Option<u64>,
+    pub(crate) bytes_max: Option<u64>,
+    pub(crate) packets_max: Option<u64>,
+    pub(crate) duration: Option<Duration>,
+    pub(crate) durability: Durability,
+    pub(crate) command: Option<Vec<String>>,
+    /// The names, if there may be more than one file.
+    pub(crate) pattern: Option<Pattern>,
+    line: Option<Line>,
+}
+
+#[derive(Debug)]
+enum Line {
+    Descriptor(i32),
+    File(PathBuf),
+}
+
+/// A file limit that is not said follows from the budget: so many files make it up.
+const FILES_OF_BUDGET: u64 = 10;
+/// The smallest budget of bytes: files must have room for the longest packets.
+const KEEP_BYTES_MIN: u64 = 4 << 20;
+
+impl FileOptions {
+    /// What they mean for `path`. `format` was asked for.
+    pub(crate) fn plan(&self, path: &Path, format: Option<Format>) -> Result<Plan, Failure> {
+        let usage = |text: &str| Err(Failure::Usage(text.to_owned()));
+        let mut period = self.file_time.map(|length| Period { length, is_aligned: true });
+        period = period.or(self.tcpdump_seconds.map(of_seconds));
+        let mut plan = Plan {
+            format: format.unwrap_or_else(|| format_of(path)),
+            compression: Compression::of(path),
+            cut: CutRules { bytes: self.file_size.or(self.tcpdump_size), packets: self.file_packets, period },
+            store: StoreRules { files: self.keep_files, bytes: self.keep_bytes, free_bytes: self.keep_free },
+            files_max: None,
+            bytes_max: None,
+            packets_max: None,
+            duration: None,
+            durability: self.sync.0,
+            command: self.on_file.as_ref().map(|text| text.split_whitespace().map(str::to_owned).collect()),
+            pattern: None,
+            line: self.announce_fd.map(Line::Descriptor),
+        };
+        let mut is_time_first = false;
+        for condition in &self.begin {
+            match condition {
+                Condition::Bytes(bytes) => plan.cut.bytes = Some(*bytes),
+                Condition::Duration(length) => {
+                    plan.cut.period = Some(Period { length: *length, is_aligned: false });
+                }
+                Condition::Interval(length) => {
+                    plan.cut.period = Some(Period { length: *length, is_aligned: true });
+                }
+                Condition::Packets(packets) => plan.cut.packets = Some(*packets),
+                Condition::Files(files) => plan.store.files = Some(*files),
+                Condition::PrintName(path) => plan.line = Some(Line::File(path.clone())),
+                Condition::TimeBeforeNumber(is_first) => is_time_first = *is_first,
+            }
+        }
+        for condition in &self.autostop {
+            match condition {
+                Condition::Bytes(bytes) => plan.bytes_max = Some(*bytes),
+                Condition::Duration(length) => plan.duration = Some(*length),
+                Condition::Packets(packets) => plan.packets_max = Some(*packets),
+                Condition::Files(files) => plan.files_max = Some(*files),
+                _ => return usage("-a takes duration, filesize, packets and files"),
+            }
+        }
+        if plan.cut.period.is_some_and(|period| period.length < Duration::from_secs(1)) {
+            return usage("a file must take a second at least (--file-time)");
+        }
+        let mut numbering = Numbering::Pattern;
+        let has_number = path.to_string_lossy().contains("%i");
+        if self.tcpdump_size.is_some() && !has_number {
+            numbering = Numbering::Appended;
+        }
+        match (self.tcpdump_files, self.tcpdump_size, self.tcpdump_seconds) {
+            (Some(files), Some(_), None) => {
+                plan.store.files = Some(files);
+                if !has_number {
+                    numbering = Numbering::Ring(files);
+                }
+            }
+            (Some(files), None, Some(_)) => plan.files_max = Some(files),
+            (Some(_), None, None) => return usage("-W needs -C or -G; --keep-files keeps the newest files"),
+            _ => {}
+        }
+        let has_budget = plan.store != StoreRules::default();
+        if has_budget && !plan.cut.is_cut() && plan.store.bytes.is_none() {
+            return usage("a budget needs files to remove: add --file-size, --file-time or --file-packets");
+        }
+        if let Some(keep) = plan.store.bytes {
+            if keep < KEEP_BYTES_MIN {
+                return usage("--keep-bytes must be 4M at least");
+            }
+            let file = *plan.cut.bytes.get_or_insert((keep / FILES_OF_BUDGET).max(KEEP_BYTES_MIN / 4));
+            if file > keep / 2 {
+                return usage("--keep-bytes must have room for two files (--file-size)");
+            }
+        }
+        if plan.cut.is_cut() || has_budget {
+            let path = match is_time_first && !path.to_string_lossy().contains('%') {
+                true => time_before_number(path),
+                false => path.to_owned(),
+            };
+            let pattern = Pattern::new(&path, numbering);
+            plan.pattern = Some(pattern.map_err(|error| Failure::Usage(error.to_string()))?);
+        } else if plan.files_max.is_some() {
+            return usage("-a files needs -b: there is one file only");
+        }
+        Ok(plan)
+    }
+
+    /// Whether they are what they are without being mentioned.
+    pub(crate) fn is_default(&self) -> bool {
+        let Self { file_size, file_time, file_packets, keep_files, keep_bytes, keep_free, .. } = self;
+        let Self {
+            on_file, announce_fd, tcpdump_size, tcpdump_seconds, tcpdump_files, begin, autostop, ..
+        } = self;
+        [file_size, keep_bytes, keep_free, file_packets, keep_files].into_iter().all(Option::is_none)
+            && [tcpdump_size, tcpdump_seconds, tcpdump_files].into_iter().all(Option::is_none)
+            && file_time.is_none()
+            && on_file.is_none()
+            && announce_fd.is_none()
+            && begin.is_empty()
+            && autostop.is_empty()
+    }
+}
+
+fn of_seconds(seconds: u64) -> Period {
+    Period { length: Duration::from_secs(seconds), is_aligned: false }
+}
+
+/// The format that a name's extension says: pcap for .pcap, else pcapng.
+pub(crate) fn format_of(path: &Path) -> Format {
+    let plain = match Compression::of(path) {
+        Compression::None => path.to_owned(),
+        _ => path.with_extension(""),
+    };
+    match plain.extension().and_then(|extension| extension.to_str()) {
+        Some("pcap") => Format::Pcap,
+        _ => Format::Pcapng,
+    }
+}
+
+/// As dumpcap with nametimenum:2.
+fn time_before_number(path: &Path) -> PathBuf {
+    let compressed = Compression::of(path) != Compression::None;
+    let plain = if compressed { path.with_extension("") } else { path.to_owned() };
+    let extension = |path: &Path| match path.extension().and_then(|extension| extension.to_str()) {
+        Some(extension) => format!(".{extension}"),
+        None => String::new(),
+    };
+    let behind = extension(&plain) + &if compressed { extension(path) } else { String::new() };
+    let stem = plain.file_stem().unwrap_or_default().to_string_lossy().into_owned();
+    path.with_file_name(format!("{stem}_%Y%m%d%H%M%S_%i{behind}"))
+}
+
+impl Plan {
+    /// What gets a line for each complete file.
+    pub(crate) fn line(&self) -> Result<Option<OwnedFd>, Failure> {
+        let failed = |what: &str, error: io::Error| {
+            Failure::Failed(format!("cannot write the names of files to {what}: {error}").into())
+        };
+        match &self.line {
+            None => Ok(None),
+            Some(Line::Descriptor(descriptor)) => {
+                let what = format!("file descriptor {descriptor}");
+                descriptor_of(*descriptor).map(Some).map_err(|error| failed(&what, error))
+            }
+            Some(Line::File(path)) => {
+                let opened = match path.to_str() {
+                    Some("-" | "stdout") => descriptor_of(1),
+                    Some("stderr") => descriptor_of(2),
+                    _ => File::options().append(true).create(true).open(path).map(OwnedFd::from),
+                };
+                opened.map(Some).map_err(|error| failed(&path.display().to_string(), error))
+            }
+        }
+    }
+}
+
+/// A descriptor of our own for one that this process was started with.
+fn descriptor_of(descriptor: i32) -> io::Result<OwnedFd> {
+    // SAFETY: the descriptor is used for one system call only, which fails if there is none.
+    let borrowed = unsafe { BorrowedFd::borrow_raw(descriptor) };
+    borrowed.try_clone_to_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
+
+    use super::*;
+
+    #[derive(Parser)]
+    struct Command {
+        #[command(flatten)]
+        files: FileOptions,
+        #[arg(short)]
+        write: PathBuf,
+    }
+
+    fn plan(line: &str) -> Result<Plan, String> {
+        let arguments = std::iter::once("wirecap").chain(line.split_whitespace());
+        let command = Command::try_parse_from(arguments).map_err(|error| error.to_string())?;
+        command.files.plan(&command.write, None).map_err(|failure| failure.to_string())
+    }
+
+    fn first_names(plan: &Plan) -> [String; 3] {
+        let pattern = plan.pattern.as_ref().unwrap();
+        [0, 1, 2].map(|sequence| pattern.path(sequence, 0).file_name().unwrap().to_str().unwrap().to_owned())
+    }
+
+    #[test]
+    fn tcpdumps_flags_mean_what_they_mean_there() {
+        let size = plan("-w t.pcap -C 2").unwrap();
+        assert_eq!((size.cut.bytes, size.store.files), (Some(2_000_000), None));
+        assert_eq!(first_names(&size), ["t.pcap", "t.pcap1", "t.pcap2"]);
+        let ring = plan("-w t.pcap -C 10k -W 12").unwrap();
+        assert_eq!((ring.cut.bytes, ring.store.files), (Some(10_240), Some(12)));
+        assert_eq!(first_names(&ring), ["t.pcap00", "t.pcap01", "t.pcap02"]);
+        let time = plan("-w t-%s.pcap -G 60 -W 3 -z gzip").unwrap();
+        assert_eq!((time.files_max, time.cut.period), (Some(3), Some(of_seconds(60))));
+        assert_eq!((time.command, time.store.files), (Some(vec!["gzip".to_owned()]), None));
+    }
+
+    #[test]
+    fn dumpcaps_flags_mean_what_they_mean_there() {
+        let ring =
+            plan("-w t.pcapng -b filesize:100 -b files:3 -b interval:60 -a packets:9 -a duration:5").unwrap();
+        assert_eq!((ring.cut.bytes, ring.store.files), (Some(100_000), Some(3)));
+        assert_eq!(ring.cut.period.map(|period| period.is_aligned), Some(true));
+        assert_eq!((ring.packets_max, ring.duration), (Some(9), Some(Duration::from_secs(5))));
+        let name = &first_names(&ring)[1];
+        assert!(name.starts_with("t_00002_19") && name.ends_with(".pcapng"), "{name}");
+        let name = &first_names(&plan("-w t.pcap.gz -b packets:1 -b nametimenum:2").unwrap())[0];
+        assert!(name.starts_with("t_19") && name.ends_with("_00001.pcap.gz"), "{name}");
+    }
+
+    #[test]
+    fn the_extension_decides_format_and_compression() {
+        for (name, format, compression) in [
+            ("t", Format::Pcapng, Compression::None),
+            ("t.pcap", Format::Pcap, Compression::None),
+            ("t.pcapng.zst", Format::Pcapng, Compression::Zstandard),
+            ("t.pcap.gz", Format::Pcap, Compression::Gzip),
+            ("t.cap.zst", Format::Pcapng, Compression::Zstandard),
+        ] {
+            let plan = plan(&format!("-w {name}")).unwrap();
+            assert_eq!(
+                (plan.format, plan.compression, plan.pattern.is_none()),
+                (format, compression, true),
+                "{name}"
+            );
+        }
+    }
+
+    #[test]
+    fn what_cannot_be_is_refused() {
+        for (line, words) in [
+            ("-w t -W 3", "-C or -G"),
+            ("-w t --keep-files 3", "--file-size"),
+            ("-w t --keep-bytes 1M", "4M"),
+            ("-w t --keep-bytes 10M --file-size 6M", "two files"),
+            ("-w t -b filesize:x", "not a number"),
+            ("-w t -b what:3", "no condition"),
+            ("-w t -a interval:3", "-a takes"),
+            ("-w t -a files:3", "-b"),
+            ("-w t%Q --file-packets 3", "%Q"),
+            ("-w t --file-time 10ms", "second"),
+        ] {
+            let error = plan(line).expect_err(line);
+            assert!(error.contains(words), "{line}: {error}");
+        }
+        assert_eq!(plan("-w t --keep-bytes 1G").unwrap().cut.bytes, Some((1 << 30) / 10));
+    }
+}

@@ -1,0 +1,245 @@
+//! Where a capture's packets go: to a stream, on the thread that captures; or to files, on a thread of their own.
+
+use wirecap::savefile::{self, Format, Record, Section, Sink, Statistics, StreamSink, Timestamp, WriteError};
+use wirecap_recorder::{Recording, Settings, Target, Watch};
+
+use super::options::Plan;
+use crate::failure::Failure;
+use crate::sink::{PipeEnd, TimedSink, Writing};
+
+/// Takes records and writes them.
+pub(crate) trait Outlet {
+    /// Whether it takes so many bytes of packets without waiting.
+    fn has_room(&mut self, bytes: usize) -> bool {
+        let _ = bytes;
+        true
+    }
+
+    /// Takes a packet, which came at `now` if it has no time; `false` if the recording is over by its rules.
+    fn write(&mut self, record: &Record<'_>, now: Timestamp) -> Result<bool, WriteError>;
+
+    /// Hands on what was taken.
+    fn flush(&mut self) -> Result<(), WriteError>;
+
+    /// No packet from before this time will come any more.
+    fn look_at_clock(&mut self, now: Timestamp) -> Result<(), WriteError> {
+        let _ = now;
+        Ok(())
+    }
+
+    /// Ends the file, if there may be another one.
+    fn rotate(&mut self) -> Result<(), WriteError> {
+        Ok(())
+    }
+
+    /// Packets that were taken.
+    fn packets(&self) -> u64;
+
+    /// What the packets make up: `4.1 KiB`.
+    fn extent(&self) -> String;
+
+    /// Writes the interfaces' counts, if there are any, and everything that is still in memory; how many packets were
+    /// written whole.
+    fn end(&mut self, counts: &[Statistics]) -> Result<u64, WriteError>;
+
+    /// Packets that the reader of a pipe ended without.
+    fn unread(&self) -> u64 {
+        0
+    }
+}
+
+/// A stream, or a device.
+#[derive(Debug)]
+pub(crate) struct Stream<S: Sink> {
+    writer: savefile::Writer<TimedSink<S>>,
+    /// Where the packets end, if they go to a pipe.
+    pipe: Option<PipeEnd>,
+    writing: Writing,
+}
+
+impl<S: Sink> Stream<S> {
+    pub(crate) fn new(
+        sink: S,
+        pipe: Option<PipeEnd>,
+        writing: &Writing,
+        format: Format,
+        section: &Section,
+        interfaces: &[savefile::Interface],
+    ) -> Result<Self, WriteError> {
+        let mut writer = savefile::Writer::new(TimedSink::new(sink, writing), format, section);
+        for interface in interfaces {
+            writer.add_interface(interface)?;
+        }
+        // From now on it is a file that others read, whatever comes.
+        writer.flush()?;
+        Ok(Self { writer, pipe, writing: writing.clone() })
+    }
+}
+
+impl<S: Sink> Outlet for Stream<S> {
+    fn write(&mut self, record: &Record<'_>, _now: Timestamp) -> Result<bool, WriteError> {
+        self.writer.write(record)?;
+        if let Some(pipe) = &mut self.pipe {
+            pipe.packet_ends_at(self.writer.file_bytes());
+        }
+        Ok(true)
+    }
+
+    fn flush(&mut self) -> Result<(), WriteError> {
+        self.writer.flush()
+    }
+
+    fn packets(&self) -> u64 {
+        self.writer.packets()
+    }
+
+    fn extent(&self) -> String {
+        crate::size::human_bytes(self.writer.file_bytes())
+    }
+
+    fn end(&mut self, counts: &[Statistics]) -> Result<u64, WriteError> {
+        for counts in counts {
+            self.writer.statistics(counts)?;
+        }
+        self.writer.flush()?;
+        Ok(self.writer.packets())
+    }
+
+    fn unread(&self) -> u64 {
+        self.pipe.as_ref().map_or(0, |pipe| pipe.packets_unread(self.writing.accepted_bytes()))
+    }
+}
+
+/// One file or many.
+#[derive(Debug)]
+pub(crate) struct Files {
+    /// `None` when it has ended.
+    recording: Option<Recording>,
+    format: Format,
+    interfaces: Vec<savefile::Interface>,
+    packets: u64,
+    extent: String,
+}
+
+impl Watch for Writing {
+    fn around(&self, work: &mut dyn FnMut()) {
+        self.time(work);
+    }
+
+    fn accepted(&self, bytes: u64) {
+        self.accept(bytes);
+    }
+}
+
+impl Files {
+    pub(crate) fn begin(
+        plan: &Plan,
+        target: Target,
+        writing: &Writing,
+        section: &Section,
+        interfaces: Vec<savefile::Interface>,
+    ) -> Result<Self, Failure> {
+        let (head, tail) = head_and_tail(plan.format, section, &interfaces, &full_counts(interfaces.len()))?;
+        let settings = Settings {
+            format: plan.format,
+            head,
+            tail_bytes: tail.len() as u64,
+            compression: plan.compression,
+            cut: plan.cut,
+            store: plan.store,
+            files_max: plan.files_max,
+            bytes_max: plan.bytes_max,
+            durability: plan.durability,
+            command: plan.command.clone(),
+            line: plan.line()?,
+        };
+        let recording = Recording::begin(settings, target, super::now(), Box::new(writing.clone()))?;
+        let (packets, extent) = (0, String::new());
+        Ok(Self { recording: Some(recording), format: plan.format, interfaces, packets, extent })
+    }
+
+    fn recording(&mut self) -> &mut Recording {
+        self.recording.as_mut().expect("nothing is written after the end")
+    }
+}
+
+impl Outlet for Files {
+    fn has_room(&mut self, bytes: usize) -> bool {
+        self.recording().has_room(bytes)
+    }
+
+    #[inline]
+    fn write(&mut self, record: &Record<'_>, now: Timestamp) -> Result<bool, WriteError> {
+        self.recording().write(record, now)
+    }
+
+    fn flush(&mut self) -> Result<(), WriteError> {
+        self.recording().flush()
+    }
+
+    fn look_at_clock(&mut self, now: Timestamp) -> Result<(), WriteError> {
+        self.recording().look_at_clock(now)
+    }
+
+    fn rotate(&mut self) -> Result<(), WriteError> {
+        self.recording().rotate()
+    }
+
+    fn packets(&self) -> u64 {
+        self.recording.as_ref().map_or(self.packets, Recording::packets)
+    }
+
+    fn extent(&self) -> String {
+        self.extent.clone()
+    }
+
+    fn end(&mut self, counts: &[Statistics]) -> Result<u64, WriteError> {
+        let Some(recording) = self.recording.take() else { return Ok(self.packets) };
+        self.packets = recording.packets();
+        let (_, tail) = head_and_tail(self.format, &Section::default(), &self.interfaces, counts)?;
+        let summary = recording.finish(tail)?;
+        self.extent = crate::size::human_bytes(summary.bytes);
+        if summary.files > 1 {
+            self.extent += &format!(" in {} files", summary.files);
+        }
+        if summary.removed > 0 {
+            self.extent += &format!(" ({} removed by a budget)", summary.removed);
+        }
+        Ok(summary.packets)
+    }
+}
+
+/// What stands before a file's packets, and behind them.
+fn head_and_tail(
+    format: Format,
+    section: &Section,
+    interfaces: &[savefile::Interface],
+    counts: &[Statistics],
+) -> Result<(Vec<u8>, Vec<u8>), WriteError> {
+    let mut writer = savefile::Writer::new(StreamSink::new(Vec::new(), "memory"), format, section);
+    for interface in interfaces {
+        writer.add_interface(interface)?;
+    }
+    let head_bytes = writer.file_bytes() as usize;
+    for counts in counts {
+        writer.statistics(counts)?;
+    }
+    let mut head = writer.finish()?.into_inner();
+    let tail = head.split_off(head_bytes);
+    Ok((head, tail))
+}
+
+/// As long as counts are at most.
+fn full_counts(interfaces: usize) -> Vec<Statistics> {
+    let counts = |interface| Statistics {
+        interface: interface as u32,
+        start: Some(Timestamp::default()),
+        end: Some(Timestamp::default()),
+        received: Some(0),
+        dropped_by_interface: Some(0),
+        accepted_by_filter: Some(0),
+        dropped_by_os: Some(0),
+        delivered: Some(0),
+    };
+    (0..interfaces).map(counts).collect()
+}

@@ -1,0 +1,287 @@
+//! Recordings of many files on real veth pairs: what the files are together, signals, restarts, a slow disk.
+
+mod recording;
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use recording::{Bed, Finished, Running, WIRECAP, tcpdump};
+use rustix::process::Signal;
+use tempfile::TempDir;
+use wirecap::savefile::Reader;
+use wirecap_testbed::{Load, privileged};
+
+/// A pool that holds all that the tests send, so that nothing depends on the machine's speed.
+const DEEP: [&str; 5] = ["-M", "64", "-R", "1024", "--json"];
+
+fn start(bed: &Bed, file: &Path, more: &[&str]) -> Running {
+    let file = file.to_str().unwrap();
+    bed.capture(&[&["capture", "-i", "a1", "-w", file], &DEEP[..], more].concat())
+}
+
+/// The files, in the order of their names.
+fn files(directory: &Path) -> Vec<PathBuf> {
+    let mut files: Vec<PathBuf> =
+        fs::read_dir(directory).unwrap().map(|entry| entry.unwrap().path()).collect();
+    files.sort();
+    files
+}
+
+fn names(directory: &Path) -> Vec<String> {
+    files(directory).iter().map(|path| path.file_name().unwrap().to_str().unwrap().to_owned()).collect()
+}
+
+/// The packets of a file, each by what the sender wrote into it.
+fn packets(file: &Path) -> Vec<Vec<u8>> {
+    let mut reader = Reader::open(file).unwrap_or_else(|error| panic!("{}: {error}", file.display()));
+    let mut packets = Vec::new();
+    while let Some(record) = reader.next_record().unwrap() {
+        packets.push(record.data.to_vec());
+    }
+    packets
+}
+
+fn all_packets(directory: &Path) -> Vec<Vec<u8>> {
+    files(directory).iter().flat_map(|file| packets(file)).collect()
+}
+
+/// Every packet was delivered, taken and is in a file.
+#[track_caller]
+fn assert_recorded(finished: &Finished, sent: u64) {
+    finished.assert_success();
+    let ledger = finished.ledger();
+    let recorded = &ledger["recorded"];
+    assert_eq!(
+        (&ledger["delivered"], &recorded["in_file"], &recorded["writer"]),
+        (&sent.into(), &sent.into(), &0.into()),
+        "{ledger}"
+    );
+}
+
+#[track_caller]
+fn wait_until(what: &str, mut is_so: impl FnMut() -> bool) {
+    let deadline = Instant::now() + Duration::from_secs(60);
+    while !is_so() {
+        assert!(Instant::now() < deadline, "timed out waiting until {what}");
+        thread::sleep(Duration::from_millis(10));
+    }
+}
+
+#[test]
+fn the_files_together_are_what_was_sent_and_none_is_larger_than_the_limit() {
+    if !privileged() {
+        return;
+    }
+    let bed = Bed::new(1);
+    let expected: Vec<Vec<u8>> = (0..20_000)
+        .map(|sequence| bed.traffic().frame(wirecap_testbed::Stamp { queue: 0, sequence }))
+        .collect();
+    for (name, compressed) in
+        [("t-%i.pcapng", false), ("t-%i.pcap", false), ("t-%i.pcapng.zst", true), ("t-%i.pcap.gz", true)]
+    {
+        let folder = TempDir::new().unwrap();
+        let running = start(&bed, &folder.path().join(name), &["--file-size", "100K"]);
+        wait_until("the first file is there before its first packet", || names(folder.path()).len() == 1);
+        bed.generator().send(&[Load::new(0, 20_000)]).unwrap();
+        let finished = running.interrupt();
+        assert_recorded(&finished, 20_000);
+        let files = files(folder.path());
+        assert!(
+            files.len() > 10 && finished.stderr.contains(&format!("in {} files", files.len())),
+            "{}",
+            finished.stderr
+        );
+        assert_eq!(all_packets(folder.path()), expected, "{name}");
+        for file in &files {
+            let metadata = fs::metadata(file).unwrap();
+            assert_eq!(metadata.permissions().mode() & 0o777, 0o600);
+            assert!(
+                compressed || metadata.len() <= 100 << 10,
+                "{}: {} bytes",
+                file.display(),
+                metadata.len()
+            );
+            assert!(compressed || tcpdump(file, &[]).1, "{}", file.display());
+        }
+    }
+}
+
+#[test]
+fn hangup_begins_another_file_and_the_capture_goes_on() {
+    if !privileged() {
+        return;
+    }
+    let (bed, folder) = (Bed::new(1), TempDir::new().unwrap());
+    let running = start(&bed, &folder.path().join("t-%i.pcap"), &["--file-size", "1G"]);
+    for round in 1..=3_usize {
+        bed.generator().send(&[Load::new(0, 100)]).unwrap();
+        // What was sent before the signal is in the file that it ends.
+        wait_until("the packets are in the file", || {
+            let last = files(folder.path()).pop().unwrap();
+            last.to_str().unwrap().ends_with(".part") && tcpdump(&last, &[]).0.len() == 100
+        });
+        running.signal(Signal::HUP);
+        wait_until("the file is complete", || {
+            names(folder.path()).iter().filter(|name| name.ends_with(".pcap")).count() == round
+        });
+    }
+    assert_recorded(&running.interrupt(), 300);
+    assert_eq!(names(folder.path()), ["t-00001.pcap", "t-00002.pcap", "t-00003.pcap"]);
+    assert!(files(folder.path()).iter().all(|file| packets(file).len() == 100));
+}
+
+#[test]
+fn budgets_and_sequence_go_on_after_a_restart() {
+    if !privileged() {
+        return;
+    }
+    let (bed, folder) = (Bed::new(1), TempDir::new().unwrap());
+    let pattern = folder.path().join("t-%i.pcap");
+    for round in 0..3 {
+        let running = start(&bed, &pattern, &["--file-packets", "10", "--keep-files", "4"]);
+        bed.generator().send(&[Load::new(0, 25)]).unwrap();
+        assert_recorded(&running.interrupt(), 25);
+        let last: usize = 3 * (round + 1);
+        let expected: Vec<String> =
+            (1..=last).skip(last.saturating_sub(4)).map(|number| format!("t-{number:05}.pcap")).collect();
+        assert_eq!(names(folder.path()), expected);
+    }
+}
+
+#[test]
+fn tcpdumps_and_dumpcaps_flags_make_the_files_that_they_make_there() {
+    if !privileged() {
+        return;
+    }
+    let bed = Bed::new(1);
+    for (flags, expected) in [
+        (&["-C", "1", "-W", "3"][..], &["t.pcap0", "t.pcap1", "t.pcap2"][..]),
+        (&["-C", "1k", "-c", "30"], &["t.pcap", "t.pcap1", "t.pcap2"]),
+    ] {
+        let folder = TempDir::new().unwrap();
+        let running = start(&bed, &folder.path().join("t.pcap"), flags);
+        bed.generator().send(&[Load::new(0, 60_000)]).unwrap();
+        let finished = if flags.contains(&"-c") { running.finish() } else { running.interrupt() };
+        finished.assert_success();
+        assert_eq!(names(folder.path()), expected, "{}", finished.stderr);
+    }
+    let folder = TempDir::new().unwrap();
+    let running = start(
+        &bed,
+        &folder.path().join("t.pcapng"),
+        &["-b", "packets:10", "-b", "files:2", "-a", "packets:45"],
+    );
+    bed.generator().send(&[Load::new(0, 1000)]).unwrap();
+    running.finish().assert_success();
+    let names = names(folder.path());
+    assert!(
+        names.len() == 2 && names[0].starts_with("t_00004_") && names[1].starts_with("t_00005_"),
+        "{names:?}"
+    );
+    assert_eq!(all_packets(folder.path()).len(), 15);
+}
+
+#[test]
+fn a_command_is_run_for_each_complete_file() {
+    if !privileged() {
+        return;
+    }
+    let (bed, folder, copies) = (Bed::new(1), TempDir::new().unwrap(), TempDir::new().unwrap());
+    let script = folder.path().join("copy");
+    fs::write(&script, format!("#!/bin/sh\ncp \"$1\" {}\n", copies.path().display())).unwrap();
+    fs::set_permissions(&script, fs::Permissions::from_mode(0o755)).unwrap();
+    let command = script.to_str().unwrap();
+    let running = start(&bed, &folder.path().join("t-%i.pcap"), &["--file-packets", "100", "-z", command]);
+    bed.generator().send(&[Load::new(0, 950)]).unwrap();
+    assert_recorded(&running.interrupt(), 950);
+    assert_eq!(all_packets(copies.path()).len(), 950);
+}
+
+#[test]
+fn two_captures_do_not_write_to_one_file_or_set() {
+    if !privileged() {
+        return;
+    }
+    let (bed, folder) = (Bed::new(1), TempDir::new().unwrap());
+    for (name, more) in [("one.pcapng", &["--force"][..]), ("t-%i.pcap", &["--file-size", "1G"])] {
+        let file = folder.path().join(name);
+        let running = start(&bed, &file, more);
+        let path = file.to_str().unwrap();
+        let second = bed.run(Command::new(WIRECAP).args(
+            [&["capture", "-i", "a1", "--engine", "packet", "-w", path, "--duration", "1s"], more].concat(),
+        ));
+        second.assert_refused(1, &["another process is writing"]);
+        bed.generator().send(&[Load::new(0, 100)]).unwrap();
+        assert_recorded(&running.interrupt(), 100);
+    }
+    assert_eq!(all_packets(folder.path()).len(), 200);
+}
+
+/// A library that makes the first large write of a process take five seconds.
+const STALL: &str = r#"
+#define _GNU_SOURCE
+#include <dlfcn.h>
+#include <unistd.h>
+ssize_t write(int fd, const void *bytes, size_t count) {
+    static int stalled;
+    ssize_t (*next)(int, const void *, size_t) = (ssize_t (*)(int, const void *, size_t))dlsym(RTLD_NEXT, "write");
+    if (count > 10000 && !__sync_lock_test_and_set(&stalled, 1)) sleep(5);
+    return next(fd, bytes, count);
+}
+"#;
+
+fn stalling(folder: &TempDir) -> PathBuf {
+    let (source, library) = (folder.path().join("stall.c"), folder.path().join("stall.so"));
+    fs::write(&source, STALL).unwrap();
+    let compiled =
+        Command::new("cc").args(["-shared", "-fPIC", "-o"]).arg(&library).arg(&source).arg("-ldl").status();
+    assert!(compiled.expect("a C compiler is installed by `make test`").success());
+    library
+}
+
+#[test]
+fn a_disk_that_stalls_costs_nothing_while_the_pool_has_room_and_is_blamed_when_it_has_not() {
+    if !privileged() {
+        return;
+    }
+    let (bed, tools) = (Bed::new(1), TempDir::new().unwrap());
+    let library = stalling(&tools);
+    for (chunks, is_deep) in [("2048", true), ("32", false)] {
+        let folder = TempDir::new().unwrap();
+        let file = folder.path().join("t.pcap");
+        let mut running = bed.start(
+            Command::new(WIRECAP)
+                .env("LD_PRELOAD", &library)
+                .args(["capture", "-i", "a1", "--json", "-M", "64", "-R", chunks, "--sync", "none"])
+                .args(["-w", file.to_str().unwrap()]),
+        );
+        running.wait_for("capturing");
+        // 16 pages of 1 MiB wait before anything waits in the pool; a packet takes 76 bytes of one.
+        let sent = if is_deep { 300_000 } else { 400_000 };
+        let rate = if is_deep { 60_000 } else { 80_000 };
+        bed.generator().send(&[Load::new(0, sent).per_second(rate)]).unwrap();
+        let finished = running.interrupt();
+        let ledger = finished.ledger();
+        let (dropped, recorded) = (&ledger["dropped"], &ledger["recorded"]);
+        let count = |value: &serde_json::Value| value.as_u64().unwrap();
+        let in_file = count(&recorded["in_file"]);
+        assert_eq!(packets(&file).len() as u64, in_file);
+        assert_eq!(count(&ledger["delivered"]), in_file + count(&recorded["writer"]), "{ledger}");
+        assert_eq!(
+            count(&ledger["delivered"]) + count(&dropped["no_cell"]) + count(&dropped["ring_full"]),
+            sent,
+            "{ledger}"
+        );
+        if is_deep {
+            assert_recorded(&finished, sent);
+        } else {
+            assert!(count(&recorded["writer"]) > 0, "{ledger}");
+            assert_eq!(finished.status.code(), Some(3), "{}", finished.stderr);
+            assert!(finished.stderr.contains("takes nothing"), "{}", finished.stderr);
+        }
+    }
+}

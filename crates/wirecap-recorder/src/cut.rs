@@ -1,0 +1,223 @@
+//! When one file ends and the next begins. Pure: bytes, packets and times come from outside.
+
+use std::ops::Range;
+use std::time::Duration;
+
+/// Files of one length of time.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Period {
+    /// How long; at least a second.
+    pub length: Duration,
+    /// Whether files begin at multiples of it on the local clock: a day begins at midnight. Else they are counted from the
+    /// beginning of the first file.
+    pub is_aligned: bool,
+}
+
+/// What ends a file; whichever comes first. A file has a packet at least.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct CutRules {
+    /// No file is larger, before it is compressed.
+    pub bytes: Option<u64>,
+    /// No file has more packets.
+    pub packets: Option<u64>,
+    /// No file goes on over the end of a period.
+    pub period: Option<Period>,
+}
+
+impl CutRules {
+    /// Whether there is ever a second file.
+    pub fn is_cut(&self) -> bool {
+        *self != Self::default()
+    }
+}
+
+/// Applies [`CutRules`] to a stream of packets.
+#[derive(Debug, Clone)]
+pub struct Cutter {
+    rules: CutRules,
+    /// How far the local clock is ahead of UTC at a time, in seconds.
+    utc_offset: fn(i64) -> i64,
+    /// When the first file began.
+    origin: Option<u64>,
+    bytes_max: u64,
+    packets_max: u64,
+    bytes: u64,
+    packets: u64,
+    /// The times, in nanoseconds of UTC, that the present file takes.
+    times: Range<u64>,
+}
+
+const SECOND: u64 = 1_000_000_000;
+
+impl Cutter {
+    /// By these rules, on a clock that is ahead of UTC by `utc_offset` seconds at a time in seconds since the epoch.
+    pub fn new(rules: CutRules, utc_offset: fn(i64) -> i64) -> Self {
+        Self {
+            rules,
+            utc_offset,
+            origin: None,
+            bytes_max: rules.bytes.unwrap_or(u64::MAX),
+            packets_max: rules.packets.unwrap_or(u64::MAX),
+            bytes: 0,
+            packets: 0,
+            times: 0..u64::MAX,
+        }
+    }
+
+    /// A file begins at `nanos` (since the epoch), with `head_bytes` before its first packet and as many as `tail_bytes`
+    /// behind its last.
+    pub fn open(&mut self, nanos: u64, head_bytes: u64, tail_bytes: u64) {
+        let origin = *self.origin.get_or_insert(nanos);
+        (self.bytes, self.packets) = (head_bytes + tail_bytes, 0);
+        self.times = self.rules.period.map_or(0..u64::MAX, |period| self.slot(period, nanos, origin));
+    }
+
+    /// Whether a new file must begin before a packet of this time, which takes so many bytes.
+    #[inline]
+    pub fn is_cut_before(&self, nanos: u64, bytes: u64) -> bool {
+        self.is_over(nanos)
+            || self.packets > 0 && (self.bytes + bytes > self.bytes_max || self.packets >= self.packets_max)
+    }
+
+    /// Whether the file's time is over at `nanos`. A clock that is set back by more than a period ends it as well; less is
+    /// disorder of the packets.
+    #[inline]
+    pub fn is_over(&self, nanos: u64) -> bool {
+        nanos >= self.times.end || nanos < self.times.start
+    }
+
+    /// A packet of so many bytes is in the file.
+    #[inline]
+    pub fn add(&mut self, bytes: u64) {
+        self.bytes += bytes;
+        self.packets += 1;
+    }
+
+    /// The packets of the present file.
+    pub fn packets(&self) -> u64 {
+        self.packets
+    }
+
+    /// The times that a file takes which begins at `nanos`.
+    fn slot(&self, period: Period, nanos: u64, origin: u64) -> Range<u64> {
+        let length = period.length.as_secs().max(1);
+        let (start, end) = if period.is_aligned {
+            let seconds = (nanos / SECOND).cast_signed();
+            let (start, end) = self.aligned(seconds, length.cast_signed());
+            (start.max(0).cast_unsigned() * SECOND, end.max(0).cast_unsigned().saturating_mul(SECOND))
+        } else {
+            let length = length * SECOND;
+            let start = match nanos.checked_sub(origin) {
+                Some(since) => origin + since / length * length,
+                None => nanos,
+            };
+            (start, start.saturating_add(length))
+        };
+        start.saturating_sub(length * SECOND)..end
+    }
+
+    /// The beginning and the end, in seconds of UTC, of the local clock's period that has this time. Where the clock is put
+    /// forward or back, a period is shorter or longer by as much.
+    fn aligned(&self, seconds: i64, length: i64) -> (i64, i64) {
+        let period_of = |seconds: i64| (seconds + (self.utc_offset)(seconds)).div_euclid(length);
+        let present = period_of(seconds);
+        let local = seconds + (self.utc_offset)(seconds);
+        let start = seconds - local.rem_euclid(length);
+        let mut end = start + length;
+        let ahead = (self.utc_offset)(end) - (self.utc_offset)(seconds);
+        let goes_on = ahead < 0 && period_of(end) == present;
+        let is_over = ahead > 0 && end - ahead > seconds && period_of(end - ahead) > present;
+        if goes_on || is_over {
+            end -= ahead;
+        }
+        (start, end)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    /// Summer time, two hours ahead of UTC instead of one, from day 100 to day 200, at 01:00 UTC.
+    fn summer_time(seconds: i64) -> i64 {
+        let summer = 100 * 86_400 + 3600..200 * 86_400 + 3600;
+        if summer.contains(&seconds) { 7200 } else { 3600 }
+    }
+
+    fn cutter(rules: CutRules) -> Cutter {
+        Cutter::new(rules, summer_time)
+    }
+
+    fn aligned(seconds: u64) -> Cutter {
+        let period = Period { length: Duration::from_secs(seconds), is_aligned: true };
+        cutter(CutRules { period: Some(period), ..CutRules::default() })
+    }
+
+    #[test]
+    fn a_file_has_a_packet_at_least_and_no_more_than_the_rules_say() {
+        let mut cutter = cutter(CutRules { bytes: Some(1000), packets: Some(3), ..CutRules::default() });
+        cutter.open(0, 100, 50);
+        assert!(!cutter.is_cut_before(0, 5000), "one packet in any case");
+        cutter.add(500);
+        assert!(!cutter.is_cut_before(0, 350) && cutter.is_cut_before(0, 351));
+        cutter.add(10);
+        cutter.add(10);
+        assert!(cutter.is_cut_before(0, 1), "three packets");
+    }
+
+    #[test]
+    fn days_begin_at_local_midnight_also_where_the_clock_is_changed() {
+        let mut cutter = aligned(86_400);
+        for (day, hours) in [(99, 24), (100, 23), (150, 24), (200, 25), (201, 24)] {
+            let noon = day * 86_400 + 12 * 3600;
+            cutter.open(noon * SECOND, 0, 0);
+            let midnight = cutter.times.end / SECOND;
+            let local = midnight.cast_signed() + summer_time(midnight.cast_signed());
+            assert_eq!(local.rem_euclid(86_400), 0, "day {day} ends at {midnight}");
+            cutter.open((midnight - hours * 3600) * SECOND, 0, 0);
+            assert_eq!(cutter.times.end / SECOND, midnight, "day {day} has {hours} hours");
+            cutter.open((midnight - hours * 3600 - 1) * SECOND, 0, 0);
+            assert_eq!(cutter.times.end / SECOND, midnight - hours * 3600, "before day {day}");
+        }
+    }
+
+    #[test]
+    fn a_clock_that_is_set_back_ends_the_file_and_disorder_does_not() {
+        let mut cutter = aligned(3600);
+        cutter.open(10 * 3600 * SECOND, 0, 0);
+        assert!(!cutter.is_over((10 * 3600 - 5) * SECOND), "a packet that comes late");
+        assert!(cutter.is_over((9 * 3600 - 1) * SECOND), "the clock");
+    }
+
+    #[test]
+    fn periods_that_are_not_aligned_count_from_the_first_file() {
+        let period = Period { length: Duration::from_secs(10), is_aligned: false };
+        let mut cutter = cutter(CutRules { period: Some(period), ..CutRules::default() });
+        cutter.open(7 * SECOND, 0, 0);
+        assert!(!cutter.is_over(17 * SECOND - 1) && cutter.is_over(17 * SECOND));
+        cutter.open(43 * SECOND, 0, 0);
+        assert!(!cutter.is_over(47 * SECOND - 1) && cutter.is_over(47 * SECOND));
+    }
+
+    proptest! {
+        #[test]
+        fn a_period_contains_its_beginning_and_ends_where_another_begins(
+            seconds in 86_400 * 90..86_400_i64 * 210,
+            length in prop_oneof![Just(60), Just(900), Just(3600), Just(7200), Just(21_600), Just(86_400)],
+        ) {
+            let cutter = aligned(length);
+            let length = length.cast_signed();
+            let (start, end) = cutter.aligned(seconds, length);
+            prop_assert!(start <= seconds && seconds < end, "{} {} {}", start, seconds, end);
+            prop_assert!(end - start <= length + 3600);
+            let period_of = |seconds: i64| (seconds + summer_time(seconds)).div_euclid(length);
+            prop_assert_ne!(period_of(seconds), period_of(end));
+            // Within an hour that the clock repeats, periods of less come twice.
+            if length >= 7200 {
+                prop_assert_eq!(period_of(seconds), period_of(end - 1));
+            }
+        }
+    }
+}

@@ -1,0 +1,114 @@
+//! The files of a set in their directory: found again after a restart, completed, removed.
+
+use std::fs::{self, File, TryLockError};
+use std::io;
+use std::path::{Path, PathBuf};
+use std::time::SystemTime;
+
+use rustix::fs::statvfs;
+use wirecap_savefile::{ReadError, Reader};
+
+use crate::names::Pattern;
+
+/// Ends the name of a file that is not complete.
+const PART: &str = ".part";
+
+/// The name of a file that is being written.
+pub(crate) fn part_of(path: &Path) -> PathBuf {
+    let mut name = path.as_os_str().to_owned();
+    name.push(PART);
+    name.into()
+}
+
+/// The files that earlier runs left.
+#[derive(Debug, Default)]
+pub(crate) struct Earlier {
+    /// The oldest first, with their sizes.
+    pub(crate) files: Vec<(PathBuf, u64)>,
+    /// The number that comes next.
+    pub(crate) next_sequence: u64,
+}
+
+/// Looks for the files of a pattern. One that a process left behind incomplete is cut to its last whole packet and completed.
+pub(crate) fn earlier(pattern: &Pattern) -> io::Result<Earlier> {
+    let mut found: Vec<(Option<u64>, SystemTime, PathBuf, u64)> = Vec::new();
+    for entry in fs::read_dir(pattern.directory())? {
+        let entry = entry?;
+        let Some(name) = entry.file_name().to_str().map(str::to_owned) else { continue };
+        let Some(sequence) = pattern.sequence_of(name.strip_suffix(PART).unwrap_or(&name)) else { continue };
+        if !entry.file_type()?.is_file() {
+            continue;
+        }
+        let mut path = entry.path();
+        if name.ends_with(PART) {
+            path = salvage(&path)?;
+        }
+        let metadata = fs::symlink_metadata(&path)?;
+        found.push((sequence, metadata.modified()?, path, metadata.len()));
+    }
+    // By number where all have one: that order a clock cannot change.
+    match found.iter().all(|(sequence, ..)| sequence.is_some()) {
+        true => found.sort_by_key(|(sequence, modified, ..)| (*sequence, *modified)),
+        false => found.sort_by_key(|(_, modified, ..)| *modified),
+    }
+    let next_sequence = found.iter().filter_map(|(sequence, ..)| *sequence).max().map_or(0, |last| last + 1);
+    let files = found.into_iter().map(|(_, _, path, bytes)| (path, bytes)).collect();
+    Ok(Earlier { files, next_sequence })
+}
+
+/// Gives an incomplete file that no process writes its name, without what is torn at its end. One that is compressed, or is no
+/// savefile yet, keeps the name that says so.
+fn salvage(part: &Path) -> io::Result<PathBuf> {
+    let file = File::options().read(true).write(true).open(part)?;
+    if let Err(TryLockError::WouldBlock) = file.try_lock() {
+        let text = format!("another process is writing to {}", part.display());
+        return Err(io::Error::new(io::ErrorKind::WouldBlock, text));
+    }
+    let path = part.to_str().and_then(|part| part.strip_suffix(PART)).map(PathBuf::from);
+    let Some(path) = path.filter(|path| !path.exists()) else { return Ok(part.to_owned()) };
+    if !is_plain(&path) {
+        return Ok(part.to_owned());
+    }
+    let Ok(mut reader) = Reader::open(part) else { return Ok(part.to_owned()) };
+    loop {
+        match reader.next_record() {
+            Ok(Some(_)) => {}
+            Ok(None) => break,
+            Err(ReadError::Truncated { .. } | ReadError::Malformed { .. }) => {
+                file.set_len(reader.offset())?;
+                break;
+            }
+            Err(_) => return Ok(part.to_owned()),
+        }
+    }
+    file.sync_all()?;
+    fs::rename(part, &path)?;
+    Ok(path)
+}
+
+fn is_plain(path: &Path) -> bool {
+    crate::Compression::of(path) == crate::Compression::None
+}
+
+/// A name that no file bears: the path, or the path with a number.
+pub(crate) fn free_name(path: &Path) -> PathBuf {
+    let is_free =
+        |path: &PathBuf| fs::symlink_metadata(path).is_err() && fs::symlink_metadata(part_of(path)).is_err();
+    let numbered = (1_u64..).map(|number| {
+        let mut name = path.as_os_str().to_owned();
+        name.push(format!("-{number}"));
+        PathBuf::from(name)
+    });
+    std::iter::once(path.to_owned()).chain(numbered).find(is_free).expect("there are names enough")
+}
+
+/// Bytes that a process without privileges may still write where `path` is.
+pub(crate) fn free_bytes(directory: &Path) -> io::Result<u64> {
+    let status = statvfs(directory)?;
+    Ok(status.f_bavail.saturating_mul(status.f_frsize))
+}
+
+/// Makes the names in a directory last.
+pub(crate) fn sync_directory(directory: &Path) -> io::Result<()> {
+    File::open(directory)?.sync_all()
+}

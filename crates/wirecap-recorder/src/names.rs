@@ -1,0 +1,296 @@
+//! What files are called: a pattern of strftime(3) with a sequence number; and which files of a directory it names.
+
+use std::error::Error;
+use std::fmt;
+use std::path::{Path, PathBuf};
+
+use crate::local_time;
+
+/// Digits of a sequence number, at least.
+const DIGITS: usize = 5;
+
+/// How files are told apart beside the pattern.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Numbering {
+    /// By the pattern; where that has neither a time nor `%i`, `_%i_%Y%m%d%H%M%S` stands before its extension.
+    Pattern,
+    /// By a number at the end, as `tcpdump -C`: the first file has none.
+    Appended,
+    /// By a number at the end that goes round, as `tcpdump -C -W`: so many files.
+    Ring(u64),
+}
+
+/// Why there is no such pattern.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct BadPattern {
+    /// What is wrong with it.
+    pub problem: String,
+}
+
+impl fmt::Display for BadPattern {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.problem)
+    }
+}
+
+impl Error for BadPattern {}
+
+/// The names of a set of files, all in one directory.
+///
+/// Conversions are those of strftime(3), in local time, and `%i`, the sequence number.
+#[derive(Debug, Clone)]
+pub struct Pattern {
+    directory: PathBuf,
+    tokens: Vec<Token>,
+    numbering: Numbering,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+enum Token {
+    Literal(String),
+    Sequence,
+    /// A conversion of strftime, and what it becomes.
+    Time(char, Shape),
+}
+
+/// What a conversion becomes: a pattern that is too generous would remove files that are not ours.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Shape {
+    Digits(usize),
+    /// One or more.
+    AnyDigits,
+    /// Letters, or none.
+    Letters,
+    /// `+0100`
+    Zone,
+}
+
+fn shape(conversion: char) -> Option<Shape> {
+    Some(match conversion {
+        'Y' => Shape::Digits(4),
+        'm' | 'd' | 'H' | 'I' | 'M' | 'S' | 'y' | 'U' | 'W' | 'V' | 'C' | 'g' => Shape::Digits(2),
+        'j' => Shape::Digits(3),
+        'u' | 'w' => Shape::Digits(1),
+        'G' => Shape::Digits(4),
+        's' => Shape::AnyDigits,
+        'a' | 'A' | 'b' | 'B' | 'h' | 'p' | 'P' | 'Z' => Shape::Letters,
+        'z' => Shape::Zone,
+        _ => return None,
+    })
+}
+
+impl Pattern {
+    /// The names that `path` stands for.
+    ///
+    /// # Errors
+    ///
+    /// [`BadPattern`] if it has no file name, a conversion that is not known, or one in its directory.
+    pub fn new(path: &Path, numbering: Numbering) -> Result<Self, BadPattern> {
+        let problem = |problem: String| BadPattern { problem };
+        let name = path.file_name().and_then(|name| name.to_str());
+        let name = name.ok_or_else(|| problem(format!("{} does not name a file", path.display())))?;
+        let directory =
+            path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
+        if directory.to_string_lossy().contains('%') {
+            return Err(problem(format!(
+                "{}: times stand in the name of a file, not of its directory",
+                path.display()
+            )));
+        }
+        let mut tokens = tokens(name).map_err(problem)?;
+        let is_plain = tokens.iter().all(|token| matches!(token, Token::Literal(_)));
+        if is_plain && numbering == Numbering::Pattern {
+            let (stem, extension) = name.split_at(extension_start(name));
+            tokens = self::tokens(&format!("{stem}_%i_%Y%m%d%H%M%S{extension}")).map_err(problem)?;
+        }
+        Ok(Self { directory: directory.to_owned(), tokens, numbering })
+    }
+
+    pub(crate) fn numbering(&self) -> Numbering {
+        self.numbering
+    }
+
+    /// Where all files are.
+    pub fn directory(&self) -> &Path {
+        &self.directory
+    }
+
+    /// The path of the file with this number, counted from 0, that begins at this time, in seconds since the epoch.
+    pub fn path(&self, sequence: u64, seconds: i64) -> PathBuf {
+        let mut name = String::new();
+        for token in &self.tokens {
+            match token {
+                Token::Literal(text) => name += text,
+                Token::Sequence => name += &format!("{:0DIGITS$}", sequence + 1),
+                Token::Time(conversion, _) => name += &local_time::format(&format!("%{conversion}"), seconds),
+            }
+        }
+        match self.numbering {
+            Numbering::Appended if sequence > 0 => name += &sequence.to_string(),
+            Numbering::Ring(files) => {
+                let width = files.saturating_sub(1).to_string().len();
+                name += &format!("{:0width$}", sequence % files.max(1));
+            }
+            Numbering::Appended | Numbering::Pattern => {}
+        }
+        self.directory.join(name)
+    }
+
+    /// Whether a file name is one of the pattern's; if so its sequence number, where the name tells.
+    pub fn sequence_of(&self, name: &str) -> Option<Option<u64>> {
+        let mut tokens = self.tokens.clone();
+        match self.numbering {
+            Numbering::Pattern => return matched(&tokens, name, None),
+            Numbering::Appended if matched(&tokens, name, None).is_some() => return Some(Some(0)),
+            Numbering::Appended => tokens.push(Token::Time('s', Shape::AnyDigits)),
+            Numbering::Ring(files) => {
+                tokens.push(Token::Time('s', Shape::Digits(files.saturating_sub(1).to_string().len())));
+            }
+        }
+        matched(&tokens, name, None)?;
+        let digits = name.len() - name.trim_end_matches(|c: char| c.is_ascii_digit()).len();
+        let is_ring = matches!(self.numbering, Numbering::Ring(_));
+        Some(name[name.len() - digits..].parse().ok().filter(|_| !is_ring))
+    }
+}
+
+/// Where a file's extension begins: `.pcapng.zst`.
+fn extension_start(name: &str) -> usize {
+    let stem = [".zst", ".gz"].iter().find_map(|known| name.strip_suffix(known)).unwrap_or(name);
+    stem.rfind('.').filter(|&dot| dot > 0).unwrap_or(stem.len())
+}
+
+fn tokens(pattern: &str) -> Result<Vec<Token>, String> {
+    let mut tokens = Vec::new();
+    let mut literal = String::new();
+    let mut characters = pattern.chars();
+    while let Some(character) = characters.next() {
+        if character != '%' {
+            literal.push(character);
+            continue;
+        }
+        let token = match characters.next() {
+            Some('%') => {
+                literal.push('%');
+                continue;
+            }
+            Some('i') => vec![Token::Sequence],
+            Some('F') => self::tokens("%Y-%m-%d")?,
+            Some('T') => self::tokens("%H:%M:%S")?,
+            Some('R') => self::tokens("%H:%M")?,
+            Some(conversion) => match shape(conversion) {
+                Some(shape) => vec![Token::Time(conversion, shape)],
+                None => {
+                    return Err(format!("%{conversion} is not known in a file's name; %% is a percent sign"));
+                }
+            },
+            None => return Err("a file's name ends with %; %% is a percent sign".to_owned()),
+        };
+        if !literal.is_empty() {
+            tokens.push(Token::Literal(std::mem::take(&mut literal)));
+        }
+        tokens.extend(token);
+    }
+    if !literal.is_empty() {
+        tokens.push(Token::Literal(literal));
+    }
+    Ok(tokens)
+}
+
+/// Whether the tokens make up the whole of `text`; if so the sequence number, if there is one.
+fn matched(tokens: &[Token], text: &str, sequence: Option<u64>) -> Option<Option<u64>> {
+    let Some((token, rest)) = tokens.split_first() else { return text.is_empty().then_some(sequence) };
+    let leading = |is_part: fn(char) -> bool| text.find(|c| !is_part(c)).unwrap_or(text.len());
+    let digits = leading(|c| c.is_ascii_digit());
+    match token {
+        Token::Literal(literal) => matched(rest, text.strip_prefix(literal.as_str())?, sequence),
+        Token::Sequence => (DIGITS..=digits).rev().find_map(|len| {
+            matched(rest, &text[len..], Some(text[..len].parse::<u64>().ok()?.checked_sub(1)?))
+        }),
+        Token::Time(_, Shape::Digits(len)) => {
+            (digits >= *len).then(|| matched(rest, &text[*len..], sequence)).flatten()
+        }
+        Token::Time(_, Shape::AnyDigits) => {
+            (1..=digits).rev().find_map(|len| matched(rest, &text[len..], sequence))
+        }
+        Token::Time(_, Shape::Letters) => {
+            let letters = leading(char::is_alphabetic);
+            (0..=letters)
+                .rev()
+                .filter(|&len| text.is_char_boundary(len))
+                .find_map(|len| matched(rest, &text[len..], sequence))
+        }
+        Token::Time(_, Shape::Zone) => {
+            let number = text.strip_prefix(['+', '-'])?;
+            let is_zone = number.len() >= 4 && number.as_bytes()[..4].iter().all(u8::is_ascii_digit);
+            is_zone.then(|| matched(rest, &number[4..], sequence)).flatten()
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn name(pattern: &str, numbering: Numbering, sequence: u64) -> String {
+        let path = Pattern::new(Path::new(pattern), numbering).unwrap().path(sequence, 1_700_000_000);
+        path.strip_prefix(".").unwrap_or(&path).display().to_string()
+    }
+
+    #[test]
+    fn names_are_those_of_dumpcap_and_tcpdump() {
+        let date = local_time::format("%Y%m%d%H%M%S", 1_700_000_000);
+        assert_eq!(name("trace.pcapng", Numbering::Pattern, 0), format!("trace_00001_{date}.pcapng"));
+        assert_eq!(name("d/trace.pcap.zst", Numbering::Pattern, 9), format!("d/trace_00010_{date}.pcap.zst"));
+        assert_eq!(name("trace", Numbering::Pattern, 0), format!("trace_00001_{date}"));
+        assert_eq!(name("t-%i.pcap", Numbering::Pattern, 123_456), "t-123457.pcap");
+        assert_eq!(name("t", Numbering::Appended, 0), "t");
+        assert_eq!(name("t", Numbering::Appended, 12), "t12");
+        assert_eq!(name("t", Numbering::Ring(11), 12), "t01");
+        assert_eq!(name("100%%", Numbering::Appended, 0), "100%");
+    }
+
+    #[test]
+    fn other_peoples_files_are_not_ours() {
+        let pattern = Pattern::new(Path::new("d/%Y.pcap"), Numbering::Pattern).unwrap();
+        for (other, is_ours) in [
+            ("2024.pcap", true),
+            ("important.pcap", false),
+            ("20245.pcap", false),
+            ("2024.pcap.part", false),
+            ("2024.pcapng", false),
+        ] {
+            assert_eq!(pattern.sequence_of(other).is_some(), is_ours, "{other}");
+        }
+        let appended = Pattern::new(Path::new("trace.pcap"), Numbering::Appended).unwrap();
+        assert_eq!(appended.sequence_of("trace.pcap"), Some(Some(0)));
+        assert_eq!(appended.sequence_of("trace.pcap17"), Some(Some(17)));
+        assert_eq!(appended.sequence_of("trace.pcapng"), None);
+    }
+
+    #[test]
+    fn patterns_that_cannot_be_are_refused() {
+        for bad in ["%Q", "%", "d%H/file", "/"] {
+            Pattern::new(Path::new(bad), Numbering::Pattern).expect_err(bad);
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn what_a_pattern_names_it_finds_again(
+            pattern in "[a-z]{1,3}(%[iYmdHMSjsaz][-_.]){0,4}(\\.pcapng)?(\\.zst)?",
+            sequence in 0..1_000_000_u64,
+            seconds in 0..4_000_000_000_i64,
+        ) {
+            let names = Pattern::new(Path::new(&pattern), Numbering::Pattern).unwrap();
+            let path = names.path(sequence, seconds);
+            let found = names.sequence_of(path.file_name().unwrap().to_str().unwrap());
+            prop_assert!(found.is_some(), "{:?}", path);
+            if let Some(Some(found)) = found {
+                prop_assert_eq!(found, sequence);
+            }
+        }
+    }
+}

@@ -1,0 +1,363 @@
+//! The recording as the thread that captures sees it.
+
+use std::fs::File;
+use std::io;
+use std::os::fd::OwnedFd;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::sync::mpsc::{self, Receiver, Sender};
+use std::thread::{self, JoinHandle};
+
+use wirecap_savefile::{Format, Record, Timestamp, WriteError};
+
+use crate::compression::{Compression, Compressor};
+use crate::cut::{CutRules, Cutter};
+use crate::files;
+use crate::local_time;
+use crate::names::Pattern;
+use crate::page::{PAGE_BYTES, Page};
+use crate::store::{Store, StoreRules};
+use crate::writer::{Durability, Message, Place, Shared, Summary, Watch, Writer, announce};
+
+/// Pages between the two threads.
+const PAGES: usize = 16;
+
+/// What is written to.
+#[derive(Debug)]
+pub enum Target {
+    /// One file, which was created.
+    File(File, PathBuf),
+    /// A set of files.
+    Set(Pattern),
+}
+
+/// How to record.
+#[derive(Debug)]
+pub struct Settings {
+    /// The format of all files.
+    pub format: Format,
+    /// What a file begins with: all but its packets. Written by a [`Writer`](wirecap_savefile::Writer) without packets.
+    pub head: Vec<u8>,
+    /// So many bytes are left at the end of a file for what [`finish`](Recording::finish) writes there.
+    pub tail_bytes: u64,
+    /// How files are compressed.
+    pub compression: Compression,
+    /// When a file ends.
+    pub cut: CutRules,
+    /// When files are removed.
+    pub store: StoreRules,
+    /// End after so many files.
+    pub files_max: Option<u64>,
+    /// End before all files together, before they are compressed, have more bytes.
+    pub bytes_max: Option<u64>,
+    /// When what is written must survive a loss of power.
+    pub durability: Durability,
+    /// Run for each complete file, with its path as the last argument.
+    pub command: Option<Vec<String>>,
+    /// Gets a line with the path of each complete file.
+    pub line: Option<OwnedFd>,
+}
+
+/// Records packets. Dropped without [`finish`](Self::finish), it completes the file, and no error is seen.
+#[derive(Debug)]
+pub struct Recording {
+    format: Format,
+    head_bytes: u64,
+    tail_bytes: u64,
+    cutter: Cutter,
+    files_max: u64,
+    bytes_max: u64,
+    is_open: bool,
+    is_over: bool,
+    files: u64,
+    /// Packets and bytes that were taken.
+    packets: u64,
+    bytes: u64,
+    page: Option<Page>,
+    spare: Vec<Page>,
+    pages: Receiver<Page>,
+    /// `None` when it is over.
+    messages: Option<Sender<Message>>,
+    thread: Option<JoinHandle<Result<Summary, WriteError>>>,
+    announcer: Option<JoinHandle<()>>,
+    shared: Arc<Shared>,
+}
+
+impl Recording {
+    /// Begins a recording at `now`: the first file is there when this returns, with all but packets.
+    ///
+    /// # Errors
+    ///
+    /// If the file cannot be created or written to, or the directory cannot be read.
+    pub fn begin(
+        settings: Settings,
+        target: Target,
+        now: Timestamp,
+        watch: Box<dyn Watch>,
+    ) -> Result<Self, WriteError> {
+        let name = match &target {
+            Target::File(_, path) => path.display().to_string(),
+            Target::Set(pattern) => pattern.directory().display().to_string(),
+        };
+        let failed = |source: io::Error| WriteError::Sink { sink: name.clone(), packets: 0, source };
+        let (place, earlier) = match target {
+            Target::File(file, path) => (Place::Single(Some(file), path), Vec::new()),
+            Target::Set(pattern) => {
+                let earlier = files::earlier(&pattern).map_err(failed)?;
+                (Place::Set { pattern, next_sequence: earlier.next_sequence }, earlier.files)
+            }
+        };
+        let shared = Arc::new(Shared::default());
+        let (messages, inbox) = mpsc::channel();
+        let (returned, pages) = mpsc::channel();
+        let (complete, announcer) = match (&settings.line, &settings.command) {
+            (None, None) => (None, None),
+            _ => {
+                let (complete, files) = mpsc::channel();
+                let (line, command) = (settings.line, settings.command.clone());
+                let work = move || announce(&files, line, command.as_deref());
+                let thread =
+                    thread::Builder::new().name("announce".to_owned()).spawn(work).map_err(failed)?;
+                (Some(complete), Some(thread))
+            }
+        };
+        let mut writer = Writer {
+            format: settings.format,
+            head: settings.head,
+            place,
+            compressor: Compressor::new(settings.compression).map_err(failed)?,
+            store: Store::new(settings.store, earlier),
+            durability: settings.durability,
+            shared: Arc::clone(&shared),
+            watch,
+            complete,
+            pages: returned,
+            open: None,
+        };
+        let head_bytes = writer.head.len() as u64;
+        writer.begin(now.unix_seconds().cast_signed())?;
+        let work = move || writer.run(&inbox);
+        let thread = thread::Builder::new().name("writer".to_owned()).spawn(work).map_err(failed)?;
+        let mut recording = Self {
+            format: settings.format,
+            head_bytes,
+            tail_bytes: settings.tail_bytes,
+            cutter: Cutter::new(settings.cut, local_time::utc_offset),
+            files_max: settings.files_max.unwrap_or(u64::MAX),
+            bytes_max: settings.bytes_max.unwrap_or(u64::MAX),
+            is_open: false,
+            is_over: false,
+            files: 0,
+            packets: 0,
+            bytes: 0,
+            page: None,
+            spare: (0..PAGES).map(|_| Page::new()).collect(),
+            pages,
+            messages: Some(messages),
+            thread: Some(thread),
+            announcer,
+            shared,
+        };
+        recording.opened(now.unix_nanos());
+        Ok(recording)
+    }
+
+    /// Whether so many bytes of packets are taken without waiting for the disk.
+    pub fn has_room(&mut self, bytes: usize) -> bool {
+        self.spare.extend(self.pages.try_iter());
+        // Pages are left partly empty where the next packet is too long for the rest.
+        self.spare.len() > bytes.div_ceil(PAGE_BYTES / 2).min(PAGES - 2)
+    }
+
+    /// Takes a packet, which came at `now` if it has no time. `false`: the recording is over by its rules, and the packet is not
+    /// in it.
+    ///
+    /// # Errors
+    ///
+    /// If the packet does not fit the format, or what was taken before cannot be written.
+    #[inline]
+    pub fn write(&mut self, record: &Record<'_>, now: Timestamp) -> Result<bool, WriteError> {
+        self.format.check(record)?;
+        let len = self.format.encoded_len(record);
+        let nanos = record.timestamp.unwrap_or(now).unix_nanos();
+        let is_turn =
+            !self.is_open || self.cutter.is_cut_before(nanos, len as u64) || self.bytes_max != u64::MAX;
+        if is_turn && !self.turn(nanos, len as u64)? {
+            return Ok(false);
+        }
+        let slot = match self.page.as_mut().and_then(|page| page.reserve(len)) {
+            Some(slot) => slot,
+            None => {
+                self.change_page()?;
+                let page = self.page.as_mut().expect("it was changed for one");
+                page.reserve(len).expect("a page has room for the longest packet")
+            }
+        };
+        self.format.encode(record, slot);
+        self.cutter.add(len as u64);
+        self.packets += 1;
+        self.bytes += len as u64;
+        Ok(true)
+    }
+
+    /// Begins another file if that must be; `false` if the recording is over.
+    #[cold]
+    fn turn(&mut self, nanos: u64, len: u64) -> Result<bool, WriteError> {
+        let tail_bytes = if self.is_open { self.tail_bytes } else { self.head_bytes + self.tail_bytes };
+        if self.is_over || self.packets > 0 && self.bytes + len + tail_bytes > self.bytes_max {
+            self.is_over = true;
+            return Ok(false);
+        }
+        if self.is_open && self.cutter.is_cut_before(nanos, len) {
+            self.rotate()?;
+        }
+        if !self.is_open {
+            if self.files >= self.files_max {
+                self.is_over = true;
+                return Ok(false);
+            }
+            self.send(Message::Begin((nanos / 1_000_000_000).cast_signed()))?;
+            self.opened(nanos);
+        }
+        Ok(true)
+    }
+
+    /// Ends the present file; the next packet begins another.
+    ///
+    /// # Errors
+    ///
+    /// If what was taken before cannot be written.
+    pub fn rotate(&mut self) -> Result<(), WriteError> {
+        if self.is_open {
+            self.flush()?;
+            self.send(Message::End(Vec::new()))?;
+            self.is_open = false;
+        }
+        Ok(())
+    }
+
+    /// Ends the present file if it has packets and its time is over: no packet that is still to come belongs to it.
+    ///
+    /// # Errors
+    ///
+    /// If what was taken before cannot be written.
+    pub fn look_at_clock(&mut self, now: Timestamp) -> Result<(), WriteError> {
+        match self.is_open && self.cutter.packets() > 0 && self.cutter.is_over(now.unix_nanos()) {
+            true => self.rotate(),
+            false => Ok(()),
+        }
+    }
+
+    /// Hands what was taken to the writer.
+    ///
+    /// # Errors
+    ///
+    /// If what was taken before cannot be written.
+    pub fn flush(&mut self) -> Result<(), WriteError> {
+        match self.page.take() {
+            Some(page) if page.is_empty() => self.spare.push(page),
+            Some(page) => {
+                self.shared.waiting.fetch_add(1, Ordering::Relaxed);
+                self.send(Message::Page(page))?;
+            }
+            None => {}
+        }
+        Ok(())
+    }
+
+    /// Completes the last file behind `tail`, and waits until everything is written.
+    ///
+    /// # Errors
+    ///
+    /// If what was taken cannot be written.
+    pub fn finish(mut self, tail: Vec<u8>) -> Result<Summary, WriteError> {
+        self.end(tail)
+    }
+
+    fn end(&mut self, tail: Vec<u8>) -> Result<Summary, WriteError> {
+        let ended =
+            self.flush().and_then(|()| if self.is_open { self.send(Message::End(tail)) } else { Ok(()) });
+        self.is_open = false;
+        drop(self.messages.take());
+        let outcome = self.join();
+        if let Some(announcer) = self.announcer.take() {
+            let _said_what_it_could = announcer.join();
+        }
+        ended.and(outcome)
+    }
+
+    /// Packets that were taken.
+    pub fn packets(&self) -> u64 {
+        self.packets
+    }
+
+    /// Bytes that files have or will have, before they are compressed.
+    pub fn bytes(&self) -> u64 {
+        self.bytes
+    }
+
+    /// What is written by now.
+    pub fn summary(&self) -> Summary {
+        self.shared.summary()
+    }
+
+    /// The share of the room between the two threads that is taken.
+    pub fn backlog(&self) -> f64 {
+        self.shared.waiting.load(Ordering::Relaxed) as f64 / PAGES as f64
+    }
+
+    fn opened(&mut self, nanos: u64) {
+        self.cutter.open(nanos, self.head_bytes, self.tail_bytes);
+        self.is_open = true;
+        self.files += 1;
+        self.bytes += self.head_bytes;
+    }
+
+    #[cold]
+    fn change_page(&mut self) -> Result<(), WriteError> {
+        self.flush()?;
+        self.spare.extend(self.pages.try_iter());
+        self.page = match self.spare.pop() {
+            Some(page) => Some(page),
+            None => match self.pages.recv() {
+                Ok(page) => Some(page),
+                Err(_) => return Err(self.why_it_ended()),
+            },
+        };
+        Ok(())
+    }
+
+    fn send(&mut self, message: Message) -> Result<(), WriteError> {
+        let sent = self.messages.as_ref().is_some_and(|messages| messages.send(message).is_ok());
+        if sent { Ok(()) } else { Err(self.why_it_ended()) }
+    }
+
+    #[cold]
+    fn why_it_ended(&mut self) -> WriteError {
+        drop(self.messages.take());
+        let ended = || io::Error::other("the writer has ended already");
+        match self.join() {
+            Err(error) => error,
+            Ok(summary) => {
+                WriteError::Sink { sink: String::new(), packets: summary.packets, source: ended() }
+            }
+        }
+    }
+
+    fn join(&mut self) -> Result<Summary, WriteError> {
+        match self.thread.take().map(JoinHandle::join) {
+            None => Ok(self.shared.summary()),
+            Some(Ok(outcome)) => outcome,
+            Some(Err(panic)) => std::panic::resume_unwind(panic),
+        }
+    }
+}
+
+impl Drop for Recording {
+    fn drop(&mut self) {
+        if self.thread.is_some() && !thread::panicking() {
+            let _unseen = self.end(Vec::new());
+        }
+    }
+}

@@ -1,0 +1,154 @@
+//! Which files must go so that no budget is exceeded at any moment. Pure: sizes come from outside, and files are removed there.
+
+use std::collections::VecDeque;
+
+/// Budgets. Those of files and bytes count the file that is being written.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct StoreRules {
+    /// At most so many files.
+    pub files: Option<u64>,
+    /// At most so many bytes in all files.
+    pub bytes: Option<u64>,
+    /// The file system keeps so many bytes free.
+    pub free_bytes: Option<u64>,
+}
+
+/// What must happen before something is done.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Room<N> {
+    /// Nothing: there is room.
+    Enough,
+    /// This file, the oldest, must be removed; then to be asked again. It is no longer in the store.
+    Remove(N),
+    /// There is no room, and nothing to remove.
+    None,
+}
+
+/// The files that were completed, and the size of the one that is being written. `N` names a file.
+#[derive(Debug, Clone)]
+pub struct Store<N> {
+    rules: StoreRules,
+    /// The oldest first, each with its size.
+    complete: VecDeque<(N, u64)>,
+    complete_bytes: u64,
+    open_bytes: u64,
+}
+
+impl<N> Store<N> {
+    /// With the files of earlier runs, the oldest first, and their sizes.
+    pub fn new(rules: StoreRules, earlier: impl IntoIterator<Item = (N, u64)>) -> Self {
+        let complete: VecDeque<(N, u64)> = earlier.into_iter().collect();
+        let complete_bytes = complete.iter().map(|(_, bytes)| bytes).sum();
+        Self { rules, complete, complete_bytes, open_bytes: 0 }
+    }
+
+    /// The names of the files that are complete, the oldest first.
+    pub fn names(&self) -> impl Iterator<Item = &N> {
+        self.complete.iter().map(|(name, _)| name)
+    }
+
+    /// Bytes of all files.
+    pub fn bytes(&self) -> u64 {
+        self.complete_bytes + self.open_bytes
+    }
+
+    /// Before a file is opened.
+    pub fn room_for_file(&mut self) -> Room<N> {
+        match self.rules.files {
+            Some(files) if self.complete.len() as u64 + 1 > files => self.remove_oldest(),
+            _ => Room::Enough,
+        }
+    }
+
+    /// Before so many bytes are written to the open file, on a file system that has `free_bytes` free.
+    pub fn room_for(&mut self, bytes: u64, free_bytes: u64) -> Room<N> {
+        let is_within = self.rules.bytes.is_none_or(|bytes_max| self.bytes() + bytes <= bytes_max)
+            && self.rules.free_bytes.is_none_or(|floor| free_bytes >= floor.saturating_add(bytes));
+        if is_within { Room::Enough } else { self.remove_oldest() }
+    }
+
+    /// Whether [`room_for`](Self::room_for) must be told how much is free.
+    pub fn asks_for_free_bytes(&self) -> bool {
+        self.rules.free_bytes.is_some()
+    }
+
+    /// So many bytes were written to the open file, or taken back.
+    pub fn set_open_bytes(&mut self, bytes: u64) {
+        self.open_bytes = bytes;
+    }
+
+    /// The open file is complete, and has this name.
+    pub fn complete(&mut self, name: N) {
+        self.complete_bytes += self.open_bytes;
+        self.complete.push_back((name, std::mem::take(&mut self.open_bytes)));
+    }
+
+    /// A file is there no longer, for another reason than a budget.
+    pub fn forget(&mut self, is_it: impl Fn(&N) -> bool) {
+        self.complete.retain(|(name, _)| !is_it(name));
+        self.complete_bytes = self.complete.iter().map(|(_, bytes)| bytes).sum();
+    }
+
+    fn remove_oldest(&mut self) -> Room<N> {
+        let Some((name, bytes)) = self.complete.pop_front() else { return Room::None };
+        self.complete_bytes -= bytes;
+        Room::Remove(name)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::collection::vec;
+    use proptest::prelude::*;
+
+    use super::*;
+
+    proptest! {
+        /// Against a disk in memory: after every step all budgets hold, and what is there are the newest files.
+        #[test]
+        fn budgets_hold_at_every_moment(
+            files in proptest::option::of(1..6_u64),
+            bytes in proptest::option::of(2000..5000_u64),
+            free_bytes in proptest::option::of(34_000..38_000_u64),
+            earlier in vec(0..1000_u64, 0..4),
+            writes in vec(vec(1..100_u64, 0..10), 1..30),
+        ) {
+            const DISK: u64 = 40_000;
+            let rules = StoreRules { files, bytes, free_bytes };
+            let mut disk: Vec<(usize, u64)> = earlier.iter().copied().enumerate().collect();
+            let mut store = Store::new(rules, disk.clone());
+            let first = disk.len();
+            let used = |disk: &[(usize, u64)]| disk.iter().map(|(_, bytes)| bytes).sum::<u64>();
+            for (next, file) in (first..).zip(writes) {
+                while let Room::Remove(name) = store.room_for_file() {
+                    prop_assert_eq!(disk.remove(0).0, name);
+                }
+                disk.push((next, 0));
+                for write in file {
+                    loop {
+                        match store.room_for(write, DISK - used(&disk)) {
+                            Room::Enough => break,
+                            Room::Remove(name) => prop_assert_eq!(disk.remove(0).0, name),
+                            Room::None => prop_assert!(false, "the open file alone is small"),
+                        }
+                    }
+                    let open = disk.last_mut().unwrap();
+                    open.1 += write;
+                    store.set_open_bytes(open.1);
+                    prop_assert_eq!(store.bytes(), used(&disk));
+                    prop_assert!(files.is_none_or(|files| disk.len() as u64 <= files));
+                    prop_assert!(bytes.is_none_or(|bytes| used(&disk) <= bytes));
+                    prop_assert!(free_bytes.is_none_or(|floor| DISK - used(&disk) >= floor));
+                }
+                store.complete(next);
+            }
+        }
+    }
+
+    #[test]
+    fn a_file_that_alone_exceeds_the_budget_has_no_room() {
+        let mut store: Store<u32> = Store::new(StoreRules { bytes: Some(100), ..StoreRules::default() }, []);
+        assert_eq!(store.room_for(100, 0), Room::Enough);
+        assert_eq!(store.room_for(101, 0), Room::None);
+    }
+}

@@ -1,0 +1,386 @@
+//! Recordings on a real file system: what the files are together, and that no budget is exceeded at any moment.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::io::{BufRead, BufReader};
+use std::os::fd::OwnedFd;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use proptest::collection::vec;
+use proptest::prelude::*;
+use wirecap_recorder::{
+    Compression, CutRules, Durability, Numbering, Pattern, Period, Recording, Settings, StoreRules, Summary,
+    Target, Watch,
+};
+use wirecap_savefile::{
+    FileSink, Format, Interface, Reader, Record, Section, StreamSink, Timestamp, WriteError, Writer,
+};
+
+const SECOND: u64 = 1_000_000_000;
+
+fn head(format: Format) -> Vec<u8> {
+    let mut writer = Writer::new(StreamSink::new(Vec::new(), "memory"), format, &Section::default());
+    writer.add_interface(&Interface::default()).unwrap();
+    writer.finish().unwrap().into_inner()
+}
+
+fn settings(format: Format, compression: Compression) -> Settings {
+    Settings {
+        format,
+        head: head(format),
+        tail_bytes: 0,
+        compression,
+        cut: CutRules::default(),
+        store: StoreRules::default(),
+        files_max: None,
+        bytes_max: None,
+        durability: Durability::None,
+        command: None,
+        line: None,
+    }
+}
+
+fn target(directory: &Path, name: &str) -> Target {
+    Target::Set(Pattern::new(&directory.join(name), Numbering::Pattern).unwrap())
+}
+
+fn at(nanos: u64) -> Timestamp {
+    Timestamp::from_unix_nanos(nanos)
+}
+
+/// The packet with this number: its bytes tell which it is.
+fn data(number: u32, len: usize) -> Vec<u8> {
+    number.to_le_bytes().into_iter().cycle().take(len.max(4)).collect()
+}
+
+fn write(recording: &mut Recording, number: u32, len: usize, nanos: u64) -> Result<bool, WriteError> {
+    let data = data(number, len);
+    let record =
+        Record { timestamp: Some(at(nanos)), wire_len: data.len() as u32, data: &data, ..Record::default() };
+    recording.write(&record, at(nanos))
+}
+
+/// The files, in the order of their numbers, and the numbers and times of the packets of each.
+fn files(directory: &Path) -> Vec<(PathBuf, Vec<(u32, u64)>)> {
+    let mut paths: Vec<PathBuf> =
+        fs::read_dir(directory).unwrap().map(|entry| entry.unwrap().path()).collect();
+    paths.sort();
+    paths.into_iter().map(|path| (path.clone(), packets(&path))).collect()
+}
+
+fn packets(path: &Path) -> Vec<(u32, u64)> {
+    let mut reader = Reader::open(path).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
+    let mut packets = Vec::new();
+    while let Some(record) = reader.next_record().unwrap() {
+        let number = u32::from_le_bytes(record.data[..4].try_into().unwrap());
+        assert_eq!(record.data, data(number, record.data.len()));
+        packets.push((number, record.timestamp.unwrap().unix_nanos()));
+    }
+    packets
+}
+
+/// Looks at the directory after everything that the writer does.
+struct Auditor {
+    directory: PathBuf,
+    store: StoreRules,
+    most: Arc<Mutex<(u64, u64)>>,
+}
+
+impl Watch for Auditor {
+    fn around(&self, work: &mut dyn FnMut()) {
+        work();
+        let sizes: Vec<u64> = fs::read_dir(&self.directory)
+            .unwrap()
+            .map(|entry| entry.unwrap().metadata().unwrap().len())
+            .collect();
+        let (files, bytes) = (sizes.len() as u64, sizes.iter().sum::<u64>());
+        assert!(self.store.files.is_none_or(|max| files <= max), "{files} files");
+        assert!(self.store.bytes.is_none_or(|max| bytes <= max), "{bytes} bytes");
+        let mut most = self.most.lock().unwrap();
+        *most = (most.0.max(files), most.1.max(bytes));
+    }
+}
+
+#[derive(Debug, Clone)]
+struct Plan {
+    format: Format,
+    compression: Compression,
+    cut: CutRules,
+    store: StoreRules,
+    /// Of each packet: its length, the time since the one before, and whether it is followed by a flush.
+    packets: Vec<(usize, u64, bool)>,
+    /// Packets after which the process ends and another one begins.
+    restarts: Vec<usize>,
+}
+
+fn plans() -> impl Strategy<Value = Plan> {
+    let option = |strategy| proptest::option::of(strategy);
+    let cut = (
+        option((20_000..100_000_u64).boxed()),
+        option((1..50_u64).boxed()),
+        proptest::option::of(1..30_u64),
+        any::<bool>(),
+    );
+    let store = (option((1..6_u64).boxed()), option((250_000..600_000_u64).boxed()));
+    let formats = prop_oneof![Just(Format::Pcapng), Just(Format::Pcap)];
+    let compressions =
+        prop_oneof![Just(Compression::None), Just(Compression::Gzip), Just(Compression::Zstandard)];
+    let packets = vec((4..3000_usize, 0..3 * SECOND, proptest::bool::weighted(0.1)), 0..300);
+    (formats, compressions, cut, store, packets, vec(0..300_usize, 0..3)).prop_map(
+        |(
+            format,
+            compression,
+            (bytes, cut_packets, seconds, is_aligned),
+            (files, store_bytes),
+            packets,
+            restarts,
+        )| {
+            let period = seconds.map(|seconds| Period { length: Duration::from_secs(seconds), is_aligned });
+            // Files must be small beside the budget.
+            let bytes = if store_bytes.is_some() { Some(bytes.unwrap_or(100_000)) } else { bytes };
+            Plan {
+                format,
+                compression,
+                cut: CutRules { bytes, packets: cut_packets, period },
+                store: StoreRules { files, bytes: store_bytes, free_bytes: None },
+                packets,
+                restarts,
+            }
+        },
+    )
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 150, ..ProptestConfig::default() })]
+
+    #[test]
+    fn the_files_together_are_the_stream_within_the_budgets(plan in plans()) {
+        let folder = tempfile::tempdir().unwrap();
+        let extension = match plan.compression {
+            Compression::None => "",
+            Compression::Gzip => ".gz",
+            Compression::Zstandard => ".zst",
+        };
+        let name = format!("trace{extension}");
+        let begin = |now: u64| {
+            let directory = folder.path().to_owned();
+            let watch = Auditor { directory, store: plan.store, most: Arc::default() };
+            let settings =
+                Settings { cut: plan.cut, store: plan.store, ..settings(plan.format, plan.compression) };
+            Recording::begin(settings, target(folder.path(), &name), at(now), Box::new(watch)).unwrap()
+        };
+        let mut nanos = 1_700_000_000 * SECOND;
+        let mut recording = begin(nanos);
+        let mut times = Vec::new();
+        for (number, &(len, pause, is_flushed)) in plan.packets.iter().enumerate() {
+            if plan.restarts.contains(&number) {
+                recording.finish(Vec::new()).unwrap();
+                recording = begin(nanos);
+            }
+            nanos += pause;
+            times.push(nanos);
+            prop_assert!(write(&mut recording, number as u32, len, nanos).unwrap());
+            if is_flushed {
+                recording.flush().unwrap();
+            }
+        }
+        recording.finish(Vec::new()).unwrap();
+
+        let files = files(folder.path());
+        let stream: Vec<(u32, u64)> = files.iter().flat_map(|(_, packets)| packets.clone()).collect();
+        let first = plan.packets.len() - stream.len();
+        let expected: Vec<(u32, u64)> =
+            times.iter().enumerate().skip(first).map(|(number, &nanos)| (number as u32, nanos)).collect();
+        prop_assert_eq!(stream, expected, "the end of the stream, in order");
+        if plan.store == StoreRules::default() {
+            prop_assert_eq!(first, 0, "nothing was removed");
+        }
+        for (path, packets) in &files {
+            prop_assert!(plan.cut.packets.is_none_or(|max| packets.len() as u64 <= max));
+            if let (Some(max), Compression::None) = (plan.cut.bytes, plan.compression) {
+                prop_assert!(packets.len() <= 1 || fs::metadata(path).unwrap().len() <= max);
+            }
+            if let (Some(period), [(_, first), .., (_, last)]) = (plan.cut.period, &packets[..]) {
+                prop_assert!(last - first < period.length.as_nanos() as u64);
+            }
+        }
+    }
+}
+
+#[test]
+fn a_file_bears_its_name_when_it_is_complete() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut settings = settings(Format::Pcapng, Compression::None);
+    settings.cut.packets = Some(2);
+    let mut recording =
+        Recording::begin(settings, target(folder.path(), "t-%i.pcapng"), at(0), Box::new(())).unwrap();
+    let names = || files(folder.path()).into_iter().map(|(path, _)| path.file_name().unwrap().to_owned());
+    assert_eq!(names().collect::<Vec<_>>(), ["t-00001.pcapng.part"], "readable before the first packet");
+    for number in 0..3 {
+        assert!(write(&mut recording, number, 60, 0).unwrap());
+    }
+    recording.flush().unwrap();
+    while recording.summary().packets < 3 {
+        std::thread::yield_now();
+    }
+    assert_eq!(names().collect::<Vec<_>>(), ["t-00001.pcapng", "t-00002.pcapng.part"]);
+    let summary = recording.finish(Vec::new()).unwrap();
+    assert_eq!(names().collect::<Vec<_>>(), ["t-00001.pcapng", "t-00002.pcapng"]);
+    assert_eq!((summary.packets, summary.files, summary.removed), (3, 2, 0));
+}
+
+#[test]
+fn complete_files_are_told_of_by_lines_and_commands() {
+    let folder = tempfile::tempdir().unwrap();
+    let (reader, line) = std::io::pipe().unwrap();
+    let copies = tempfile::tempdir().unwrap();
+    let copy = format!("cp \"$0\" {}", copies.path().display());
+    let mut settings = settings(Format::Pcap, Compression::None);
+    settings.cut.packets = Some(10);
+    settings.command = Some(["sh", "-c", &copy].map(str::to_owned).to_vec());
+    settings.line = Some(OwnedFd::from(line));
+    let mut recording =
+        Recording::begin(settings, target(folder.path(), "t-%i.pcap"), at(0), Box::new(())).unwrap();
+    for number in 0..35 {
+        write(&mut recording, number, 60, 0).unwrap();
+    }
+    recording.finish(Vec::new()).unwrap();
+    let lines: Vec<String> = BufReader::new(reader).lines().map(Result::unwrap).collect();
+    let paths: Vec<String> =
+        files(folder.path()).into_iter().map(|(path, _)| path.display().to_string()).collect();
+    assert_eq!((lines.len(), lines), (4, paths));
+    let copied: usize = files(copies.path()).iter().map(|(_, packets)| packets.len()).sum();
+    assert_eq!(copied, 35);
+}
+
+#[test]
+fn the_recording_ends_after_so_many_files_or_bytes() {
+    for (files_max, bytes_max) in [(Some(3), None), (None, Some(2000))] {
+        let folder = tempfile::tempdir().unwrap();
+        let mut settings = Settings { files_max, bytes_max, ..settings(Format::Pcap, Compression::None) };
+        settings.cut.packets = Some(5);
+        let mut recording =
+            Recording::begin(settings, target(folder.path(), "t-%i"), at(0), Box::new(())).unwrap();
+        let taken = (0..100).filter(|&number| write(&mut recording, number, 100, 0).unwrap()).count();
+        recording.finish(Vec::new()).unwrap();
+        let sizes: u64 = files(folder.path()).iter().map(|(path, _)| fs::metadata(path).unwrap().len()).sum();
+        match bytes_max {
+            None => assert_eq!((taken, files(folder.path()).len()), (15, 3)),
+            Some(max) => assert!(sizes <= max && sizes + 140 > max, "{sizes} bytes"),
+        }
+        assert_eq!(files(folder.path()).iter().map(|(_, packets)| packets.len()).sum::<usize>(), taken);
+    }
+}
+
+#[test]
+fn what_a_killed_process_left_is_cut_to_whole_packets_and_completed() {
+    let folder = tempfile::tempdir().unwrap();
+    let complete = folder.path().join("t-00001.pcapng");
+    let begin = || {
+        let settings = settings(Format::Pcapng, Compression::None);
+        Recording::begin(settings, target(folder.path(), "t-%i.pcapng"), at(0), Box::new(()))
+    };
+    let mut recording = begin().unwrap();
+    for number in 0..10 {
+        write(&mut recording, number, 100, 0).unwrap();
+    }
+    recording.finish(Vec::new()).unwrap();
+    // Torn in the last packet, as by a process that dies.
+    let bytes = fs::read(&complete).unwrap();
+    fs::write(folder.path().join("t-00001.pcapng.part"), &bytes[..bytes.len() - 30]).unwrap();
+    fs::remove_file(&complete).unwrap();
+    let recording = begin().unwrap();
+    assert_eq!(packets(&complete).len(), 9);
+    assert!(folder.path().join("t-00002.pcapng.part").exists(), "the sequence goes on");
+    // A second process is refused, and changes nothing.
+    let error = begin().expect_err("the first one still writes");
+    assert!(format!("{error:?}").contains("another process is writing"), "{error:?}");
+    recording.finish(Vec::new()).unwrap();
+    assert_eq!(files(folder.path()).len(), 2);
+}
+
+#[test]
+fn names_of_others_are_not_taken_and_their_files_not_removed() {
+    let folder = tempfile::tempdir().unwrap();
+    let (other, same) = (folder.path().join("important"), folder.path().join("t.pcap1"));
+    fs::write(&other, "kept").unwrap();
+    let mut settings = settings(Format::Pcap, Compression::None);
+    settings.cut.packets = Some(1);
+    settings.store.files = Some(2);
+    let pattern = Pattern::new(&folder.path().join("t.pcap"), Numbering::Appended).unwrap();
+    let mut recording = Recording::begin(settings, Target::Set(pattern), at(0), Box::new(())).unwrap();
+    for number in 0..5 {
+        write(&mut recording, number, 60, 0).unwrap();
+    }
+    let Summary { files, removed, .. } = recording.finish(Vec::new()).unwrap();
+    assert_eq!((files, removed), (5, 3));
+    assert_eq!(fs::read(&other).unwrap(), b"kept");
+    assert!(!same.exists() && folder.path().join("t.pcap4").exists());
+}
+
+#[test]
+fn a_ring_of_names_goes_round() {
+    let folder = tempfile::tempdir().unwrap();
+    for _ in 0..2 {
+        let mut settings = settings(Format::Pcap, Compression::None);
+        settings.cut.packets = Some(1);
+        settings.store.files = Some(3);
+        let pattern = Pattern::new(&folder.path().join("t"), Numbering::Ring(3)).unwrap();
+        let mut recording = Recording::begin(settings, Target::Set(pattern), at(0), Box::new(())).unwrap();
+        for number in 0..8 {
+            write(&mut recording, number, 60, 0).unwrap();
+        }
+        recording.finish(Vec::new()).unwrap();
+        let numbers: BTreeMap<String, u32> = files(folder.path())
+            .into_iter()
+            .map(|(path, packets)| (path.file_name().unwrap().to_str().unwrap().to_owned(), packets[0].0))
+            .collect();
+        let expected = [("t0", 6), ("t1", 7), ("t2", 5)].map(|(name, number)| (name.to_owned(), number));
+        assert_eq!(numbers, BTreeMap::from(expected));
+    }
+}
+
+#[test]
+fn compressed_files_are_read_by_others_and_their_frames_found_by_the_table() {
+    let folder = tempfile::tempdir().unwrap();
+    for (extension, compression, tool) in
+        [("zst", Compression::Zstandard, "zstdcat"), ("gz", Compression::Gzip, "zcat")]
+    {
+        let path = folder.path().join(format!("t.pcap.{extension}"));
+        let file = FileSink::create(&path).unwrap().into_file();
+        let target = Target::File(file, path.clone());
+        let mut recording =
+            Recording::begin(settings(Format::Pcap, compression), target, at(0), Box::new(())).unwrap();
+        for number in 0..5000 {
+            write(&mut recording, number, 1000, number.into()).unwrap();
+        }
+        recording.finish(Vec::new()).unwrap();
+        assert_eq!(packets(&path).len(), 5000);
+        let read = format!("{tool} {} | tcpdump -nr - --count 2>/dev/null", path.display());
+        let output = Command::new("sh").args(["-c", &read]).output().unwrap();
+        assert_eq!(String::from_utf8_lossy(&output.stdout).trim(), "5000 packets", "{tool}");
+        if compression == Compression::Zstandard {
+            let table =
+                zeekstd::SeekTable::from_seekable(&mut zeekstd::BytesWrapper::new(&fs::read(&path).unwrap()))
+                    .unwrap();
+            assert_eq!(table.num_frames(), 6, "the head, and five pages of 1 MiB");
+            assert_eq!(table.size_decomp(), 24 + 5000 * 1016);
+        }
+    }
+}
+
+#[test]
+fn a_full_disk_leaves_whole_packets_and_an_error() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut settings = settings(Format::Pcapng, Compression::None);
+    settings.store.free_bytes = Some(u64::MAX / 2);
+    let error = Recording::begin(settings, target(folder.path(), "t-%i"), at(0), Box::new(()))
+        .expect_err("none is free");
+    assert!(
+        matches!(&error, WriteError::Sink { packets: 0, source, .. } if source.to_string().contains("budget")),
+        "{error:?}"
+    );
+}

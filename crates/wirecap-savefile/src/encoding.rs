@@ -1,0 +1,66 @@
+//! Packets as the bytes of a file, for writers that gather and write them by themselves.
+
+use crate::{Format, PACKET_BYTES_MAX, Record, WriteError, pcap, pcapng};
+
+impl Format {
+    /// How many bytes [`encode`](Self::encode) fills for this packet.
+    #[inline]
+    pub fn encoded_len(self, record: &Record<'_>) -> usize {
+        match self {
+            Self::Pcapng => pcapng::enhanced_packet_len(record),
+            Self::Pcap => pcap::packet_len(record),
+        }
+    }
+
+    /// Fills `slot`, which has [`encoded_len`](Self::encoded_len) bytes of any content, with the packet.
+    ///
+    /// # Panics
+    ///
+    /// If the slot has another length.
+    #[inline]
+    pub fn encode(self, record: &Record<'_>, slot: &mut [u8]) {
+        match self {
+            Self::Pcapng => pcapng::enhanced_packet(slot, record),
+            Self::Pcap => pcap::packet(slot, record),
+        }
+    }
+
+    /// Whether a file of this format can hold the packet.
+    ///
+    /// # Errors
+    ///
+    /// [`WriteError::TooLong`] or [`WriteError::TooLate`].
+    #[inline]
+    pub fn check(self, record: &Record<'_>) -> Result<(), WriteError> {
+        if record.data.len() > PACKET_BYTES_MAX as usize {
+            return Err(WriteError::TooLong {
+                bytes: record.data.len(),
+                bytes_max: PACKET_BYTES_MAX as usize,
+            });
+        }
+        match self {
+            Self::Pcap if !pcap::holds_time(record) => {
+                Err(WriteError::TooLate { timestamp: record.timestamp.unwrap_or_default() })
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Of `bytes`, which [`encode`](Self::encode) has filled, how many of the first `limit` are whole packets, and how many
+    /// packets these are.
+    pub fn whole_packets(self, bytes: &[u8], limit: usize) -> (usize, u64) {
+        let (mut boundary, mut packets) = (0, 0);
+        while boundary < limit {
+            let (len, is_packet) = match self {
+                Self::Pcapng => pcapng::next_block(&bytes[boundary..]),
+                Self::Pcap => (pcap::next_packet_len(&bytes[boundary..]), true),
+            };
+            if boundary + len > limit {
+                break;
+            }
+            boundary += len;
+            packets += u64::from(is_packet);
+        }
+        (boundary, packets)
+    }
+}
