@@ -27,6 +27,8 @@ const SNAP_LEN_MAX: c_int = 262_144;
 /// full, however long that takes.
 const UNNAMED_TIMEOUT: Duration = Duration::from_millis(20);
 
+/// How often it is looked whether the program is still attached.
+const LOOK_PERIOD: Duration = Duration::from_secs(1);
 /// Longer than any capture.
 const NEVER: Duration = Duration::from_secs(1_000_000);
 const ETHERNET_HEADER_BYTES: u32 = 14;
@@ -140,6 +142,8 @@ impl Request {
             .take(settings.take)
             // libpcap has no thread, and its programs fork.
             .watched(engine(settings) != Engine::Packet)
+            // At low rates each look costs the process as much as a hundred packets.
+            .look_every(LOOK_PERIOD)
             .promiscuous(self.promiscuous.is_some_and(|on| on != 0))
             .timestamps(self.timestamps())
             .retire_after(self.retire_after())

@@ -385,6 +385,7 @@ impl Capture {
             alarms.push(alarm);
         }
         let watched = running.builder.watched && !interfaces.is_empty();
+        let look_period = running.builder.look_period;
         let events = watched.then(Events::new).transpose().map_err(|source| OpenError::System {
             action: "listen to what the kernel tells of interfaces".to_owned(),
             source,
@@ -413,7 +414,7 @@ impl Capture {
         });
         let keeper = keeper.transpose()?;
         let events = shared.events.clone();
-        let watcher = events.map(|events| Watcher::start(&shared, events)).transpose();
+        let watcher = events.map(|events| Watcher::start(&shared, events, look_period)).transpose();
         let watcher = watcher
             .map_err(|source| OpenError::System { action: "watch the interfaces".to_owned(), source })?;
         let (_keeper, _watcher, _claims) = (keeper, watcher, claims);

@@ -12,6 +12,10 @@ use crate::ledger::Mode;
 use crate::packet::{self, Direction};
 use crate::time::Timestamps;
 
+/// How often the watcher looks when the kernel tells nothing. A gap begins at the last look that found all well, and no gap
+/// should exceed what caused it by more than 250 ms: the rest of them is for the repair.
+const LOOK_PERIOD: Duration = Duration::from_millis(100);
+
 /// Cells per chunk (M) unless something else is asked for.
 pub const DEFAULT_CHUNK_CELLS: u32 = 256;
 /// Chunks per pool (R) at most, unless something else is asked for.
@@ -98,6 +102,7 @@ pub struct CaptureBuilder {
     pub(super) group_per_interface: bool,
     pub(super) reattach: bool,
     pub(super) watched: bool,
+    pub(super) look_period: Duration,
     pub(super) attaches_again: bool,
     pub(super) listener: Option<Listener>,
 }
@@ -133,6 +138,7 @@ impl CaptureBuilder {
             group_per_interface: false,
             reattach: false,
             watched: true,
+            look_period: LOOK_PERIOD,
             attaches_again: true,
             listener: None,
         }
@@ -338,6 +344,13 @@ impl CaptureBuilder {
     /// programs that fork or count their threads and descriptors.
     pub fn watched(mut self, on: bool) -> Self {
         self.watched = on;
+        self
+    }
+
+    /// How often that thread looks whether all is well when the kernel tells nothing: 100 ms by default. A program that is
+    /// detached is noticed, and a gap in the ledger bounded, as exactly as that.
+    pub fn look_every(mut self, period: Duration) -> Self {
+        self.look_period = period;
         self
     }
 

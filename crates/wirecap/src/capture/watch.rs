@@ -29,10 +29,6 @@ use crate::sync::lock;
 use crate::sys::signals;
 use crate::xdp;
 
-/// How often the watcher looks when the kernel tells nothing. A gap begins at the last look that found all well, and no gap
-/// should exceed what caused it by more than 250 ms: the rest of them is for the repair.
-const LOOK_PERIOD: Duration = Duration::from_millis(100);
-
 /// How often the watcher reads what the kernel or a device counts: rarely enough for drivers that ask their firmware, and
 /// often enough for counters of 32 bits, which wrap after half a minute at the rate of 100 Gbit/s.
 const COUNT_PERIOD: Duration = Duration::from_secs(1);
@@ -51,13 +47,14 @@ struct Ending {
 }
 
 impl Watcher {
-    /// Watches the interfaces of `shared`, in the network namespace of the calling thread.
-    pub(super) fn start(shared: &Arc<Shared>, events: Arc<Events>) -> io::Result<Self> {
+    /// Watches the interfaces of `shared`, in the network namespace of the calling thread, and looks once a `period` when the
+    /// kernel tells nothing.
+    pub(super) fn start(shared: &Arc<Shared>, events: Arc<Events>, period: Duration) -> io::Result<Self> {
         let bell = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
         let ending = Arc::new(Ending { now: AtomicBool::new(false), bell });
         let told = Arc::clone(&ending);
         let shared = Arc::downgrade(shared);
-        let watch = move || while look_round(&events, &told, &shared) {};
+        let watch = move || while look_round(&events, &told, &shared, period) {};
         let builder = thread::Builder::new().name("wirecap-watcher".to_owned());
         let thread = signals::blocked(|| builder.spawn(watch))?;
         Ok(Self { ending, thread })
@@ -74,14 +71,14 @@ impl Drop for Watcher {
 }
 
 /// Waits for news, and looks; `false` at the end.
-fn look_round(events: &Events, ending: &Ending, shared: &Weak<Shared>) -> bool {
+fn look_round(events: &Events, ending: &Ending, shared: &Weak<Shared>, period: Duration) -> bool {
     let [links, host] = events.descriptors();
     let mut descriptors = [
         PollFd::from_borrowed_fd(links, PollFlags::IN),
         PollFd::from_borrowed_fd(host, PollFlags::IN),
         PollFd::from_borrowed_fd(ending.bell.as_fd(), PollFlags::IN),
     ];
-    let longest = Timespec { tv_sec: 0, tv_nsec: LOOK_PERIOD.as_nanos() as i64 };
+    let longest = Timespec { tv_sec: period.as_secs() as i64, tv_nsec: period.subsec_nanos().into() };
     let _ = poll(&mut descriptors, Some(&longest));
     let shared = shared.upgrade().filter(|_| !ending.now.load(Ordering::Relaxed));
     let Some(shared) = shared else { return false };
