@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 
 use clap::Args;
 use wirecap::{Capture, CaptureError, Worker, grouped};
+use wirecap_testbed::SlowCore;
 
 use crate::failure::Failure;
 use crate::losses;
@@ -102,12 +103,12 @@ fn watch(capture: &Capture, options: &CaptureOptions, done: impl Fn() -> bool) {
 }
 
 fn handle(mut worker: Worker, weight: &Weight, capture: &Capture) -> Result<Handled, CaptureError> {
-    let mut handled = Handled::default();
+    let (mut handled, mut core) = (Handled::default(), SlowCore::default());
     while !worker.is_finished() {
         let chunk = worker.next_chunk_timeout(PATIENCE).inspect_err(|_| capture.stop())?;
         let Some(chunk) = chunk else { continue };
         let begin = Instant::now();
-        handled.matched += weight.process(&chunk);
+        handled.matched += weight.process(&mut core, &chunk);
         handled.packets += chunk.len() as u64;
         handled.busy += begin.elapsed();
     }

@@ -1,13 +1,13 @@
 //! Packets processed as by an application of chosen weight, as the paper's programs do it: a filter is applied x
 //! times to each. With `--cost` nothing is computed but waited, so that two cores can play many slow ones.
 
-use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use clap::Args;
 use wirecap::Chunk;
 use wirecap::filter::{Context, Filter, Interpreter};
 use wirecap::savefile::LinkType;
+use wirecap_testbed::SlowCore;
 
 use crate::failure::Failure;
 
@@ -21,7 +21,9 @@ pub(crate) struct WeightOptions {
     #[arg(short = 'x', long, value_name = "TIMES", default_value_t = 0)]
     times: u32,
 
-    /// Wait so many nanoseconds for each packet, once per chunk, instead of computing; a second at most
+    /// Wait so many nanoseconds for each packet, once per chunk, instead of computing; a second at most. The wait ends at a
+    /// deadline that counts from the packets before, so that a worker processes 10^9 / NANOSECONDS packets per second
+    /// whatever the size of its chunks
     #[arg(long, value_name = "NANOSECONDS", default_value_t = 0, value_parser = clap::value_parser!(u64).range(..=COST_NS_MAX))]
     cost: u64,
 }
@@ -54,8 +56,9 @@ impl Weight {
         Ok(Self { options, interpreter })
     }
 
-    /// Processes the packets, and counts those that match.
-    pub(crate) fn process(&self, chunk: &Chunk) -> u64 {
+    /// Processes the packets on `core`, the thread's own, and counts those that match.
+    pub(crate) fn process(&self, core: &mut SlowCore, chunk: &Chunk) -> u64 {
+        let begin = Instant::now();
         let context = Context::default();
         let mut matched = 0;
         for packet in chunk {
@@ -68,7 +71,7 @@ impl Weight {
             matched += u64::from(verdict > 0);
         }
         if self.options.cost > 0 {
-            thread::sleep(Duration::from_nanos(self.options.cost * chunk.len() as u64));
+            core.work_since(begin, Duration::from_nanos(self.options.cost * chunk.len() as u64));
         }
         matched
     }

@@ -216,6 +216,32 @@ fn a_process_that_asks_for_a_taken_queue_is_told_who_has_it() {
     bed.assert_untouched();
 }
 
+/// Claims are of the network namespace: containers that share one have other mounts.
+#[test]
+fn processes_in_two_mount_namespaces_join_and_do_not_take_each_others_queues() {
+    if !privileged() {
+        return;
+    }
+    let bed = Bed::new(2);
+    let elsewhere = |device: &str| {
+        let mut command = Command::new("unshare");
+        let hide = "mount -t tmpfs none /sys/fs && mount -t tmpfs none /run && exec \"$@\"";
+        command.args(["--mount", "sh", "-c", hide, "sh", WIRECAP]);
+        command.args(["count", "-i", device, "-R", "4", "--json"]);
+        command
+    };
+    let mut first = bed.start(&mut elsewhere("a1@0"));
+    first.wait_for("capturing");
+    let mut second = bed.start(&mut elsewhere("a1@1"));
+    second.wait_for("capturing");
+    let holder = format!("process {} (wirecap)", first.id());
+    bed.run(&mut elsewhere("a1@0")).assert_refused(1, &["a1@0", &holder]);
+    (0..2).for_each(|queue| bed.send(queue, 100));
+    assert_delivered(&first.interrupt(), 100);
+    assert_delivered(&second.interrupt(), 100);
+    bed.assert_untouched();
+}
+
 #[test]
 fn joining_needs_a_privilege_that_is_named() {
     if !privileged() {

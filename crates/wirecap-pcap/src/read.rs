@@ -231,16 +231,18 @@ pub(crate) unsafe extern "C-unwind" fn pcap_next_ex(
         return read_real(handle, |real| unsafe { real::next_ex(real, header, data) });
     };
     let Some(reading) = Reading::begin(handle, live) else { return ERROR };
-    // Also where there is no packet: some programs look at its length before they look at what is returned.
-    // SAFETY: we have the turn, and the caller gives a place.
-    unsafe { *header = live.header() };
     let outcome = match reading.next() {
         Ok((found_header, found_data)) => {
             // SAFETY: the caller gives places for both.
             unsafe { (*header, *data) = (found_header, found_data) };
             1
         }
-        Err(outcome) => outcome,
+        Err(outcome) => {
+            // Some programs look at the length before they look at what is returned.
+            // SAFETY: we have the turn, and the caller gives a place.
+            unsafe { *header = live.header() };
+            outcome
+        }
     };
     reading.end(outcome)
 }

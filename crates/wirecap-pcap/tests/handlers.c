@@ -2,25 +2,44 @@
 // x times to every packet. Ends when nothing has come for a while, and says what each thread saw and lost.
 //
 // handlers X FILTER DEVICE[=WHICH] ...      WHICH: a filter that tells this thread's packets from the others'
+//
+// HANDLER_NS=N: each packet takes a thread N nanoseconds more, which it waits, so that two processors can play many.
 #include <pcap/pcap.h>
 #include <pthread.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 #include <unistd.h>
 
 static atomic_long total;
 static int repetitions;
+static long packet_ns;
 static struct bpf_program program;
 
-struct handler { pcap_t *p; pthread_t thread; long count; unsigned long matches; };
+// What a wait takes too long is taken off the next one (ahead_ns).
+struct handler { pcap_t *p; pthread_t thread; long count; unsigned long matches; long owed_ns, ahead_ns; };
+
+static long now_ns(void) {
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return now.tv_sec * 1000000000L + now.tv_nsec;
+}
+
+static void work(struct handler *handler) {
+    long begin = now_ns(), left = handler->owed_ns - handler->ahead_ns;
+    if (left > 0) nanosleep(&(struct timespec){left / 1000000000, left % 1000000000}, NULL);
+    handler->ahead_ns += now_ns() - begin - handler->owed_ns;
+    handler->owed_ns = 0;
+}
 
 static void handle(unsigned char *user, const struct pcap_pkthdr *header, const unsigned char *data) {
     struct handler *handler = (struct handler *)user;
     for (int n = 0; n < repetitions; n++) handler->matches += pcap_offline_filter(&program, header, data) != 0;
     handler->count++;
     total++;
+    if ((handler->owed_ns += packet_ns) > 1000000) work(handler);
 }
 
 static void *run(void *argument) {
@@ -37,6 +56,7 @@ int main(int argc, char **argv) {
     char errbuf[PCAP_ERRBUF_SIZE];
     struct handler handlers[16] = {{0}};
     repetitions = atoi(argv[1]);
+    if (getenv("HANDLER_NS")) packet_ns = atol(getenv("HANDLER_NS"));
     int count = argc - 3;
     for (int n = 0; n < count; n++) {
         char *device = strsep(&argv[n + 3], "="), *which = argv[n + 3];

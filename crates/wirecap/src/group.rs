@@ -2,9 +2,9 @@
 //!
 //! The paper's capture threads push chunks to the least busy buddy (section 3.2.2). Here workers pull: one whose
 //! home rings are below the threshold takes a chunk from the buddy ring with the largest backlog above it, serves each
-//! home ring once, and looks again. In the balanced case offloading costs a look at the buddies' backlogs per chunk, and
-//! no thread of the engine's is needed. This module decides; it neither waits nor knows the kernel, so the simulator
-//! runs it as it is.
+//! home ring once, and looks again. In the balanced case offloading costs a look at one word that all workers share
+//! ([`pressure`]), and no thread of the engine's is needed. This module decides; it neither waits nor knows the kernel, so
+//! the simulator runs it as it is.
 
 pub(crate) mod guarantee;
 #[cfg_attr(
@@ -12,6 +12,7 @@ pub(crate) mod guarantee;
     expect(unreachable_pub, dead_code, reason = "only the simulator compares policies")
 )]
 pub(crate) mod policy;
+mod pressure;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -25,6 +26,7 @@ use crate::sync::{AtomicBool, AtomicU64, AtomicUsize, Mutex, Ordering, fence, lo
 use crate::umem::chunk::Chunk;
 
 pub(crate) use policy::{Next, Policy, Turn};
+use pressure::Pressure;
 
 /// The rings that one application reads, and the workers that read them. More rings may come while it runs.
 #[derive(Debug)]
@@ -34,8 +36,10 @@ pub(crate) struct Group {
     policy: Policy,
     stuck_after: Duration,
     seats: Vec<Seat>,
-    /// The worker that each ring is a home ring of.
-    home_of: Seats<usize>,
+    /// Whose home ring each ring is, and when it is above T.
+    places: Seats<Place>,
+    /// Whether rings of each part are above T.
+    pressures: Vec<Pressure>,
     /// Held by who adds a ring.
     adding: Mutex<()>,
     /// Some rings must be tended.
@@ -64,6 +68,42 @@ pub(crate) struct Seat {
 
 const GONE: u64 = u64::MAX;
 const IDLE: u64 = 1;
+/// What a question adds to the count.
+const ASKED_ONCE: u64 = 2;
+
+impl Seat {
+    /// The worker asks: the count from now on.
+    #[inline]
+    fn count_question(&self) -> u64 {
+        let asked = (self.asked.load(Ordering::Relaxed) & !IDLE) + ASKED_ONCE;
+        self.asked.store(asked, Ordering::Relaxed);
+        asked
+    }
+}
+
+/// What a worker must know of a ring without asking it.
+#[derive(Debug, Clone, Copy)]
+struct Place {
+    /// The worker that it is a home ring of.
+    home: usize,
+    /// The largest backlog that is not above T; in basic mode none is.
+    limit: u32,
+}
+
+impl Place {
+    fn new(home: usize, ring: &Arc<dyn Ring>, mode: Mode) -> Self {
+        let limit = match mode {
+            Mode::Basic => u32::MAX,
+            Mode::Advanced(threshold) => (threshold * f64::from(ring.capacity())) as u32,
+        };
+        Self { home, limit }
+    }
+}
+
+/// With every so many questions a worker glances at one ring of another worker, by turns. Whether a ring is above T is noted by
+/// the ring's own worker, which looks after each chunk, and by workers that are about to wait; who is stuck with a chunk
+/// does not look, and who always has packets at home does not wait.
+pub(crate) const GLANCE_EVERY: u64 = 16;
 
 /// A look at how far a worker has come with its questions.
 #[derive(Debug, Clone, Copy)]
@@ -72,20 +112,6 @@ struct Seen {
     /// When a second look found it there, in nanoseconds of the group's clock. The first one reads no clock:
     /// mostly there is no second one.
     since: Option<u64>,
-}
-
-/// What a worker got when it asked.
-#[derive(Debug)]
-pub(crate) enum Asked {
-    Chunk {
-        chunk: Chunk,
-        /// How many workers should be woken to help, if [so many sleep](Group::next_sleeper).
-        calls: usize,
-    },
-    /// Nothing now.
-    Nothing,
-    /// Nothing now and nothing ever again: the capture was stopped, and its rings are empty.
-    Ended,
 }
 
 impl Group {
@@ -119,9 +145,9 @@ impl Group {
                 asleep: AtomicBool::new(false),
             }));
         }
-        let mut home_of = vec![0; rings.len()];
+        let mut places: Vec<Place> = rings.iter().map(|ring| Place::new(0, ring, mode)).collect();
         for (worker, seat) in seats.iter().enumerate() {
-            seat.home.iter().for_each(|&ring| home_of[ring] = worker);
+            seat.home.iter().for_each(|&ring| places[ring].home = worker);
         }
         let tended = rings.iter().any(|ring| ring.unattended() < ring.capacity());
         Self {
@@ -130,7 +156,8 @@ impl Group {
             policy: Policy::default(),
             stuck_after,
             seats,
-            home_of: Seats::new(home_of, 0),
+            places: Seats::new(places, 0),
+            pressures: (0..part_count).map(|_| Pressure::default()).collect(),
             adding: Mutex::new(()),
             tended,
             gone: AtomicUsize::new(0),
@@ -147,7 +174,7 @@ impl Group {
     /// The same group with room for `more` rings.
     pub(crate) fn with_room(mut self, more: usize) -> Self {
         self.rings = self.rings.with_room(more);
-        self.home_of = self.home_of.with_room(more);
+        self.places = self.places.with_room(more);
         let seats = self.seats.into_iter();
         self.seats = seats.map(|seat| Seat { home: seat.home.with_room(more), ..seat }).collect();
         self
@@ -162,7 +189,7 @@ impl Group {
         let workers = (0..self.seats.len()).filter(of_part);
         let worker = workers.min_by_key(|worker| self.seats[*worker].home.len())?;
         // Who finds the ring anywhere finds its worker.
-        let index = self.home_of.push(worker).ok()?;
+        let index = self.places.push(Place::new(worker, &ring, self.mode)).ok()?;
         self.rings.push(ring).expect("there is room for as many rings as workers of theirs");
         self.seats[worker].home.push(index).expect("a worker has room for all rings");
         Some(worker)
@@ -209,7 +236,7 @@ impl Group {
 
     /// The worker that `ring` is a home ring of.
     pub(crate) fn home_of(&self, ring: usize) -> usize {
-        self.home_of[ring]
+        self.places[ring].home
     }
 
     /// From now on, workers end when their rings are empty.
@@ -217,49 +244,86 @@ impl Group {
         self.ending.store(true, Ordering::Release);
     }
 
-    /// The next chunk for `worker`. `turn` is where it goes on, `now` a clock that all workers share, in nanoseconds.
+    /// The next chunk for `worker`; `None` if there is none now. `turn` is where it goes on, and what else it should know;
+    /// `now` a clock that all workers share, in nanoseconds.
+    #[inline]
     pub(crate) fn ask(
         &self,
         worker: usize,
         turn: &mut Turn,
         now: impl Fn() -> u64,
-    ) -> Result<Asked, CaptureError> {
+    ) -> Result<Option<Chunk>, CaptureError> {
+        turn.calls = 0;
         // Looked at first: what came in before the end is then still found below.
         let ending = self.ending.load(Ordering::Acquire);
-        if self.mode == Mode::Basic {
-            self.check_for_orphans()?;
-        }
         let seat = &self.seats[worker];
-        let asked = (seat.asked.load(Ordering::Relaxed) | IDLE) + 1;
-        seat.asked.store(asked, Ordering::Relaxed);
-        let mut urgent = self.urgent_ring(worker);
-        for _ in 0..seat.home.len() {
+        let mut urgent = match self.mode {
+            Mode::Basic => {
+                self.check_for_orphans()?;
+                None
+            }
+            Mode::Advanced(_) => {
+                let asked = seat.count_question();
+                let may_be_pressed =
+                    self.pressures[seat.part].is_noted() || self.glances_at_a_pressed_ring(worker, asked);
+                if may_be_pressed { self.urgent_ring(worker) } else { None }
+            }
+        };
+        let homes = seat.home.len();
+        for _ in 0..homes {
             if let Some(ring) = urgent.take_if(|ring| turn.is_free() || ring.is_brimming(self.workers()))
-                && let Some(asked) = self.relieve(worker, turn, &ring)?
+                && let Some(chunk) = self.relieve(worker, turn, &ring)?
             {
-                return Ok(asked);
+                return Ok(Some(chunk));
             }
-            let ring = &self.rings[seat.home[turn.advance(seat.home.len())]];
-            let chunk = ring.capture()?;
-            turn.looked(self.policy.next, chunk.as_ref().map_or(0, Chunk::len));
-            if let Some(chunk) = chunk {
-                let calls = self.calls_after(worker, ring, &chunk);
-                return Ok(Asked::Chunk { chunk, calls });
+            let place = seat.home[turn.advance(homes)];
+            let captured = self.rings[place].capture();
+            match &captured {
+                Ok(None) => {
+                    turn.looked(self.policy.next, 0);
+                    continue;
+                }
+                Ok(Some(chunk)) => {
+                    turn.looked(self.policy.next, chunk.len());
+                    turn.calls = self.calls_after(worker, place, chunk);
+                }
+                Err(_) => {}
             }
+            // As it came: a chunk is some ten words.
+            return captured;
         }
+        self.ask_buddies(worker, turn, urgent.as_ref(), now, ending)
+    }
+
+    /// The next chunk for `worker`, whose home rings are empty. `urgent` is above the threshold, as far as it is known.
+    #[cold]
+    fn ask_buddies(
+        &self,
+        worker: usize,
+        turn: &mut Turn,
+        urgent: Option<&Candidate<'_>>,
+        now: impl Fn() -> u64,
+        ending: bool,
+    ) -> Result<Option<Chunk>, CaptureError> {
         turn.settle();
-        if let Some(ring) = self.busiest_buddy(worker, now, ending)
-            && let Some(asked) = self.relieve(worker, turn, &ring)?
+        if let Some(ring) = urgent
+            && let Some(chunk) = self.relieve(worker, turn, ring)?
         {
-            return Ok(asked);
+            return Ok(Some(chunk));
         }
-        seat.asked.store(asked | IDLE, Ordering::Relaxed);
+        if let Some(ring) = self.busiest_buddy(worker, now, ending)
+            && let Some(chunk) = self.relieve(worker, turn, &ring)?
+        {
+            return Ok(Some(chunk));
+        }
+        self.seats[worker].asked.fetch_or(IDLE, Ordering::Relaxed);
         if self.tended {
             // Whoever captures tends that ring; who has nothing to do looks after them all.
             self.rings.iter().for_each(|ring| ring.tend());
         }
         let over = ending || self.rings.iter().all(|ring| ring.is_exhausted());
-        Ok(if over && self.is_drained(worker) { Asked::Ended } else { Asked::Nothing })
+        turn.has_ended = over && self.is_drained(worker);
+        Ok(None)
     }
 
     /// Whether `worker` may end. With offloading the group's last chunks are everybody's business.
@@ -267,47 +331,98 @@ impl Group {
         match self.mode {
             Mode::Basic => self.home(worker).all(|ring| ring.backlog() == 0),
             Mode::Advanced(_) => {
-                let mut rings = self.rings.iter().zip(self.home_of.iter());
-                rings.all(|(ring, &home)| !self.are_buddies(worker, home) || ring.backlog() == 0)
+                let mut rings = self.rings.iter().zip(self.places.iter());
+                rings.all(|(ring, place)| !self.are_buddies(worker, place.home) || ring.backlog() == 0)
             }
         }
     }
 
     /// The ring that `worker` should relieve: of its home rings above the threshold the one with the largest backlog;
     /// if there is none, of those of its buddies.
+    #[cold]
     fn urgent_ring(&self, worker: usize) -> Option<Candidate<'_>> {
-        let Mode::Advanced(threshold) = self.mode else { return None };
         if self.policy.next == Next::HomeFirst {
             return None;
         }
-        let above = |ring| Candidate::above(threshold, ring);
-        let own = self.home(worker).filter_map(above).max_by(Candidate::by_share);
-        if own.is_some() && self.policy.next != Next::Fullest {
-            return own.map(|own| Candidate { is_own: true, ..own });
+        let pressure = self.pressure_of(worker);
+        let look = pressure.look();
+        let (mut own, mut others) = (None, None);
+        for (index, place) in self.places.iter().enumerate() {
+            if !self.are_buddies(worker, place.home) {
+                continue;
+            }
+            let (ring, limit) = (&self.rings[index], place.limit);
+            let backlog = ring.backlog();
+            if backlog > limit {
+                let is_own = place.home == worker;
+                let urgent = Candidate { ring, limit, is_abandoned: false, is_own, backlog };
+                urgent.replace_if_fuller(if is_own { &mut own } else { &mut others });
+            }
         }
-        let buddies =
-            (0..self.seats.len()).filter(|&other| other != worker && self.are_buddies(worker, other));
-        let others = buddies.flat_map(|other| self.home(other)).filter_map(above);
-        let own = own.map(|own| Candidate { is_own: true, ..own });
-        others.chain(own).max_by(Candidate::by_share)
+        match (own, others) {
+            (Some(own), Some(others)) if self.policy.next == Next::Fullest => {
+                Some(if own.by_share(&others).is_lt() { others } else { own })
+            }
+            (None, None) => {
+                pressure.settle(look);
+                None
+            }
+            (own, others) => own.or(others),
+        }
     }
 
-    /// Whether a ring of `worker` or of one of its buddies is above the threshold.
+    /// Whether a ring of `worker` or of one of its buddies is above the threshold. Then it is noted, too.
     pub(crate) fn is_needed(&self, worker: usize) -> bool {
-        let Mode::Advanced(threshold) = self.mode else { return false };
-        let mut rings = self.rings.iter().zip(self.home_of.iter());
-        rings.any(|(ring, &home)| {
-            self.are_buddies(worker, home) && Candidate::above(threshold, ring).is_some()
-        })
+        if self.mode == Mode::Basic {
+            return false;
+        }
+        let mut places = self.places.iter().enumerate();
+        let is_needed = places.any(|(index, place)| {
+            self.are_buddies(worker, place.home) && self.rings[index].backlog() > place.limit
+        });
+        if is_needed {
+            self.pressure_of(worker).note();
+        }
+        is_needed
+    }
+
+    /// Now and then looks at one ring of the buddies of `worker`, which has asked so often.
+    #[inline]
+    fn glances_at_a_pressed_ring(&self, worker: usize, asked: u64) -> bool {
+        (asked / ASKED_ONCE).is_multiple_of(GLANCE_EVERY)
+            && self.glance(worker, asked / ASKED_ONCE / GLANCE_EVERY)
+    }
+
+    #[cold]
+    fn glance(&self, worker: usize, turn: u64) -> bool {
+        let index = (turn % self.places.len() as u64) as usize;
+        let place = self.places[index];
+        let is_pressed = place.home != worker
+            && self.are_buddies(worker, place.home)
+            && self.rings[index].backlog() > place.limit;
+        if is_pressed {
+            self.pressure_of(worker).note();
+        }
+        is_pressed
+    }
+
+    fn pressure_of(&self, worker: usize) -> &Pressure {
+        &self.pressures[self.seats[worker].part]
+    }
+
+    /// Places of the home rings of `worker` in the group.
+    fn home_places(&self, worker: usize) -> impl Iterator<Item = usize> {
+        self.seats[worker].home.iter().copied()
     }
 
     /// Takes a chunk from `ring`, which is above its limit, if it still is.
+    #[cold]
     fn relieve(
         &self,
         worker: usize,
         turn: &mut Turn,
         ring: &Candidate<'_>,
-    ) -> Result<Option<Asked>, CaptureError> {
+    ) -> Result<Option<Chunk>, CaptureError> {
         let &Candidate { ring, limit, is_abandoned, is_own, .. } = ring;
         let chunk = if is_own {
             ring.capture()?
@@ -318,22 +433,28 @@ impl Group {
         let Some(chunk) = chunk else { return Ok(None) };
         turn.relieved(self.policy.next, self.seats[worker].home.len(), chunk.len());
         // A worker that is stuck or gone cannot call for help: each helper calls the next ones.
-        let calls = self.calls(ring, ring.backlog().saturating_sub(limit));
-        let calls = if calls == 0 { usize::from(self.is_needed(worker)) } else { calls };
-        Ok(Some(Asked::Chunk { chunk, calls }))
+        let left = chunk.left_behind().unwrap_or_else(|| ring.backlog()).saturating_sub(limit);
+        if left > 0 && !is_abandoned {
+            self.pressure_of(worker).note();
+        }
+        turn.calls = if left > 0 { self.calls(ring, left) } else { usize::from(self.is_needed(worker)) };
+        Ok(Some(chunk))
     }
 
     /// The ring with the largest backlog above the threshold, if there is one. What was
     /// left in the rings of workers that are stuck, gone or ending is taken whatever the threshold.
     fn busiest_buddy(&self, worker: usize, now: impl Fn() -> u64, ending: bool) -> Option<Candidate<'_>> {
-        let Mode::Advanced(threshold) = self.mode else { return None };
+        if self.mode == Mode::Basic {
+            return None;
+        }
         let now = &now;
         let is_other = |&other: &usize| other != worker && self.are_buddies(worker, other);
         let others = (0..self.seats.len()).filter(is_other);
         let candidates = others.flat_map(|other| {
             let is_abandoned = self.is_away(other, now);
-            self.home(other).map(move |ring| {
-                let limit = if ending || is_abandoned { 0 } else { cells_at(threshold, ring) };
+            self.home_places(other).map(move |place| {
+                let ring = &self.rings[place];
+                let limit = if ending || is_abandoned { 0 } else { self.places[place].limit };
                 Candidate { ring, limit, is_abandoned, is_own: false, backlog: ring.backlog() }
             })
         });
@@ -366,16 +487,31 @@ impl Group {
             && self.busiest_buddy(worker, now, false).is_none()
     }
 
-    /// How many workers should help `worker`, which just captured `chunk` from `ring`, with its home rings.
-    fn calls_after(&self, worker: usize, ring: &Arc<dyn Ring>, chunk: &Chunk) -> usize {
-        let Mode::Advanced(threshold) = self.mode else { return 0 };
-        let calls = |ring: &Arc<dyn Ring>, backlog: u32| {
-            // Mostly nothing is left, and the threshold is not looked up.
-            if backlog == 0 { 0 } else { self.calls(ring, backlog.saturating_sub(cells_at(threshold, ring))) }
-        };
-        let others = self.home(worker).filter(|other| !Arc::ptr_eq(other, ring));
-        let left = chunk.left_behind().unwrap_or_else(|| ring.backlog());
-        others.map(|other| calls(other, other.backlog())).fold(calls(ring, left), usize::max)
+    /// How many workers should help `worker`, which just captured `chunk` from the ring at `place`, with its home rings.
+    #[inline]
+    fn calls_after(&self, worker: usize, place: usize, chunk: &Chunk) -> usize {
+        if self.mode == Mode::Basic {
+            return 0;
+        }
+        let left = chunk.left_behind().unwrap_or_else(|| self.rings[place].backlog());
+        let is_alone = self.seats[worker].home.len() == 1;
+        // With one ring there is nothing else to look at.
+        if is_alone && left <= self.places[place].limit { 0 } else { self.calls_of(worker, place, left) }
+    }
+
+    /// The same where there may be something to help with, which is noted: `left` packets were left behind the chunk.
+    #[inline(never)]
+    fn calls_of(&self, worker: usize, captured: usize, left: u32) -> usize {
+        let mut calls = 0;
+        for place in self.home_places(worker) {
+            let (ring, limit) = (&self.rings[place], self.places[place].limit);
+            let backlog = if place == captured { left } else { ring.backlog() };
+            if backlog > limit {
+                self.pressure_of(worker).note();
+                calls = self.calls(ring, backlog - limit).max(calls);
+            }
+        }
+        calls
     }
 
     /// How many workers should help with `ring`, from which so many packets should be taken: one with each chunk.
@@ -442,11 +578,6 @@ fn shares(rings: &[usize], workers: usize) -> Vec<usize> {
     shares
 }
 
-/// The largest backlog that does not exceed `threshold`, a share of the ring's pool.
-fn cells_at(threshold: f64, ring: &Arc<dyn Ring>) -> u32 {
-    (threshold * f64::from(ring.capacity())) as u32
-}
-
 /// A ring that may need help.
 struct Candidate<'a> {
     ring: &'a Arc<dyn Ring>,
@@ -459,16 +590,17 @@ struct Candidate<'a> {
     backlog: u32,
 }
 
-impl<'a> Candidate<'a> {
-    /// `ring`, if more than `threshold` waits in it.
-    fn above(threshold: f64, ring: &'a Arc<dyn Ring>) -> Option<Self> {
-        let (backlog, limit) = (ring.backlog(), cells_at(threshold, ring));
-        (backlog > limit).then_some(Self { ring, limit, is_abandoned: false, is_own: false, backlog })
-    }
-
+impl Candidate<'_> {
     /// The backlog as a share of the pool.
     fn share(&self) -> f64 {
         f64::from(self.backlog) / f64::from(self.ring.capacity())
+    }
+
+    /// Takes the place of the ring in `fullest`, if that is none or is less full.
+    fn replace_if_fuller(self, fullest: &mut Option<Self>) {
+        if fullest.as_ref().is_none_or(|before| before.by_share(&self).is_le()) {
+            *fullest = Some(self);
+        }
     }
 
     fn by_share(&self, other: &Self) -> std::cmp::Ordering {
@@ -583,9 +715,10 @@ mod model {
             let kernel = thread::spawn(move || busy.waiting.store(4, Ordering::Release));
             let worker = thread::spawn({
                 let group = Arc::clone(&group);
-                move || match group.ask(0, &mut Turn::default(), || 0).unwrap() {
-                    Asked::Chunk { calls, .. } => Some((calls > 0).then(|| group.next_sleeper(0)).flatten()),
-                    _ => None,
+                move || {
+                    let mut turn = Turn::default();
+                    let chunk = group.ask(0, &mut turn, || 0).unwrap();
+                    chunk.map(|_| (turn.calls > 0).then(|| group.next_sleeper(0)).flatten())
                 }
             });
             group.set_asleep(1, true);

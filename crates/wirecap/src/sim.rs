@@ -66,7 +66,7 @@ use crate::capture::waiting::{Wait, Waiting};
 use crate::capture::{Capture, keeper};
 use crate::error::{CaptureError, OpenError};
 use crate::forward::{Exchange, Outlet, Port, PortShared, Sequence, TxOutlet};
-use crate::group::{Asked, Group};
+use crate::group::Group;
 use crate::kernel_ring::{Consumer, Producer};
 use crate::ledger::{Ledger, Mode, RingLedger};
 use crate::names::RingName;
@@ -408,12 +408,13 @@ impl SimWorker {
             exchange.tend();
         }
         Ok(match self.waiting.ask(&self.group, || now.as_nanos() as u64)? {
-            Asked::Chunk { chunk, calls } => {
-                let wake = (0..calls).map_while(|_| self.group.next_sleeper(self.index)).collect();
+            Some(chunk) => {
+                let calls = 0..self.waiting.calls();
+                let wake = calls.map_while(|_| self.group.next_sleeper(self.index)).collect();
                 Answer::Chunk { chunk, wake }
             }
-            Asked::Nothing => Answer::Nothing,
-            Asked::Ended => Answer::Ended,
+            None if self.waiting.has_ended() => Answer::Ended,
+            None => Answer::Nothing,
         })
     }
 

@@ -4,6 +4,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use wirecap::{Capture, CaptureError, Chunk, Port, Timestamp, Worker};
+use wirecap_testbed::SlowCore;
 
 use super::checksums::ChecksumWatch;
 use super::latency::Latency;
@@ -84,12 +85,12 @@ pub(crate) fn forward(
     let lane =
         |way| Lane { way, port: port(way), checksums: ChecksumWatch::default(), latency: Latency::new() };
     let mut lanes: Vec<Lane<'_>> = ways.iter().map(lane).collect();
-    let mut arrivals = Vec::new();
+    let (mut core, mut arrivals) = (SlowCore::default(), Vec::new());
     let mut patience = PATIENCE;
     while !worker.is_finished() {
         match worker.next_chunk_timeout(patience).inspect_err(|_| capture.stop())? {
             Some(chunk) => {
-                lanes[chunk.interface_index()].pass_on(chunk, treatment, &mut arrivals);
+                lanes[chunk.interface_index()].pass_on(chunk, treatment, &mut core, &mut arrivals);
                 patience = OUTBOUND_PATIENCE;
             }
             None => {
@@ -104,12 +105,18 @@ pub(crate) fn forward(
 }
 
 impl Lane<'_> {
-    fn pass_on(&mut self, mut chunk: Chunk, treatment: &Treatment, arrivals: &mut Vec<u64>) {
+    fn pass_on(
+        &mut self,
+        mut chunk: Chunk,
+        treatment: &Treatment,
+        core: &mut SlowCore,
+        arrivals: &mut Vec<u64>,
+    ) {
         if let Some(mirror) = &treatment.mirror {
             mirror.record(&chunk);
         }
         if let Some(weight) = &treatment.weight {
-            weight.process(&chunk);
+            weight.process(core, &chunk);
         }
         if chunk.get(0).is_some_and(|first| self.checksums.is_certain_with(first.data())) {
             self.way.warn_of_checksums();

@@ -219,6 +219,11 @@ impl Forwarder {
         Self { child, stdout: Some(stdout), said, stderr: Some(stderr) }
     }
 
+    /// The process.
+    pub(crate) fn id(&self) -> u32 {
+        self.child.id()
+    }
+
     pub(crate) fn said(&self) -> String {
         self.said.lock().unwrap().clone()
     }

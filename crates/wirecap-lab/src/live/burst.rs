@@ -4,7 +4,7 @@ use std::thread;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use wirecap::{Capture, Timestamps, Worker, grouped};
-use wirecap_testbed::{Generator, Load, Stamp, Traffic, loss_lock};
+use wirecap_testbed::{Generator, Load, SlowCore, Stamp, Traffic, loss_lock};
 
 use super::bed::Bed;
 use super::contender::Contender;
@@ -111,14 +111,14 @@ fn unix_nanos() -> u64 {
 
 /// Works a fixed time on each packet, until the end.
 fn work(mut worker: Worker) -> Outcome<Seen> {
-    let (mut seen, mut processed) = (Seen::default(), 0);
+    let (mut seen, mut processed, mut core) = (Seen::default(), 0, SlowCore::default());
     while let Some(chunk) = worker.next_chunk()? {
         for packet in &chunk {
             let number = Stamp::of(packet.data()).ok_or("a packet of somebody else's")?.sequence;
             let arrival = packet.timestamp().ok_or("a packet without a time")?;
             seen.arrivals.push((number, arrival.unix_nanos()));
         }
-        thread::sleep(WORKER_COST * chunk.len() as u32);
+        core.work(WORKER_COST * chunk.len() as u32);
         processed += chunk.len() as u64;
         drop(chunk);
         seen.processed.push((unix_nanos(), processed));

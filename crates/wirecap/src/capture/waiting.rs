@@ -12,8 +12,9 @@
 use std::time::Duration;
 
 use crate::error::CaptureError;
-use crate::group::{Asked, Group, Turn};
+use crate::group::{Group, Turn};
 use crate::ledger::Mode;
+use crate::umem::chunk::Chunk;
 
 /// The shortest sleep, which the kernel's timer slack doubles.
 pub(crate) const SHORTEST_SLEEP: Duration = Duration::from_micros(50);
@@ -38,6 +39,11 @@ pub(crate) const LOOK_ROUND_FOR_BUDDIES: Duration = Duration::from_millis(20);
 /// microseconds; a worker that was interrupted meanwhile needs the processor.
 const VAIN_ROUNDS_MAX: u32 = 64;
 
+/// Whether so many packets are worth a chunk.
+fn is_worth_taking(packets: u32) -> bool {
+    packets as usize >= NOT_WORTH_WAKING
+}
+
 /// What a worker does before it asks for a chunk, or asks again.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Wait {
@@ -58,6 +64,8 @@ pub(crate) struct Waiting {
     longest_sleep: Duration,
     /// Packets captured since the last sleep.
     taken: usize,
+    /// Packets that the last chunk left in a home ring, as far as that is known.
+    left_behind: u32,
     vain_rounds: u32,
     /// Buddies may call it.
     polls: bool,
@@ -76,6 +84,7 @@ impl Waiting {
             longest_sleep: (SLEEP_PER_CELL.saturating_mul(fewest_posted))
                 .clamp(SHORTEST_SLEEP, LONGEST_SLEEP),
             taken: 0,
+            left_behind: 0,
             vain_rounds: 0,
             polls: false,
             #[cfg(test)]
@@ -85,23 +94,51 @@ impl Waiting {
 
     /// The application asks for a chunk: how the worker rests before it looks for one, if so few packets wait that it
     /// pays to let them become more. A chunk of two packets costs nearly what a full one does.
+    #[inline]
     pub(crate) fn begin(&mut self, group: &Group, now: impl Fn() -> u64) -> Option<Wait> {
-        let worth_taking = |backlog: u32| backlog as usize >= NOT_WORTH_WAKING;
-        let is_hurried = self.taken == 0 || group.home(self.worker).any(|ring| worth_taking(ring.backlog()));
+        // Under load this is all: a look at a ring reads what the kernel writes.
+        if self.taken == 0 || is_worth_taking(self.left_behind) {
+            return None;
+        }
+        self.pause(group, now)
+    }
+
+    #[inline(never)]
+    fn pause(&mut self, group: &Group, now: impl Fn() -> u64) -> Option<Wait> {
+        let is_hurried = group.home(self.worker).any(|ring| is_worth_taking(ring.backlog()));
         (!is_hurried && !self.is_needed(group)).then(|| self.rest(group, now, false))
     }
 
     /// The next chunk, if there is one; as [`Group::ask`].
-    pub(crate) fn ask(&mut self, group: &Group, now: impl Fn() -> u64) -> Result<Asked, CaptureError> {
-        if std::mem::take(&mut self.polls) {
+    #[inline]
+    pub(crate) fn ask(
+        &mut self,
+        group: &Group,
+        now: impl Fn() -> u64,
+    ) -> Result<Option<Chunk>, CaptureError> {
+        if self.polls {
+            self.polls = false;
             group.set_asleep(self.worker, false);
         }
-        let asked = group.ask(self.worker, &mut self.turn, now)?;
-        if let Asked::Chunk { chunk, .. } = &asked {
+        let asked = group.ask(self.worker, &mut self.turn, now);
+        if let Ok(Some(chunk)) = &asked {
             self.taken += chunk.len();
+            self.left_behind = if chunk.is_offloaded() { 0 } else { chunk.left_behind().unwrap_or(0) };
             self.vain_rounds = 0;
         }
-        Ok(asked)
+        asked
+    }
+
+    /// How many buddies should be woken after the last question.
+    #[inline]
+    pub(crate) fn calls(&self) -> usize {
+        self.turn.calls
+    }
+
+    /// Whether the last question was the last one: there will be no more chunks.
+    #[inline]
+    pub(crate) fn has_ended(&self) -> bool {
+        self.turn.has_ended
     }
 
     /// It got nothing: how the worker waits until it asks again. `lags`: something must go on within
@@ -123,6 +160,7 @@ impl Waiting {
         group.is_needed(self.worker)
     }
 
+    #[cold]
     fn rest(&mut self, group: &Group, now: impl Fn() -> u64, lags: bool) -> Wait {
         self.adapt_sleep();
         if self.sleep <= self.longest_sleep {

@@ -17,7 +17,6 @@ use crate::capture::Shared;
 use crate::capture::affinity::{Placement, bind_thread};
 use crate::capture::waiting::{LOOK_ROUND, Wait, Waiting};
 use crate::error::CaptureError;
-use crate::group::Asked;
 use crate::packet::reader::BlockReader;
 use crate::umem::chunk::Chunk;
 
@@ -183,11 +182,9 @@ impl Worker {
     pub fn next_chunk(&mut self) -> Result<Option<Chunk>, CaptureError> {
         self.begin(Duration::MAX)?;
         loop {
-            if let Some(chunk) = self.try_next_chunk()? {
-                return Ok(Some(chunk));
-            }
-            if self.finished {
-                return Ok(None);
+            let asked = self.try_next_chunk();
+            if !matches!(asked, Ok(None)) || self.finished {
+                return asked;
             }
             self.idle(Duration::MAX)?;
         }
@@ -204,8 +201,9 @@ impl Worker {
         let deadline = Instant::now().checked_add(longest);
         self.begin(longest)?;
         loop {
-            if let Some(chunk) = self.try_next_chunk()? {
-                return Ok(Some(chunk));
+            let asked = self.try_next_chunk();
+            if !matches!(asked, Ok(None)) {
+                return asked;
             }
             let left =
                 deadline.map_or(longest, |deadline| deadline.saturating_duration_since(Instant::now()));
@@ -265,17 +263,20 @@ impl Worker {
             exchange.tend();
         }
         let shared = &*self.shared;
-        match self.waiting.ask(&shared.group, || shared.now())? {
-            Asked::Chunk { chunk, calls } => {
-                (0..calls)
-                    .map_while(|_| shared.group.next_sleeper(self.index))
-                    .for_each(|buddy| shared.wake(buddy));
-                return Ok(Some(chunk));
-            }
-            Asked::Nothing => {}
-            Asked::Ended => self.finished = true,
+        let asked = self.waiting.ask(&shared.group, || shared.now());
+        if self.waiting.calls() > 0 {
+            self.call(self.waiting.calls());
         }
-        Ok(None)
+        self.finished |= self.waiting.has_ended();
+        asked
+    }
+
+    /// Wakes so many buddies, if so many sleep.
+    #[cold]
+    fn call(&self, calls: usize) {
+        let group = &self.shared.group;
+        let sleepers = (0..calls).map_while(|_| group.next_sleeper(self.index));
+        sleepers.for_each(|buddy| self.shared.wake(buddy));
     }
 
     /// Tells once that an interface is not captured any more, which a worker that never rests does not find by itself.
@@ -299,6 +300,7 @@ impl Worker {
     }
 
     /// Rests before it asks, if that pays.
+    #[inline]
     fn begin(&mut self, longest: Duration) -> Result<(), CaptureError> {
         let shared = &*self.shared;
         match self.waiting.begin(&shared.group, || shared.now()) {
@@ -317,6 +319,7 @@ impl Worker {
     }
 
     /// Waits, `longest` at most.
+    #[cold]
     fn wait(&mut self, wait: Wait, longest: Duration) -> Result<(), CaptureError> {
         match wait {
             Wait::Yield => thread::yield_now(),

@@ -36,9 +36,13 @@ impl Default for Policy {
     }
 }
 
-/// Where a worker goes on.
+/// Where a worker goes on, and what its last question told beside the chunk.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Turn {
+    /// How many workers should be woken to help, if [so many sleep](super::Group::next_sleeper).
+    pub(crate) calls: usize,
+    /// There is nothing now and nothing ever again: the capture was stopped, and its rings are empty.
+    pub(crate) has_ended: bool,
     /// The next home ring.
     place: usize,
     /// What it still owes its home rings before one above T goes first again: looks, chunks or packets, as its policy counts.
@@ -47,9 +51,10 @@ pub(crate) struct Turn {
 
 impl Turn {
     /// The home ring whose turn it is, of `homes`.
+    #[inline]
     pub(super) fn advance(&mut self, homes: usize) -> usize {
-        let place = self.place % homes;
-        self.place = (place + 1) % homes;
+        let place = if self.place < homes { self.place } else { 0 };
+        self.place = place + 1;
         place
     }
 
@@ -69,7 +74,11 @@ impl Turn {
     }
 
     /// A home ring was looked at, and served if it had packets.
+    #[inline]
     pub(super) fn looked(&mut self, next: Next, packets: usize) {
+        if self.owed == 0 {
+            return;
+        }
         let paid = match next {
             Next::HomeFirst | Next::Fullest => 0,
             Next::Alternate => usize::from(packets > 0),

@@ -3,6 +3,7 @@
 use std::fmt;
 use std::time::Duration;
 
+use crate::group::GLANCE_EVERY;
 use crate::ledger::{Ledger, Mode, PortAccount};
 use crate::sim::{SimCapture, SimSettings, Violation};
 use crate::umem::chunk::Chunk;
@@ -82,8 +83,8 @@ pub enum BrokenPromise {
         /// When that was found.
         at: Duration,
     },
-    /// While a ring of its group is above T, a worker serves no more rings below T one after the other than it has home
-    /// rings.
+    /// While a ring of its group is above T, and a worker left it so that had a look at it, a worker serves no more rings
+    /// below T one after the other than it has home rings. Where none had, it may do so until it has glanced at all rings.
     Serving {
         /// The worker.
         worker: usize,
@@ -157,8 +158,8 @@ pub(super) struct Audit {
     guaranteed: Option<usize>,
     /// The backlog above which offloading is allowed; `None` in basic mode.
     threshold: Option<f64>,
-    /// How many chunks each worker took one after the other from rings below T while another was above.
-    low_chunks: Vec<u32>,
+    /// When each worker took chunks from rings below T while another was above, one after the other.
+    low_chunks: Vec<Vec<u64>>,
     /// Packets that the kernel sent, if the capture forwards.
     sent: Option<u64>,
     broken: Vec<BrokenPromise>,
@@ -175,6 +176,8 @@ struct Page {
     backlog: u32,
     /// Since when it has been above T.
     above_since: Option<u64>,
+    /// Since when a worker has known that, by what it had to look at.
+    known_since: Option<u64>,
 }
 
 /// More are not kept: the first ones tell.
@@ -190,7 +193,7 @@ impl Audit {
         let guaranteed = settings.elastic.then(|| Supply::guaranteed(settings.geometry.cells()) as usize);
         let rings = vec![Page::default(); settings.rings];
         let sent = settings.forwards.then_some(0);
-        let low_chunks = vec![0; settings.workers];
+        let low_chunks = vec![Vec::new(); settings.workers];
         Self { rings, cells, guaranteed, threshold, low_chunks, sent, broken: Vec::new() }
     }
 
@@ -253,20 +256,37 @@ impl Audit {
         &mut self,
         worker: usize,
         chunk: &Chunk,
-        homes: u32,
+        homes: usize,
         away: bool,
         capture: &SimCapture,
         now: u64,
     ) {
         let ring = chunk.ring_index();
-        let others_need = self.rings.iter().any(|page| self.is_above(page.backlog));
-        let is_low = others_need && !away && !self.is_above(self.rings[ring].backlog);
-        self.low_chunks[worker] = if is_low { self.low_chunks[worker] + 1 } else { 0 };
-        if self.low_chunks[worker] > homes {
+        let low_chunks = &mut self.low_chunks[worker];
+        let is_needed = self.rings.iter().any(|page| page.above_since.is_some());
+        if !is_needed || away || self.rings[ring].above_since.is_some() {
+            low_chunks.clear();
+        } else {
+            low_chunks.push(now);
+        }
+        let glances = GLANCE_EVERY as usize * self.rings.len();
+        let after = |since: u64| low_chunks.iter().filter(|begun| **begun > since).count();
+        let is_late = |page: &Page| {
+            page.known_since.is_some_and(|since| after(since) > homes)
+                || page.above_since.is_some_and(|since| after(since) > homes + glances)
+        };
+        if self.rings.iter().any(is_late) {
+            low_chunks.clear();
             self.found(BrokenPromise::Serving { worker, ring, at: Duration::from_nanos(now) });
         }
         if !self.is_above(capture.backlog(ring)) {
-            self.rings[ring].above_since = None;
+            (self.rings[ring].above_since, self.rings[ring].known_since) = (None, None);
+        }
+        // It has looked at its home rings and at the one that it served.
+        for (other, page) in self.rings.iter_mut().enumerate() {
+            if page.above_since.is_some() && (other == ring || capture.home_of(other) == worker) {
+                page.known_since.get_or_insert(now);
+            }
         }
     }
 

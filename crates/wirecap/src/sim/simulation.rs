@@ -593,7 +593,7 @@ impl Simulation {
                 self.audit.offloaded(chunk, away, now);
             }
             let homes = (0..self.config.settings.rings).filter(|ring| self.capture.home_of(*ring) == index);
-            self.audit.served(index, chunk, homes.count() as u32, away, &self.capture, self.now);
+            self.audit.served(index, chunk, homes.count(), away, &self.capture, self.now);
         }
         answer
     }

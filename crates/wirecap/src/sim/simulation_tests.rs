@@ -203,13 +203,6 @@ fn a_group_that_offloads_below_the_threshold_is_caught() {
     assert!(matches!(broken[0], BrokenPromise::Offloading { ring: 0, .. }), "{broken:?}");
 }
 
-/// Packets come to the helper at any time.
-fn skewed_at_random() -> SimulationConfig {
-    let mut config = skewed(Mode::Advanced(0.6), &[1.6, 0.2], 4);
-    config.arrivals = [1.6, 0.2].map(|load| Arrivals::Poisson { rate: load * RATE }).to_vec();
-    config
-}
-
 /// As it was: packets are lost that the group could process, because the helper finds a packet of its own after each rest.
 #[test]
 fn a_worker_that_rests_beside_a_ring_above_the_threshold_is_caught() {
@@ -222,7 +215,9 @@ fn a_worker_that_rests_beside_a_ring_above_the_threshold_is_caught() {
 
 #[test]
 fn a_worker_that_serves_its_home_rings_first_is_caught() {
-    let mut config = skewed_at_random();
+    // So much that the ring's own worker leaves it above T.
+    let mut config = skewed(Mode::Advanced(0.6), &[1.6, 0.38], 4);
+    config.arrivals[1] = Arrivals::Poisson { rate: 0.38 * RATE };
     config.settings.policy.next = Next::HomeFirst;
     let broken = Simulation::new(config).run().broken_promises;
     assert!(matches!(broken[0], BrokenPromise::Serving { worker: 1, ring: 1, .. }), "{broken:?}");

@@ -54,6 +54,7 @@ pub(crate) struct RxRing {
 #[derive(Debug)]
 struct Published {
     delivered: atomic::AtomicU64,
+    /// With what the kernel had dropped on rings that were in the place of this one.
     other: atomic::AtomicU64,
     /// None once the ring is closed; only the close writes it.
     kernel: RwLock<Option<Arc<dyn Kernel>>>,
@@ -93,24 +94,6 @@ struct RxSide {
 /// Rounds of filtering in which nothing was wanted, before whoever asked gets nothing.
 const VAIN_ROUNDS_MAX: u32 = 64;
 
-/// What came out of the rx ring.
-#[derive(Debug)]
-enum Captured {
-    Chunk(Chunk),
-    /// Only packets that are not wanted.
-    Unwanted,
-    Nothing,
-}
-
-impl Captured {
-    fn chunk(self) -> Option<Chunk> {
-        match self {
-            Self::Chunk(chunk) => Some(chunk),
-            Self::Unwanted | Self::Nothing => None,
-        }
-    }
-}
-
 /// How a worker captures from the ring of another.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Help {
@@ -126,6 +109,14 @@ pub(crate) struct Help {
 struct OpenRx {
     ring: Consumer<Descriptor>,
     kernel: Arc<dyn Kernel>,
+    is_zero_copy: bool,
+}
+
+impl OpenRx {
+    fn new(ring: Consumer<Descriptor>, kernel: Arc<dyn Kernel>) -> Self {
+        let is_zero_copy = kernel.is_zero_copy();
+        Self { ring, kernel, is_zero_copy }
+    }
 }
 
 /// What the cells of a chunk are.
@@ -171,7 +162,7 @@ impl RxRing {
             kernel: RwLock::new(Some(Arc::clone(&kernel))),
         };
         let side = RxSide {
-            open: Some(OpenRx { ring: rx, kernel }),
+            open: Some(OpenRx::new(rx, kernel)),
             handed_out: HandedOut::default(),
             kept: VecDeque::new(),
             cells_taken: 0,
@@ -215,20 +206,23 @@ impl RxRing {
         &self.fill_ring
     }
 
+    /// The next chunk, if there is one. Otherwise `unwanted` says whether there were packets, all of them unwanted.
     fn capture_from(
         &self,
         mut guard: MutexGuard<'_, RxSide>,
         help: Option<Help>,
-    ) -> Result<Captured, CaptureError> {
+        unwanted: &mut bool,
+    ) -> Result<Option<Chunk>, CaptureError> {
+        *unwanted = false;
         let side = &mut *guard;
-        let Some(open) = &mut side.open else { return Ok(Captured::Nothing) };
+        let Some(open) = &mut side.open else { return Ok(None) };
         let waiting = open.ring.available().map_err(|broken| self.broken(&broken))?;
         let waiting = waiting + side.kept.len() as u32;
         // Looked at under the lock: what a buddy saw may have been captured since.
         if waiting <= help.map_or(0, |help| help.limit) {
             drop(guard);
             self.fill_ring.flush_if_free();
-            return Ok(Captured::Nothing);
+            return Ok(None);
         }
         let most = help.map_or(u32::MAX, |help| help.most).min(self.chunk_cells());
         let count = waiting.min(most) as usize;
@@ -250,7 +244,7 @@ impl RxRing {
         // Whatever happened, nothing that cannot be stays in the list.
         let checked = whole.and(self.check(&mut list, stamps, &mut side.other));
         side.other += self.fill_ring.captured(&mut list);
-        let is_zero_copy = side.open.as_ref().is_some_and(|open| open.kernel.is_zero_copy());
+        let is_zero_copy = side.open.as_ref().is_some_and(|open| open.is_zero_copy);
         if is_zero_copy && checked.is_ok() {
             side.cut += self.cut_packets(&list.cells);
         }
@@ -261,7 +255,8 @@ impl RxRing {
             self.published.publish(side);
             drop(guard);
             self.fill_ring.recycle(list);
-            return checked.map(|_| if sifting { Captured::Unwanted } else { Captured::Nothing });
+            *unwanted = sifting;
+            return checked.map(|_| None);
         }
         let Checked { bytes, fragmented } = checked?;
         list.wire_bytes = bytes;
@@ -280,7 +275,7 @@ impl RxRing {
         // SAFETY: the kernel gave these cells to us, from this pool, and `check` looked at each.
         let chunk =
             unsafe { Chunk::new(list, owner, Arc::clone(&self.identity), stamps, sequence, help.is_some()) };
-        Ok(Captured::Chunk(chunk))
+        Ok(Some(chunk))
     }
 
     /// Releases the cells of `list`, which were just taken from the rx ring, but for those at the end
@@ -412,7 +407,7 @@ impl RxRing {
             side.drops = side.drops + before;
             let published = Some(Arc::clone(&kernel));
             *self.published.kernel.write().unwrap_or_else(PoisonError::into_inner) = published;
-            open.kernel = kernel;
+            (open.is_zero_copy, open.kernel) = (kernel.is_zero_copy(), kernel);
             self.published.publish(side);
         }
         drop(guard);
@@ -461,18 +456,19 @@ impl RxRing {
     }
 
     pub(crate) fn capture(&self) -> Result<Option<Chunk>, CaptureError> {
-        for _ in 0..VAIN_ROUNDS_MAX {
-            match self.capture_from(lock(&self.rx), None)? {
-                Captured::Unwanted => {}
-                captured => return Ok(captured.chunk()),
+        let mut unwanted = false;
+        for _ in 1..VAIN_ROUNDS_MAX {
+            let captured = self.capture_from(lock(&self.rx), None, &mut unwanted);
+            if !unwanted || captured.is_err() {
+                return captured;
             }
         }
-        Ok(None)
+        self.capture_from(lock(&self.rx), None, &mut unwanted)
     }
 
     pub(crate) fn offload(&self, help: Help) -> Result<Option<Chunk>, CaptureError> {
         let Some(side) = try_lock(&self.rx) else { return Ok(None) };
-        self.capture_from(side, Some(help)).map(Captured::chunk)
+        self.capture_from(side, Some(help), &mut false)
     }
 
     pub(crate) fn watch(&self, watch: &mut dyn FnMut(BorrowedFd<'_>)) {

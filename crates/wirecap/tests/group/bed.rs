@@ -1,105 +1,178 @@
 //! Where buddy groups are tested, and workers that wait a fixed time per packet: they stand for slow cores,
 //! so that two cores can play many.
 
-use std::thread;
-use std::time::Duration;
+use std::thread::{self, Scope, ScopedJoinHandle};
+use std::time::{Duration, Instant};
 
-use wirecap::{Capture, CaptureBuilder, Chunk, Ledger};
-use wirecap_testbed::{AfXdpSender, Namespace, Pacer, Stamp, Traffic, VethPair};
+use wirecap::{Capture, CaptureBuilder, Chunk, Engine, Ledger};
+use wirecap_testbed::{
+    AfXdpSender, Counters, KernelSender, Namespace, Pacer, Sizes, SlowCore, Stamp, SteadySender, Ticks,
+    Traffic, VethPair, pass_program,
+};
 
 /// What a worker needs for one packet: it can do 10,000 a second.
 pub(crate) const COST: Duration = Duration::from_micros(100);
 pub(crate) const WORKER_RATE: f64 = 10_000.0;
 /// How long anything may take on a busy machine.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
-/// Packets of a full chunk.
-const CHUNK: f64 = 64.0;
-/// How long the load lasts.
-pub(crate) const SECONDS: f64 = 3.0;
+
+/// Both engines.
+pub(crate) const ENGINES: [Engine; 2] = [Engine::Xdp, Engine::Packet];
+
+/// How long a load lasts: five seconds, or as many as the environment says.
+pub(crate) fn load_time() -> Duration {
+    let seconds = std::env::var("WIRECAP_SKEW_SECONDS").ok();
+    let seconds = seconds.map(|text| text.parse().expect("WIRECAP_SKEW_SECONDS is a number of seconds"));
+    Duration::from_secs_f64(seconds.unwrap_or(5.0))
+}
 
 /// Two namespaces and the cable between them; captures happen at `a1`.
 pub(crate) struct Bed {
     _sender: Namespace,
     pub(crate) receiver: Namespace,
     pub(crate) pair: VethPair,
+    queues: u16,
 }
 
 impl Bed {
-    pub(crate) fn new(queue_count: u32) -> Self {
+    pub(crate) fn new(queues: u16) -> Self {
         let (sender, receiver) = (Namespace::new().unwrap(), Namespace::new().unwrap());
-        let pair = VethPair::new((&sender, "a0"), (&receiver, "a1"), queue_count, 1500).unwrap();
-        Self { _sender: sender, receiver, pair }
+        let pair = VethPair::new((&sender, "a0"), (&receiver, "a1"), queues.into(), 1500).unwrap();
+        Self { _sender: sender, receiver, pair, queues }
     }
 
     pub(crate) fn open(&self, builder: CaptureBuilder) -> Capture {
         self.receiver.run_in(|| builder.open()).unwrap().unwrap()
     }
 
-    /// Captures with a waiting worker per ring while `send` sends, until everything that was kept has
+    /// Captures with a worker per ring that needs `cost` for a packet while `send` sends, until everything that was kept has
     /// been processed. `see` gets every chunk with the number of its worker.
-    pub(crate) fn process(
+    pub(crate) fn process<T>(
         &self,
         builder: CaptureBuilder,
+        cost: Duration,
         see: impl Fn(usize, &Chunk) + Sync,
-        send: impl FnOnce(&Self) -> u64,
-    ) -> (u64, Ledger) {
+        send: impl FnOnce(&Self) -> T,
+    ) -> (T, Ledger) {
+        let mut counters = Counters::of(&self.pair.sender).unwrap();
         let capture = self.open(builder);
         let sent = thread::scope(|scope| {
             for mut worker in capture.workers() {
                 let see = &see;
-                scope.spawn(move || {
+                let work = move || {
+                    let mut core = SlowCore::default();
                     while let Some(chunk) = worker.next_chunk().unwrap() {
                         see(worker.index(), &chunk);
-                        thread::sleep(COST * chunk.len() as u32);
+                        core.work(cost * chunk.len() as u32);
                     }
-                });
+                };
+                spawn(scope, "worker", work);
             }
-            let sent = send(self);
-            // From another thread, in the interface's namespace.
-            self.receiver.run_in(|| capture.stop()).unwrap();
-            sent
+            // Also when `send` panics: the workers wait for it.
+            let _stop = Stop(self, &capture);
+            send(self)
         });
         let ledger = self.receiver.run_in(|| capture.close()).unwrap();
-        assert_eq!(ledger.total.offered, sent, "{ledger}");
+        // Without what had no room on the way to the interface, which is not there to be captured.
+        let arrived = counters.since_start().unwrap().tx_packets;
+        assert_eq!(ledger.total.offered, arrived, "{ledger}");
         assert_eq!(ledger.total.offered, ledger.total.delivered + ledger.total.dropped.total(), "{ledger}");
         (sent, ledger)
     }
 
-    /// Sends to each queue at its share of what one worker can do.
-    pub(crate) fn load(&self, shares: &[f64]) -> u64 {
-        self.load_of(WORKER_RATE, shares)
+    /// One flow of frames of so many bytes.
+    pub(crate) fn traffic(&self, frame_bytes: u16) -> Traffic {
+        Traffic { sizes: Sizes::fixed(frame_bytes), ..Traffic::to(&self.pair.receiver) }
     }
 
-    /// Sends to each queue at its share of `per_second`, which is what a worker can do.
-    pub(crate) fn load_of(&self, per_second: f64, shares: &[f64]) -> u64 {
-        let traffic = Traffic::to(&self.pair.receiver);
+    /// Sends to each queue frames of so many bytes at its rate, in frames per second, for so long: an error if that was not
+    /// possible.
+    pub(crate) fn load(&self, frame_bytes: u16, rates: &[f64], time: Duration) -> Result<u64, String> {
+        let traffic = self.traffic(frame_bytes);
+        let mut sender = SteadySender::on(&self.pair.sender, traffic, self.queues).unwrap();
+        let send = move || {
+            let mut ticks = Ticks::new(time);
+            let sent = sender.send(rates, &mut ticks).unwrap();
+            ticks.check().map(|()| sent)
+        };
+        thread::scope(|scope| spawn(scope, "sender", send).join().unwrap())
+    }
+
+    /// The same from inside the kernel, to each queue its own traffic, from a CPU that reaches it.
+    pub(crate) fn load_from_the_kernel(
+        &self,
+        traffic: &[Traffic],
+        rates: &[f64],
+        time: Duration,
+    ) -> Result<u64, String> {
+        let send = |queue: u16, traffic: &Traffic, rate: f64| {
+            let mut sender = KernelSender::on(&self.pair.sender, queue.into()).unwrap();
+            let (mut ticks, mut sequence) = (Ticks::new(time), 0);
+            while let Some(at) = ticks.next_at() {
+                for sequence in sequence..(rate * at) as u64 {
+                    sender.send(&traffic.frame(Stamp { queue, sequence })).unwrap();
+                }
+                sequence = (rate * at) as u64;
+                sender.flush().unwrap();
+            }
+            ticks.check().map(|()| sequence)
+        };
         thread::scope(|scope| {
-            let send = |(queue, &share): (usize, &f64)| {
-                let traffic = &traffic;
-                scope.spawn(move || self.send(traffic, queue as u16, per_second, share))
-            };
-            let senders: Vec<_> = shares.iter().enumerate().map(send).collect();
+            let begin =
+                |(queue, (traffic, &rate))| spawn(scope, "sender", move || send(queue, traffic, rate));
+            let senders: Vec<_> = (0..).zip(traffic.iter().zip(rates)).map(begin).collect();
             senders.into_iter().map(|sender| sender.join().unwrap()).sum()
         })
     }
 
-    /// Waits as the workers do, and makes up for nothing: what else a machine has to do makes all of them slower, so
-    /// that this stays the share of what a worker can do.
-    fn send(&self, traffic: &Traffic, queue: u16, per_second: f64, share: f64) -> u64 {
-        let frames = (share * per_second * SECONDS) as u64;
-        let mut sender = AfXdpSender::on(&self.pair.sender, queue.into()).unwrap();
-        let (mut sent, mut due) = (0, 0.0);
-        while sent < frames {
-            due += CHUNK * share;
-            for sequence in sent..frames.min(due as u64) {
-                sender.send(&traffic.frame(Stamp { queue, sequence })).unwrap();
-            }
-            sender.flush().unwrap();
-            sent = frames.min(due as u64);
-            thread::sleep(Duration::from_secs_f64(CHUNK / per_second));
-        }
-        frames
+    /// As long as this lives, frames from inside the kernel reach the host's stack.
+    pub(crate) fn pass_to_the_host(&self) -> impl Sized + use<> {
+        pass_program(&self.pair.receiver).unwrap()
     }
+
+    /// Traffic of one flow for each of so many rings, which are chosen by the hash of the flow.
+    pub(crate) fn traffic_by_ring(&self, builder: CaptureBuilder, rings: usize) -> Vec<Traffic> {
+        let capture = self.open(builder);
+        let flow = |port: u16| Traffic { source_port: 1024 + port, ..self.traffic(60) };
+        let mut sender = AfXdpSender::on(&self.pair.sender, 0).unwrap();
+        for port in 0..64 {
+            sender.send(&flow(port).frame(Stamp { queue: port, sequence: 0 })).unwrap();
+        }
+        sender.flush().unwrap();
+        let mut of_ring = vec![None; rings];
+        let mut workers = capture.workers();
+        let deadline = Instant::now() + PATIENCE;
+        while of_ring.contains(&None) {
+            assert!(Instant::now() < deadline, "64 flows hit no more rings than these: {of_ring:?}");
+            for worker in &mut workers {
+                let chunk = worker.next_chunk_timeout(Duration::from_millis(20)).unwrap();
+                for packet in chunk.iter().flatten() {
+                    let ring = chunk.as_ref().unwrap().ring_index();
+                    of_ring[ring] = Stamp::of(packet.data()).map(|stamp| stamp.queue);
+                }
+            }
+        }
+        drop(workers);
+        self.receiver.run_in(|| drop(capture)).unwrap();
+        of_ring.into_iter().flatten().map(flow).collect()
+    }
+}
+
+/// Stops a capture at the end, in the interface's namespace.
+struct Stop<'a>(&'a Bed, &'a Capture);
+
+impl Drop for Stop<'_> {
+    fn drop(&mut self) {
+        let _ = self.0.receiver.run_in(|| self.1.stop());
+    }
+}
+
+fn spawn<'scope, T: Send + 'scope>(
+    scope: &'scope Scope<'scope, '_>,
+    name: &str,
+    work: impl FnOnce() -> T + Send + 'scope,
+) -> ScopedJoinHandle<'scope, T> {
+    thread::Builder::new().name(name.to_owned()).spawn_scoped(scope, work).unwrap()
 }
 
 /// Sends `frames` frames to `queue`, evenly spaced.

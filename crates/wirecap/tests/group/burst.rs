@@ -4,7 +4,7 @@ use std::thread;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use wirecap::{Capture, Timestamps, Worker};
-use wirecap_testbed::{Generator, Load, Stamp, Traffic, loss_lock, privileged};
+use wirecap_testbed::{Generator, Load, SlowCore, Stamp, Traffic, loss_lock, privileged};
 
 use crate::bed::{Bed, COST, WORKER_RATE};
 
@@ -27,12 +27,12 @@ fn unix_nanos() -> u64 {
 /// Works a fixed time on each packet, until the end.
 fn work(mut worker: Worker) -> Seen {
     let mut seen = Seen::default();
-    let mut processed = 0;
+    let (mut processed, mut core) = (0, SlowCore::default());
     while let Some(chunk) = worker.next_chunk().unwrap() {
         seen.arrivals.extend(chunk.iter().map(|packet| {
             (Stamp::of(packet.data()).unwrap().sequence, packet.timestamp().unwrap().unix_nanos())
         }));
-        thread::sleep(COST * chunk.len() as u32);
+        core.work(COST * chunk.len() as u32);
         processed += chunk.len() as u64;
         drop(chunk);
         seen.processed.push((unix_nanos(), processed));

@@ -54,7 +54,7 @@ fn a_burst_on_one_of_four_rings_is_absorbed_up_to_three_pools_and_the_others_kee
         return;
     }
     let _lock = loss_lock().unwrap();
-    let bed = Bed::new(RINGS.into());
+    let bed = Bed::new(RINGS);
     let capture = bed.open(Capture::on("a1").chunk(64).pool(128).elastic());
     let mut workers = capture.workers();
     let mut senders = Senders::new(&bed);
@@ -86,7 +86,7 @@ fn the_same_burst_overruns_the_same_memory_where_each_ring_has_a_pool_of_its_own
         return;
     }
     let _lock = loss_lock().unwrap();
-    let bed = Bed::new(RINGS.into());
+    let bed = Bed::new(RINGS);
     let capture = bed.open(Capture::on("a1").chunk(64).pool(128));
     Senders::new(&bed).send(2, 3 * CELLS, 5000);
     let ledger = bed.receiver.run_in(|| capture.close()).unwrap();

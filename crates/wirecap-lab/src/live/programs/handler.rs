@@ -2,19 +2,18 @@
 //! one that waits instead, so that a few CPUs can play many slow ones.
 
 use std::hint::black_box;
-use std::thread;
 use std::time::{Duration, Instant};
 
 use clap::Args;
 use wirecap::filter::{Context, Filter, Interpreter};
 use wirecap::savefile::LinkType;
+use wirecap_testbed::SlowCore;
 
 use crate::live::Outcome;
 
 /// The paper's filter.
 pub const FILTER: &str = "net 131.225.2 and udp";
-/// A handler that waits does so for so many packets at once, as `wirecap handle` does for a chunk: what the kernel
-/// oversleeps is then as much a packet.
+/// A handler that waits does so for so many packets at once, as `wirecap handle` does for a chunk.
 const WAIT_PACKETS: u32 = 256;
 
 /// How much is done with a packet.
@@ -36,6 +35,7 @@ pub struct Handler {
     cost_ns: u64,
     /// Packets for which it has not waited yet.
     owed_packets: u32,
+    core: SlowCore,
 }
 
 impl Handler {
@@ -49,7 +49,13 @@ impl Handler {
             0 => None,
             _ => Some(Interpreter::new(&Filter::compile(FILTER, LinkType::ETHERNET, 65_535)?)?),
         };
-        Ok(Self { interpreter, times: options.times, cost_ns: options.cost, owed_packets: 0 })
+        Ok(Self {
+            interpreter,
+            times: options.times,
+            cost_ns: options.cost,
+            owed_packets: 0,
+            core: SlowCore::default(),
+        })
     }
 
     /// Deals with a packet.
@@ -67,7 +73,7 @@ impl Handler {
     fn wait(&mut self) {
         let packets = u64::from(std::mem::take(&mut self.owed_packets));
         if self.cost_ns > 0 {
-            thread::sleep(Duration::from_nanos(self.cost_ns * packets));
+            self.core.work(Duration::from_nanos(self.cost_ns * packets));
         }
     }
 }

@@ -1,0 +1,76 @@
+//! A core of chosen speed, played by waiting, so that a few processors can play many slow ones.
+
+use std::thread;
+use std::time::{Duration, Instant};
+
+/// A thread that waits instead of computing. A sleep ends late, by the kernel's slack for timers or because another thread
+/// has the processor; what one piece of work took too long is taken off the next ones, for a core of that speed would have
+/// gone on. So what a thread can do does not depend on how large its pieces are.
+#[derive(Debug, Clone, Default)]
+pub struct SlowCore {
+    /// By how much the latest wait ended too late.
+    ahead: Duration,
+}
+
+impl SlowCore {
+    /// Works for `time`, all in all.
+    pub fn work(&mut self, time: Duration) {
+        self.work_since(Instant::now(), time);
+    }
+
+    /// Works for `time`, of which what has passed since `begin` is a part.
+    pub fn work_since(&mut self, begin: Instant, time: Duration) {
+        let owed = time.saturating_sub(self.ahead);
+        self.ahead = self.ahead.saturating_sub(time);
+        let left = owed.saturating_sub(begin.elapsed());
+        if !left.is_zero() {
+            thread::sleep(left);
+        }
+        self.ahead += begin.elapsed().saturating_sub(owed);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// All pieces together take as long as they should, but for what the last ones took too long and for this loop.
+    fn assert_takes(pieces: u32, each: Duration) {
+        let mut core = SlowCore::default();
+        let begin = Instant::now();
+        (0..pieces).for_each(|_| core.work(each));
+        let (took, owed) = (begin.elapsed(), each * pieces);
+        assert!(took >= owed, "{pieces} x {each:?} took {took:?}");
+        assert!(took <= owed + core.ahead + owed / 100, "{pieces} x {each:?} took {took:?}, {core:?}");
+    }
+
+    #[test]
+    fn small_pieces_take_no_longer_than_large_ones() {
+        assert_takes(10, Duration::from_millis(20));
+        assert_takes(2000, Duration::from_micros(100));
+        assert_takes(4000, Duration::from_micros(50));
+    }
+
+    #[test]
+    fn what_was_computed_is_not_waited_for() {
+        let mut core = SlowCore::default();
+        let begin = Instant::now();
+        while begin.elapsed() < Duration::from_millis(3) {}
+        core.work_since(begin, Duration::from_millis(1));
+        assert!(core.ahead >= Duration::from_millis(2), "{core:?}");
+        let begin = Instant::now();
+        core.work(Duration::from_millis(2));
+        assert!(begin.elapsed() < Duration::from_millis(2), "it was ahead by that");
+    }
+
+    #[test]
+    fn a_core_without_work_gains_nothing() {
+        let mut core = SlowCore::default();
+        core.work(Duration::from_micros(100));
+        let ahead = core.ahead;
+        thread::sleep(Duration::from_millis(5));
+        let begin = Instant::now();
+        core.work(Duration::from_millis(5));
+        assert!(begin.elapsed() + ahead >= Duration::from_millis(5), "{ahead:?}");
+    }
+}

@@ -1,0 +1,86 @@
+//! Whether a ring may be above T, in one word for all workers: those of a balanced group need not look at each other's
+//! rings, whose indices are in the caches of other processors.
+
+use crate::sync::{AtomicU64, Ordering};
+
+/// What is known of the rings of one part of a group. A ring that is [noted](Self::note) as above T is looked for until a
+/// [`Look`] finds none, which began after that.
+#[derive(Debug, Default)]
+// In a cache line of its own: it is read with every question, and hardly ever written.
+#[repr(align(64))]
+pub(super) struct Pressure {
+    /// How often a ring was noted.
+    noted: AtomicU64,
+    /// How many notes there were when the latest look began that found no ring above T.
+    settled: AtomicU64,
+}
+
+/// A look at all rings, from its begin.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Look {
+    noted: u64,
+}
+
+impl Pressure {
+    /// Whether a ring may be above T.
+    #[inline]
+    pub(super) fn is_noted(&self) -> bool {
+        self.noted.load(Ordering::Relaxed) != self.settled.load(Ordering::Relaxed)
+    }
+
+    /// A ring was seen above T.
+    pub(super) fn note(&self) {
+        // Release pairs with the acquire in `look`: a look that knows of the note sees what was seen before it.
+        self.noted.fetch_add(1, Ordering::Release);
+    }
+
+    /// A look at all rings begins.
+    pub(super) fn look(&self) -> Look {
+        Look { noted: self.noted.load(Ordering::Acquire) }
+    }
+
+    /// The look found no ring above T. What was noted since it began it may have missed.
+    pub(super) fn settle(&self, look: Look) {
+        self.settled.fetch_max(look.noted, Ordering::Relaxed);
+    }
+}
+
+#[cfg(all(test, loom))]
+mod model {
+    use std::sync::Arc;
+
+    use loom::thread;
+
+    use super::*;
+    use crate::sync::{AtomicU32, model};
+
+    /// A ring's worker sees it above T and notes it, while two others look: whatever they find, the note stays until a look
+    /// has seen the ring.
+    #[test]
+    fn no_note_is_lost() {
+        model(|| {
+            let (pressure, backlog) = (Arc::new(Pressure::default()), Arc::new(AtomicU32::new(0)));
+            let worker = thread::spawn({
+                let (pressure, backlog) = (Arc::clone(&pressure), Arc::clone(&backlog));
+                move || {
+                    backlog.store(1, Ordering::Relaxed);
+                    pressure.note();
+                }
+            });
+            let look_round = |pressure: &Pressure, backlog: &AtomicU32| {
+                let look = pressure.look();
+                if backlog.load(Ordering::Relaxed) == 0 {
+                    pressure.settle(look);
+                }
+            };
+            let other = thread::spawn({
+                let (pressure, backlog) = (Arc::clone(&pressure), Arc::clone(&backlog));
+                move || look_round(&pressure, &backlog)
+            });
+            look_round(&pressure, &backlog);
+            worker.join().unwrap();
+            other.join().unwrap();
+            assert!(pressure.is_noted(), "a ring above T that is not noted");
+        });
+    }
+}
