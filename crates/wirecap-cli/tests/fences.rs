@@ -103,7 +103,7 @@ fn the_default_memory_fits_the_link_and_not_the_number_of_rings_alone() {
         .receiver
         .run_in(|| Command::new("ip").args(["link", "set", "lo", "up"]).status().unwrap().success());
     assert!(loopback.unwrap());
-    let cases = [("a1", "256.0 MiB", "4 rings of 32,768"), ("lo", "64.0 MiB", "ring")];
+    let cases = [("a1", "64.0 MiB", "4 rings of 8,192"), ("lo", "64.0 MiB", "ring")];
     for (interface, memory, words) in cases {
         let finished = bed.run(Command::new(WIRECAP).args(["count", "-i", interface, "--duration", "100ms"]));
         finished.assert_success();
