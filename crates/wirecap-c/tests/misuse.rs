@@ -8,8 +8,13 @@ use std::process::{Command, Stdio};
 use common::{compile, installed, said};
 use wirecap_testbed::{Namespace, VethPair, privileged};
 
-const VALGRIND: [&str; 5] =
-    ["valgrind", "-q", "--error-exitcode=9", "--show-leak-kinds=definite", "--errors-for-leak-kinds=definite"];
+const VALGRIND: [&str; 5] = [
+    "valgrind",
+    "-q",
+    "--error-exitcode=9",
+    "--show-leak-kinds=definite",
+    "--errors-for-leak-kinds=definite",
+];
 /// `enum wirecap_engine`.
 const XDP: &str = "1";
 const PACKET: &str = "2";

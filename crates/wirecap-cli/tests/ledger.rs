@@ -184,8 +184,20 @@ fn an_interface_that_goes_away_does_not_take_the_merge_window_along() {
     let bed = Bed::new(2);
     let directory = TempDir::new().unwrap();
     let file = path(&directory, "file");
-    let running =
-        bed.capture(&["capture", "-i", "a1@0-1", "--engine", "packet", "-R", "64", "-w", &file, "--json"]);
+    let running = bed.capture(&[
+        "capture",
+        "-i",
+        "a1@0-1",
+        "--engine",
+        "packet",
+        "--reattach",
+        "off",
+        "-R",
+        "64",
+        "-w",
+        &file,
+        "--json",
+    ]);
     for queue in [0, 1] {
         let mut sender = AfXdpSender::on(&bed.pair.sender, queue.into()).unwrap();
         for sequence in 0..100 {

@@ -49,7 +49,7 @@ pub trait Sink {
 /// A file that a [`Writer`](crate::Writer) creates.
 ///
 /// Packets are other people's letters: the file is created with mode 0600, no symbolic link is followed to a regular
-/// file, and a file that another sink has open is refused. Pipes, terminals and other devices are opened as they are.
+/// file but those of this process's own descriptors (`/dev/stdout`), and a file that another sink has open is refused. Pipes, terminals and other devices are opened as they are.
 #[derive(Debug)]
 pub struct FileSink {
     file: File,
@@ -91,7 +91,9 @@ impl FileSink {
             lock(&file)?;
             // Only now: what another sink writes must not be lost.
             file.set_len(0)?;
-            file.set_permissions(Permissions::from_mode(PRIVATE))?;
+            if !names_descriptor(path) {
+                file.set_permissions(Permissions::from_mode(PRIVATE))?;
+            }
         }
         Ok(Self { file, path: path.to_owned(), len: is_regular.then_some(0) })
     }
@@ -106,7 +108,7 @@ impl FileSink {
         let target = file.metadata()?;
         // A link may lead to a pipe or a device, as /dev/stdout does. What was opened tells, and not what the path names by now.
         let is_entry = (entry.dev(), entry.ino()) == (target.dev(), target.ino());
-        if target.is_file() && !is_entry {
+        if target.is_file() && !is_entry && !names_descriptor(path) {
             let text = "it is a symbolic link to a file, which is not followed";
             return Err(io::Error::new(io::ErrorKind::InvalidInput, text));
         }
@@ -143,6 +145,15 @@ impl Sink for FileSink {
     fn name(&self) -> String {
         self.path.display().to_string()
     }
+}
+
+/// Whether `path` names a descriptor of this process, as /dev/stdout does: such a link cannot be put there by others, and
+/// what it leads to was opened by whoever started the process.
+fn names_descriptor(path: &Path) -> bool {
+    let folders = ["/dev/fd", "/proc/self/fd", "/proc/thread-self/fd"];
+    let streams = ["/dev/stdout", "/dev/stderr"];
+    path.parent().is_some_and(|parent| folders.iter().any(|folder| parent == Path::new(folder)))
+        || streams.iter().any(|stream| path == Path::new(stream))
 }
 
 /// Held until the file is closed. A file system without locks has none.

@@ -117,7 +117,8 @@ impl Receiver {
         while calm_since.elapsed() < calm && self.started.elapsed() < PATIENCE {
             thread::sleep(STEP.min(calm));
             let ran = self.cpu_time()?.ran;
-            if ran - last > STEP / 20 {
+            // Less than before: a thread has ended, and took its time along.
+            if ran.abs_diff(last) > STEP / 20 {
                 calm_since = Instant::now();
             }
             last = ran;

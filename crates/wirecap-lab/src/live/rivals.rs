@@ -70,8 +70,9 @@ impl Field {
     pub fn recorders(&self) -> Vec<Contender> {
         let (mib, kib, chunks) = (self.ring_mib, self.ring_mib * 1024, self.cells() / 256);
         let ours = |name, engine| {
-            let arguments =
-                format!("capture --engine {engine} -i a1 -M 256 -R {chunks} --format pcap --json -w {FILE}");
+            let arguments = format!(
+                "capture --engine {engine} -i a1 -M 256 -R {chunks} --format pcap --json --force -w {FILE}"
+            );
             let command = self.wirecap.clone().with(&arguments);
             Contender::ours(name, command, Books::FileAndLedger)
         };

@@ -2,6 +2,7 @@
 
 use std::fs::{self, File};
 use std::io::{ErrorKind, Read};
+use std::os::fd::AsRawFd;
 use std::os::unix::fs::{PermissionsExt, symlink};
 use std::process::Command;
 use std::thread;
@@ -39,6 +40,19 @@ fn a_file_that_exists_is_emptied_only_on_request() {
     assert_eq!(sink.append(b"new").expect("there is room"), 3);
     drop(sink);
     assert_eq!(fs::read(&path).unwrap(), b"new");
+}
+
+#[test]
+fn a_descriptor_of_the_process_is_written_to_and_keeps_its_mode() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = folder.path().join("redirected");
+    let opened = fs::File::create(&path).expect("the folder can be written to");
+    opened.set_permissions(fs::Permissions::from_mode(0o644)).expect("it is ours");
+    let mut sink = FileSink::create(format!("/dev/fd/{}", opened.as_raw_fd())).expect("it is open already");
+    sink.append(b"packets").expect("there is room");
+    drop(sink);
+    assert_eq!(fs::read(&path).expect("it is there"), b"packets");
+    assert_eq!(fs::metadata(&path).expect("it is there").permissions().mode() & 0o777, 0o644);
 }
 
 #[test]
