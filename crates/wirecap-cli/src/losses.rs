@@ -21,6 +21,8 @@ const SAY_AGAIN: Duration = Duration::from_secs(10);
 const LINES_MAX: usize = 8;
 /// A write that takes longer has stalled.
 const STALL: Duration = Duration::from_secs(1);
+/// Something that takes nothing for so long holds up what is captured.
+const PAUSE: Duration = Duration::from_millis(10);
 
 /// Does `work` while another thread watches the capture: it says what is lost, and answers SIGUSR1 with the ledger.
 pub(crate) fn watched<T>(capture: &Capture, writing: Option<&Writing>, work: impl FnOnce() -> T) -> T {
@@ -75,7 +77,7 @@ impl<'a> Slowness<'a> {
         Self { writing, looked: Instant::now(), total: writing.total(), stalled: None }
     }
 
-    /// Whether writing took most of the time since the last look. A stall is said.
+    /// Whether writing took most of the time since the last look, or stands still now. A stall is said.
     fn look(&mut self, now: Instant) -> bool {
         let (blocked, total) = (self.writing.blocked_for(), self.writing.total());
         let name = self.writing.name();
@@ -92,7 +94,7 @@ impl<'a> Slowness<'a> {
         }
         let share = (total.saturating_sub(self.total)).as_secs_f64() / (now - self.looked).as_secs_f64();
         (self.looked, self.total) = (now, total);
-        share > 0.5
+        share > 0.5 || blocked >= PAUSE
     }
 }
 
