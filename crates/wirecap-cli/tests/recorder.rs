@@ -260,9 +260,9 @@ fn a_disk_that_stalls_costs_nothing_while_the_pool_has_room_and_is_blamed_when_i
                 .args(["-w", file.to_str().unwrap()]),
         );
         running.wait_for("capturing");
-        // 16 pages of 1 MiB wait before anything waits in the pool; a packet takes 76 bytes of one.
-        let sent = if is_deep { 300_000 } else { 400_000 };
-        let rate = if is_deep { 60_000 } else { 80_000 };
+        // 12 pages of 1 MiB are full, 13,797 packets each, before anything waits in the pool, of which seven eighths may.
+        let sent = if is_deep { 280_000 } else { 400_000 };
+        let rate = if is_deep { 56_000 } else { 80_000 };
         bed.generator().send(&[Load::new(0, sent).per_second(rate)]).unwrap();
         let finished = running.interrupt();
         let ledger = finished.ledger();

@@ -55,7 +55,7 @@ impl Recorded {
 
 /// Writes these frames, each with its time.
 fn write(path: &Path, link_type: LinkType, frames: &[(Vec<u8>, u64)]) {
-    let mut writer = Writer::new(FileSink::create(path).unwrap(), Format::Pcap, &Section::default());
+    let mut writer = Writer::new(FileSink::replace(path).unwrap(), Format::Pcap, &Section::default());
     let interface = writer.add_interface(&Interface { link_type, ..Interface::default() }).unwrap();
     for (data, time_ns) in frames {
         let timestamp = Some(Timestamp::from_unix_nanos(*time_ns));

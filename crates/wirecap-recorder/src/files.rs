@@ -108,7 +108,10 @@ pub(crate) fn free_bytes(directory: &Path) -> io::Result<u64> {
     Ok(status.f_bavail.saturating_mul(status.f_frsize))
 }
 
-/// Makes the names in a directory last.
+/// Makes the names in a directory last, if it is one whose names do: those of /proc and /dev/fd are made by the kernel.
 pub(crate) fn sync_directory(directory: &Path) -> io::Result<()> {
-    File::open(directory)?.sync_all()
+    match File::open(directory)?.sync_all() {
+        Err(error) if error.kind() == io::ErrorKind::InvalidInput => Ok(()),
+        outcome => outcome,
+    }
 }

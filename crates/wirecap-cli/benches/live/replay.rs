@@ -89,7 +89,7 @@ impl Savefile {
         let file =
             Self(PathBuf::from("/dev/shm").join(format!("wirecap-bench-{}-{name}", std::process::id())));
         let traffic = Traffic { sizes, flows: 256, ..Traffic::to(&bed.pair.receiver) };
-        let mut writer = Writer::new(FileSink::create(&file.0)?, Format::Pcap, &Section::default());
+        let mut writer = Writer::new(FileSink::replace(&file.0)?, Format::Pcap, &Section::default());
         let interface = writer.add_interface(&Interface::default())?;
         for sequence in 0..frames {
             let data = &traffic.frame(Stamp { queue: 0, sequence });
@@ -200,8 +200,10 @@ fn timing(effort: Effort, senders: &[Sender]) -> Outcome<()> {
     let mut late: Vec<[Figures; 3]> = vec![Default::default(); senders.len()];
     for _ in 0..effort.rounds(5) {
         for (sender, late) in senders.iter().zip(&mut late) {
-            let command =
-                format!("capture -i a1 --timestamp packet --format pcap --json -w {}", copy.0.display());
+            let command = format!(
+                "capture -i a1 --timestamp packet --format pcap --json --force -w {}",
+                copy.0.display()
+            );
             let receiver = bed.receive(&crate::wirecap().with(&command), "capturing")?;
             bed.run_near(&sender.command(&file.0, Pace::Recorded))?;
             thread::sleep(Duration::from_millis(100));

@@ -173,7 +173,11 @@ impl Outlet for Files {
         self.recording().write(record, now)
     }
 
+    /// A page that is partly full stays while others wait: the disk would not take it sooner, and it has room.
     fn flush(&mut self) -> Result<(), WriteError> {
+        if self.recording().backlog() > 0.0 {
+            return Ok(());
+        }
         self.recording().flush()
     }
 
