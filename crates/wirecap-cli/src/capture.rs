@@ -333,8 +333,6 @@ struct Recorder<O: Outlet> {
     /// Packets that were discarded because the outlet did not keep up.
     discarded: u64,
     limit: Limit,
-    /// Bytes of a chunk, at most.
-    chunk_bytes: usize,
     /// Packets bear times of the system's clock, by which rings are merged.
     has_system_times: bool,
 }
@@ -352,7 +350,6 @@ impl<O: Outlet> Recorder<O> {
             surplus: 0,
             discarded: 0,
             limit: Limit::of(capture),
-            chunk_bytes: CHUNK_BYTES,
             has_system_times: !matches!(timestamps, Timestamps::None | Timestamps::Hardware),
         }
     }
@@ -394,7 +391,7 @@ impl<O: Outlet> Recorder<O> {
                 Err(error) if failed.is_ok() => failed = stopped_by(error, capture),
                 Err(_) => break,
             }
-            while !waiting.is_empty() && self.outlet.has_room(self.chunk_bytes) {
+            while !waiting.is_empty() && self.outlet.has_room(CHUNK_BYTES) {
                 let Some(chunk) = waiting.pop_front() else { break };
                 self.write_chunk(&chunk)?;
                 let (packets, chunks) = &mut held[chunk.ring_index()];
@@ -444,7 +441,7 @@ impl<O: Outlet> Recorder<O> {
                 .enumerate()
                 .filter(|(_, empty)| **empty)
                 .for_each(|(ring, _)| merge.found_empty(ring, before));
-            while self.outlet.has_room(self.chunk_bytes)
+            while self.outlet.has_room(CHUNK_BYTES)
                 && merge.emit(EMITTED_PACKETS, |chunk, packet| self.write(chunk, packet))?
             {}
             self.housekeeping(capture, progress, merge.is_empty())?;
@@ -457,7 +454,7 @@ impl<O: Outlet> Recorder<O> {
     /// what is lost is the writer's and not the capture's.
     fn takes(&mut self, packets: usize, chunks: usize, chunk: &Chunk) -> bool {
         let is_within = packets + chunk.len() <= self.limit.packets && chunks < self.limit.chunks;
-        if is_within || self.outlet.has_room(self.chunk_bytes) {
+        if is_within || self.outlet.has_room(CHUNK_BYTES) {
             return true;
         }
         self.discarded += chunk.len() as u64;
@@ -563,17 +560,6 @@ impl<O: Outlet> Recorder<O> {
 fn stopped_by(error: CaptureError, capture: &Capture) -> Result<(), Failure> {
     capture.stop();
     Err(error.into())
-}
-
-/// An error with all its causes on one line.
-fn causes(error: &dyn Error) -> String {
-    let mut text = error.to_string();
-    let mut cause = error.source();
-    while let Some(error) = cause {
-        text += &format!(": {error}");
-        cause = error.source();
-    }
-    text
 }
 
 /// How many packets a file has whole that could not be written to any more.

@@ -34,20 +34,22 @@ impl Failure {
     }
 }
 
+/// An error with all its causes on one line.
+pub(crate) fn causes(error: &dyn Error) -> String {
+    let mut text = error.to_string();
+    let mut cause = error.source();
+    while let Some(error) = cause {
+        text += &format!(": {error}");
+        cause = error.source();
+    }
+    text
+}
+
 impl fmt::Display for Failure {
-    /// The error with all its causes on one line.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Usage(message) => f.write_str(message),
-            Self::Failed(error) => {
-                write!(f, "{error}")?;
-                let mut cause = error.source();
-                while let Some(error) = cause {
-                    write!(f, ": {error}")?;
-                    cause = error.source();
-                }
-                Ok(())
-            }
+            Self::Failed(error) => f.write_str(&causes(&**error)),
             Self::Lossy => f.write_str("packets were lost"),
         }
     }

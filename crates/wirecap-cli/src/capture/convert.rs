@@ -14,7 +14,7 @@ use wirecap::savefile::{
 use wirecap::{Account, Ledger, Recorded, RingLedger, grouped};
 
 use super::Arguments;
-use crate::failure::Failure;
+use crate::failure::{Failure, causes};
 use crate::output;
 use crate::screen::announce;
 use crate::signals::Interruption;
@@ -61,7 +61,7 @@ pub(super) fn run<S: Sink>(
         |problem: &dyn std::fmt::Display| Failure::Failed(format!("{}: {problem}", source.display()).into());
     let file = File::open(source)
         .map_err(|error| Failure::Failed(format!("cannot open {}: {error}", source.display()).into()))?;
-    let reader = Reader::from_start(file).map_err(|error| cannot(&super::causes(&error)))?;
+    let reader = Reader::from_start(file).map_err(|error| cannot(&causes(&error)))?;
     filter.check(source)?;
     eprintln!("reading {}", source.display());
 
@@ -96,7 +96,7 @@ pub(super) fn run<S: Sink>(
             Ok(Converted::Block) => {}
             Ok(Converted::End) => break Ok(()),
             Err(ConversionError::Write(error)) => break Err(Failure::from(error)),
-            Err(ConversionError::Read(error)) => break Err(cannot(&super::causes(&error))),
+            Err(ConversionError::Read(error)) => break Err(cannot(&causes(&error))),
         }
         if let Some(failure) = filter.failure.take() {
             break Err(failure);
