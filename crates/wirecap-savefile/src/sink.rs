@@ -148,7 +148,7 @@ impl Sink for FileSink {
 }
 
 /// Whether `path` names a descriptor of this process, as /dev/stdout does: such a link cannot be put there by others, and
-/// what it leads to was opened by whoever started the process.
+/// what it leads to was opened by the process or by its parent.
 fn names_descriptor(path: &Path) -> bool {
     let folders = ["/dev/fd", "/proc/self/fd", "/proc/thread-self/fd"];
     let streams = ["/dev/stdout", "/dev/stderr"];

@@ -136,8 +136,8 @@ impl<'a> Umem<'a> {
     ///
     /// # Safety
     ///
-    /// The kernel writes there from now on, whenever it likes: the memory must be nobody's who minds, until the socket
-    /// and all that share its UMEM are closed.
+    /// The kernel writes there at any time from now on: this process must not use the memory for anything else until the
+    /// socket and all that share its UMEM are closed.
     pub unsafe fn new(
         socket: BorrowedFd<'a>,
         memory: Option<BorrowedFd<'a>>,

@@ -207,7 +207,7 @@ impl Bench {
         for rate in &self.extent.steady[..self.extent.waking_rates] {
             let mut first = None;
             for contender in &CONTENDERS {
-                // As long as packets come, nobody wakes for anything else.
+                // As long as packets come, no process wakes for anything else.
                 let [few, many] = [1.0, 3.0].map(|seconds| {
                     self.run(contender, *rate, Some((rate * seconds * self.extent.seconds / 2.0) as u64))
                 });

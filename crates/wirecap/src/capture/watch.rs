@@ -300,8 +300,8 @@ impl Attached {
         Ok(())
     }
 
-    /// Adds up what is counted in few bits, also while no reader asks; and notes what the device has dropped, which nobody
-    /// can ask any more when it is gone.
+    /// Adds up what is counted in few bits, also while no reader asks; and notes what the device has dropped, which a
+    /// device that is gone no longer tells.
     fn count(&mut self, shared: &Shared, builder: &CaptureBuilder) {
         shared.rings_of(self.index).for_each(|(_, ring)| ring.keep_count());
         if let Some(unplaced) = &self.unplaced {

@@ -44,7 +44,7 @@ pub(crate) struct PacketRing {
     open_packets: AtomicU32,
     /// Its store is another one than at first.
     exchanged: AtomicBool,
-    /// Only the close and a move write it, so that whoever reads need not wait for the ring's lock.
+    /// Only the close and a move write it, so that reading it takes no wait for the ring's lock.
     kernel: RwLock<Kernel>,
     counts: Counts,
     side: Mutex<Side>,

@@ -34,7 +34,7 @@ impl Head<'_> {
     ///
     /// # Safety
     ///
-    /// The packet must begin as far behind its header as the descriptor's `options` say, and nothing may write to either
+    /// The packet must begin behind its header as far as the descriptor says, and nothing may write to either
     /// while the value lives.
     #[inline]
     pub(crate) unsafe fn of_frame(
@@ -47,7 +47,7 @@ impl Head<'_> {
         // SAFETY: the caller's promise.
         unsafe {
             let (seconds, nanos) = records::seconds_and_nanos(header);
-            let start = header.add(descriptor.options as usize);
+            let start = header.add(descriptor.header_distance() as usize);
             Self { data: slice::from_raw_parts(start.as_ptr(), len), wire_len, seconds, nanos }
         }
     }
