@@ -545,7 +545,7 @@ mod tests {
         assert_eq!(ledger.verdict(), "lossless: no (10 packets lost: 10 not recorded)");
         let text = ledger.to_string();
         let lines: Vec<Vec<&str>> = text.lines().map(|line| line.split_whitespace().collect()).collect();
-        assert!(lines.contains(&vec!["f", "100", "0", "95", "90", "10"]), "{text}");
+        assert!(lines.contains(&vec!["f", "100", "0", "0", "95", "90", "10"]), "{text}");
         let json = serde_json::to_value(&ledger).unwrap();
         assert_eq!((&json["recorded"]["written"], &json["recorded"]["in_file"]), (&95.into(), &90.into()));
     }
