@@ -12,8 +12,8 @@ const VALGRIND: [&str; 5] = [
     "valgrind",
     "-q",
     "--error-exitcode=9",
-    "--show-leak-kinds=definite",
-    "--errors-for-leak-kinds=definite",
+    "--leak-check=full",
+    "--errors-for-leak-kinds=definite,possible",
 ];
 /// `enum wirecap_engine`.
 const XDP: &str = "1";

@@ -72,3 +72,21 @@ fn the_command_says_which_library_a_program_has_loaded() {
     assert!(text.contains(&format!("signals has loaded {library}\n")), "{text}");
     assert!(text.contains("libpcap.so.0.8: a1 is captured by the engine packet\n"), "{text}");
 }
+
+#[test]
+fn the_library_may_be_unloaded_when_its_handles_are_closed() {
+    if !privileged() {
+        return;
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let program = compile("unloading.c", folder.path(), &["-Wl,--as-needed", "-ldl"]);
+    for (engine, rounds) in [("packet", 100), ("xdp", 100)] {
+        let bed = Bed::new();
+        let mut command = bed.command(&program, Library::DropIn);
+        command.args(["a1", "a0", &rounds.to_string()]).env("WIRECAP_ENGINE", engine);
+        let output = bed.run(&mut command);
+        let text = said(&output);
+        assert!(output.status.success(), "{engine}: {} {text}", output.status);
+        assert_eq!(text, format!("rounds {rounds}, unmapped {rounds}\n"), "{engine}");
+    }
+}

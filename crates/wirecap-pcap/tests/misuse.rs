@@ -13,7 +13,7 @@ const VALGRIND: [&str; 5] = [
     "-q",
     "--error-exitcode=9",
     "--leak-check=full",
-    "--errors-for-leak-kinds=definite",
+    "--errors-for-leak-kinds=definite,possible",
     "--child-silent-after-fork=yes",
 ];
 

@@ -8,6 +8,7 @@ mod forwarding;
 mod interface;
 pub(crate) mod keeper;
 mod opening;
+mod own_thread;
 mod raw;
 pub(crate) mod source;
 mod target;

@@ -363,7 +363,7 @@ impl CaptureBuilder {
     }
 
     /// Has `listen` called when something happens to an interface while the capture runs, from a thread of the capture's:
-    /// nothing of the capture may be asked there.
+    /// nothing of the capture may be asked there, and closing the capture waits until `listen` has returned.
     pub fn on_event(mut self, listen: impl Fn(&Event) + Send + Sync + 'static) -> Self {
         self.listener = Some(Listener::new(listen));
         self

@@ -7,12 +7,12 @@
 use std::io;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Weak};
-use std::thread::{self, JoinHandle};
+use std::thread;
 use std::time::Duration;
 
 use crate::capture::Shared;
+use crate::capture::own_thread::OwnThread;
 use crate::capture::waiting::PACKET_TIME;
-use crate::sys::signals;
 
 /// A wake-up costs some microseconds, so that a keeper takes less than 2 % of a core.
 const SHORTEST_PERIOD: Duration = Duration::from_micros(500);
@@ -28,7 +28,7 @@ pub(crate) fn period(unattended: u32) -> Duration {
 #[derive(Debug)]
 pub(crate) struct Keeper {
     ending: Arc<AtomicBool>,
-    thread: JoinHandle<()>,
+    thread: OwnThread,
 }
 
 impl Keeper {
@@ -48,16 +48,13 @@ impl Keeper {
                 thread::park_timeout(period);
             }
         };
-        let builder = thread::Builder::new().name("wirecap-keeper".to_owned());
-        let thread = signals::blocked(|| builder.spawn(keep))?;
-        Ok(Self { ending, thread })
+        Ok(Self { ending, thread: OwnThread::start("wirecap-keeper", keep)? })
     }
 }
 
 impl Drop for Keeper {
     fn drop(&mut self) {
         self.ending.store(true, Ordering::Relaxed);
-        self.thread.thread().unpark();
-        // Not joined: in a child process there is no such thread, and joining it would never end.
+        self.thread.unpark();
     }
 }

@@ -8,7 +8,6 @@ use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Weak};
-use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant, SystemTime};
 
 use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
@@ -18,6 +17,7 @@ use super::builder::CaptureBuilder;
 use super::event::Event;
 use super::target::{Target, Way};
 use super::{Attached, Attachment, Failure, Running, Shared};
+use crate::capture::own_thread::OwnThread;
 use crate::capture::worker::ring_bell;
 use crate::device::events::{Events, News};
 use crate::device::glance::Glance;
@@ -26,7 +26,6 @@ use crate::error::OpenError;
 use crate::ledger::{Unseen, UnseenReason};
 use crate::packet::{Direction, Spread};
 use crate::sync::lock;
-use crate::sys::signals;
 use crate::xdp;
 
 /// How often the watcher reads what the kernel or a device counts: rarely enough for drivers that ask their firmware, and
@@ -37,7 +36,7 @@ const COUNT_PERIOD: Duration = Duration::from_secs(1);
 #[derive(Debug)]
 pub(super) struct Watcher {
     ending: Arc<Ending>,
-    thread: JoinHandle<()>,
+    _thread: OwnThread,
 }
 
 #[derive(Debug)]
@@ -55,9 +54,7 @@ impl Watcher {
         let told = Arc::clone(&ending);
         let shared = Arc::downgrade(shared);
         let watch = move || while look_round(&events, &told, &shared, period) {};
-        let builder = thread::Builder::new().name("wirecap-watcher".to_owned());
-        let thread = signals::blocked(|| builder.spawn(watch))?;
-        Ok(Self { ending, thread })
+        Ok(Self { ending, _thread: OwnThread::start("wirecap-watcher", watch)? })
     }
 }
 
@@ -65,8 +62,6 @@ impl Drop for Watcher {
     fn drop(&mut self) {
         self.ending.now.store(true, Ordering::Relaxed);
         ring_bell(&self.ending.bell);
-        self.thread.thread().unpark();
-        // Not joined: in a child process there is no such thread, and joining it would never end.
     }
 }
 

@@ -1,0 +1,99 @@
+//! A thread of a capture's own, which is no more when its capture is closed.
+//!
+//! A library's code may be unmapped after the last call into it (dlclose), and leak checkers count what a thread has at the
+//! exit, so the thread is waited for. In a child process it does not exist, and waiting for it would never end.
+
+use std::io;
+use std::mem;
+use std::thread::{self, JoinHandle};
+
+use rustix::process::{Pid, getpid};
+
+use crate::sys::signals;
+
+/// A thread that does not get the process's signals. Dropping the value waits for its end, in the process that started it;
+/// its owner has told it to end before.
+#[derive(Debug)]
+pub(super) struct OwnThread {
+    handle: Option<JoinHandle<()>>,
+    process: Pid,
+}
+
+impl OwnThread {
+    /// Starts a thread of this name.
+    pub(super) fn start(name: &str, work: impl FnOnce() + Send + 'static) -> io::Result<Self> {
+        let builder = thread::Builder::new().name(name.to_owned());
+        let handle = signals::blocked(|| builder.spawn(work))?;
+        Ok(Self { handle: Some(handle), process: getpid() })
+    }
+
+    /// Wakes the thread if it is parked.
+    pub(super) fn unpark(&self) {
+        if let Some(handle) = &self.handle {
+            handle.thread().unpark();
+        }
+    }
+}
+
+impl Drop for OwnThread {
+    fn drop(&mut self) {
+        let Some(handle) = self.handle.take() else { return };
+        // A listener that the thread calls may drop the capture.
+        let is_own = handle.thread().id() == thread::current().id();
+        match (getpid() == self.process, is_own) {
+            // What it panicked with it has said.
+            (true, false) => drop(handle.join()),
+            (true, true) => drop(handle),
+            // Detaching, too, would look at what the thread was in the other process.
+            (false, _) => mem::forget(handle),
+        }
+    }
+}
+
+#[cfg(all(test, not(loom), not(miri)))]
+mod tests {
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicBool, Ordering};
+    use std::sync::mpsc;
+    use std::time::Duration;
+
+    use super::*;
+
+    #[test]
+    fn a_thread_has_ended_when_its_owner_is_dropped() {
+        let ended = Arc::new(AtomicBool::new(false));
+        let told = Arc::clone(&ended);
+        let (tell, wait) = mpsc::channel::<()>();
+        let thread = OwnThread::start("test", move || {
+            let _ = wait.recv();
+            thread::sleep(Duration::from_millis(20));
+            told.store(true, Ordering::Relaxed);
+        });
+        drop(tell);
+        drop(thread.unwrap());
+        assert!(ended.load(Ordering::Relaxed));
+    }
+
+    #[test]
+    fn a_thread_that_drops_its_owner_does_not_wait_for_itself() {
+        let (give, take) = mpsc::channel::<OwnThread>();
+        let (tell, wait) = mpsc::channel();
+        let thread = OwnThread::start("test", move || {
+            drop(take.recv());
+            tell.send(()).unwrap();
+        });
+        give.send(thread.unwrap()).unwrap();
+        wait.recv_timeout(Duration::from_secs(10)).unwrap();
+    }
+
+    #[test]
+    fn in_another_process_nothing_is_waited_for() {
+        let (tell, wait) = mpsc::channel::<()>();
+        let mut thread = OwnThread::start("test", move || drop(wait.recv())).unwrap();
+        let here = thread.process;
+        thread.process = Pid::INIT;
+        drop(thread);
+        assert_ne!(here, Pid::INIT);
+        drop(tell);
+    }
+}
