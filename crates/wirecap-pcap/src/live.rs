@@ -31,6 +31,7 @@ use crate::request::{Name, Request};
 use crate::settings::Settings;
 use crate::socket;
 use crate::wanted::{RETURN, RETURN_A, Wanted};
+use batch::Ahead;
 pub(crate) use batch::{Batch, Delivered};
 pub(crate) use reading::Found;
 use reading::Reader;
@@ -50,6 +51,8 @@ pub(crate) struct Live {
     device: Device,
     /// Guarded by the handle's turn.
     reader: UnsafeCell<Reader>,
+    /// Likewise.
+    ahead: UnsafeCell<Ahead>,
     pollable: Pollable,
     /// By which frames are sent: the ring's own socket, where it has one, since it does not see them.
     sender: Arc<OwnedFd>,
@@ -81,8 +84,8 @@ pub(crate) struct Live {
     interface_drops: InterfaceDrops,
 }
 
-// SAFETY: `reader`, the only part that is not `Sync` by itself, is touched only by the thread that has the
-// handle's turn.
+// SAFETY: `reader` and `ahead`, the only parts that are not `Sync` by themselves, are touched only by the thread that has
+// the handle's turn.
 unsafe impl Sync for Live {}
 // SAFETY: no part is tied to a thread.
 unsafe impl Send for Live {}
@@ -166,6 +169,7 @@ impl Live {
         let ring = membership.is_some().then_some(ring);
         Self {
             reader: UnsafeCell::new(Reader::new(worker, capture.most_rings(), sole, rest)),
+            ahead: UnsafeCell::new(Ahead::new()),
             ring,
             pollable,
             sender,

@@ -9,6 +9,7 @@ use std::ffi::{c_int, c_uchar};
 use std::ptr;
 
 use crate::abi::{Callback, ERROR, ERROR_BREAK, PacketHeader, Pcap};
+use crate::failure::guarded;
 use crate::handle::Handle;
 use crate::live::{Batch, Delivered, Found, Live};
 use crate::real;
@@ -48,7 +49,7 @@ impl Reading {
         let is_ours_to_free = self.handle.turn.leave(self.seat);
         if is_ours_to_free {
             // SAFETY: it came from a box, is in the table no more, and of all who leave one gets here.
-            drop(unsafe { Box::from_raw(ptr::from_ref(self.handle).cast_mut()) });
+            let _ = guarded(|| drop(unsafe { Box::from_raw(ptr::from_ref(self.handle).cast_mut()) }));
         }
         if was_closed || is_ours_to_free { ERROR_BREAK } else { outcome }
     }
@@ -81,7 +82,11 @@ impl Reading {
                     Found::Failed(_) if count > 0 => return count,
                     found => return self.failed(found),
                 }
-                match self.hand_out(&batch, callback, user) {
+                let handed_out = match batch.is_sifted() {
+                    true => self.hand_out::<true>(&batch, callback, user),
+                    false => self.hand_out::<false>(&batch, callback, user),
+                };
+                match handed_out {
                     Ok(handed_out) => count += handed_out,
                     Err(outcome) => return outcome,
                 }
@@ -97,16 +102,22 @@ impl Reading {
 
     /// Hands packets to `callback` until it does something that makes the others void; gives how many.
     #[inline]
-    fn hand_out(&self, batch: &Batch<BATCH>, callback: Callback, user: *mut c_uchar) -> Result<c_int, c_int> {
-        for (count, packet) in (1..).zip(batch.packets()) {
+    fn hand_out<const SIFTED: bool>(
+        &self,
+        batch: &Batch<BATCH>,
+        callback: Callback,
+        user: *mut c_uchar,
+    ) -> Result<c_int, c_int> {
+        let mut packets = batch.packets().iter();
+        while let Some(packet) = packets.next() {
             // SAFETY: we have the turn, and nobody has read since these packets were looked at. The program says
             // that this is a callback, and header and data stay until it returns.
             unsafe {
-                self.live.hand_out(packet);
+                self.live.hand_out::<SIFTED>(packet);
                 callback(user, &raw const packet.header, packet.data);
             }
             if self.live.is_disturbed(batch) && !self.goes_on(batch, packet)? {
-                return Ok(count);
+                return Ok((batch.packets().len() - packets.len()) as c_int);
             }
         }
         // SAFETY: as above.
@@ -126,24 +137,21 @@ impl Reading {
 
     /// The next packet; as `pcap_next_ex`.
     fn next(&self) -> Result<(*mut PacketHeader, *const u8), c_int> {
-        let mut batch = Batch::<1>::new();
         loop {
-            // SAFETY: we have the turn, and what the last read gave out is void.
+            // SAFETY: we have the turn, and what the last read gave out is void; the packet is the one that was handed out last.
+            if let Some(packet) = unsafe { self.live.take_ahead() } {
+                // SAFETY: as above.
+                return Ok(unsafe { self.live.keep(&packet) });
+            }
+            // SAFETY: as above.
             let found = unsafe {
                 match self.live.wait() {
                     Err(found) => return Err(self.failed(found)),
-                    Ok(()) => self.live.next_there(&mut batch, 1),
+                    Ok(()) => self.live.look_ahead(),
                 }
             };
             match found {
-                Found::Packets => {
-                    let packet = &batch.packets()[0];
-                    // SAFETY: as above; this is the packet that was found last.
-                    return Ok(unsafe {
-                        self.live.hand_out(packet);
-                        self.live.keep(packet)
-                    });
-                }
+                Found::Packets => {}
                 Found::Nothing if self.live.is_endless() => {}
                 found => return Err(self.failed(found)),
             }

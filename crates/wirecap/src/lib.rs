@@ -74,12 +74,13 @@ pub use ledger::{
 };
 pub use names::{Holder, RingName};
 pub use numbers::grouped;
-pub use packet::reader::{BlockReader, NextBlock};
+pub use packet::reader::BlockReader;
 pub use packet::{Direction, Spread};
 pub use steer::flow::flow_hash;
 pub use time::{Timestamp, Timestamps};
 pub use umem::chunk::{Chunk, Fragments, Head, Packet, Packets};
 pub use umem::pool::Geometry;
+pub use umem::reader::{CellReader, NextBlock};
 pub use warning::Warning;
 pub use wirecap_filter as filter;
 pub use wirecap_filter::bpf;

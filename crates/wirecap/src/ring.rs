@@ -146,6 +146,10 @@ impl Ring for RxRing {
         RxRing::is_gone(self)
     }
 
+    fn read_in_place(self: Arc<Self>) -> Option<Arc<dyn Any + Send + Sync>> {
+        Some(self)
+    }
+
     fn account(&self) -> Account {
         RxRing::account(self)
     }

@@ -40,6 +40,8 @@ mod model;
 mod push;
 mod random;
 #[cfg(all(test, not(loom)))]
+mod in_place_tests;
+#[cfg(all(test, not(loom)))]
 mod seat_tests;
 mod simulation;
 mod transmitter;

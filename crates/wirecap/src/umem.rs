@@ -10,7 +10,7 @@
 //!
 //! A cell comes back in one of two ways: a dropped [`chunk`] gives its list back ([`recycle`]), or the kernel has
 //! sent the cell ([`tx`]) and puts it on the [`completion`] ring. Its address tells whose it is ([`owners`]), and
-//! [`fill`] posts it again, as far as [`supply`] says. Packets of several cells are [`fragments`]. Debug builds check
+//! [`fill`] posts it again, as far as [`supply`] says. A lone [`reader`] takes cells from rx and gives them to fill without a chunk. Packets of several cells are [`fragments`]. Debug builds check
 //! each step ([`cell_check`]).
 
 pub(crate) mod cell_check;
@@ -20,6 +20,7 @@ pub(crate) mod fill;
 pub(crate) mod fragments;
 pub(crate) mod owners;
 pub(crate) mod pool;
+pub(crate) mod reader;
 pub(crate) mod recycle;
 pub(crate) mod rx;
 pub(crate) mod supply;

@@ -2,7 +2,7 @@
 #![allow(unsafe_code)]
 
 use std::mem::MaybeUninit;
-use std::ptr;
+use std::{ptr, slice};
 
 use wirecap::Head;
 
@@ -18,6 +18,8 @@ pub(crate) struct Batch<const N: usize> {
     pub(super) end: usize,
     /// Packets refused behind the last one.
     pub(super) refused: u32,
+    /// Some may have been refused.
+    pub(super) is_sifted: bool,
     /// The chunk that they are from, and the filter and direction that they were looked at with.
     pub(super) chunks: u64,
     pub(super) generation: u32,
@@ -32,6 +34,7 @@ impl<const N: usize> Batch<N> {
             len: 0,
             end: 0,
             refused: 0,
+            is_sifted: false,
             chunks: 0,
             generation: 0,
             disturbances: 0,
@@ -43,6 +46,11 @@ impl<const N: usize> Batch<N> {
         let packets = &self.packets[..self.len];
         // SAFETY: whoever made `len` what it is had put so many there, and the two types have one layout.
         unsafe { &*(ptr::from_ref(packets) as *const [Delivered]) }
+    }
+
+    /// Whether packets may have been refused among them.
+    pub(crate) fn is_sifted(&self) -> bool {
+        self.is_sifted
     }
 
     pub(super) fn is_empty(&self) -> bool {
@@ -57,13 +65,44 @@ impl<const N: usize> Batch<N> {
         (self.len, self.refused) = (0, 0);
     }
 
+    /// Adds the packets that `look` pushes, as far as there is room.
+    #[inline]
+    pub(super) fn extend(&mut self, look: impl FnOnce(&mut Places<'_>)) {
+        let mut places = Places(self.packets[self.len..].iter_mut());
+        look(&mut places);
+        self.len = N - places.0.len();
+    }
+}
+
+/// Where packets go next.
+pub(super) struct Places<'a>(slice::IterMut<'a, MaybeUninit<Delivered>>);
+
+impl Places<'_> {
     /// Adds a packet, if there is room.
     #[inline]
     pub(super) fn push(&mut self, packet: Delivered) {
-        if let Some(place) = self.packets.get_mut(self.len) {
+        if let Some(place) = self.0.next() {
             place.write(packet);
-            self.len += 1;
         }
+    }
+}
+
+/// Packets that were looked at for calls that get one at a time.
+#[derive(Debug)]
+pub(super) struct Ahead {
+    pub(super) batch: Batch<AHEAD>,
+    /// Which of them is next.
+    pub(super) at: usize,
+    /// Where the reader must stand in its chunk for that.
+    pub(super) from: usize,
+}
+
+/// As many as are fetched into the processor's cache together.
+const AHEAD: usize = 16;
+
+impl Ahead {
+    pub(super) const fn new() -> Self {
+        Self { batch: Batch::new(), at: 0, from: 0 }
     }
 }
 

@@ -2,13 +2,14 @@
 #![allow(unsafe_code)]
 
 use std::ffi::c_int;
+use std::ops::Range;
 use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use wirecap::filter::PacketType;
-use wirecap::{BlockReader, CaptureError, Chunk, NextBlock, Packet, Worker};
+use wirecap::{BlockReader, CaptureError, CellReader, Chunk, Head, NextBlock, Packet, Worker};
 
 use super::Live;
 use super::batch::{Batch, Delivered};
@@ -38,8 +39,8 @@ pub(super) struct Reader {
     /// Where only one process can read.
     sole: Option<SoleReader>,
     rest: Rest,
-    /// Of the only ring of a packet socket, whose blocks are read in place.
-    blocks: Option<BlockReader>,
+    /// Of the only ring, whose packets are read in place.
+    blocks: Option<InPlace>,
     /// What is in hand otherwise.
     chunk: Option<Chunk>,
     /// The first packet in hand that was not looked at.
@@ -56,6 +57,12 @@ pub(super) struct Reader {
     /// What `pcap_next_ex` gave out last.
     header: PacketHeader,
     copy: Vec<u8>,
+}
+
+/// Reads what a ring has where the kernel put it: blocks of a packet socket, cells of an AF_XDP socket.
+enum InPlace {
+    Blocks(BlockReader),
+    Cells(CellReader),
 }
 
 /// Which packets are wanted, where not all of them are.
@@ -101,7 +108,7 @@ impl Live {
         let sieve = reader.wanted.as_deref();
         let until = sieve.map_or(0, |sieve| sieve.until(ring).saturating_sub(reader.before_chunk));
         batch.clear();
-        (batch.generation, batch.chunks) = (generation, reader.chunks);
+        (batch.generation, batch.chunks, batch.is_sifted) = (generation, reader.chunks, false);
         let limit = limit.min(N);
         let wants_all = direction == D_INOUT && reader.next as u64 >= until;
         let Some(chunk) = &reader.chunk else {
@@ -114,6 +121,7 @@ impl Live {
         if wants_all {
             self.look_at_all(chunk, reader.next, batch, limit);
         } else {
+            batch.is_sifted = true;
             let choice = Choice { direction, until, wanted: sieve };
             self.look_for_wanted(chunk, reader.next, &choice, &mut reader.room, batch, limit);
         }
@@ -125,16 +133,21 @@ impl Live {
     }
 
     /// Puts the next packets of the block in hand into `batch`, `limit` at most. Whether there were any.
-    #[inline]
+    // A function of its own, as the next one: the loop needs the processor's registers.
+    #[inline(never)]
     fn look_at_block<const N: usize>(&self, reader: &mut Reader, batch: &mut Batch<N>, limit: usize) -> bool {
         let (snap_len, nanos) = (self.snap_len, self.nanos);
         let Some(blocks) = &mut reader.blocks else { return false };
         let mut after = reader.next as u32;
         let range = after..after.saturating_add(limit as u32);
-        batch.end = blocks.for_each_head(range, |head| {
-            after += 1;
-            batch.push(Delivered::new(&head, snap_len, nanos, after, 0));
-        }) as usize;
+        let mut end = 0;
+        batch.extend(|places| {
+            end = blocks.for_each_head(range, |head| {
+                after += 1;
+                places.push(Delivered::new(&head, snap_len, nanos, after, 0));
+            });
+        });
+        batch.end = end as usize;
         !batch.is_empty()
     }
 
@@ -149,14 +162,16 @@ impl Live {
     }
 
     /// Puts the next packets of `chunk` into `batch`, `limit` at most, all of which are wanted.
-    #[inline]
+    #[inline(never)]
     fn look_at_all<const N: usize>(&self, chunk: &Chunk, next: usize, batch: &mut Batch<N>, limit: usize) {
         let (snap_len, nanos) = (self.snap_len, self.nanos);
         batch.end = chunk.len().min(next + limit);
-        let mut after = next as u32;
-        chunk.for_each_head(next..batch.end, |head| {
-            after += 1;
-            batch.push(Delivered::new(&head, snap_len, nanos, after, 0));
+        let (range, mut after) = (next..batch.end, next as u32);
+        batch.extend(|places| {
+            chunk.for_each_head(range, |head| {
+                after += 1;
+                places.push(Delivered::new(&head, snap_len, nanos, after, 0));
+            });
         });
     }
 
@@ -189,8 +204,10 @@ impl Live {
                 continue;
             }
             let (longest, refused) = (kept.min(self.snap_len), std::mem::take(&mut batch.refused));
-            chunk.for_each_head(next - 1..next, |head| {
-                batch.push(Delivered::new(&head, longest, self.nanos, next as u32, refused));
+            batch.extend(|places| {
+                chunk.for_each_head(next - 1..next, |head| {
+                    places.push(Delivered::new(&head, longest, self.nanos, next as u32, refused));
+                });
             });
         }
         batch.end = next;
@@ -202,14 +219,17 @@ impl Live {
         }
     }
 
-    /// Notes that the program gets `packet` now: whatever becomes of it, the next read goes on behind it.
+    /// Notes that the program gets `packet` now: whatever becomes of it, the next read goes on behind it. `SIFTED` says that
+    /// packets may have been refused in front of it.
     ///
     /// # Safety
     ///
     /// As for [`look`](Self::look), which gave the packet, and nobody may have read since.
     #[inline]
-    pub(crate) unsafe fn hand_out(&self, packet: &Delivered) {
-        self.refuse(packet.refused);
+    pub(crate) unsafe fn hand_out<const SIFTED: bool>(&self, packet: &Delivered) {
+        if SIFTED {
+            self.refuse(packet.refused);
+        }
         // SAFETY: the turn; no other reference is alive.
         unsafe { (*self.reader.get()).next = packet.after as usize };
     }
@@ -269,6 +289,48 @@ impl Live {
                 Err(text) => return Found::Failed(text),
             }
         }
+    }
+
+    /// The next of the packets that [`look_ahead`](Self::look_ahead) found, handed out now: `None` if there is none left, or
+    /// something has happened since.
+    ///
+    /// # Safety
+    ///
+    /// As for [`look`](Self::look).
+    #[inline]
+    pub(crate) unsafe fn take_ahead(&self) -> Option<Delivered> {
+        // SAFETY: the turn; no other reference is alive to either.
+        let (reader, ahead) = unsafe { (&mut *self.reader.get(), &mut *self.ahead.get()) };
+        let packet = *ahead.batch.packets().get(ahead.at)?;
+        let stands = reader.next == ahead.from && reader.chunks == ahead.batch.chunks && reader.has_packets();
+        let is_void = || self.filter.generation.load(Ordering::Acquire) != ahead.batch.generation;
+        if !stands || is_void() || self.is_broken_off() {
+            ahead.batch.clear();
+            return None;
+        }
+        ahead.at += 1;
+        ahead.from = packet.after as usize;
+        reader.next = ahead.from;
+        self.refuse(packet.refused);
+        Some(packet)
+    }
+
+    /// Looks at the next wanted packets without waiting, for [`take_ahead`](Self::take_ahead) to hand out.
+    ///
+    /// # Safety
+    ///
+    /// As for [`look`](Self::look).
+    pub(crate) unsafe fn look_ahead(&self) -> Found {
+        // SAFETY: the turn; no other reference is alive, and `next_there` makes none to it.
+        let ahead = unsafe { &mut *self.ahead.get() };
+        // SAFETY: the caller's promise.
+        let found = unsafe { self.next_there(&mut ahead.batch, usize::MAX) };
+        // SAFETY: as above.
+        (ahead.at, ahead.from) = (0, unsafe { (*self.reader.get()).next });
+        if !matches!(found, Found::Packets) {
+            ahead.batch.clear();
+        }
+        found
     }
 
     /// Waits, unless the handle does not, for packets to look at. `Nothing` means that there are some, or that
@@ -378,16 +440,21 @@ impl Live {
                     }
                 },
                 // A program that does not poll, and has no buddies that call for help, needs no bell silenced.
-                Pollable::Several(_) if self.membership.is_none() && !self.pollable.is_wanted() => self
-                    .take_chunk(|reader| {
-                        guarded(|| {
-                            if reader.worker().is_idle() {
-                                Ok(None)
-                            } else {
-                                reader.worker().try_next_chunk()
-                            }
-                        })
-                    }),
+                Pollable::Several(_) if self.membership.is_none() && !self.pollable.is_wanted() => {
+                    match guarded(|| self.take_block())? {
+                        NextBlock::Packets(_) => Ok(true),
+                        NextBlock::Nothing => Ok(false),
+                        NextBlock::Chunks => self.take_chunk(|reader| {
+                            guarded(|| {
+                                if reader.worker().is_idle() {
+                                    Ok(None)
+                                } else {
+                                    reader.worker().try_next_chunk()
+                                }
+                            })
+                        }),
+                    }
+                }
                 Pollable::Several(_) => {
                     self.take_chunk(|reader| guarded(|| reader.worker().try_next_chunk()))
                 }
@@ -405,9 +472,14 @@ impl Live {
         // SAFETY: the turn; no other reference is alive.
         let reader = unsafe { &mut *self.reader.get() };
         let Some(blocks) = &mut reader.blocks else { return NextBlock::Chunks };
+        if reader.sole.as_mut().is_some_and(|sole| !sole.may_read()) {
+            // That it may not is said where a chunk is asked for.
+            return NextBlock::Chunks;
+        }
         let next = blocks.open_next();
         if let NextBlock::Packets(packets) = next {
             self.took(reader, 0, packets as usize);
+            reader.rest.took(packets as usize);
         }
         next
     }
@@ -461,7 +533,7 @@ impl Live {
         if reader.is_exhausted() {
             reader.let_go();
         }
-        self.pollable.tell(reader.chunk.is_some());
+        self.pollable.tell(reader.has_packets());
     }
 
     /// Where the header of the last packet is that [`keep`](Self::keep) gave.
@@ -492,8 +564,56 @@ impl Live {
             data = reader.copy.as_ptr();
             reader.let_go();
         }
-        self.pollable.tell(reader.chunk.is_some());
+        self.pollable.tell(reader.has_packets());
         (&raw mut reader.header, data)
+    }
+}
+
+impl InPlace {
+    /// A reader of the ring of `worker`, if that has only one.
+    fn of(worker: &Worker) -> Option<Self> {
+        let blocks = worker.block_reader().map(Self::Blocks);
+        blocks.or_else(|| worker.cell_reader().map(Self::Cells))
+    }
+
+    #[inline]
+    fn open_next(&mut self) -> NextBlock {
+        match self {
+            Self::Blocks(blocks) => blocks.open_next(),
+            Self::Cells(cells) => cells.open_next(),
+        }
+    }
+
+    #[inline]
+    fn len(&self) -> u32 {
+        match self {
+            Self::Blocks(blocks) => blocks.len(),
+            Self::Cells(cells) => cells.len(),
+        }
+    }
+
+    #[inline]
+    fn is_empty(&self) -> bool {
+        match self {
+            Self::Blocks(blocks) => blocks.is_empty(),
+            Self::Cells(cells) => cells.is_empty(),
+        }
+    }
+
+    #[inline]
+    fn for_each_head(&mut self, range: Range<u32>, each: impl FnMut(Head<'_>)) -> u32 {
+        match self {
+            Self::Blocks(blocks) => blocks.for_each_head(range, each),
+            Self::Cells(cells) => cells.for_each_head(range, each),
+        }
+    }
+
+    #[inline]
+    fn put_back(&mut self, next: u32) {
+        match self {
+            Self::Blocks(blocks) => blocks.put_back(next),
+            Self::Cells(cells) => cells.put_back(next),
+        }
     }
 }
 
@@ -501,7 +621,7 @@ impl Reader {
     /// A reader of a capture with so many rings.
     pub(super) fn new(worker: Worker, rings: usize, sole: Option<SoleReader>, rest: Rest) -> Self {
         Self {
-            blocks: worker.block_reader(),
+            blocks: InPlace::of(&worker),
             worker: Some(worker),
             sole,
             rest,

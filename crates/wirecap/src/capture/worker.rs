@@ -18,7 +18,10 @@ use crate::capture::affinity::{Placement, bind_thread};
 use crate::capture::waiting::{LOOK_ROUND, Wait, Waiting};
 use crate::error::CaptureError;
 use crate::packet::reader::BlockReader;
+use crate::ring::Ring;
 use crate::umem::chunk::Chunk;
+use crate::umem::reader::CellReader;
+use crate::umem::rx::RxRing;
 
 /// One thread's handle on a capture: captures chunks from its home rings, and in advanced mode from
 /// its buddies' when they have more than they can handle.
@@ -224,10 +227,22 @@ impl Worker {
     /// engine `packet`, and needs no chunks. `None` for other captures: with several rings, workers or stages, with other
     /// engines, and in immediate mode.
     pub fn block_reader(&self) -> Option<BlockReader> {
+        self.only_ring().and_then(BlockReader::new)
+    }
+
+    /// A reader of the cells of the worker's ring, which takes them before the worker does: for who reads alone, on the
+    /// engine `xdp`, and needs no chunks. `None` for other captures: with several rings, workers or stages, with an elastic
+    /// pool or warm cells, and with other engines.
+    pub fn cell_reader(&self) -> Option<CellReader> {
+        let ring = self.only_ring()?.read_in_place()?.downcast::<RxRing>().ok()?;
+        CellReader::new(ring)
+    }
+
+    /// The ring, if there is one ring, and nobody else to take packets from it.
+    fn only_ring(&self) -> Option<Arc<dyn Ring>> {
         let group = &self.shared.group;
         let is_alone = group.workers() == 1 && group.rings().len() == 1 && self.shared.exchange().is_none();
-        let ring = group.home(self.index).next().filter(|_| is_alone)?;
-        BlockReader::new(Arc::clone(ring))
+        group.home(self.index).next().filter(|_| is_alone).cloned()
     }
 
     /// The next chunk if one is there. `None` means that none is, or none will ever be

@@ -11,6 +11,7 @@ use crate::packet::blocks::{Blocks, OpenBlock};
 use crate::packet::ring::PacketRing;
 use crate::ring::Ring;
 use crate::umem::chunk::Head;
+use crate::umem::reader::NextBlock;
 
 /// Reads the blocks of the only ring of a capture in place, beside the ring's worker, which makes chunks of what this one
 /// leaves.
@@ -21,17 +22,6 @@ pub struct BlockReader {
     block: Option<OpenBlock>,
     /// The packets of the block before this one are in the ring's account with their bytes.
     accounted: u32,
-}
-
-/// What there is to be read next.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum NextBlock {
-    /// A block with so many packets, which is in hand from now on.
-    Packets(u32),
-    /// Nothing yet.
-    Nothing,
-    /// Packets that the worker delivers as chunks.
-    Chunks,
 }
 
 impl BlockReader {

@@ -2,7 +2,7 @@
 
 #![allow(unsafe_code)]
 
-mod heads;
+pub(crate) mod heads;
 pub(crate) mod records;
 
 use std::any::Any;

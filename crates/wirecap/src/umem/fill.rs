@@ -133,6 +133,11 @@ impl FillRing {
         &self.pool
     }
 
+    /// Whether every cell that comes back is posted.
+    pub(crate) fn posts_all(&self) -> bool {
+        self.supply.posts_all()
+    }
+
     /// Takes free cells of this ring's back that were sent, or were to be.
     pub(crate) fn take_back(&self, cells: &[Descriptor]) {
         lock(&self.side).bring_back(self, cells);

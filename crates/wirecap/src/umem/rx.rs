@@ -4,6 +4,7 @@
 #![allow(unsafe_code)]
 
 mod audit;
+mod in_place;
 mod sift;
 
 use std::collections::VecDeque;

@@ -14,7 +14,9 @@ use crate::sys::xdp::Descriptor;
 use crate::time::Timestamp;
 
 /// How many packets ahead the processor fetches those in cells: each is in memory of its own, which another core wrote.
-const PACKETS_AHEAD: usize = 12;
+pub(crate) const PACKETS_AHEAD: usize = 12;
+
+const NANOS_PER_SECOND: u64 = 1_000_000_000;
 
 /// A packet at a glance.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -64,38 +66,69 @@ impl Chunk {
     /// If the chunk has fewer packets than the range says.
     #[inline]
     pub fn for_each_head<'a>(&'a self, range: Range<usize>, mut each: impl FnMut(Head<'a>)) {
-        let packets =
-            self.packets()[range.clone()].iter().map(|descriptor| Packet { descriptor, chunk: self });
+        let packets = self.packets()[range.clone()].iter();
+        let packets = packets.map(|descriptor| Packet { descriptor, chunk: self });
         match self.origin.stamps {
             Stamps::Header { told: true, .. } if !self.fragmented => {
                 packets.for_each(|packet| each(packet.head_by_kernel()));
             }
-            Stamps::Tai { ahead_of_utc_nanos } if !self.fragmented => {
-                let mut ahead = self.fetch_ahead(range);
-                packets.for_each(|packet| {
-                    ahead.next();
-                    each(packet.head_by_program(ahead_of_utc_nanos));
-                });
-            }
+            // SAFETY: the packets were checked when they were captured, with the times in front of them, and stay as long as
+            // the chunk.
+            Stamps::Tai { ahead_of_utc_nanos } if !self.fragmented => unsafe {
+                let (base, snap_len) = (self.origin.base, self.snap_len);
+                each_by_program(base, self.packets(), range, snap_len, ahead_of_utc_nanos, each);
+            },
             _ => packets.for_each(|packet| each(packet.head())),
         }
     }
+}
 
-    /// Has the processor fetch packets, with the times in front of them: some at the beginning of the chunk, and one more
-    /// at each step.
-    #[inline]
-    fn fetch_ahead(&self, range: Range<usize>) -> impl Iterator<Item = ()> {
-        let packets = self.packets();
-        let fetch = |descriptor: &Descriptor| {
-            let start = self.origin.base.as_ptr().wrapping_add(descriptor.address as usize);
-            prefetch(start.wrapping_sub(size_of::<u64>()));
-            prefetch(start);
-        };
-        if range.start == 0 {
-            packets.iter().take(PACKETS_AHEAD).for_each(fetch);
-        }
-        packets.get(range.start + PACKETS_AHEAD..).unwrap_or_default().iter().map(fetch)
+/// Calls `each` with those of `packets` at the places in `range`, whose addresses count from `base`, cut to `snap_len` bytes.
+/// The processor fetches packets before they are looked at, with the times in front of them: some at the beginning, and one
+/// more at each step.
+///
+/// # Safety
+///
+/// Each packet must lie in one piece in memory that stays for `'a` and that nobody writes to, behind its time by the program,
+/// which is so far ahead of UTC.
+#[inline]
+pub(crate) unsafe fn each_by_program<'a>(
+    base: NonNull<u8>,
+    packets: &[Descriptor],
+    range: Range<usize>,
+    snap_len: u32,
+    ahead_of_utc_nanos: u64,
+    mut each: impl FnMut(Head<'a>),
+) {
+    if range.start == 0 {
+        fetch(base, &packets[..packets.len().min(PACKETS_AHEAD)]);
     }
+    let mut ahead = packets.get(range.start + PACKETS_AHEAD..).unwrap_or_default().iter();
+    let mut second = Second::default();
+    for &Descriptor { address, len: wire_len, .. } in &packets[range] {
+        if let Some(descriptor) = ahead.next() {
+            fetch_packet(base, descriptor);
+        }
+        // SAFETY: the caller's promise.
+        let (tai, data) = unsafe {
+            let start = base.add(address as usize);
+            (program_stamp(start), slice::from_raw_parts(start.as_ptr(), wire_len.min(snap_len) as usize))
+        };
+        let nanos = second.nanos_at(tai, ahead_of_utc_nanos);
+        each(Head { data, wire_len, seconds: second.unix_seconds, nanos });
+    }
+}
+
+/// Has the processor fetch `packets`, with the times in front of them.
+pub(crate) fn fetch(base: NonNull<u8>, packets: &[Descriptor]) {
+    packets.iter().for_each(|packet| fetch_packet(base, packet));
+}
+
+#[inline]
+fn fetch_packet(base: NonNull<u8>, packet: &Descriptor) {
+    let start = base.as_ptr().wrapping_add(packet.address as usize);
+    prefetch(start.wrapping_sub(size_of::<u64>()));
+    prefetch(start);
 }
 
 impl<'a> Packet<'a> {
@@ -119,14 +152,63 @@ impl<'a> Packet<'a> {
             unsafe { (records::wire_len(header), records::seconds_and_nanos(header)) };
         Head { data: self.in_its_cell(), wire_len, seconds, nanos }
     }
+}
 
-    /// The head of a packet in one piece whose time the XDP program wrote in front of it.
+/// The second in which the last packet arrived: most arrive in that of the one before, and need no division.
+#[derive(Debug, Default)]
+struct Second {
+    unix_seconds: u64,
+    /// When it began, by CLOCK_TAI.
+    began: u64,
+    /// How long it is; 0 before the first packet.
+    nanos: u64,
+}
+
+impl Second {
+    /// Goes to the second of `tai` and gives the nanoseconds in it.
     #[inline]
-    fn head_by_program(&self, ahead_of_utc_nanos: u64) -> Head<'a> {
-        let &Descriptor { len: wire_len, .. } = self.descriptor;
-        // SAFETY: the program wrote it, and the packet is as it was captured.
-        let tai = unsafe { program_stamp(self.start()) };
+    fn nanos_at(&mut self, tai: u64, ahead_of_utc_nanos: u64) -> u32 {
+        let nanos = tai.wrapping_sub(self.began);
+        if nanos < self.nanos { nanos as u32 } else { self.find(tai, ahead_of_utc_nanos) }
+    }
+
+    #[cold]
+    fn find(&mut self, tai: u64, ahead_of_utc_nanos: u64) -> u32 {
         let time = Timestamp::from_unix_nanos(tai.saturating_sub(ahead_of_utc_nanos));
-        Head { data: self.in_its_cell(), wire_len, seconds: time.unix_seconds(), nanos: time.subsec_nanos() }
+        let nanos = time.subsec_nanos();
+        self.unix_seconds = time.unix_seconds();
+        (self.began, self.nanos) = match tai < ahead_of_utc_nanos {
+            // Before 1970 there is no time: all of it is its beginning.
+            true => (0, 0),
+            false => (tai - u64::from(nanos), NANOS_PER_SECOND),
+        };
+        nanos
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn times_are_divided_into_seconds_as_one_by_one() {
+        const AHEAD: u64 = 37 * NANOS_PER_SECOND;
+        let times = [
+            0,
+            1,
+            AHEAD - 1,
+            AHEAD,
+            AHEAD + 1,
+            2 * AHEAD,
+            2 * AHEAD + 999_999_999,
+            2 * AHEAD + 1_000_000_000,
+        ];
+        let mut second = Second::default();
+        // Back and forth, as clocks go.
+        for tai in times.into_iter().chain(times.into_iter().rev()).chain([u64::MAX, 5, u64::MAX - 1]) {
+            let nanos = second.nanos_at(tai, AHEAD);
+            let time = Timestamp::from_unix_nanos(tai.saturating_sub(AHEAD));
+            assert_eq!((second.unix_seconds, nanos), (time.unix_seconds(), time.subsec_nanos()), "{tai}");
+        }
     }
 }
