@@ -8,6 +8,9 @@ fn main() {
     println!("cargo:rerun-if-env-changed=WIRECAP_PCAP_SONAME");
     let soname = std::env::var("WIRECAP_PCAP_SONAME").unwrap_or_else(|_| SONAME.to_owned());
     println!("cargo:rustc-cdylib-link-arg=-Wl,-soname,{soname}");
+    // The real library, which it opens for good, has the same name: a program that unloads this one and loads it again
+    // would get that one.
+    println!("cargo:rustc-cdylib-link-arg=-Wl,-z,nodelete");
     println!("cargo:rustc-env=WIRECAP_TRIPLET={}", triplet());
     // Where the real library is on systems without the usual folders (NixOS, Guix): `find` takes it in.
     println!("cargo:rerun-if-env-changed=WIRECAP_REAL_LIBPCAP");

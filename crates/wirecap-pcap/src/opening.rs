@@ -12,6 +12,9 @@ use crate::settings::Settings;
 /// Where there is no memory for so many chunks, one in so many is left out, and so on, as libpcap does.
 const LACK_STEP: u32 = 20;
 
+/// One chunk would leave the kernel nothing while the program has it.
+const FEWEST: u32 = 2;
+
 /// Why there is no live capture.
 #[derive(Debug)]
 pub(crate) enum LiveError {
@@ -38,12 +41,17 @@ pub(crate) fn open_capture(
     let Some(mut chunks) = request.chunks(settings) else { return builder.open().map_err(LiveError::Open) };
     loop {
         match builder.clone().pool(chunks).open() {
-            Err(error) if settings.chunks.is_none() && chunks > 2 && is_lack_of_memory(&error) => {
-                chunks -= chunks.div_ceil(LACK_STEP);
+            Err(error) if settings.chunks.is_none() && chunks > FEWEST && is_lack_of_memory(&error) => {
+                chunks = fewer(chunks);
             }
             outcome => return outcome.map_err(LiveError::Open),
         }
     }
+}
+
+/// How many chunks to try when there is no memory for so many.
+fn fewer(chunks: u32) -> u32 {
+    (chunks - chunks.div_ceil(LACK_STEP)).max(FEWEST)
 }
 
 fn is_lack_of_memory(error: &OpenError) -> bool {
@@ -54,5 +62,38 @@ fn is_lack_of_memory(error: &OpenError) -> bool {
         OpenError::PacketPermitted(error) => is_lack_of_memory(error),
         OpenError::PacketSocket { source, .. } => source.raw_os_error() == Some(libc::ENOMEM),
         _ => false,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_ring_gets_nearly_all_the_memory_that_there_is() {
+        for room in [2, 3, 10, 100, 1000, 65_000] {
+            let mut chunks = 65_536;
+            let mut tries = 0;
+            while chunks > room {
+                (chunks, tries) = (fewer(chunks), tries + 1);
+            }
+            assert!(
+                chunks >= room - room.div_ceil(LACK_STEP) && tries < 300,
+                "{chunks} of {room}, {tries} tries"
+            );
+        }
+        assert_eq!(fewer(FEWEST), FEWEST);
+    }
+
+    #[test]
+    fn what_is_no_lack_of_memory_is_told_at_once() {
+        let system = |errno| OpenError::PacketSocket {
+            interface: "eth0".to_owned(),
+            action: "make a ring on",
+            source: io::Error::from_raw_os_error(errno),
+        };
+        assert!(is_lack_of_memory(&system(libc::ENOMEM)));
+        assert!(is_lack_of_memory(&OpenError::PoolTooLarge { needed_bytes: 2, limit_bytes: 1 }));
+        assert!(!is_lack_of_memory(&system(libc::EPERM)));
     }
 }

@@ -67,3 +67,18 @@ fn opening_takes_no_longer_where_the_host_has_many_routes_and_interfaces() {
     let crowded = cost(&bed, &program, Library::DropIn, "68")("micros");
     assert!(crowded < before * 2 + 20_000, "{before} us, in a crowd {crowded} us");
 }
+
+#[test]
+fn a_handle_that_is_never_read_costs_no_wake_up() {
+    if !privileged() {
+        return;
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let program = compile("unread.c", folder.path(), &[]);
+    for library in [Library::System, Library::DropIn] {
+        let bed = Bed::new();
+        let output = bed.run(bed.command(&program, library).args(["a1", "a0"]));
+        let told = String::from_utf8_lossy(&output.stdout);
+        assert_eq!(told, "threads 1\nwoken 0\nreceived 1\n", "{library:?}: {}", said(&output));
+    }
+}

@@ -74,7 +74,7 @@ fn the_command_says_which_library_a_program_has_loaded() {
 }
 
 #[test]
-fn the_library_may_be_unloaded_when_its_handles_are_closed() {
+fn a_program_may_unload_the_library_and_load_it_again() {
     if !privileged() {
         return;
     }
@@ -87,6 +87,24 @@ fn the_library_may_be_unloaded_when_its_handles_are_closed() {
         let output = bed.run(&mut command);
         let text = said(&output);
         assert!(output.status.success(), "{engine}: {} {text}", output.status);
-        assert_eq!(text, format!("rounds {rounds}, unmapped {rounds}\n"), "{engine}");
+        assert_eq!(text, format!("rounds {rounds}, others 0, threads left 0\n"), "{engine}");
     }
+}
+
+#[test]
+fn loading_the_library_takes_no_memory() {
+    if !privileged() {
+        return;
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let program = compile("heap.c", folder.path(), &["-rdynamic", "-ldl"]);
+    let run = |library| {
+        let bed = Bed::new();
+        let output = bed.run(bed.command(&program, library).arg("a1"));
+        assert!(output.status.success(), "{library:?}: {} {}", output.status, said(&output));
+        said(&output)
+    };
+    let ours = run(Library::DropIn);
+    let expected = "before main: 0 from libpcap, 0 from others than the loader\nin pcap_create: some\n";
+    assert_eq!(ours, expected, "with libpcap: {}", run(Library::System));
 }
