@@ -462,7 +462,17 @@ impl<O: Outlet> Recorder<O> {
     }
 
     fn write_chunk(&mut self, chunk: &Chunk) -> Result<(), WriteError> {
-        chunk.iter().try_for_each(|packet| self.write(chunk, packet))
+        let mut packets = chunk.iter();
+        if let Some(left) = self.left.checked_sub(chunk.len() as u64) {
+            self.left = left;
+            for packet in packets.by_ref() {
+                if !self.outlet.write(&recording::record(chunk, packet), self.now)? {
+                    (self.left, self.surplus) = (0, self.surplus + 1);
+                    break;
+                }
+            }
+        }
+        packets.try_for_each(|packet| self.write(chunk, packet))
     }
 
     #[inline]
