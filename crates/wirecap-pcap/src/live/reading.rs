@@ -9,7 +9,7 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use wirecap::filter::PacketType;
-use wirecap::{BlockReader, CaptureError, CellReader, Chunk, Head, NextBlock, Packet, Worker};
+use wirecap::{BlockReader, CaptureError, CellReader, Chunk, NextBlock, Packet, Worker};
 
 use super::Live;
 use super::batch::{Batch, Delivered};
@@ -133,22 +133,54 @@ impl Live {
     }
 
     /// Puts the next packets of the block in hand into `batch`, `limit` at most. Whether there were any.
-    // A function of its own, as the next one: the loop needs the processor's registers.
-    #[inline(never)]
+    #[inline]
     fn look_at_block<const N: usize>(&self, reader: &mut Reader, batch: &mut Batch<N>, limit: usize) -> bool {
+        let next = reader.next as u32;
+        let range = next..next.saturating_add(limit as u32);
+        let end = match &mut reader.blocks {
+            Some(InPlace::Blocks(blocks)) => self.gather_from_block(blocks, range, batch),
+            Some(InPlace::Cells(cells)) => self.gather_from_cells(cells, range, batch),
+            None => return false,
+        };
+        batch.end = end as usize;
+        !batch.is_empty()
+    }
+
+    // Functions of their own, as `look_at_all`: each loop needs the processor's registers.
+    #[inline(never)]
+    fn gather_from_block<const N: usize>(
+        &self,
+        blocks: &mut BlockReader,
+        range: Range<u32>,
+        batch: &mut Batch<N>,
+    ) -> u32 {
         let (snap_len, nanos) = (self.snap_len, self.nanos);
-        let Some(blocks) = &mut reader.blocks else { return false };
-        let mut after = reader.next as u32;
-        let range = after..after.saturating_add(limit as u32);
-        let mut end = 0;
+        let (mut after, mut end) = (range.start, range.start);
         batch.extend(|places| {
             end = blocks.for_each_head(range, |head| {
                 after += 1;
                 places.push(Delivered::new(&head, snap_len, nanos, after, 0));
             });
         });
-        batch.end = end as usize;
-        !batch.is_empty()
+        end
+    }
+
+    #[inline(never)]
+    fn gather_from_cells<const N: usize>(
+        &self,
+        cells: &mut CellReader,
+        range: Range<u32>,
+        batch: &mut Batch<N>,
+    ) -> u32 {
+        let (snap_len, nanos) = (self.snap_len, self.nanos);
+        let (mut after, mut end) = (range.start, range.start);
+        batch.extend(|places| {
+            end = cells.for_each_head(range, |head| {
+                after += 1;
+                places.push(Delivered::new(&head, snap_len, nanos, after, 0));
+            });
+        });
+        end
     }
 
     /// Gives the block in hand back; what is left of it comes as chunks.
@@ -597,14 +629,6 @@ impl InPlace {
         match self {
             Self::Blocks(blocks) => blocks.is_empty(),
             Self::Cells(cells) => cells.is_empty(),
-        }
-    }
-
-    #[inline]
-    fn for_each_head(&mut self, range: Range<u32>, each: impl FnMut(Head<'_>)) -> u32 {
-        match self {
-            Self::Blocks(blocks) => blocks.for_each_head(range, each),
-            Self::Cells(cells) => cells.for_each_head(range, each),
         }
     }
 
