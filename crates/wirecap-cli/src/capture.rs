@@ -150,7 +150,10 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
             None => record(arguments, &plan, |opening| Stream::begin(output, opening)),
         };
     }
-    output::check_directory(&arguments.write)?;
+    match &plan.pattern {
+        Some(pattern) => recording::check(pattern)?,
+        None => output::check(&arguments.write, arguments.force)?,
+    }
     let create = |deadline| sink::create(&arguments.write, deadline, arguments.force);
     match (source, plan.compression) {
         (Some(source), Compression::None) => convert::run(arguments, source, plan.format, create),
@@ -526,7 +529,7 @@ impl<O: Outlet> Recorder<O> {
         };
         let whole = outcome.as_ref().err().and_then(safely_written).unwrap_or(whole);
         let unread = self.outlet.unread();
-        let in_file = whole.min(written - unread.min(written));
+        let in_file = recording::in_file(written, whole, unread);
         if outcome.is_ok() {
             eprintln!("{}", self.summary(writing.name()));
         }

@@ -56,14 +56,34 @@ pub(crate) fn earlier(pattern: &Pattern) -> io::Result<Earlier> {
     Ok(Earlier { files, next_sequence })
 }
 
+/// Refuses a pattern that another process writes files of.
+pub(crate) fn refuse_busy(pattern: &Pattern) -> io::Result<()> {
+    for entry in fs::read_dir(pattern.directory())? {
+        let entry = entry?;
+        let name = entry.file_name();
+        let is_part = name.to_str().and_then(|name| name.strip_suffix(PART));
+        if is_part.is_some_and(|name| pattern.sequence_of(name).is_some()) && entry.file_type()?.is_file() {
+            refuse_locked(&File::open(entry.path())?, &entry.path())?;
+        }
+    }
+    Ok(())
+}
+
+fn refuse_locked(file: &File, path: &Path) -> io::Result<()> {
+    match file.try_lock() {
+        Err(TryLockError::WouldBlock) => {
+            let text = format!("another process is writing to {}", path.display());
+            Err(io::Error::new(io::ErrorKind::WouldBlock, text))
+        }
+        _ => Ok(()),
+    }
+}
+
 /// Gives an incomplete file that no process writes its name, without what is torn at its end. One that is compressed, or is no
 /// savefile yet, keeps the name that says so.
 fn salvage(part: &Path) -> io::Result<PathBuf> {
     let file = File::options().read(true).write(true).open(part)?;
-    if let Err(TryLockError::WouldBlock) = file.try_lock() {
-        let text = format!("another process is writing to {}", part.display());
-        return Err(io::Error::new(io::ErrorKind::WouldBlock, text));
-    }
+    refuse_locked(&file, part)?;
     let path = part.to_str().and_then(|part| part.strip_suffix(PART)).map(PathBuf::from);
     let Some(path) = path.filter(|path| !path.exists()) else { return Ok(part.to_owned()) };
     if !is_plain(&path) {
