@@ -33,6 +33,7 @@ fn settings(format: Format, compression: Compression) -> Settings {
         head: head(format),
         tail_bytes: 0,
         compression,
+        compressors: 3,
         cut: CutRules::default(),
         store: StoreRules::default(),
         files_max: None,
