@@ -5,6 +5,7 @@
 mod disk;
 #[path = "../recording/mod.rs"]
 mod recording;
+mod soak;
 
 use std::collections::BTreeMap;
 use std::env;
@@ -124,13 +125,15 @@ fn in_file(finished: &Finished, sent: u64) -> u64 {
     in_file
 }
 
+type Fault = fn(&mut Faults);
+
 #[test]
 fn a_disk_that_fails_ends_the_recording_with_an_error_and_whole_files() {
     if !privileged() {
         return;
     }
     // What goes wrong, which words say so, and whether the disk keeps what it took.
-    let cases: [(fn(&mut Faults), &str, bool); 4] = [
+    let cases: [(Fault, &str, bool); 4] = [
         (|faults| faults.room = Some(2_345_678), "No space left", true),
         (|faults| faults.write_error_behind = Some(2_345_678), "Input/output error", true),
         (|faults| faults.sync_error_behind = Some(4), "Input/output error", false),
@@ -324,7 +327,7 @@ fn a_loss_of_power_takes_no_more_than_sync_says() {
         let running = start(&bed, &disk.path().join(name), DEEP, &["--file-size", size, "--sync", "2s"]);
         let mut generator = bed.generator();
         let sending = generator.start(&[Load::endless(0).per_second(5000)]).unwrap();
-        thread::sleep(Duration::from_millis(4300));
+        thread::sleep(Duration::from_millis(3300));
         // How long its threads waited for a processor is not theirs to answer for.
         let waited: Duration =
             cpu_times(&running.id().to_string()).unwrap().values().map(|time| time.waited).sum();
