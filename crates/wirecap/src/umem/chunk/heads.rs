@@ -177,11 +177,9 @@ impl Second {
         let time = Timestamp::from_unix_nanos(tai.saturating_sub(ahead_of_utc_nanos));
         let nanos = time.subsec_nanos();
         self.unix_seconds = time.unix_seconds();
-        (self.began, self.nanos) = match tai < ahead_of_utc_nanos {
-            // Before 1970 there is no time: all of it is its beginning.
-            true => (0, 0),
-            false => (tai - u64::from(nanos), NANOS_PER_SECOND),
-        };
+        // Neither before 1970, all of which counts as its beginning, nor where time runs out has a second an end.
+        let has_end = tai >= ahead_of_utc_nanos && tai < u64::MAX - NANOS_PER_SECOND;
+        (self.began, self.nanos) = if has_end { (tai - u64::from(nanos), NANOS_PER_SECOND) } else { (0, 0) };
         nanos
     }
 }
