@@ -34,13 +34,13 @@ mod audit;
 mod delays;
 #[cfg(all(test, not(loom)))]
 mod forward_tests;
+#[cfg(all(test, not(loom)))]
+mod in_place_tests;
 mod kernel;
 #[cfg(all(test, loom))]
 mod model;
 mod push;
 mod random;
-#[cfg(all(test, not(loom)))]
-mod in_place_tests;
 #[cfg(all(test, not(loom)))]
 mod seat_tests;
 mod simulation;
