@@ -224,7 +224,7 @@ fn record<O: Outlet>(
         let recorder = recorder.insert(Recorder {
             left: left.unwrap_or(u64::MAX),
             deadline,
-            ..Recorder::new(outlet, &capture, timestamps)
+            ..Recorder::new(outlet, &capture, timestamps, &writing)
         });
         let mut progress = Progress::new();
         recorder.record(&capture, &mut worker, &mut progress)
@@ -286,7 +286,7 @@ pub fn record_waiting<S: Sink>(
     let writing = Writing::to("nothing");
     let interfaces = [savefile::Interface::default()];
     let stream = Stream::new(sink, None, &writing, Format::Pcapng, &recording::section(), &interfaces)?;
-    let mut recorder = Recorder::new(stream, capture, Timestamps::Packet);
+    let mut recorder = Recorder::new(stream, capture, Timestamps::Packet, &writing);
     let mut progress = Progress::new();
     let mut worker = capture.workers().pop().expect("a new capture has its workers");
     capture.stop();
@@ -330,15 +330,15 @@ struct Recorder<O: Outlet> {
     flushed: Instant,
     /// Packets that arrived after the last one that was asked for.
     surplus: u64,
-    /// Packets that were discarded because the outlet did not keep up.
-    discarded: u64,
+    /// Where packets are counted that were discarded because the outlet did not keep up.
+    writing: Writing,
     limit: Limit,
     /// Packets bear times of the system's clock, by which rings are merged.
     has_system_times: bool,
 }
 
 impl<O: Outlet> Recorder<O> {
-    fn new(outlet: O, capture: &Capture, timestamps: Timestamps) -> Self {
+    fn new(outlet: O, capture: &Capture, timestamps: Timestamps, writing: &Writing) -> Self {
         let now = recording::now();
         Self {
             outlet,
@@ -348,7 +348,7 @@ impl<O: Outlet> Recorder<O> {
             deadline: None,
             flushed: Instant::now(),
             surplus: 0,
-            discarded: 0,
+            writing: writing.clone(),
             limit: Limit::of(capture),
             has_system_times: !matches!(timestamps, Timestamps::None | Timestamps::Hardware),
         }
@@ -457,7 +457,7 @@ impl<O: Outlet> Recorder<O> {
         if is_within || self.outlet.has_room(CHUNK_BYTES) {
             return true;
         }
-        self.discarded += chunk.len() as u64;
+        self.writing.discard(chunk.len() as u64);
         false
     }
 
@@ -520,7 +520,11 @@ impl<O: Outlet> Recorder<O> {
             Err(failure) if safely_written(&failure).is_some() => (written, Err(failure)),
             outcome => {
                 let ended = self.outlet.end(&recording::counts(self.started, ledger, interfaces));
-                let whole = *ended.as_ref().unwrap_or(&written);
+                let whole = match &ended {
+                    Ok(whole) => *whole,
+                    // The capture may have failed before: what the file has is said by this error.
+                    Err(error) => recording::safely_written(error).unwrap_or(written),
+                };
                 (whole, outcome.and(ended.map(drop).map_err(Failure::from)))
             }
         };
@@ -533,7 +537,7 @@ impl<O: Outlet> Recorder<O> {
         let mut recorded = Recorded {
             to: writing.name().to_owned(),
             surplus: self.surplus,
-            writer: self.discarded,
+            writer: writing.discarded(),
             written,
             in_file,
         };

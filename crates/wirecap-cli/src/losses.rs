@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use wirecap::{Capture, Ledger, grouped};
+use wirecap::{Capture, Ledger, LostLater, grouped};
 
 use crate::screen::notice;
 use crate::signals;
@@ -51,14 +51,20 @@ fn watch(capture: &Capture, writing: Option<&Writing>, done: &AtomicBool) {
     let mut slowness = writing.map(Slowness::of);
     while !done.load(Ordering::Acquire) {
         thread::park_timeout(LOOK);
-        let ledger = capture.ledger();
+        let mut ledger = capture.ledger();
+        let discarded = writing.map_or(0, Writing::discarded);
+        if discarded > 0 {
+            let reason = "discarded for the writer".to_owned();
+            ledger.lost_later.push(LostLater { packets: discarded, reason });
+        }
         if signals::statistics_asked_for() {
             notice(&format!("so far: {ledger}"));
         }
         let now = Instant::now();
         let is_slow = slowness.as_mut().is_some_and(|slowness| slowness.look(now));
         let slow = writing.filter(|_| is_slow).map(Writing::name);
-        losses.look(&ledger, &names, slow, now).iter().for_each(|line| notice(line));
+        let counts = counts(&ledger, &names, writing.map(|writing| (writing.name(), discarded)));
+        losses.look(counts, slow, now).iter().for_each(|line| notice(line));
     }
 }
 
@@ -104,6 +110,8 @@ enum Reason {
     NoCell,
     RingFull,
     Device,
+    NoRing,
+    Writer,
     Port(&'static str),
 }
 
@@ -113,6 +121,8 @@ impl Reason {
             Self::NoCell => "no free cell",
             Self::RingFull => "ring full",
             Self::Device => "dropped by the device",
+            Self::NoRing => "from receive queues without a ring",
+            Self::Writer => "discarded for the writer",
             Self::Port(words) => words,
         }
     }
@@ -130,6 +140,11 @@ impl Reason {
             }
             (Self::Device, _) => format!(
                 "larger rings (ethtool -G {place} rx N) or more receive queues (ethtool -L {place} combined N) give it room"
+            ),
+            (Self::NoRing, _) => "a queue gets a ring when the change is noticed".to_owned(),
+            (Self::Writer, _) => format!(
+                "{place} is written to more slowly than packets come, and the pools are full; a faster disk, a filter or a snap \
+                 length (-s) takes off load, a larger pool (--buffer) bridges longer pauses"
             ),
             (Self::Port(_), _) => format!("{place} sends more slowly than packets come"),
         }
@@ -162,9 +177,9 @@ struct Episode {
 struct Losses(HashMap<Key, Loss>);
 
 impl Losses {
-    /// The lines that are to be said of `ledger`. `names` are those of the interfaces.
-    fn look(&mut self, ledger: &Ledger, names: &[String], slow: Option<&str>, now: Instant) -> Vec<String> {
-        let mut lines: Vec<String> = counts(ledger, names)
+    /// The lines that are to be said of these counts.
+    fn look(&mut self, counts: Vec<(Key, u64)>, slow: Option<&str>, now: Instant) -> Vec<String> {
+        let mut lines: Vec<String> = counts
             .into_iter()
             .filter_map(|(key, lost)| {
                 let loss = self.0.entry(key.clone()).or_default();
@@ -209,8 +224,9 @@ impl Loss {
     }
 }
 
-/// How many packets were lost where, and why.
-fn counts(ledger: &Ledger, names: &[String]) -> Vec<(Key, u64)> {
+/// How many packets were lost where, and why. `names` are those of the interfaces; `writer` is what is written to, and how many
+/// packets were discarded because it did not keep up.
+fn counts(ledger: &Ledger, names: &[String], writer: Option<(&str, u64)>) -> Vec<(Key, u64)> {
     let mut counts = Vec::new();
     for ring in &ledger.rings {
         let dropped = &ring.account.dropped;
@@ -220,6 +236,8 @@ fn counts(ledger: &Ledger, names: &[String]) -> Vec<(Key, u64)> {
     for (name, dropped) in names.iter().zip(&ledger.device_drops) {
         counts.push(((name.clone(), Reason::Device), dropped.unwrap_or(0)));
     }
+    counts.push((("the capture".to_owned(), Reason::NoRing), ledger.total.dropped.no_ring));
+    counts.extend(writer.map(|(name, discarded)| ((name.to_owned(), Reason::Writer), discarded)));
     for port in &ledger.ports {
         let dropped = &port.account.dropped;
         let reasons = [

@@ -15,7 +15,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{FileType, OFlags, fstat};
 use rustix::io::{Errno, ioctl_fionread};
 use rustix::pipe::fcntl_getpipe_size;
-use wirecap::savefile::{FileSink, Sink};
+use wirecap::savefile::{FileSink, Sink, refuse_planted};
 
 use crate::failure::Failure;
 use crate::signals;
@@ -39,13 +39,15 @@ struct State {
     total: AtomicU64,
     /// Bytes that were taken.
     accepted: AtomicU64,
+    /// Packets that were discarded because it did not keep up.
+    discarded: AtomicU64,
 }
 
 impl Writing {
     /// Nothing is written yet to what error messages call `name`.
     pub(crate) fn to(name: impl Into<String>) -> Self {
-        let [since, total, accepted] = [(); 3].map(|()| AtomicU64::new(0));
-        Self(Arc::new(State { name: name.into(), epoch: Instant::now(), since, total, accepted }))
+        let [since, total, accepted, discarded] = [(); 4].map(|()| AtomicU64::new(0));
+        Self(Arc::new(State { name: name.into(), epoch: Instant::now(), since, total, accepted, discarded }))
     }
 
     pub(crate) fn name(&self) -> &str {
@@ -68,6 +70,16 @@ impl Writing {
     /// How many bytes were taken.
     pub(crate) fn accepted_bytes(&self) -> u64 {
         self.0.accepted.load(Ordering::Relaxed)
+    }
+
+    /// Notes that so many packets were discarded because what is written to does not keep up.
+    pub(crate) fn discard(&self, packets: u64) {
+        self.0.discarded.fetch_add(packets, Ordering::Relaxed);
+    }
+
+    /// How many packets were.
+    pub(crate) fn discarded(&self) -> u64 {
+        self.0.discarded.load(Ordering::Relaxed)
     }
 
     /// Notes how long `write` takes.
@@ -204,7 +216,7 @@ pub(crate) fn create(
         Failure::Failed(message.into())
     };
     // Held until the sink is open: without a reader that open(2) would wait where no signal ends it.
-    let pipe = wait_for_reader(path, deadline).map_err(failed)?;
+    let pipe = refuse_planted(path).and_then(|()| wait_for_reader(path, deadline)).map_err(failed)?;
     let create = if replaces { FileSink::replace } else { FileSink::create };
     let sink = create(path).map_err(failed)?;
     Ok(Output { sink, pipe: pipe.and_then(PipeEnd::of) })

@@ -16,6 +16,7 @@ use wirecap::{Account, Ledger, Recorded, RingLedger, grouped};
 use super::Arguments;
 use crate::failure::{Failure, causes};
 use crate::output;
+use crate::recording;
 use crate::screen::announce;
 use crate::signals::Interruption;
 use crate::sink::{Output, TimedSink, Writing};
@@ -109,12 +110,16 @@ pub(super) fn run<S: Sink>(
     };
     let (written, file_bytes) = (conversion.writer().packets(), conversion.writer().file_bytes());
     let finished = conversion.finish().and_then(|(writer, left_out)| writer.finish().map(|_| left_out));
+    let whole = match &finished {
+        Ok(_) => written,
+        Err(error) => recording::safely_written(error).unwrap_or(written),
+    };
     let (outcome, left_out) = match (outcome, finished) {
         (outcome, Ok(left_out)) => (outcome, left_out),
         (Ok(()), Err(error)) => (Err(error.into()), LeftOut::default()),
         (outcome, Err(_)) => (outcome, LeftOut::default()),
     };
-    let whole = outcome.as_ref().err().and_then(super::safely_written).unwrap_or(written);
+    let whole = outcome.as_ref().err().and_then(super::safely_written).unwrap_or(whole);
     let unread = pipe.as_ref().map_or(0, |pipe| pipe.packets_unread(writing.accepted_bytes()));
     let in_file = whole.min(written - unread.min(written));
     let recorded = Recorded { to: arguments.name(), written, in_file, ..Recorded::default() };
