@@ -52,7 +52,7 @@ pub(crate) struct Arguments {
     timestamp: TimestampName,
 
     /// Whether to wait for an interface that is removed, and to capture from it again when it is back; else the capture
-    /// ends with an error
+    /// ends with an error, as an elastic one always does
     #[arg(long, value_name = "on|off", action = ArgAction::Set, value_parser = on_or_off, default_value = "on")]
     reattach: bool,
 
