@@ -112,10 +112,12 @@ impl From<FileFormat> for Format {
     }
 }
 
-/// With the engine `packet`, and a regular file as the output: how long a packet waits for others at most. What is to be read
+/// What came at the latest after this time can be read from the output. A recording whose loss is limited (`--sync`) takes a
+/// fifth of that time if it is shorter: of the rest the writer has half, the packet sockets have as much as this, and what is
+/// left is for the disk.
+///
+/// With the engine `packet`, and a regular file as the output, a packet waits as long for others at most. What is to be read
 /// later may wait, and a ring that is not read keeps its packets for as many times longer as this is longer than usual.
-const RETIRE_INTO_FILE: Duration = Duration::from_secs(1);
-/// What was written at the latest after this time can be read from the file.
 const FLUSH_INTERVAL: Duration = Duration::from_secs(1);
 /// How long to sleep while packets are held back for those of other rings.
 const MERGE_PAUSE: Duration = Duration::from_millis(1);
@@ -150,7 +152,10 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
             None => record(arguments, &plan, |opening| Stream::begin(output, opening)),
         };
     }
-    output::check_directory(&arguments.write)?;
+    match &plan.pattern {
+        Some(pattern) => recording::check(pattern)?,
+        None => output::check(&arguments.write, arguments.force)?,
+    }
     let create = |deadline| sink::create(&arguments.write, deadline, arguments.force);
     match (source, plan.compression) {
         (Some(source), Compression::None) => convert::run(arguments, source, plan.format, create),
@@ -205,7 +210,7 @@ fn record<O: Outlet>(
         let builder = builder.reattach(arguments.reattach);
         match arguments.is_read_live() {
             true => builder,
-            false => builder.retire_after(RETIRE_INTO_FILE).small_blocks(),
+            false => builder.retire_after(plan.flush_interval(FLUSH_INTERVAL)).small_blocks(),
         }
     })?;
     let duration = [options.duration, plan.duration].into_iter().flatten().min();
@@ -224,6 +229,7 @@ fn record<O: Outlet>(
         let recorder = recorder.insert(Recorder {
             left: left.unwrap_or(u64::MAX),
             deadline,
+            flush_interval: plan.flush_interval(FLUSH_INTERVAL),
             ..Recorder::new(outlet, &capture, timestamps, &writing)
         });
         let mut progress = Progress::new();
@@ -328,9 +334,10 @@ struct Recorder<O: Outlet> {
     left: u64,
     deadline: Option<Instant>,
     flushed: Instant,
+    flush_interval: Duration,
     /// Packets that arrived after the last one that was asked for.
     surplus: u64,
-    /// Where packets are counted that were discarded because the outlet did not keep up.
+    /// Where packets are counted that wait for the outlet, and those that were discarded because it did not keep up.
     writing: Writing,
     limit: Limit,
     /// Packets bear times of the system's clock, by which rings are merged.
@@ -347,6 +354,7 @@ impl<O: Outlet> Recorder<O> {
             left: u64::MAX,
             deadline: None,
             flushed: Instant::now(),
+            flush_interval: FLUSH_INTERVAL,
             surplus: 0,
             writing: writing.clone(),
             limit: Limit::of(capture),
@@ -397,6 +405,7 @@ impl<O: Outlet> Recorder<O> {
                 let (packets, chunks) = &mut held[chunk.ring_index()];
                 (*packets, *chunks) = (*packets - chunk.len(), *chunks - 1);
             }
+            self.writing.set_waiting(held.iter().map(|(packets, _)| *packets).sum());
             self.housekeeping(capture, progress, waiting.is_empty())?;
         }
         waiting.iter().try_for_each(|chunk| self.write_chunk(chunk))?;
@@ -444,6 +453,7 @@ impl<O: Outlet> Recorder<O> {
             while self.outlet.has_room(CHUNK_BYTES)
                 && merge.emit(EMITTED_PACKETS, |chunk, packet| self.write(chunk, packet))?
             {}
+            self.writing.set_waiting(if self.outlet.has_room(CHUNK_BYTES) { 0 } else { merge.held() });
             self.housekeeping(capture, progress, merge.is_empty())?;
         }
         merge.emit_all(|chunk, packet| self.write(chunk, packet))?;
@@ -493,7 +503,7 @@ impl<O: Outlet> Recorder<O> {
         if signals::rotation_asked_for() {
             self.outlet.rotate()?;
         }
-        if now - self.flushed >= FLUSH_INTERVAL {
+        if now - self.flushed >= self.flush_interval {
             if is_idle {
                 let late = Duration::as_nanos(&LATE_PACKETS) as u64;
                 let complete = recording::now().unix_nanos().saturating_sub(late);
@@ -530,7 +540,7 @@ impl<O: Outlet> Recorder<O> {
         };
         let whole = outcome.as_ref().err().and_then(safely_written).unwrap_or(whole);
         let unread = self.outlet.unread();
-        let in_file = whole.min(written - unread.min(written));
+        let in_file = recording::in_file(written, whole, unread);
         if outcome.is_ok() {
             eprintln!("{}", self.summary(writing.name()));
         }

@@ -121,7 +121,7 @@ pub(super) fn run<S: Sink>(
     };
     let whole = outcome.as_ref().err().and_then(super::safely_written).unwrap_or(whole);
     let unread = pipe.as_ref().map_or(0, |pipe| pipe.packets_unread(writing.accepted_bytes()));
-    let in_file = whole.min(written - unread.min(written));
+    let in_file = recording::in_file(written, whole, unread);
     let recorded = Recorded { to: arguments.name(), written, in_file, ..Recorded::default() };
     if outcome.is_ok() {
         let (packets, bytes) = (grouped(written), size::human_bytes(file_bytes));
