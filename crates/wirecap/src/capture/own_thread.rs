@@ -89,7 +89,10 @@ mod tests {
     #[test]
     fn in_another_process_nothing_is_waited_for() {
         let (tell, wait) = mpsc::channel::<()>();
-        let mut thread = OwnThread::start("test", move || drop(wait.recv())).unwrap();
+        let mut thread = OwnThread::start("test", move || {
+            let _ = wait.recv();
+        })
+        .unwrap();
         let here = thread.process;
         thread.process = Pid::INIT;
         drop(thread);

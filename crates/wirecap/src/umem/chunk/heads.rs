@@ -103,12 +103,8 @@ pub(crate) unsafe fn each_by_program<'a>(
     if range.start == 0 {
         fetch(base, &packets[..packets.len().min(PACKETS_AHEAD)]);
     }
-    let mut ahead = packets.get(range.start + PACKETS_AHEAD..).unwrap_or_default().iter();
     let mut second = Second::default();
-    for &Descriptor { address, len: wire_len, .. } in &packets[range] {
-        if let Some(descriptor) = ahead.next() {
-            fetch_packet(base, descriptor);
-        }
+    let mut look = |&Descriptor { address, len: wire_len, .. }: &Descriptor| {
         // SAFETY: the caller's promise.
         let (tai, data) = unsafe {
             let start = base.add(address as usize);
@@ -116,7 +112,16 @@ pub(crate) unsafe fn each_by_program<'a>(
         };
         let nanos = second.nanos_at(tai, ahead_of_utc_nanos);
         each(Head { data, wire_len, seconds: second.unix_seconds, nanos });
+    };
+    // One window for each packet behind which there is one to be fetched: a single pointer for both.
+    let fetched = packets.len().min(range.end + PACKETS_AHEAD);
+    let windows = packets[range.start..fetched.max(range.start)].windows(PACKETS_AHEAD + 1);
+    let rest = range.start + windows.len()..range.end;
+    for window in windows {
+        fetch_packet(base, &window[PACKETS_AHEAD]);
+        look(&window[0]);
     }
+    packets[rest].iter().for_each(look);
 }
 
 /// Has the processor fetch `packets`, with the times in front of them.
