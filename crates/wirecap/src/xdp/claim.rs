@@ -20,9 +20,10 @@ use std::time::{Duration, Instant};
 use rustix::io::Errno;
 use rustix::net::{
     AddressFamily, SendAncillaryBuffer, SendAncillaryMessage, SendFlags, SocketAddrUnix, SocketFlags,
-    SocketType, bind, connect, listen, sendmsg, socket_with,
+    SocketType, connect, sendmsg, socket_with,
 };
 use rustix::process::geteuid;
+use wirecap_filter::opener::{self, Answer, Request};
 
 use crate::device::{Device, owner_of_abstract_name};
 use crate::error::OpenError;
@@ -33,7 +34,7 @@ use crate::xdp::system;
 /// Part of all names: processes of other versions with other rules have other names.
 const PROTOCOL: &str = "wirecap/1";
 /// So many may ask who the holder is, until it cannot be asked any more; the kernel allows no more.
-const BACKLOG: i32 = 4096;
+const BACKLOG: u32 = 4096;
 /// How long to wait while one process has its turn: each takes some 50 ms.
 const PATIENCE: Duration = Duration::from_secs(20);
 const PAUSE: Duration = Duration::from_millis(2);
@@ -149,7 +150,7 @@ pub(super) fn is_anybody_beside(device: &Device, own: &[u32]) -> Result<bool, Op
 
 /// Whether a user who does not count has the name of a queue of `device` that is not among `own`.
 pub(super) fn is_stranger_beside(device: &Device, own: &[u32]) -> Result<bool, OpenError> {
-    let failed = |errno: Errno| system("claim a receive queue by a socket", errno.into());
+    let failed = |error| system("claim a receive queue by a socket", error);
     for name in names_beside(device, own) {
         if listen_at(&name).map_err(failed)?.is_none() && trusted_at(&name).is_none() {
             return Ok(true);
@@ -174,7 +175,7 @@ fn queue_name(device: &Device, queue: u32) -> String {
 
 /// Takes the claim of this name, if no process has it that counts.
 fn take(name: &str) -> Result<Option<Claim>, OpenError> {
-    let failed = |errno: Errno| system("claim a receive queue by a socket", errno.into());
+    let failed = |error| system("claim a receive queue by a socket", error);
     for number in 0..NAMES_MAX {
         let claim = match listen_at(&numbered(name, number)).map_err(failed)? {
             Some(claim) => claim,
@@ -194,13 +195,13 @@ fn numbered(name: &str, number: u32) -> String {
 }
 
 /// Takes the name, if no process has it.
-fn listen_at(name: &str) -> Result<Option<Claim>, Errno> {
-    let socket = unix_socket()?;
-    match bind(&socket, &address(name)) {
-        Err(Errno::ADDRINUSE) => return Ok(None),
-        bound => bound?,
-    }
-    listen(&socket, BACKLOG)?;
+fn listen_at(name: &str) -> io::Result<Option<Claim>> {
+    // By the opener: others trust the claim for the user that it was made by.
+    let request = Request::Listen { name: name.as_bytes(), backlog: BACKLOG };
+    let socket = match opener::open(request).and_then(Answer::descriptor) {
+        Err(error) if error.raw_os_error() == Some(Errno::ADDRINUSE.raw_os_error()) => return Ok(None),
+        listening => listening?,
+    };
     let keeper = unix_socket()?;
     connect(&keeper, &address(name))?;
     Ok(Some(Claim { keeper, name: name.to_owned(), _listening: socket }))
