@@ -52,6 +52,7 @@ impl Confinement {
     pub fn enter(&self) -> io::Result<Landlocked> {
         set_no_new_privs(true)?;
         let landlocked = self.restrict_files()?;
+        drop_bounding_set();
         self.drop_user()?;
         drop_capabilities()?;
         // A process that has changed its user does not own /proc/self any more unless it says so.
@@ -92,12 +93,15 @@ impl Confinement {
     }
 }
 
-fn drop_capabilities() -> io::Result<()> {
+/// What no program may get that this process executes: it executes none. Takes CAP_SETPCAP, which root has.
+fn drop_bounding_set() {
     for capability in CapabilitySet::all().iter() {
-        // Only who has CAP_SETPCAP may, and without new privileges nothing comes of the bounding set anyway. A kernel does not
-        // know all capabilities.
+        // A kernel does not know all of them.
         let _ = remove_capability_from_bounding_set(capability);
     }
+}
+
+fn drop_capabilities() -> io::Result<()> {
     let _ = clear_ambient_capability_set();
     let none = CapabilitySet::empty();
     set_capabilities(None, CapabilitySets { effective: none, permitted: none, inheritable: none })?;

@@ -10,6 +10,7 @@ use std::process::{Child, Command, Stdio};
 
 use nix::net::if_::{if_indextoname, if_nametoindex};
 use rustix::process::geteuid;
+use wirecap_filter::bpf::{Link, Map};
 use wirecap_filter::opener::{Answer, Direct, MapRequest, ObjectKind, Opener, ProgramRequest, Request};
 
 use crate::channel::{receive, send};
@@ -23,6 +24,8 @@ const PROGRAM_TYPES: [u32; 2] = [17, 6];
 const FAMILIES: [i32; 2] = [libc::AF_PACKET, libc::AF_XDP];
 /// All names of wirecap's sockets begin so.
 const NAMES: &[u8] = b"wirecap/";
+/// All names of wirecap's maps begin so.
+const MAPS: &str = "wirecap_";
 /// The most memory of a map.
 const MAP_BYTES_MAX: u64 = 1 << 30;
 /// The largest log of the verifier.
@@ -164,6 +167,18 @@ impl Server {
         self.ifindexes.contains(&ifindex) || is_named() == Some(true)
     }
 
+    /// Maps of other programs could be written to, and links of other interfaces be given another program. A program by
+    /// itself can only be looked at.
+    fn allows_object(&self, kind: Kind, id: u32) -> bool {
+        match kind {
+            Kind::Map => Map::by_id(id).is_ok_and(|map| map.name().starts_with(MAPS)),
+            Kind::Link => Link::by_id(id)
+                .and_then(|link| link.info())
+                .is_ok_and(|info| self.allows_interface(info.ifindex)),
+            Kind::Program => true,
+        }
+    }
+
     fn check_path(&self, path: &Path) -> Result<(), Denial> {
         if self.terms.command.is_none() {
             return refuse("a command, and the recording has none");
@@ -226,6 +241,10 @@ impl Server {
             Ask::LinkUpdate => {
                 let (link, program) = (descriptors[0].as_fd(), descriptors[1].as_fd());
                 Direct.open(Request::LinkUpdate { link, program })
+            }
+            Ask::ById { kind, id } if !self.allows_object(kind, id) => {
+                // As if it were gone, which those who look through all objects must expect.
+                Err(io::Error::from_raw_os_error(libc::ENOENT))
             }
             Ask::ById { kind, id } => Direct.open(Request::ById { kind: kind.into(), id }),
             Ask::NextId { kind, id } => Direct.open(Request::NextId { kind: kind.into(), id }),
