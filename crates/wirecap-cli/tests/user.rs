@@ -115,10 +115,10 @@ fn a_recording_without_privileges_rotates_runs_its_command_and_reattaches() {
             names(&folder).iter().filter(|name| name.ends_with(".pcap")).count() == 3
         });
         // The interface goes and comes back.
-        drop(bed.pair);
+        bed.pair.receiver.delete().unwrap();
         bed.pair = VethPair::new((&bed.sender, "a0"), (&bed.receiver, "a1"), 1, 1500).unwrap();
         _passing = pass(&bed);
-        running.wait_for("a1: captured again");
+        running.wait_for("captured again");
         bed.generator().send(&[Load::new(0, 300)]).unwrap();
         assert_without_privileges(&running);
         let finished = running.interrupt();
