@@ -15,6 +15,9 @@ pub(crate) struct Kind {
     pub(crate) mtu_max: u32,
     /// The driver spreads flows over its queues by RSS.
     pub(crate) has_rss: bool,
+    /// On that rung the driver has the device answer when it is woken, so that one that was reset is found and started
+    /// anew; others say themselves that they were reset.
+    pub(crate) rung_answers: bool,
 }
 
 /// All of them. QEMU's vmxnet3 and e1000e have one queue that receives.
@@ -26,6 +29,7 @@ pub(crate) const KINDS: &[Kind] = &[
         queue_counts: &[1, 2, 4, 8],
         mtu_max: 9000,
         has_rss: true,
+        rung_answers: true,
     },
     Kind {
         name: "virtio",
@@ -34,6 +38,7 @@ pub(crate) const KINDS: &[Kind] = &[
         queue_counts: &[1, 2, 4, 8],
         mtu_max: 9000,
         has_rss: true,
+        rung_answers: false,
     },
     // Without iommu_platform the driver has no DMA device to map the cells for.
     Kind {
@@ -43,6 +48,7 @@ pub(crate) const KINDS: &[Kind] = &[
         queue_counts: &[1, 8],
         mtu_max: 9000,
         has_rss: true,
+        rung_answers: false,
     },
     // With queue_reset=off the driver cannot stop one queue to exchange its buffers.
     Kind {
@@ -52,6 +58,7 @@ pub(crate) const KINDS: &[Kind] = &[
         queue_counts: &[1, 8],
         mtu_max: 9000,
         has_rss: true,
+        rung_answers: false,
     },
     Kind {
         name: "vmxnet3",
@@ -60,6 +67,7 @@ pub(crate) const KINDS: &[Kind] = &[
         queue_counts: &[],
         mtu_max: 9000,
         has_rss: false,
+        rung_answers: false,
     },
     Kind {
         name: "e1000e",
@@ -68,6 +76,7 @@ pub(crate) const KINDS: &[Kind] = &[
         queue_counts: &[],
         mtu_max: 9000,
         has_rss: false,
+        rung_answers: false,
     },
 ];
 
