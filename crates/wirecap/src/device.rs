@@ -210,6 +210,13 @@ impl Device {
         self.kind.is_none() && self.bus_info.is_some()
     }
 
+    /// How many descriptors each of its receive rings has, if the driver says.
+    pub(crate) fn rx_descriptors(&self) -> Option<u32> {
+        let netlink = self.reconnect().ok()?;
+        let ethtool = Ethtool::new(netlink.socket(), &self.name).ok()?;
+        ethtool.rx_descriptors().ok().filter(|descriptors| *descriptors > 0)
+    }
+
     /// The XDP programs that are attached to it now.
     ///
     /// # Errors

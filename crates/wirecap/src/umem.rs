@@ -22,5 +22,6 @@ pub(crate) mod owners;
 pub(crate) mod pool;
 pub(crate) mod recycle;
 pub(crate) mod rx;
+mod starvation;
 pub(crate) mod supply;
 pub(crate) mod tx;
