@@ -15,8 +15,8 @@ pub(crate) struct Kind {
     pub(crate) mtu_max: u32,
     /// The driver spreads flows over its queues by RSS.
     pub(crate) has_rss: bool,
-    /// On that rung the driver has the device answer when it is woken, so that one that was reset is found and started
-    /// anew; others say themselves that they were reset.
+    /// On that rung the driver has the device answer when it is woken, so that one that was reset is found;
+    /// others say themselves that they were reset.
     pub(crate) rung_answers: bool,
 }
 

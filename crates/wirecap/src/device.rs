@@ -1,7 +1,7 @@
 //! What can be captured on this host, and what the kernel says about it.
 //!
 //! All answers come by netlink and ioctl, and so from the network namespace of the calling thread: a
-//! `/sys` or `/proc` mount may belong to another one.
+//! `/sys` or `/proc` mount may belong to another one. Devices on a bus (`vital`) are in no network namespace.
 
 mod address;
 mod auto;
@@ -17,6 +17,7 @@ mod offload;
 mod owner;
 mod sockets;
 mod survey;
+pub(crate) mod vital;
 mod xdp;
 
 use std::fmt;

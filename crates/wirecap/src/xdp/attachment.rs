@@ -179,6 +179,16 @@ impl Attachment {
         self.take_place(&mut ladder)
     }
 
+    /// Whether all queues of its interface have rings, and its program has every packet.
+    pub(crate) fn has_all(&self) -> bool {
+        self.closed.is_empty() && self.missed_in_all.is_none()
+    }
+
+    /// Whether the device writes into the cells itself.
+    pub(crate) fn is_zero_copy(&self) -> bool {
+        self.rung == Rung::ZeroCopy
+    }
+
     /// Takes a place on the ladder's interface again, for the program that there is now.
     fn take_place(&mut self, ladder: &mut Ladder<'_>) -> Result<(), OpenError> {
         let is_bound = self.blueprint.clock.bound_to().is_some();
