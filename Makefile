@@ -3,7 +3,7 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -eu -o pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help build demo picture test clients check bench instructions lab install nics nics-core vm pcap install-pcap install-pcap-system uninstall-pcap c install-c uninstall-c deps-build deps-demo deps-test deps-bench deps-lab deps-dpdk deps-vm test-sim test-model test-miri
+.PHONY: help build demo picture test clients check bench instructions soak faults lab install nics nics-core vm pcap install-pcap install-pcap-system uninstall-pcap c install-c uninstall-c deps-build deps-demo deps-test deps-bench deps-lab deps-dpdk deps-vm test-sim test-model test-miri
 
 # What talks to the kernel runs as root; what compiles does not.
 SUDO := $(shell [ "$$(id -u)" = 0 ] || echo sudo -E)
@@ -73,6 +73,15 @@ check: deps-build ## Format, lints and documentation, warnings denied
 
 bench: build deps-bench ## Measures wirecap beside its rivals, as ratios
 	cargo bench --workspace --locked
+
+soak: deps-test ## An hour of recording with a thousand rotations, memory and descriptors looked at meanwhile
+	WIRECAP_NO_SKIP=1 WIRECAP_SOAK_SECONDS=3600 WIRECAP_SOAK_ROTATIONS=1000 WIRECAP_SOAK_RATE=300000 \
+	  cargo test --locked --release -p wirecap-cli --test faults -- --nocapture soak
+
+faults: deps-test ## Recordings on disks that fail, in all combinations, and a hundred that are killed: minutes
+	WIRECAP_NO_SKIP=1 WIRECAP_FAULTS=all WIRECAP_KILLS=100 cargo test --locked -p wirecap-cli --test faults -- --test-threads=1
+	WIRECAP_NO_SKIP=1 WIRECAP_FAULTS=all WIRECAP_STALL_SECONDS=10 WIRECAP_STALL_RATE=200000 \
+	  cargo test --locked --release -p wirecap-cli --test faults -- stands_still
 
 instructions: deps-bench ## Counts instructions per packet without a kernel, and fails where they exceed the committed baseline
 	cargo bench --locked -p wirecap-cli --bench instructions -- --check

@@ -112,10 +112,12 @@ impl From<FileFormat> for Format {
     }
 }
 
-/// With the engine `packet`, and a regular file as the output: how long a packet waits for others at most. What is to be read
+/// What came at the latest after this time can be read from the output. A recording whose loss is limited (`--sync`) takes a
+/// fifth of that time if it is shorter: of the rest the writer has half, the packet sockets have as much as this, and what is
+/// left is for the disk.
+///
+/// With the engine `packet`, and a regular file as the output, a packet waits as long for others at most. What is to be read
 /// later may wait, and a ring that is not read keeps its packets for as many times longer as this is longer than usual.
-const RETIRE_INTO_FILE: Duration = Duration::from_secs(1);
-/// What was written at the latest after this time can be read from the file.
 const FLUSH_INTERVAL: Duration = Duration::from_secs(1);
 /// How long to sleep while packets are held back for those of other rings.
 const MERGE_PAUSE: Duration = Duration::from_millis(1);
@@ -150,7 +152,10 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
             None => record(arguments, &plan, |opening| Stream::begin(output, opening)),
         };
     }
-    output::check_directory(&arguments.write)?;
+    match &plan.pattern {
+        Some(pattern) => recording::check(pattern)?,
+        None => output::check(&arguments.write, arguments.force)?,
+    }
     let create = |deadline| sink::create(&arguments.write, deadline, arguments.force);
     match (source, plan.compression) {
         (Some(source), Compression::None) => convert::run(arguments, source, plan.format, create),
@@ -205,7 +210,7 @@ fn record<O: Outlet>(
         let builder = builder.reattach(arguments.reattach);
         match arguments.is_read_live() {
             true => builder,
-            false => builder.retire_after(RETIRE_INTO_FILE).small_blocks(),
+            false => builder.retire_after(plan.flush_interval(FLUSH_INTERVAL)).small_blocks(),
         }
     })?;
     let duration = [options.duration, plan.duration].into_iter().flatten().min();
@@ -224,7 +229,8 @@ fn record<O: Outlet>(
         let recorder = recorder.insert(Recorder {
             left: left.unwrap_or(u64::MAX),
             deadline,
-            ..Recorder::new(outlet, &capture, timestamps)
+            flush_interval: plan.flush_interval(FLUSH_INTERVAL),
+            ..Recorder::new(outlet, &capture, timestamps, &writing)
         });
         let mut progress = Progress::new();
         recorder.record(&capture, &mut worker, &mut progress)
@@ -286,7 +292,7 @@ pub fn record_waiting<S: Sink>(
     let writing = Writing::to("nothing");
     let interfaces = [savefile::Interface::default()];
     let stream = Stream::new(sink, None, &writing, Format::Pcapng, &recording::section(), &interfaces)?;
-    let mut recorder = Recorder::new(stream, capture, Timestamps::Packet);
+    let mut recorder = Recorder::new(stream, capture, Timestamps::Packet, &writing);
     let mut progress = Progress::new();
     let mut worker = capture.workers().pop().expect("a new capture has its workers");
     capture.stop();
@@ -328,6 +334,8 @@ struct Recorder<O: Outlet> {
     left: u64,
     deadline: Option<Instant>,
     flushed: Instant,
+    flush_interval: Duration,
+    writing: Writing,
     /// Packets that arrived after the last one that was asked for.
     surplus: u64,
     /// Packets that were discarded because the outlet did not keep up.
@@ -338,7 +346,7 @@ struct Recorder<O: Outlet> {
 }
 
 impl<O: Outlet> Recorder<O> {
-    fn new(outlet: O, capture: &Capture, timestamps: Timestamps) -> Self {
+    fn new(outlet: O, capture: &Capture, timestamps: Timestamps, writing: &Writing) -> Self {
         let now = recording::now();
         Self {
             outlet,
@@ -347,6 +355,8 @@ impl<O: Outlet> Recorder<O> {
             left: u64::MAX,
             deadline: None,
             flushed: Instant::now(),
+            flush_interval: FLUSH_INTERVAL,
+            writing: writing.clone(),
             surplus: 0,
             discarded: 0,
             limit: Limit::of(capture),
@@ -397,6 +407,7 @@ impl<O: Outlet> Recorder<O> {
                 let (packets, chunks) = &mut held[chunk.ring_index()];
                 (*packets, *chunks) = (*packets - chunk.len(), *chunks - 1);
             }
+            self.writing.set_waiting(held.iter().map(|(packets, _)| *packets).sum());
             self.housekeeping(capture, progress, waiting.is_empty())?;
         }
         waiting.iter().try_for_each(|chunk| self.write_chunk(chunk))?;
@@ -444,6 +455,7 @@ impl<O: Outlet> Recorder<O> {
             while self.outlet.has_room(CHUNK_BYTES)
                 && merge.emit(EMITTED_PACKETS, |chunk, packet| self.write(chunk, packet))?
             {}
+            self.writing.set_waiting(if self.outlet.has_room(CHUNK_BYTES) { 0 } else { merge.held() });
             self.housekeeping(capture, progress, merge.is_empty())?;
         }
         merge.emit_all(|chunk, packet| self.write(chunk, packet))?;
@@ -458,6 +470,7 @@ impl<O: Outlet> Recorder<O> {
             return true;
         }
         self.discarded += chunk.len() as u64;
+        self.writing.set_discarded(self.discarded);
         false
     }
 
@@ -493,7 +506,7 @@ impl<O: Outlet> Recorder<O> {
         if signals::rotation_asked_for() {
             self.outlet.rotate()?;
         }
-        if now - self.flushed >= FLUSH_INTERVAL {
+        if now - self.flushed >= self.flush_interval {
             if is_idle {
                 let late = Duration::as_nanos(&LATE_PACKETS) as u64;
                 let complete = recording::now().unix_nanos().saturating_sub(late);
@@ -526,7 +539,7 @@ impl<O: Outlet> Recorder<O> {
         };
         let whole = outcome.as_ref().err().and_then(safely_written).unwrap_or(whole);
         let unread = self.outlet.unread();
-        let in_file = whole.min(written - unread.min(written));
+        let in_file = recording::in_file(written, whole, unread);
         if outcome.is_ok() {
             eprintln!("{}", self.summary(writing.name()));
         }

@@ -70,6 +70,10 @@ pub(crate) struct Arguments {
     #[arg(long, value_name = "FILE")]
     mirror: Option<PathBuf>,
 
+    /// Replace the file of --mirror if it exists
+    #[arg(long, requires = "mirror")]
+    force: bool,
+
     /// Change packets on their way: dst=MAC, src=MAC, vlan=push:ID, vlan=pop, vlan=set:ID, divided by commas
     ///
     /// A VLAN's number may be followed by a priority: vlan=push:100:5. Changes are made in the order in which they stand.
@@ -129,11 +133,12 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
         }
     };
     let mirror = arguments.mirror.as_deref();
-    mirror.map(Mirror::check).transpose()?;
+    mirror.map(|path| Mirror::check(path, arguments.force)).transpose()?;
     let capture = arguments.open(&names)?;
     stop_on_signals(capture.stopper())?;
     let egresses = ways.iter().map(|way| Egress::find(&way.to)).collect::<Result<_, _>>()?;
-    let mirror = mirror.map(|path| Mirror::create(path, &capture, arguments.timestamps())).transpose()?;
+    let create = |path| Mirror::create(path, arguments.force, &capture, arguments.timestamps());
+    let mirror = mirror.map(create).transpose()?;
     arguments.engine.describe(&capture, "forwarding");
     options::warn(&capture.ledger().warnings);
     warn_of_second_forwarder(&capture);

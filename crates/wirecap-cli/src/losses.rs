@@ -49,6 +49,7 @@ fn watch(capture: &Capture, writing: Option<&Writing>, done: &AtomicBool) {
         capture.interfaces().iter().map(|interface| interface.device.name.clone()).collect();
     let mut losses = Losses::default();
     let mut slowness = writing.map(Slowness::of);
+    let mut backlog = Backlog::default();
     while !done.load(Ordering::Acquire) {
         thread::park_timeout(LOOK);
         let ledger = capture.ledger();
@@ -58,7 +59,41 @@ fn watch(capture: &Capture, writing: Option<&Writing>, done: &AtomicBool) {
         let now = Instant::now();
         let is_slow = slowness.as_mut().is_some_and(|slowness| slowness.look(now));
         let slow = writing.filter(|_| is_slow).map(Writing::name);
-        losses.look(&ledger, &names, slow, now).iter().for_each(|line| notice(line));
+        let writer = writing.map(|writing| (writing.name(), writing.discarded()));
+        let backlog = writing.and_then(|writing| backlog.look(writing.name(), writing.waiting(), now));
+        backlog.iter().for_each(|line| notice(line));
+        losses.look(&ledger, &names, writer, slow, now).iter().for_each(|line| notice(line));
+    }
+}
+
+/// Tells when packets wait in the pools for what they are written to.
+#[derive(Debug, Default)]
+struct Backlog {
+    /// When it was last said, and whether it was said that it is over.
+    said: Option<(Instant, bool)>,
+    /// Since when nothing waits.
+    empty: Option<Instant>,
+}
+
+impl Backlog {
+    /// The line that is to be said while `packets` wait for `name`.
+    fn look(&mut self, name: &str, packets: u64, now: Instant) -> Option<String> {
+        if packets == 0 {
+            let (said, is_over) = self.said?;
+            let empty = *self.empty.get_or_insert(now);
+            if is_over || now - empty < QUIET {
+                return None;
+            }
+            self.said = Some((said, true));
+            return Some(format!("no packets wait for {name} any more"));
+        }
+        self.empty = None;
+        if self.said.is_some_and(|(said, is_over)| !is_over || now - said < SAY_AGAIN) {
+            return None;
+        }
+        self.said = Some((now, false));
+        let count = grouped(packets);
+        Some(format!("warning: {count} packets wait for {name}, which takes them more slowly than they come"))
     }
 }
 
@@ -105,6 +140,7 @@ enum Reason {
     RingFull,
     Device,
     Port(&'static str),
+    Writer,
 }
 
 impl Reason {
@@ -114,6 +150,7 @@ impl Reason {
             Self::RingFull => "ring full",
             Self::Device => "dropped by the device",
             Self::Port(words) => words,
+            Self::Writer => "the writer's queue is full, and so is the pool",
         }
     }
 
@@ -131,6 +168,9 @@ impl Reason {
             (Self::Device, _) => format!(
                 "larger rings (ethtool -G {place} rx N) or more receive queues (ethtool -L {place} combined N) give it room"
             ),
+            (Self::Writer, _) => {
+                "it is written to more slowly than packets come; a larger pool (--buffer) bridges longer pauses".to_owned()
+            }
             (Self::Port(_), _) => format!("{place} sends more slowly than packets come"),
         }
     }
@@ -162,10 +202,20 @@ struct Episode {
 struct Losses(HashMap<Key, Loss>);
 
 impl Losses {
-    /// The lines that are to be said of `ledger`. `names` are those of the interfaces.
-    fn look(&mut self, ledger: &Ledger, names: &[String], slow: Option<&str>, now: Instant) -> Vec<String> {
+    /// The lines that are to be said of `ledger`, and of the `writer` that discarded packets. `names` are those of the
+    /// interfaces.
+    fn look(
+        &mut self,
+        ledger: &Ledger,
+        names: &[String],
+        writer: Option<(&str, u64)>,
+        slow: Option<&str>,
+        now: Instant,
+    ) -> Vec<String> {
+        let of_writer = writer.map(|(name, discarded)| ((name.to_owned(), Reason::Writer), discarded));
         let mut lines: Vec<String> = counts(ledger, names)
             .into_iter()
+            .chain(of_writer)
             .filter_map(|(key, lost)| {
                 let loss = self.0.entry(key.clone()).or_default();
                 loss.look(&key, lost, slow, now)
@@ -268,6 +318,18 @@ mod tests {
         let said: Vec<String> = said(&counts, None).into_iter().flatten().collect();
         let begins = said.iter().filter(|line| line.contains("is losing")).count();
         assert!((9..=11).contains(&begins) && said.len() <= 2 * begins, "{said:?}");
+    }
+
+    #[test]
+    fn a_backlog_is_said_when_it_begins_and_when_it_is_over() {
+        let (mut backlog, start) = (Backlog::default(), Instant::now());
+        let waiting = [0, 0, 70, 90, 0, 50, 0, 0, 0, 0, 0, 0, 0];
+        let times = (0..).map(|look| start + look * LOOK);
+        let said: Vec<Option<String>> =
+            waiting.iter().zip(times).map(|(&packets, now)| backlog.look("x", packets, now)).collect();
+        assert!(said[2].as_deref().unwrap().contains("70 packets wait for x"), "{said:?}");
+        assert_eq!(said[11].as_deref(), Some("no packets wait for x any more"));
+        assert_eq!(said.iter().flatten().count(), 2, "{said:?}");
     }
 
     #[test]

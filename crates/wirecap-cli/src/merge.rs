@@ -108,6 +108,11 @@ impl Merge {
         self.held == 0
     }
 
+    /// Packets that are held.
+    pub(crate) fn held(&self) -> usize {
+        self.held
+    }
+
     /// Packets and chunks of a ring that are held.
     pub(crate) fn held_of(&self, ring: usize) -> (usize, usize) {
         (self.rings[ring].held, self.rings[ring].chunks.len())

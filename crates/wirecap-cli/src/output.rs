@@ -7,7 +7,7 @@ use std::io::{self, Write};
 use std::os::fd::AsFd;
 use std::path::Path;
 
-use wirecap::savefile::{StreamSink, WriteError};
+use wirecap::savefile::{FileSink, StreamSink, WriteError};
 
 use crate::closed;
 use crate::failure::Failure;
@@ -75,7 +75,23 @@ pub(crate) fn savefile(json: bool) -> Result<Output<StreamSink<File>>, Failure> 
     Ok(Output { sink, pipe: PipeEnd::of(io::stdout()) })
 }
 
-/// Notices a wrong path before the interface is touched.
+/// Notices before an interface is opened that no file can be created at `path`: a wrong directory, a file that exists unless it
+/// `replaces` that, one that another process writes to.
+pub(crate) fn check(path: &Path, replaces: bool) -> Result<(), Failure> {
+    check_directory(path)?;
+    FileSink::check(path, replaces).map_err(|error| cannot_write(path, &error))
+}
+
+/// Why the file at `path` is not created.
+pub(crate) fn cannot_write(path: &Path, error: &io::Error) -> Failure {
+    let advice = match error.kind() {
+        io::ErrorKind::AlreadyExists => "; --force replaces it",
+        _ => "",
+    };
+    Failure::Failed(format!("cannot write to {}: {error}{advice}", path.display()).into())
+}
+
+/// Notices a wrong directory before an interface is opened.
 pub(crate) fn check_directory(path: &Path) -> Result<(), Failure> {
     let directory = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
     let problem = |text: String| Err(Failure::Failed(text.into()));

@@ -2,7 +2,6 @@
 //! shows what a NIC's hash does: long-term imbalance between queues, and bursts within one.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::fs::File;
 use std::io::{self, BufWriter, Write};
 use std::ops::Range;
 use std::path::{Path, PathBuf};
@@ -18,6 +17,7 @@ use crate::losses;
 use crate::options::CaptureOptions;
 use crate::output;
 use crate::progress::Progress;
+use crate::sink;
 use crate::size;
 
 /// Show how many packets each ring receives over time, as CSV and as a picture
@@ -39,6 +39,10 @@ pub(crate) struct Arguments {
     #[arg(long, value_name = "FILE")]
     svg: Option<PathBuf>,
 
+    /// Replace the files of --csv and --svg if they exist
+    #[arg(long)]
+    force: bool,
+
     #[command(flatten)]
     filter: FilterOptions,
 }
@@ -54,12 +58,18 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
         return Err(Failure::Usage("a bin must last longer than nothing (--bin)".to_owned()));
     }
     let filter = arguments.filter.request()?;
+    for path in [&arguments.csv, &arguments.svg].into_iter().flatten() {
+        if !output::is_standard_output(path) {
+            output::check(path, arguments.force)?;
+        }
+    }
     let capture = arguments
         .options
         .open(|builder| filtered(builder, filter).workers(1).timestamps(Timestamps::Batch))?;
     // Before the capture has cost any time: a wrong path is found at once.
+    let create = |path: &Path| create(path, arguments.force);
     let csv = arguments.csv.as_deref().map(create).transpose()?;
-    let svg = arguments.svg.as_deref().map(|path| create(path).map(|_| path)).transpose()?;
+    let svg = arguments.svg.as_deref().map(|path| create(path).map(|file| (path, file))).transpose()?;
     let mut profile = Profile::new(&capture.rings(), arguments.bin);
     let outcome = losses::watched(&capture, None, || collect(&capture, &arguments.options, &mut profile));
     let ledger = capture.close();
@@ -70,8 +80,9 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
             false => profile.write_csv(csv)?,
         }
     }
-    if let Some(path) = svg {
-        profile.draw(path)?;
+    if let Some((path, mut file)) = svg {
+        let written = file.write_all(profile.picture()?.as_bytes()).and_then(|()| file.flush());
+        written.map_err(|error| output::cannot_write(path, &error))?;
         eprintln!("drew {}", path.display());
     }
     arguments.options.report(&ledger)?;
@@ -79,15 +90,12 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
     Failure::unless_lossless(&ledger)
 }
 
-fn create(path: &Path) -> Result<Box<dyn Write>, Failure> {
+fn create(path: &Path, replaces: bool) -> Result<Box<dyn Write>, Failure> {
     if output::is_standard_output(path) {
         output::check_open()?;
         return Ok(Box::new(io::stdout()));
     }
-    match File::create(path) {
-        Ok(file) => Ok(Box::new(BufWriter::new(file))),
-        Err(error) => Err(Failure::Failed(format!("cannot write to {}: {error}", path.display()).into())),
-    }
+    Ok(Box::new(BufWriter::new(sink::create(path, None, replaces)?.sink.into_file())))
 }
 
 fn collect(capture: &Capture, options: &CaptureOptions, profile: &mut Profile) -> Result<(), CaptureError> {
@@ -216,11 +224,12 @@ impl Profile {
     }
 
     /// A panel per ring, all with the same axes, as in the paper's Figure 3.
-    fn draw(&self, path: &Path) -> Result<(), Failure> {
+    fn picture(&self) -> Result<String, Failure> {
         let height = 60 + 160 * self.rings.len() as u32;
-        let picture = SVGBackend::new(path, (900, height)).into_drawing_area();
-        self.draw_on(&picture)
-            .map_err(|error| Failure::Failed(format!("cannot draw {}: {error}", path.display()).into()))
+        let mut picture = String::new();
+        let drawn = self.draw_on(&SVGBackend::with_string(&mut picture, (900, height)).into_drawing_area());
+        drawn.map_err(|error| Failure::Failed(format!("cannot draw the picture: {error}").into()))?;
+        Ok(picture)
     }
 
     fn draw_on(&self, picture: &DrawingArea<SVGBackend<'_>, plotters::coord::Shift>) -> DrawingOutcome {

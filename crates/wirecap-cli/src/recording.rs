@@ -8,6 +8,10 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use wirecap::savefile::{self, Record, Section, WriteError};
 use wirecap::{Account, Chunk, Interface, Ledger, Packet, Reception, Timestamp, Timestamps};
+use wirecap_recorder::Pattern;
+
+use crate::failure::Failure;
+use crate::output;
 
 /// This program on this host.
 pub(crate) fn section() -> Section {
@@ -51,6 +55,19 @@ pub(crate) fn counts(started: Timestamp, ledger: &Ledger, interfaces: &[usize]) 
         }
     });
     counts.collect()
+}
+
+/// Notices before an interface is opened that the files of a set cannot be written.
+pub(crate) fn check(pattern: &Pattern) -> Result<(), Failure> {
+    let directory = pattern.directory();
+    output::check_directory(&directory.join("file"))?;
+    pattern.check().map_err(|error| output::cannot_write(directory, &error))
+}
+
+/// Packets that reached the file, of those `written`: no more than it has `whole`, and without the last ones, which the reader
+/// of a pipe left `unread`.
+pub(crate) fn in_file(written: u64, whole: u64, unread: u64) -> u64 {
+    whole.min(written.saturating_sub(unread))
 }
 
 /// How many packets a file has whole that could not be written to any more.

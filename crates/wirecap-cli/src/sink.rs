@@ -18,6 +18,7 @@ use rustix::pipe::fcntl_getpipe_size;
 use wirecap::savefile::{FileSink, Sink};
 
 use crate::failure::Failure;
+use crate::output;
 use crate::signals;
 
 /// Time between two looks whether a process reads a named pipe.
@@ -39,13 +40,18 @@ struct State {
     total: AtomicU64,
     /// Bytes that were taken.
     accepted: AtomicU64,
+    /// Packets that wait in the pools until it takes them.
+    waiting: AtomicU64,
+    /// Packets that were discarded because it took none.
+    discarded: AtomicU64,
 }
 
 impl Writing {
     /// Nothing is written yet to what error messages call `name`.
     pub(crate) fn to(name: impl Into<String>) -> Self {
-        let [since, total, accepted] = [(); 3].map(|()| AtomicU64::new(0));
-        Self(Arc::new(State { name: name.into(), epoch: Instant::now(), since, total, accepted }))
+        let [since, total, accepted, waiting, discarded] = [(); 5].map(|()| AtomicU64::new(0));
+        let (name, epoch) = (name.into(), Instant::now());
+        Self(Arc::new(State { name, epoch, since, total, accepted, waiting, discarded }))
     }
 
     pub(crate) fn name(&self) -> &str {
@@ -68,6 +74,24 @@ impl Writing {
     /// How many bytes were taken.
     pub(crate) fn accepted_bytes(&self) -> u64 {
         self.0.accepted.load(Ordering::Relaxed)
+    }
+
+    /// How many packets wait in the pools until it takes them.
+    pub(crate) fn waiting(&self) -> u64 {
+        self.0.waiting.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn set_waiting(&self, packets: usize) {
+        self.0.waiting.store(packets as u64, Ordering::Relaxed);
+    }
+
+    /// How many packets were discarded because it did not keep up.
+    pub(crate) fn discarded(&self) -> u64 {
+        self.0.discarded.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn set_discarded(&self, packets: u64) {
+        self.0.discarded.store(packets, Ordering::Relaxed);
     }
 
     /// Notes how long `write` takes.
@@ -195,14 +219,7 @@ pub(crate) fn create(
     deadline: Option<Instant>,
     replaces: bool,
 ) -> Result<Output<FileSink>, Failure> {
-    let failed = |source: io::Error| {
-        let advice = match source.kind() {
-            io::ErrorKind::AlreadyExists => "; --force replaces it",
-            _ => "",
-        };
-        let message = format!("cannot write to {}: {source}{advice}", path.display());
-        Failure::Failed(message.into())
-    };
+    let failed = |error| output::cannot_write(path, &error);
     // Held until the sink is open: without a reader that open(2) would wait where no signal ends it.
     let pipe = wait_for_reader(path, deadline).map_err(failed)?;
     let create = if replaces { FileSink::replace } else { FileSink::create };

@@ -107,6 +107,39 @@ fn a_file_that_exists_is_replaced_only_by_force_and_is_its_owners_alone() {
 }
 
 #[test]
+fn a_file_that_exists_is_refused_before_an_interface_is_opened() {
+    let folder = TempDir::new().unwrap();
+    let path = folder.path().join("kept");
+    fs::write(&path, "kept").unwrap();
+    let path = text(&path);
+    // There are no such interfaces: an error that names the file came first.
+    let commands = [
+        format!("capture -i nowhere0 -w {path}"),
+        format!("forward nowhere0 nowhere1 --mirror {path}"),
+        format!("profile -i nowhere0 --csv {path}"),
+        format!("profile -i nowhere0 --svg {path}"),
+        format!("generate --model even --count 1 -w {path}"),
+    ];
+    for command in &commands {
+        let arguments: Vec<&str> = command.split(' ').collect();
+        refused(&wirecap(&arguments), 1, &[path, "the file exists", "--force"]);
+        assert_eq!(fs::read(path).unwrap(), b"kept", "{command}");
+        let locked = FileSink::replace(path).unwrap();
+        let forced = wirecap(&[&arguments[..], &["--force"]].concat());
+        refused(&forced, 1, &[path, "another process is writing"]);
+        drop(locked);
+        fs::write(path, "kept").unwrap();
+    }
+    for command in &commands[..4] {
+        let forced = wirecap(&[&command.split(' ').collect::<Vec<_>>()[..], &["--force"]].concat());
+        refused(&forced, 1, &["nowhere0"]);
+        assert_eq!(fs::read(path).unwrap(), b"kept", "{command}: nothing was recorded");
+    }
+    assert!(shell(&format!("{WIRECAP} {} --force", commands[4])).status.success());
+    assert_eq!(packets(Path::new(path)), 1);
+}
+
+#[test]
 fn a_bad_filter_leaves_no_file() {
     let folder = TempDir::new().unwrap();
     let (path, copy) = (recorded(&folder, Format::Pcapng, 1), folder.path().join("copy"));

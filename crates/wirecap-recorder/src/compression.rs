@@ -3,7 +3,7 @@
 
 use std::fmt;
 use std::fs::File;
-use std::io::{self, Seek, SeekFrom, Write};
+use std::io::{self, BufReader, Read, Seek, SeekFrom, Write};
 use std::path::Path;
 
 use flate2::write::GzEncoder;
@@ -33,48 +33,113 @@ impl Compression {
     }
 }
 
-/// What Zstandard does while the writer keeps up, and what it does when pages wait.
-const LEVELS: [i32; 2] = [3, 1];
-const GZIP_LEVELS: [u32; 2] = [6, 1];
+/// How much effort is made: the more pages wait for a compressor, the less. With the least a page is stored as it is, which
+/// takes no longer than copying it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Effort {
+    Full,
+    Less,
+    Little,
+    None,
+}
 
-/// Compresses the pages of one file after another.
+impl Effort {
+    /// While so many pages wait for a compressor, of which there are so many.
+    pub(crate) fn of(pages_waiting: usize, compressors: usize) -> Self {
+        match pages_waiting.saturating_sub(compressors) {
+            0..=2 => Self::Full,
+            3..=5 => Self::Less,
+            6..=8 => Self::Little,
+            _ => Self::None,
+        }
+    }
+
+    /// Zstandard's level.
+    fn zstandard(self) -> i32 {
+        match self {
+            Self::Full => 3,
+            Self::Less => 1,
+            Self::Little | Self::None => -5,
+        }
+    }
+
+    /// gzip's.
+    fn gzip(self) -> u32 {
+        match self {
+            Self::Full => 6,
+            Self::Less => 3,
+            Self::Little => 1,
+            Self::None => 0,
+        }
+    }
+}
+
+/// Compresses pages, each by itself.
 pub(crate) struct Compressor {
     compression: Compression,
     zstandard: zstd::bulk::Compressor<'static>,
-    frames: SeekTable,
 }
 
 impl Compressor {
     pub(crate) fn new(compression: Compression) -> io::Result<Self> {
-        let mut zstandard = zstd::bulk::Compressor::new(LEVELS[0])?;
+        let mut zstandard = zstd::bulk::Compressor::new(Effort::Full.zstandard())?;
         zstandard.include_checksum(true)?;
-        Ok(Self { compression, zstandard, frames: SeekTable::new() })
+        Ok(Self { compression, zstandard })
     }
 
-    /// A file begins.
-    pub(crate) fn begin(&mut self) {
-        self.frames = SeekTable::new();
-    }
-
-    /// The bytes that stand for these, if not they themselves; less effort is made `in_haste`.
-    pub(crate) fn compress(&mut self, bytes: &[u8], in_haste: bool) -> io::Result<Option<Vec<u8>>> {
+    /// The bytes that stand for these, if not they themselves.
+    pub(crate) fn compress(&mut self, bytes: &[u8], effort: Effort) -> io::Result<Option<Vec<u8>>> {
         Ok(match self.compression {
             Compression::None => None,
             Compression::Gzip => {
-                let level = flate2::Compression::new(GZIP_LEVELS[usize::from(in_haste)]);
-                let mut encoder = GzEncoder::new(Vec::new(), level);
+                let mut encoder = GzEncoder::new(Vec::new(), flate2::Compression::new(effort.gzip()));
                 encoder.write_all(bytes)?;
                 Some(encoder.finish()?)
             }
+            Compression::Zstandard if effort == Effort::None => Some(stored_frame(bytes)),
             Compression::Zstandard => {
-                self.zstandard.set_compression_level(LEVELS[usize::from(in_haste)])?;
+                self.zstandard.set_compression_level(effort.zstandard())?;
                 Some(self.zstandard.compress(bytes)?)
             }
         })
     }
+}
 
-    /// The frame of so many bytes, made of so many, is in the file.
-    pub(crate) fn written(&mut self, compressed: usize, bytes: usize) -> io::Result<()> {
+/// A frame of Zstandard (RFC 8878) that has the bytes as they are, in blocks of the greatest length.
+fn stored_frame(bytes: &[u8]) -> Vec<u8> {
+    const MAGIC: u32 = 0xfd2f_b528;
+    const BLOCK_BYTES: usize = 128 << 10;
+    /// One segment, whose length is told in four bytes; no checksum.
+    const DESCRIPTOR: u8 = 2 << 6 | 1 << 5;
+    let mut frame = Vec::with_capacity(bytes.len() + 64);
+    frame.extend(MAGIC.to_le_bytes());
+    frame.push(DESCRIPTOR);
+    frame.extend((bytes.len() as u32).to_le_bytes());
+    let last = bytes.len().saturating_sub(1) / BLOCK_BYTES;
+    for number in 0..=last {
+        let block = &bytes[number * BLOCK_BYTES..bytes.len().min((number + 1) * BLOCK_BYTES)];
+        // A block that is stored is of type 0.
+        let header = (block.len() as u32) << 3 | u32::from(number == last);
+        frame.extend(&header.to_le_bytes()[..3]);
+        frame.extend(block);
+    }
+    frame
+}
+
+/// What stands behind the frames of a file, where something does: the table of the seekable format.
+#[derive(Debug)]
+pub(crate) struct FrameTable {
+    compression: Compression,
+    frames: SeekTable,
+}
+
+impl FrameTable {
+    pub(crate) fn new(compression: Compression) -> Self {
+        Self { compression, frames: SeekTable::new() }
+    }
+
+    /// A frame of so many bytes, made of so many, is in the file.
+    pub(crate) fn add(&mut self, compressed: usize, bytes: usize) -> io::Result<()> {
         if self.compression == Compression::Zstandard {
             let logged = self.frames.log_frame(compressed as u32, bytes as u32);
             logged.map_err(|error| io::Error::other(error.to_string()))?;
@@ -92,12 +157,13 @@ impl Compressor {
         }
     }
 
-    /// What ends the file.
+    /// What ends the file. The next one begins without frames.
     pub(crate) fn end(&mut self) -> Vec<u8> {
+        let frames = std::mem::take(&mut self.frames);
         if self.compression != Compression::Zstandard {
             return Vec::new();
         }
-        let mut table = std::mem::take(&mut self.frames).into_serializer();
+        let mut table = frames.into_serializer();
         let mut end = vec![0; table.encoded_len()];
         let mut len = 0;
         while len < end.len() {
@@ -111,11 +177,53 @@ impl Compressor {
     }
 }
 
+/// How far a file has whole frames, which a process left that died, and what belongs behind them; no more than its frames were
+/// read. `None` if it has none.
+pub(crate) fn whole_frames(file: &File, compression: Compression) -> io::Result<Option<(u64, Vec<u8>)>> {
+    let mut table = FrameTable::new(compression);
+    let mut whole = 0;
+    let mut rest = BufReader::new(file);
+    let mut bytes = Vec::new();
+    while let Some(compressed) = next_frame(&mut rest, compression, &mut bytes)? {
+        table.add(compressed, bytes.len())?;
+        whole += compressed as u64;
+    }
+    Ok((whole > 0).then(|| (whole, table.end())))
+}
+
+/// Reads a frame, if there is one that is whole, into `bytes`; how long it is.
+fn next_frame(
+    file: &mut BufReader<&File>,
+    compression: Compression,
+    bytes: &mut Vec<u8>,
+) -> io::Result<Option<usize>> {
+    bytes.clear();
+    let begin = file.stream_position()?;
+    let limit = FRAME_BYTES_MAX as u64;
+    let read = match compression {
+        Compression::None => return Ok(None),
+        Compression::Gzip => flate2::bufread::GzDecoder::new(&mut *file).take(limit).read_to_end(bytes),
+        Compression::Zstandard => match zstd::Decoder::with_buffer(&mut *file) {
+            Ok(decoder) => decoder.single_frame().take(limit).read_to_end(bytes),
+            Err(error) => Err(error),
+        },
+    };
+    let end = file.stream_position()?;
+    match read {
+        Ok(count) if count > 0 && count < FRAME_BYTES_MAX => Ok(Some((end - begin) as usize)),
+        _ => Ok(None),
+    }
+}
+
+/// A frame has a page, or what stands before or behind the packets of a file.
+const FRAME_BYTES_MAX: usize = 64 << 20;
+
 /// A file that is compressed as it is written, for a [`Writer`](wirecap_savefile::Writer).
 pub struct CompressedSink {
     file: File,
     name: String,
     compressor: Compressor,
+    table: FrameTable,
     bytes: u64,
 }
 
@@ -126,7 +234,8 @@ impl CompressedSink {
     ///
     /// If the compressor has no memory.
     pub fn new(file: File, name: String, compression: Compression) -> io::Result<Self> {
-        Ok(Self { file, name, compressor: Compressor::new(compression)?, bytes: 0 })
+        let (compressor, table) = (Compressor::new(compression)?, FrameTable::new(compression));
+        Ok(Self { file, name, compressor, table, bytes: 0 })
     }
 }
 
@@ -142,7 +251,7 @@ impl fmt::Debug for CompressedSink {
 impl Sink for CompressedSink {
     /// All of them or none.
     fn append(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        let compressed = self.compressor.compress(bytes, false)?;
+        let compressed = self.compressor.compress(bytes, Effort::Full)?;
         let output = compressed.as_deref().unwrap_or(bytes);
         if let Err(error) = self.file.write_all(output) {
             self.file.set_len(self.bytes)?;
@@ -150,7 +259,7 @@ impl Sink for CompressedSink {
             return Err(error);
         }
         self.bytes += output.len() as u64;
-        self.compressor.written(output.len(), bytes.len())?;
+        self.table.add(output.len(), bytes.len())?;
         Ok(bytes.len())
     }
 
@@ -159,11 +268,73 @@ impl Sink for CompressedSink {
     }
 
     fn end(&mut self) -> io::Result<()> {
-        let end = self.compressor.end();
+        let end = self.table.end();
         self.file.write_all(&end)
     }
 
     fn name(&self) -> String {
         self.name.clone()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::collection::vec;
+    use proptest::prelude::*;
+
+    use super::*;
+
+    proptest! {
+        #![proptest_config(ProptestConfig { cases: 12, ..ProptestConfig::default() })]
+
+        #[test]
+        fn whatever_the_effort_frames_have_the_bytes_and_what_is_torn_is_found(
+            pages in vec((1..300_000_usize, any::<u8>(), 0..4_usize), 1..4),
+            torn in 1..50_usize,
+        ) {
+            // Some repeat soon, some hardly at all.
+            let page = |(len, factor, effort): &(usize, u8, usize)| -> (Vec<u8>, usize) {
+                ((0..*len).map(|place| (place * usize::from(*factor) / 7) as u8).collect(), *effort)
+            };
+            let pages: Vec<(Vec<u8>, usize)> = pages.iter().map(page).collect();
+            const EFFORTS: [Effort; 4] = [Effort::Full, Effort::Less, Effort::Little, Effort::None];
+            for compression in [Compression::Gzip, Compression::Zstandard] {
+                let mut compressor = Compressor::new(compression).unwrap();
+                let mut frames: Vec<Vec<u8>> = Vec::new();
+                for (page, effort) in &pages {
+                    frames.push(compressor.compress(page, EFFORTS[*effort]).unwrap().unwrap());
+                }
+                let all = frames.concat();
+                let decoded = match compression {
+                    Compression::Zstandard => zstd::decode_all(&all[..]).unwrap(),
+                    _ => {
+                        let mut decoded = Vec::new();
+                        flate2::read::MultiGzDecoder::new(&all[..]).read_to_end(&mut decoded).unwrap();
+                        decoded
+                    }
+                };
+                let expected: Vec<u8> = pages.iter().flat_map(|(page, _)| page.clone()).collect();
+                prop_assert!(decoded == expected);
+                let mut file = tempfile::tempfile().unwrap();
+                let kept = all.len().saturating_sub(torn);
+                file.write_all(&all[..kept]).unwrap();
+                file.rewind().unwrap();
+                let mut whole = 0;
+                for frame in &frames {
+                    if whole + frame.len() > kept {
+                        break;
+                    }
+                    whole += frame.len();
+                }
+                let found = whole_frames(&file, compression).unwrap();
+                prop_assert_eq!(found.map_or(0, |(bytes, _)| bytes), whole as u64);
+            }
+        }
+    }
+
+    #[test]
+    fn the_effort_falls_with_the_pages_that_wait_and_grows_again() {
+        let efforts: Vec<Effort> = (0..16).map(|waiting| Effort::of(waiting, 2)).collect();
+        assert!(efforts.is_sorted() && efforts[4] == Effort::Full && efforts[11] == Effort::None);
     }
 }

@@ -1,13 +1,14 @@
 //! The files of a set in their directory: found again after a restart, completed, removed.
 
 use std::fs::{self, File, TryLockError};
-use std::io;
+use std::io::{self, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
 use rustix::fs::statvfs;
 use wirecap_savefile::{ReadError, Reader};
 
+use crate::compression::{Compression, whole_frames};
 use crate::names::Pattern;
 
 /// Ends the name of a file that is not complete.
@@ -41,7 +42,10 @@ pub(crate) fn earlier(pattern: &Pattern) -> io::Result<Earlier> {
         }
         let mut path = entry.path();
         if name.ends_with(PART) {
-            path = salvage(&path)?;
+            match salvage(&path)? {
+                Some(salvaged) => path = salvaged,
+                None => continue,
+            }
         }
         let metadata = fs::symlink_metadata(&path)?;
         found.push((sequence, metadata.modified()?, path, metadata.len()));
@@ -56,38 +60,76 @@ pub(crate) fn earlier(pattern: &Pattern) -> io::Result<Earlier> {
     Ok(Earlier { files, next_sequence })
 }
 
-/// Gives an incomplete file that no process writes its name, without what is torn at its end. One that is compressed, or is no
-/// savefile yet, keeps the name that says so.
-fn salvage(part: &Path) -> io::Result<PathBuf> {
-    let file = File::options().read(true).write(true).open(part)?;
-    if let Err(TryLockError::WouldBlock) = file.try_lock() {
-        let text = format!("another process is writing to {}", part.display());
-        return Err(io::Error::new(io::ErrorKind::WouldBlock, text));
-    }
-    let path = part.to_str().and_then(|part| part.strip_suffix(PART)).map(PathBuf::from);
-    let Some(path) = path.filter(|path| !path.exists()) else { return Ok(part.to_owned()) };
-    if !is_plain(&path) {
-        return Ok(part.to_owned());
-    }
-    let Ok(mut reader) = Reader::open(part) else { return Ok(part.to_owned()) };
-    loop {
-        match reader.next_record() {
-            Ok(Some(_)) => {}
-            Ok(None) => break,
-            Err(ReadError::Truncated { .. } | ReadError::Malformed { .. }) => {
-                file.set_len(reader.offset())?;
-                break;
-            }
-            Err(_) => return Ok(part.to_owned()),
+/// Refuses a pattern that another process writes files of.
+pub(crate) fn refuse_busy(pattern: &Pattern) -> io::Result<()> {
+    for entry in fs::read_dir(pattern.directory())? {
+        let entry = entry?;
+        let name = entry.file_name();
+        let is_part = name.to_str().and_then(|name| name.strip_suffix(PART));
+        if is_part.is_some_and(|name| pattern.sequence_of(name).is_some()) && entry.file_type()?.is_file() {
+            refuse_locked(&File::open(entry.path())?, &entry.path())?;
         }
+    }
+    Ok(())
+}
+
+fn refuse_locked(file: &File, path: &Path) -> io::Result<()> {
+    match file.try_lock() {
+        Err(TryLockError::WouldBlock) => {
+            let text = format!("another process is writing to {}", path.display());
+            Err(io::Error::new(io::ErrorKind::WouldBlock, text))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// Gives an incomplete file that no process writes its name, without what is torn at its end, and removes one that has nothing.
+/// One that is no savefile keeps the name that says so.
+fn salvage(part: &Path) -> io::Result<Option<PathBuf>> {
+    let file = File::options().read(true).write(true).open(part)?;
+    refuse_locked(&file, part)?;
+    let path = part.to_str().and_then(|part| part.strip_suffix(PART)).map(PathBuf::from);
+    let Some(path) = path.filter(|path| !path.exists()) else { return Ok(Some(part.to_owned())) };
+    if file.metadata()?.len() == 0 {
+        fs::remove_file(part)?;
+        return Ok(None);
+    }
+    let is_whole = match Compression::of(&path) {
+        Compression::None => cut_to_whole_packets(&file, part)?,
+        compression => cut_to_whole_frames(&file, compression)?,
+    };
+    if !is_whole {
+        return Ok(Some(part.to_owned()));
     }
     file.sync_all()?;
     fs::rename(part, &path)?;
-    Ok(path)
+    Ok(Some(path))
 }
 
-fn is_plain(path: &Path) -> bool {
-    crate::Compression::of(path) == crate::Compression::None
+/// Whether the file is a savefile; one that is has whole packets only from now on.
+fn cut_to_whole_packets(file: &File, path: &Path) -> io::Result<bool> {
+    let Ok(mut reader) = Reader::open(path) else { return Ok(false) };
+    loop {
+        match reader.next_record() {
+            Ok(Some(_)) => {}
+            Ok(None) => return Ok(true),
+            Err(ReadError::Truncated { .. } | ReadError::Malformed { .. }) => {
+                file.set_len(reader.offset())?;
+                return Ok(true);
+            }
+            Err(_) => return Ok(false),
+        }
+    }
+}
+
+/// The same for one that is compressed, whose frames have whole packets.
+fn cut_to_whole_frames(file: &File, compression: Compression) -> io::Result<bool> {
+    let Some((bytes, end)) = whole_frames(file, compression)? else { return Ok(false) };
+    file.set_len(bytes)?;
+    let mut file = file;
+    file.seek(SeekFrom::Start(bytes))?;
+    file.write_all(&end)?;
+    Ok(true)
 }
 
 /// A name that no file bears: the path, or the path with a number.

@@ -11,6 +11,7 @@
 //! is Zstandard in the seekable format, a frame per page, `.gz` is gzip, a member per page.
 
 mod compression;
+mod compressors;
 mod cut;
 mod files;
 mod local_time;

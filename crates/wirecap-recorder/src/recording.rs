@@ -11,7 +11,8 @@ use std::thread::{self, JoinHandle};
 
 use wirecap_savefile::{Format, Record, Timestamp, WriteError};
 
-use crate::compression::{Compression, Compressor};
+use crate::compression::{Compression, Compressor, FrameTable};
+use crate::compressors::Compressors;
 use crate::cut::{CutRules, Cutter};
 use crate::files;
 use crate::local_time;
@@ -43,6 +44,8 @@ pub struct Settings {
     pub tail_bytes: u64,
     /// How files are compressed.
     pub compression: Compression,
+    /// Threads that compress.
+    pub compressors: usize,
     /// When a file ends.
     pub cut: CutRules,
     /// When files are removed.
@@ -122,11 +125,27 @@ impl Recording {
                 (Some(complete), Some(thread))
             }
         };
+        let compressors = match settings.compression {
+            Compression::None => None,
+            compression => {
+                let (waiting, returned) = (Arc::clone(&shared), returned.clone());
+                let give_back = move |mut page: Page| {
+                    page.clear();
+                    waiting.waiting.fetch_sub(1, Ordering::Relaxed);
+                    // Gone if the recording is.
+                    let _ = returned.send(page);
+                };
+                let count = settings.compressors.max(1);
+                Some(Compressors::start(compression, count, give_back).map_err(failed)?)
+            }
+        };
         let mut writer = Writer {
             format: settings.format,
             head: settings.head,
             place,
             compressor: Compressor::new(settings.compression).map_err(failed)?,
+            compressors,
+            table: FrameTable::new(settings.compression),
             store: Store::new(settings.store, earlier),
             durability: settings.durability,
             shared: Arc::clone(&shared),
@@ -245,6 +264,18 @@ impl Recording {
     pub fn look_at_clock(&mut self, now: Timestamp) -> Result<(), WriteError> {
         match self.is_open && self.cutter.packets() > 0 && self.cutter.is_over(now.unix_nanos()) {
             true => self.rotate(),
+            false => Ok(()),
+        }
+    }
+
+    /// Whether the writer is still there: one that failed while no packet came would not be noticed else.
+    ///
+    /// # Errors
+    ///
+    /// Why it ended.
+    pub fn check(&mut self) -> Result<(), WriteError> {
+        match self.thread.as_ref().is_some_and(JoinHandle::is_finished) {
+            true => Err(self.why_it_ended()),
             false => Ok(()),
         }
     }

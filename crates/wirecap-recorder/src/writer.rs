@@ -7,12 +7,13 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, TryRecvError};
 use std::time::{Duration, Instant};
 
 use wirecap_savefile::{FileSink, Format, WriteError};
 
-use crate::compression::Compressor;
+use crate::compression::{Compressor, Effort, FrameTable};
+use crate::compressors::{Compressed, Compressors};
 use crate::files::{free_bytes, free_name, part_of, sync_directory};
 use crate::names::{Numbering, Pattern};
 use crate::page::{PAGE_BYTES, Page};
@@ -25,7 +26,8 @@ pub enum Durability {
     None,
     /// When a file is complete.
     Close,
-    /// That, and so much later at the latest.
+    /// That, and so much later at the latest: half of it is what a packet may wait here, the rest is for what comes before and
+    /// for the disk.
     Every(Duration),
 }
 
@@ -103,7 +105,11 @@ pub(crate) struct Writer {
     /// What stands before a file's packets.
     pub(crate) head: Vec<u8>,
     pub(crate) place: Place,
+    /// Of what is no page.
     pub(crate) compressor: Compressor,
+    /// Of pages, unless they are written as they are.
+    pub(crate) compressors: Option<Compressors>,
+    pub(crate) table: FrameTable,
     pub(crate) store: Store<PathBuf>,
     pub(crate) durability: Durability,
     pub(crate) shared: Arc<Shared>,
@@ -123,6 +129,11 @@ pub(crate) struct OpenFile {
     /// What it will be called, if that is another name.
     complete_path: Option<PathBuf>,
     bytes: u64,
+    packets: u64,
+    /// Packets that no loss of power takes away.
+    lasting_packets: u64,
+    /// Whether its name lasts.
+    is_name_lasting: bool,
     /// Since when there is something that a loss of power would take away.
     dirty: Option<Instant>,
 }
@@ -131,22 +142,20 @@ impl Writer {
     /// Works until the other side has ended.
     pub(crate) fn run(mut self, messages: &Receiver<Message>) -> Result<Summary, WriteError> {
         loop {
-            let message = match self.sync_due() {
-                None => messages.recv().map_err(|_| RecvTimeoutError::Disconnected),
-                Some(due) => messages.recv_timeout(due.saturating_duration_since(Instant::now())),
-            };
-            match message {
+            match self.next_message(messages) {
                 Ok(Message::Begin(seconds)) => self.begin(seconds)?,
-                Ok(Message::Page(mut page)) => {
-                    self.write_page(&page)?;
-                    page.clear();
-                    self.shared.waiting.fetch_sub(1, Ordering::Relaxed);
-                    // Gone if the recording is.
-                    let _ = self.pages.send(page);
+                Ok(Message::Page(page)) => self.take_page(page)?,
+                Ok(Message::End(tail)) => {
+                    while self.write_compressed()? {}
+                    self.end(&tail)?;
                 }
-                Ok(Message::End(tail)) => self.end(&tail)?,
-                Err(RecvTimeoutError::Timeout) => {}
-                Err(RecvTimeoutError::Disconnected) => return Ok(self.shared.summary()),
+                Err(RecvTimeoutError::Timeout) => {
+                    self.write_compressed()?;
+                }
+                Err(RecvTimeoutError::Disconnected) => {
+                    while self.write_compressed()? {}
+                    return Ok(self.shared.summary());
+                }
             }
             if self.sync_due().is_some_and(|due| Instant::now() >= due) {
                 self.sync()?;
@@ -154,24 +163,78 @@ impl Writer {
         }
     }
 
+    /// What to do next; nothing if a page that is being compressed can be waited for, or a sync is due.
+    fn next_message(&self, messages: &Receiver<Message>) -> Result<Message, RecvTimeoutError> {
+        if let Some(compressors) = self.compressors.as_ref().filter(|compressors| !compressors.is_empty()) {
+            // Another one for the compressors first.
+            return match compressors.has_room().then(|| messages.try_recv()) {
+                Some(Ok(message)) => Ok(message),
+                Some(Err(TryRecvError::Disconnected)) => Err(RecvTimeoutError::Disconnected),
+                Some(Err(TryRecvError::Empty)) | None => Err(RecvTimeoutError::Timeout),
+            };
+        }
+        match self.sync_due() {
+            None => messages.recv().map_err(|_| RecvTimeoutError::Disconnected),
+            Some(due) => messages.recv_timeout(due.saturating_duration_since(Instant::now())),
+        }
+    }
+
+    fn take_page(&mut self, mut page: Page) -> Result<(), WriteError> {
+        match &mut self.compressors {
+            Some(compressors) => compressors.push(page),
+            None => {
+                self.write_out(page.bytes(), None, page.packets)?;
+                page.clear();
+                self.shared.waiting.fetch_sub(1, Ordering::Relaxed);
+                // Gone if the recording is.
+                let _ = self.pages.send(page);
+            }
+        }
+        Ok(())
+    }
+
+    /// Waits for the first page that is being compressed, if there is one, and writes it.
+    fn write_compressed(&mut self) -> Result<bool, WriteError> {
+        let Some(compressors) = &mut self.compressors else { return Ok(false) };
+        let compressed = compressors.pop().map_err(|source| self.failure(source))?;
+        let Some(Compressed { output, bytes, packets }) = compressed else { return Ok(false) };
+        self.write_out(&output, Some(bytes), packets).map(|()| true)
+    }
+
     fn sync_due(&self) -> Option<Instant> {
         let Durability::Every(interval) = self.durability else { return None };
-        Some(self.open.as_ref()?.dirty? + interval)
+        Some(self.open.as_ref()?.dirty? + interval / 2)
     }
 
     fn sync(&mut self) -> Result<(), WriteError> {
         let Some(open) = &mut self.open else { return Ok(()) };
         open.dirty = None;
+        let directory = (!open.is_name_lasting).then(|| folder_of(&open.path));
         let (file, mut outcome) = (&open.file, Ok(()));
-        self.watch.around(&mut || outcome = file.sync_data());
-        outcome.map_err(|source| self.failure(source))
+        self.watch.around(&mut || {
+            outcome = file.sync_data().and_then(|()| directory.map_or(Ok(()), sync_directory));
+        });
+        match outcome {
+            Ok(()) => {
+                (open.lasting_packets, open.is_name_lasting) = (open.packets, true);
+                Ok(())
+            }
+            Err(source) => Err(self.lost_by_sync(source)),
+        }
+    }
+
+    /// A sync that failed may have lost whatever was written since the last one, and another one would not say so again.
+    fn lost_by_sync(&mut self, source: io::Error) -> WriteError {
+        let lost = self.open.as_ref().map_or(0, |open| open.packets - open.lasting_packets);
+        self.shared.packets.fetch_sub(lost, Ordering::Relaxed);
+        self.failure(source)
     }
 
     pub(crate) fn begin(&mut self, seconds: i64) -> Result<(), WriteError> {
         let open = match &mut self.place {
             Place::Single(file, path) => {
                 let file = file.take().expect("a single file begins once");
-                Ok(OpenFile { file, path: path.clone(), complete_path: None, bytes: 0, dirty: None })
+                Ok(OpenFile::of(file, path.clone(), None))
             }
             Place::Set { pattern, next_sequence } => {
                 let path = pattern.path(*next_sequence, seconds);
@@ -183,23 +246,25 @@ impl Writer {
         };
         self.open = Some(open.map_err(|source| self.failure(source))?);
         self.shared.files.fetch_add(1, Ordering::Relaxed);
-        self.compressor.begin();
         let head = std::mem::take(&mut self.head);
-        let outcome = self.write(&head, 0);
+        let outcome = self.write(&head);
         self.head = head;
         outcome
     }
 
-    fn write_page(&mut self, page: &Page) -> Result<(), WriteError> {
-        self.write(page.bytes(), page.packets)
+    /// Writes these bytes, which have no packets, as one piece.
+    fn write(&mut self, bytes: &[u8]) -> Result<(), WriteError> {
+        let compressed =
+            self.compressor.compress(bytes, Effort::Full).map_err(|source| self.failure(source))?;
+        match compressed {
+            Some(output) => self.write_out(&output, Some(bytes.len()), 0),
+            None => self.write_out(bytes, None, 0),
+        }
     }
 
-    /// Writes these bytes, which have so many packets, as one piece.
-    fn write(&mut self, bytes: &[u8], packets: u64) -> Result<(), WriteError> {
-        let in_haste = self.shared.waiting.load(Ordering::Relaxed) > 4;
-        let compressed = self.compressor.compress(bytes, in_haste).map_err(|source| self.failure(source))?;
-        let output = compressed.as_deref().unwrap_or(bytes);
-        self.make_room(output.len() as u64 + self.compressor.end_bytes())
+    /// Writes these bytes, made of so many if they are compressed, which have so many packets, as one piece.
+    fn write_out(&mut self, output: &[u8], made_of: Option<usize>, packets: u64) -> Result<(), WriteError> {
+        self.make_room(output.len() as u64 + self.table.end_bytes())
             .map_err(|source| self.failure(source))?;
         let open = self.open.as_mut().expect("a file has begun");
         let mut written = 0;
@@ -207,9 +272,9 @@ impl Writer {
         self.watch.around(&mut || outcome = write_all(&mut open.file, output, &mut written));
         self.watch.accepted(written as u64);
         if let Err(source) = outcome {
-            let (whole, packets) = match &compressed {
+            let (whole, packets) = match made_of {
                 Some(_) => (0, 0),
-                None => self.format.whole_packets(bytes, written),
+                None => self.format.whole_packets(output, written),
             };
             let is_cut = open.cut(open.bytes + whole as u64);
             open.bytes += whole as u64;
@@ -224,11 +289,15 @@ impl Writer {
             });
         }
         open.bytes += written as u64;
+        open.packets += packets;
         open.dirty.get_or_insert_with(Instant::now);
         self.store.set_open_bytes(open.bytes);
         self.shared.packets.fetch_add(packets, Ordering::Relaxed);
         self.shared.bytes.fetch_add(written as u64, Ordering::Relaxed);
-        self.compressor.written(written, bytes.len()).map_err(|source| self.failure(source))
+        match made_of {
+            Some(bytes) => self.table.add(written, bytes).map_err(|source| self.failure(source)),
+            None => Ok(()),
+        }
     }
 
     fn end(&mut self, tail: &[u8]) -> Result<(), WriteError> {
@@ -236,33 +305,36 @@ impl Writer {
             return Ok(());
         }
         if !tail.is_empty() {
-            self.write(tail, 0)?;
+            self.write(tail)?;
         }
-        let end = self.compressor.end();
-        let mut open = self.open.take().expect("looked at above");
-        let (durability, mut outcome) = (self.durability, Ok(()));
+        let (end, durability) = (self.table.end(), self.durability);
+        let open = self.open.as_mut().expect("looked at above");
+        let (mut written, mut synced) = (Ok(()), Ok(()));
         self.watch.around(&mut || {
-            outcome = open.file.write_all(&end).and_then(|()| match durability {
-                Durability::None => Ok(()),
-                Durability::Close | Durability::Every(_) => open.file.sync_all(),
-            });
+            written = open.file.write_all(&end);
+            if written.is_ok() && durability != Durability::None {
+                synced = open.file.sync_all();
+            }
         });
-        let failed = |source| WriteError::Sink {
-            sink: open.path.display().to_string(),
-            packets: self.shared.summary().packets,
-            source,
-        };
-        outcome.map_err(failed)?;
+        written.map_err(|source| self.failure(source))?;
+        synced.map_err(|source| self.lost_by_sync(source))?;
+        let mut open = self.open.take().expect("looked at above");
         open.bytes += end.len() as u64;
         self.store.set_open_bytes(open.bytes);
         self.shared.bytes.fetch_add(end.len() as u64, Ordering::Relaxed);
         if let Some(path) = open.complete_path.take() {
-            fs::rename(&open.path, &path).map_err(|source| self.failure(source))?;
+            if let Err(source) = fs::rename(&open.path, &path) {
+                if source.kind() == io::ErrorKind::NotFound {
+                    // Removed by another process, with what it had.
+                    self.shared.packets.fetch_sub(open.packets, Ordering::Relaxed);
+                }
+                self.open = Some(open);
+                return Err(self.failure(source));
+            }
             open.path = path;
         }
         if self.durability != Durability::None {
-            let directory = open.path.parent().filter(|parent| !parent.as_os_str().is_empty());
-            sync_directory(directory.unwrap_or(Path::new("."))).map_err(|source| self.failure(source))?;
+            sync_directory(folder_of(&open.path)).map_err(|source| self.failure(source))?;
         }
         self.store.complete(open.path.clone());
         if let Some(complete) = &self.complete {
@@ -328,7 +400,20 @@ impl OpenFile {
     fn create(complete_path: PathBuf) -> io::Result<Self> {
         let path = part_of(&complete_path);
         let file = FileSink::create(&path)?.into_file();
-        Ok(Self { file, path, complete_path: Some(complete_path), bytes: 0, dirty: None })
+        Ok(Self::of(file, path, Some(complete_path)))
+    }
+
+    fn of(file: File, path: PathBuf, complete_path: Option<PathBuf>) -> Self {
+        Self {
+            file,
+            path,
+            complete_path,
+            bytes: 0,
+            packets: 0,
+            lasting_packets: 0,
+            is_name_lasting: false,
+            dirty: None,
+        }
     }
 
     /// Takes what is behind this place out of the file again.
@@ -336,6 +421,10 @@ impl OpenFile {
         self.file.set_len(bytes)?;
         self.file.seek(SeekFrom::Start(bytes)).map(drop)
     }
+}
+
+fn folder_of(path: &Path) -> &Path {
+    path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."))
 }
 
 fn write_all(file: &mut File, bytes: &[u8], written: &mut usize) -> io::Result<()> {

@@ -33,6 +33,7 @@ fn settings(format: Format, compression: Compression) -> Settings {
         head: head(format),
         tail_bytes: 0,
         compression,
+        compressors: 3,
         cut: CutRules::default(),
         store: StoreRules::default(),
         files_max: None,
@@ -110,8 +111,9 @@ struct Plan {
     compression: Compression,
     cut: CutRules,
     store: StoreRules,
-    /// Of each packet: its length, the time since the one before, and whether it is followed by a flush.
-    packets: Vec<(usize, u64, bool)>,
+    /// Of each packet: its length, the time since the one before by a clock that may be set, and whether it is followed by a
+    /// flush.
+    packets: Vec<(usize, i64, bool)>,
     /// Packets after which the process ends and another one begins.
     restarts: Vec<usize>,
 }
@@ -128,7 +130,9 @@ fn plans() -> impl Strategy<Value = Plan> {
     let formats = prop_oneof![Just(Format::Pcapng), Just(Format::Pcap)];
     let compressions =
         prop_oneof![Just(Compression::None), Just(Compression::Gzip), Just(Compression::Zstandard)];
-    let packets = vec((4..3000_usize, 0..3 * SECOND, proptest::bool::weighted(0.1)), 0..300);
+    let second = SECOND.cast_signed();
+    let pauses = prop_oneof![50 => 0..3 * second, 1 => -200 * second..200 * second];
+    let packets = vec((4..3000_usize, pauses, proptest::bool::weighted(0.1)), 0..300);
     (formats, compressions, cut, store, packets, vec(0..300_usize, 0..3)).prop_map(
         |(
             format,
@@ -180,7 +184,7 @@ proptest! {
                 recording.finish(Vec::new()).unwrap();
                 recording = begin(nanos);
             }
-            nanos += pause;
+            nanos = nanos.saturating_add_signed(pause);
             times.push(nanos);
             prop_assert!(write(&mut recording, number as u32, len, nanos).unwrap());
             if is_flushed {
@@ -203,8 +207,12 @@ proptest! {
             if let (Some(max), Compression::None) = (plan.cut.bytes, plan.compression) {
                 prop_assert!(packets.len() <= 1 || fs::metadata(path).unwrap().len() <= max);
             }
-            if let (Some(period), [(_, first), .., (_, last)]) = (plan.cut.period, &packets[..]) {
-                prop_assert!(last - first < period.length.as_nanos() as u64);
+            // A clock that is set back by less than a period is disorder, and ends no file.
+            let is_set_back = plan.packets.iter().any(|(_, pause, _)| *pause < 0);
+            let times = || packets.iter().map(|(_, nanos)| *nanos);
+            if let (Some(period), Some(first), Some(last)) = (plan.cut.period, times().min(), times().max()) {
+                let periods = if is_set_back { 2 } else { 1 };
+                prop_assert!(last - first < periods * period.length.as_nanos() as u64);
             }
         }
     }

@@ -77,6 +77,20 @@ impl FileSink {
         Self::open(path.as_ref(), true)
     }
 
+    /// Whether [`create`](Self::create), or [`replace`](Self::replace) if it `replaces`, would refuse what is there now. Nothing
+    /// is changed, and a pipe or a device is not opened.
+    ///
+    /// # Errors
+    ///
+    /// Why it would refuse.
+    pub fn check(path: impl AsRef<Path>, replaces: bool) -> io::Result<()> {
+        let path = path.as_ref();
+        match path.metadata() {
+            Ok(metadata) if metadata.is_file() => lock(&Self::open_existing(path, replaces)?),
+            _ => Ok(()),
+        }
+    }
+
     fn open(path: &Path, replaces: bool) -> io::Result<Self> {
         // Exclusive creation follows no symbolic link, and no file can be put there in between.
         let created = File::options().write(true).create_new(true).mode(PRIVATE).open(path);

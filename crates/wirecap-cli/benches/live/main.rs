@@ -10,6 +10,7 @@ mod footprint;
 mod forward;
 mod replay;
 mod rivals;
+mod stopped;
 mod touch;
 
 use clap::{Parser, Subcommand};
@@ -49,6 +50,8 @@ enum Part {
     Footprint,
     /// wirecap capture --engine packet beside tcpdump
     Packet,
+    /// What a recorder costs beside others where nothing else does anything
+    Stopped(stopped::Arguments),
     /// What a packet costs that a filter rejects
     Filter,
     /// wirecap forward beside others that forward
@@ -111,6 +114,7 @@ fn main() -> Outcome<()> {
         Some(Part::Rivals) => rivals::run(effort),
         Some(Part::Footprint) => footprint::run(effort),
         Some(Part::Packet) => rivals::packet(effort),
+        Some(Part::Stopped(arguments)) => stopped::run(effort, &arguments),
         Some(Part::Filter) => filter::run(effort),
         Some(Part::Forward(arguments)) => forward::run(effort, &arguments),
         Some(Part::Replay) => replay::run(effort),
@@ -123,6 +127,7 @@ fn main() -> Outcome<()> {
             count::warm(effort)?;
             rivals::run(effort)?;
             rivals::packet(effort)?;
+            stopped::run(effort, &stopped::Arguments::default())?;
             forward::run(effort, &forward::Arguments::default())?;
             replay::run(effort)
         }

@@ -40,7 +40,13 @@ const FULL: Extent = Extent { frames: 6_000_000, seconds: 2.0, from: 0.4e6, step
 const QUICK: Extent = Extent { frames: 2_000, seconds: 0.1, from: 1e4, steps: 2 };
 
 /// `arguments` end in the option that the file's name is the value of.
-fn contender(name: &str, program: &str, arguments: &str, ready: &'static str, passing: bool) -> Contender {
+pub(crate) fn contender(
+    name: &str,
+    program: &str,
+    arguments: &str,
+    ready: &'static str,
+    passing: bool,
+) -> Contender {
     let is_ours = program == "wirecap";
     let command = if is_ours { crate::wirecap() } else { CommandLine::new(program) };
     let command = command.with(arguments).with(FILE);
@@ -86,7 +92,7 @@ fn everybody() -> Vec<Contender> {
     ]
 }
 
-fn installed(contenders: Vec<Contender>) -> Vec<Contender> {
+pub(crate) fn installed(contenders: Vec<Contender>) -> Vec<Contender> {
     let is_installed = |contender: &Contender| {
         let installed = contender.command.is_installed();
         if !installed {

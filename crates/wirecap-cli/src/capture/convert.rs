@@ -16,6 +16,7 @@ use wirecap::{Account, Ledger, Recorded, RingLedger, grouped};
 use super::Arguments;
 use crate::failure::{Failure, causes};
 use crate::output;
+use crate::recording;
 use crate::screen::announce;
 use crate::signals::Interruption;
 use crate::sink::{Output, TimedSink, Writing};
@@ -116,7 +117,7 @@ pub(super) fn run<S: Sink>(
     };
     let whole = outcome.as_ref().err().and_then(super::safely_written).unwrap_or(written);
     let unread = pipe.as_ref().map_or(0, |pipe| pipe.packets_unread(writing.accepted_bytes()));
-    let in_file = whole.min(written - unread.min(written));
+    let in_file = recording::in_file(written, whole, unread);
     let recorded = Recorded { to: arguments.name(), written, in_file, ..Recorded::default() };
     if outcome.is_ok() {
         let (packets, bytes) = (grouped(written), size::human_bytes(file_bytes));

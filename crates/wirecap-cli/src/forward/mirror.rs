@@ -37,18 +37,23 @@ struct State {
 }
 
 impl Mirror {
-    /// Notices a wrong path before an interface is touched.
-    pub(crate) fn check(path: &Path) -> Result<(), Failure> {
+    /// Notices a wrong path, or a file that exists and is not to be replaced, before an interface is opened.
+    pub(crate) fn check(path: &Path, replaces: bool) -> Result<(), Failure> {
         if output::is_standard_output(path) {
-            let message = "--mirror wants a file or a named pipe; /dev/stdout is standard output";
+            let message = "--mirror needs a file or a named pipe; /dev/stdout is standard output";
             return Err(Failure::Usage(message.to_owned()));
         }
-        output::check_directory(path)
+        output::check(path, replaces)
     }
 
     /// Begins a file for what is captured.
-    pub(crate) fn create(path: &Path, capture: &Capture, timestamps: Timestamps) -> Result<Self, Failure> {
-        let output = sink::create(path, None, true)?;
+    pub(crate) fn create(
+        path: &Path,
+        replaces: bool,
+        capture: &Capture,
+        timestamps: Timestamps,
+    ) -> Result<Self, Failure> {
+        let output = sink::create(path, None, replaces)?;
         let writing = Writing::to(path.display().to_string());
         let timed = TimedSink::new(output.sink, &writing);
         let mut writer = Writer::new(timed, Format::Pcapng, &recording::section());
@@ -108,7 +113,7 @@ impl Mirror {
         let written = state.written;
         let whole = state.failure.as_ref().and_then(recording::safely_written).unwrap_or(written);
         let unread = state.pipe.as_ref().map_or(0, |pipe| pipe.packets_unread(self.writing.accepted_bytes()));
-        let in_file = whole.min(written - unread.min(written));
+        let in_file = recording::in_file(written, whole, unread);
         let recorded =
             Recorded { to: self.writing.name().to_owned(), written, in_file, ..Recorded::default() };
         (recorded, state.failure.map_or(Ok(()), Err))

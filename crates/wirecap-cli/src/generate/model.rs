@@ -6,7 +6,7 @@ use std::time::Duration;
 use clap::{Args, ValueEnum};
 use serde_json::json;
 use wirecap::device::Device;
-use wirecap::savefile::{FileSink, Format, Interface as Recorded, Record, Section, Sink, Writer};
+use wirecap::savefile::{Format, Interface as Recorded, Record, Section, Sink, Writer};
 use wirecap::{Timestamp, grouped};
 use wirecap_lab::play::{Batch, Source, XdpOutlet};
 use wirecap_lab::traffic::{Frames, Model, Pattern, STANDARD_QUEUES};
@@ -17,6 +17,7 @@ use crate::failure::Failure;
 use crate::output;
 use crate::sending::{PlayReport, SpreadOptions, Via, Watch, check_queues, counted};
 use crate::signals::Interruption;
+use crate::sink;
 
 /// Options that make no sense without a model.
 #[derive(Debug, Args)]
@@ -35,6 +36,10 @@ pub(super) struct Options {
     /// Write the model's frames to a pcapng savefile instead of sending them; - is standard output
     #[arg(short, long, value_name = "FILE", requires = "model", conflicts_with = "interface")]
     pub(super) write: Option<PathBuf>,
+
+    /// Replace the savefile if it exists
+    #[arg(long, requires = "write")]
+    force: bool,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -142,8 +147,7 @@ pub(super) fn write(arguments: &Arguments, path: &Path) -> Result<(), Failure> {
         let written = write_to(output::savefile(arguments.json)?.sink, arguments, frames);
         return output::unless_broken_pipe(written);
     }
-    let sink = FileSink::replace(path)
-        .map_err(|error| Failure::Failed(format!("cannot write to {}: {error}", path.display()).into()))?;
+    let sink = sink::create(path, None, arguments.model.force)?.sink;
     write_to(sink, arguments, frames)
 }
 

@@ -307,6 +307,14 @@ fn time_before_number(path: &Path) -> PathBuf {
 }
 
 impl Plan {
+    /// How long packets are gathered before they go to the writer, if that is not longer than `usual`.
+    pub(crate) fn flush_interval(&self, usual: Duration) -> Duration {
+        match self.durability {
+            Durability::Every(interval) => usual.min(interval / 5),
+            Durability::None | Durability::Close => usual,
+        }
+    }
+
     /// What gets a line for each complete file.
     pub(crate) fn line(&self) -> Result<Option<OwnedFd>, Failure> {
         let failed = |what: &str, error: io::Error| {

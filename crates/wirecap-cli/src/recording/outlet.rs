@@ -1,5 +1,7 @@
 //! Where a capture's packets go: to a stream, on the thread that captures; or to files, on a thread of their own.
 
+use std::thread;
+
 use wirecap::savefile::{self, Format, Record, Section, Sink, Statistics, StreamSink, Timestamp, WriteError};
 use wirecap_recorder::{Recording, Settings, Target, Watch};
 
@@ -145,6 +147,7 @@ impl Files {
             head,
             tail_bytes: tail.len() as u64,
             compression: plan.compression,
+            compressors: thread::available_parallelism().map_or(1, usize::from),
             cut: plan.cut,
             store: plan.store,
             files_max: plan.files_max,
@@ -175,6 +178,7 @@ impl Outlet for Files {
 
     /// A page that is partly full stays while others wait: the disk would not take it sooner, and it has room.
     fn flush(&mut self) -> Result<(), WriteError> {
+        self.recording().check()?;
         if self.recording().backlog() > 0.0 {
             return Ok(());
         }

@@ -120,6 +120,13 @@ impl Running {
     }
 }
 
+impl Running {
+    /// The exit status of a command that was killed: none.
+    pub(crate) fn finish_killed(mut self) -> Option<i32> {
+        self.child.wait().unwrap().code()
+    }
+}
+
 impl Drop for Running {
     fn drop(&mut self) {
         // Only a test that failed drops a command that still runs.

@@ -1,0 +1,444 @@
+//! Recordings of live traffic on disks that fill up, fail, are slow, stand still and lose their power, and of processes that are
+//! killed: a recording goes on, or ends with an error that says why; files with their final names are whole; the ledger says what
+//! the files have.
+
+mod disk;
+#[path = "../recording/mod.rs"]
+mod recording;
+mod soak;
+
+use std::collections::BTreeMap;
+use std::env;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::thread;
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use disk::{Disk, Faults};
+use recording::{Bed, Finished, Running, WIRECAP};
+use rustix::process::Signal;
+use tempfile::TempDir;
+use wirecap::savefile::{ReadError, Reader};
+use wirecap_testbed::{Generator, Load, Sizes, Stamp, Traffic, cpu_times, pass_program, privileged};
+
+/// Chunks of a pool that holds all that most of the tests send, so that nothing depends on the machine's speed.
+const DEEP: &str = "1024";
+
+/// A number of the environment, or that of the short version.
+fn setting(name: &str, short: u64) -> u64 {
+    env::var(name)
+        .map_or(short, |value| value.parse().unwrap_or_else(|_| panic!("{name}={value} is no number")))
+}
+
+/// Whether to try all combinations, which takes minutes: `WIRECAP_FAULTS=all`.
+fn is_thorough() -> bool {
+    env::var("WIRECAP_FAULTS").is_ok_and(|value| value == "all")
+}
+
+/// Starts a recording, and returns when its first file is there.
+fn start(bed: &Bed, file: &Path, chunks: &str, more: &[&str]) -> Running {
+    let path = file.to_str().unwrap();
+    let arguments = ["capture", "-i", "a1", "-w", path, "--json", "-M", "64", "-R", chunks];
+    let running = bed.capture(&[&arguments[..], more].concat());
+    let directory = file.parent().unwrap();
+    let has_begun = |path: &Path| {
+        let is_open = path == file || path.extension().is_some_and(|extension| extension == "part");
+        is_open && path.metadata().is_ok_and(|metadata| metadata.len() > 0)
+    };
+    let deadline = Instant::now() + Duration::from_secs(60);
+    while !fs::read_dir(directory).unwrap().any(|entry| has_begun(&entry.unwrap().path())) {
+        assert!(Instant::now() < deadline, "timed out waiting for the first file in {}", directory.display());
+        thread::sleep(Duration::from_millis(5));
+    }
+    running
+}
+
+/// Numbers and times, in nanoseconds, of the packets of a file. One that is not complete may be torn at its end.
+fn packets(path: &Path) -> Vec<(u64, u64)> {
+    let may_be_torn = path.extension().is_some_and(|extension| extension == "part");
+    let mut packets = Vec::new();
+    let mut reader = match Reader::open(path) {
+        Ok(reader) => reader,
+        Err(_) if may_be_torn => return packets,
+        Err(error) => panic!("{}: {error}", path.display()),
+    };
+    loop {
+        match reader.next_record() {
+            Ok(Some(record)) => {
+                let stamp = Stamp::of(record.data).expect("the generator's");
+                packets.push((stamp.sequence, record.timestamp.unwrap().unix_nanos()));
+            }
+            Ok(None) => return packets,
+            Err(ReadError::Truncated { .. } | ReadError::Malformed { .. }) if may_be_torn => return packets,
+            Err(error) => panic!("{}: {error}", path.display()),
+        }
+    }
+}
+
+/// The files of a directory, by their names, with their packets.
+fn files(directory: &Path) -> BTreeMap<PathBuf, Vec<(u64, u64)>> {
+    let paths = fs::read_dir(directory).unwrap().map(|entry| entry.unwrap().path());
+    paths.map(|path| (path.clone(), packets(&path))).collect()
+}
+
+/// How many packets the files have, which are the first of what was sent, each once and in order.
+#[track_caller]
+fn first_packets(files: &BTreeMap<PathBuf, Vec<(u64, u64)>>) -> u64 {
+    let numbers: Vec<u64> = files.values().flatten().map(|(number, _)| *number).collect();
+    let expected: Vec<u64> = (0..numbers.len() as u64).collect();
+    assert!(numbers == expected, "not the first {} packets: {:?}", numbers.len(), gaps(&numbers));
+    expected.len() as u64
+}
+
+fn gaps(numbers: &[u64]) -> Vec<(u64, u64)> {
+    numbers.windows(2).filter(|pair| pair[1] != pair[0] + 1).map(|pair| (pair[0], pair[1])).take(5).collect()
+}
+
+/// Names of all formats and compressions.
+const NAMES: [&str; 4] = ["t-%i.pcapng", "t-%i.pcap", "t-%i.pcapng.zst", "t-%i.pcap.gz"];
+
+/// Numbers at random, from a seed.
+struct Chance(u64);
+
+impl Chance {
+    fn below(&mut self, limit: u64) -> u64 {
+        self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (self.0 >> 33) % limit
+    }
+}
+
+fn count(value: &serde_json::Value) -> u64 {
+    value.as_u64().unwrap_or_else(|| panic!("{value} is no count"))
+}
+
+/// The ledger has every packet that was sent while the capture was there: delivered or dropped by it, and of those delivered
+/// in the file, discarded for the writer, or lost on their way to it.
+#[track_caller]
+fn in_file(finished: &Finished, sent: u64) -> u64 {
+    let ledger = finished.ledger();
+    let (dropped, recorded) = (&ledger["dropped"], &ledger["recorded"]);
+    let [delivered, in_file, written] =
+        [&ledger["delivered"], &recorded["in_file"], &recorded["written"]].map(count);
+    assert_eq!(delivered + count(&dropped["no_cell"]) + count(&dropped["ring_full"]), sent, "{ledger}");
+    assert!(in_file <= written && written + count(&recorded["writer"]) <= delivered, "{ledger}");
+    in_file
+}
+
+type Fault = fn(&mut Faults);
+
+#[test]
+fn a_disk_that_fails_ends_the_recording_with_an_error_and_whole_files() {
+    if !privileged() {
+        return;
+    }
+    // What goes wrong, which words say so, and whether the disk keeps what it took.
+    let cases: [(Fault, &str, bool); 4] = [
+        (|faults| faults.room = Some(2_345_678), "No space left", true),
+        (|faults| faults.write_error_behind = Some(2_345_678), "Input/output error", true),
+        (|faults| faults.sync_error_behind = Some(4), "Input/output error", false),
+        (|faults| faults.is_read_only = true, "Read-only file system", true),
+    ];
+    let names = ["t-%i.pcapng", "t-%i.pcapng.zst", "t-%i.pcap"];
+    for (place, name) in names.into_iter().enumerate() {
+        for (case, (fault, words, keeps)) in cases.into_iter().enumerate() {
+            if !is_thorough() && case % names.len() != place {
+                continue;
+            }
+            let (bed, disk) = (Bed::new(1), Disk::mount());
+            let more = ["--file-size", "1M", "--sync", "200ms"];
+            let running = start(&bed, &disk.path().join(name), DEEP, &more);
+            // A compressed file is small: it fails at once.
+            disk.set(|faults| {
+                fault(faults);
+                if name.ends_with(".zst") {
+                    faults.room = faults.room.map(|_| 100_000);
+                    faults.write_error_behind = faults.write_error_behind.map(|_| 100_000);
+                }
+            });
+            let mut generator = bed.generator();
+            let sent = generator.send(&[Load::new(0, 40_000).per_second(60_000)]).unwrap()[0].frames;
+            let finished = running.finish();
+            finished.assert_refused(1, &[words, disk.path().to_str().unwrap()]);
+            let ledger = finished.ledger();
+            assert!(count(&ledger["delivered"]) <= sent, "{ledger}");
+            assert_eq!(ledger["lossless"], false, "{ledger}");
+            // What a sync that failed has taken away is not known: the ledger counts what certainly lasts.
+            let found = disk.after_power_loss();
+            let there = files(if keeps { disk.path() } else { found.path() });
+            assert_eq!(
+                first_packets(&there),
+                count(&ledger["recorded"]["in_file"]),
+                "{name}: {words}: {ledger}"
+            );
+            // The file that could not be completed does not have its final name.
+            let is_part = |path: &PathBuf| path.extension().is_some_and(|extension| extension == "part");
+            assert!(files(disk.path()).keys().any(is_part), "{name}: {words}");
+        }
+    }
+}
+
+#[test]
+fn short_writes_are_gone_on_with() {
+    if !privileged() {
+        return;
+    }
+    for name in ["t-%i.pcapng", "t-%i.pcap.gz"] {
+        let (bed, disk) = (Bed::new(1), Disk::mount());
+        disk.set(|faults| faults.gulp = Some(1000));
+        let running = start(&bed, &disk.path().join(name), DEEP, &["--file-size", "500K"]);
+        bed.generator().send(&[Load::new(0, 20_000)]).unwrap();
+        let finished = running.interrupt();
+        finished.assert_success();
+        assert_eq!(in_file(&finished, 20_000), 20_000);
+        assert_eq!(first_packets(&files(disk.path())), 20_000);
+    }
+}
+
+#[test]
+fn a_slow_disk_is_seen_as_backlog_before_it_costs_packets_which_are_the_writers() {
+    if !privileged() {
+        return;
+    }
+    let (bed, disk) = (Bed::new(1), Disk::mount());
+    // 30 MB/s come, and the disk takes 5.
+    disk.set(|faults| faults.bytes_per_second = Some(5_000_000));
+    let file = disk.path().join("t.pcapng");
+    let running = start(&bed, &file, "128", &[]);
+    let sent = 60_000;
+    let traffic = Traffic { sizes: Sizes::fixed(1500), ..bed.traffic() };
+    let mut generator = Generator::new(&bed.pair.sender, &traffic).unwrap();
+    generator.send(&[Load::new(0, sent).per_second(20_000)]).unwrap();
+    disk.set(|faults| faults.bytes_per_second = None);
+    let finished = running.interrupt();
+    let in_file = in_file(&finished, sent);
+    let ledger = finished.ledger();
+    let writer = count(&ledger["recorded"]["writer"]);
+    assert!(writer > 0 && ledger["delivered"] == in_file + writer, "{ledger}");
+    assert_eq!(finished.status.code(), Some(3), "{}", finished.stderr);
+    let numbers: Vec<u64> = packets(&file).iter().map(|(number, _)| *number).collect();
+    assert!(numbers.len() as u64 == in_file && numbers.is_sorted_by(|a, b| a < b), "{ledger}");
+    let said =
+        |words: &str| finished.stderr.find(words).unwrap_or_else(|| panic!("{words:?}: {}", finished.stderr));
+    let (backlog, loss) = (said("packets wait for"), said("the writer's queue is full"));
+    assert!(backlog < loss, "{}", finished.stderr);
+}
+
+/// `WIRECAP_STALL_SECONDS=10 WIRECAP_STALL_RATE=200000` is what the documentation promises, for a release build.
+#[test]
+fn a_disk_that_stands_still_costs_nothing_while_the_pool_holds_what_comes() {
+    if !privileged() {
+        return;
+    }
+    let (seconds, rate) = (setting("WIRECAP_STALL_SECONDS", 2), setting("WIRECAP_STALL_RATE", 20_000));
+    // Seven eighths may wait, beside 14 pages.
+    let chunks = (rate * (seconds + 1) / 64 * 8 / 7 + 64).to_string();
+    for engine in ["xdp", "packet"].into_iter().take(if is_thorough() { 2 } else { 1 }) {
+        let (bed, disk) = (Bed::new(1), Disk::mount());
+        // On a veth packet sockets get the generator's frames only behind a program that passes them.
+        let _passing = (engine == "packet").then(|| pass_program(&bed.pair.receiver).unwrap());
+        let file = disk.path().join("t.pcapng");
+        let running = start(&bed, &file, &chunks, &["--engine", engine]);
+        let mut generator = bed.generator();
+        let sent = rate * (seconds + 1);
+        let sending = generator.start(&[Load::new(0, sent).per_second(rate)]).unwrap();
+        thread::sleep(Duration::from_millis(500));
+        disk.set(|faults| faults.is_stalled = true);
+        let (before, begin) = (disk.written_bytes(), Instant::now());
+        thread::sleep(Duration::from_secs(seconds));
+        assert_eq!(disk.written_bytes(), before, "it stood still for {:?}", begin.elapsed());
+        disk.set(|faults| faults.is_stalled = false);
+        sending.wait().unwrap();
+        let finished = running.interrupt();
+        finished.assert_success();
+        assert_eq!(in_file(&finished, sent), sent, "{engine}");
+        assert_eq!(packets(&file).len() as u64, sent, "{engine}");
+        assert!(finished.stderr.contains("takes nothing"), "{}", finished.stderr);
+    }
+}
+
+/// What runs that are killed have in common.
+struct Runs {
+    bed: Bed,
+    folder: TempDir,
+}
+
+impl Runs {
+    /// The packets of all files beside those of `before`, in the order of the files' numbers.
+    fn new_files(&self, before: &BTreeMap<PathBuf, Vec<(u64, u64)>>) -> BTreeMap<PathBuf, Vec<(u64, u64)>> {
+        files(self.folder.path()).into_iter().filter(|(path, _)| !before.contains_key(path)).collect()
+    }
+}
+
+#[test]
+fn a_process_that_is_killed_leaves_whole_files_and_the_next_one_goes_on() {
+    if !privileged() {
+        return;
+    }
+    let seed = setting("WIRECAP_SEED", u64::from(std::process::id()));
+    println!("WIRECAP_SEED={seed}");
+    let kills = setting("WIRECAP_KILLS", 4);
+    let mut chance = Chance(seed);
+    let runs = Runs { bed: Bed::new(1), folder: TempDir::new().unwrap() };
+    for kill in 0..kills {
+        let name = NAMES[kill as usize % NAMES.len()];
+        let before = files(runs.folder.path());
+        let pattern = runs.folder.path().join(name);
+        let running = start(&runs.bed, &pattern, DEEP, &["--file-size", "100K", "--sync", "none"]);
+        let mut generator = runs.bed.generator();
+        let sending = generator.start(&[Load::endless(0).per_second(30_000)]).unwrap();
+        thread::sleep(Duration::from_millis(chance.below(600)));
+        // What can be read is there for good.
+        let seen = first_packets(&runs.new_files(&before));
+        thread::sleep(Duration::from_millis(chance.below(600)));
+        running.signal(Signal::KILL);
+        assert_eq!(running.finish_killed(), None, "a status");
+        let sent: u64 = sending.stop().unwrap().iter().map(|sent| sent.frames).sum();
+        let left = runs.new_files(&before);
+        let parts = left.keys().filter(|path| path.to_str().unwrap().ends_with(".part")).count();
+        assert!(parts <= 1, "{:?}", left.keys());
+        let kept = first_packets(&left);
+        assert!(seen <= kept && kept <= sent, "{seen} were seen, {kept} of {sent} are there");
+        // The next process completes what this one left, and loses no packet of it.
+        let bed = &runs.bed;
+        let next = bed.run(Command::new(WIRECAP).args(["capture", "-i", "a1", "--duration", "10ms"]).args([
+            "--file-size",
+            "100K",
+            "-w",
+            pattern.to_str().unwrap(),
+        ]));
+        next.assert_success();
+        let completed = runs.new_files(&before);
+        assert_eq!(first_packets(&completed), kept);
+        let is_complete = |path: &PathBuf| !path.to_str().unwrap().ends_with(".part");
+        assert!(completed.keys().all(is_complete), "{:?}", completed.keys());
+    }
+}
+
+#[test]
+fn a_loss_of_power_takes_no_more_than_sync_says() {
+    if !privileged() {
+        return;
+    }
+    let sync = Duration::from_secs(2);
+    let cases = [("t-%i.pcap", "1G"), ("t-%i.pcapng", "300K"), ("t-%i.pcapng.zst", "1G")];
+    for (name, size) in cases.into_iter().take(if is_thorough() { 3 } else { 1 }) {
+        let (bed, disk) = (Bed::new(1), Disk::mount());
+        let running = start(&bed, &disk.path().join(name), DEEP, &["--file-size", size, "--sync", "2s"]);
+        let mut generator = bed.generator();
+        let sending = generator.start(&[Load::endless(0).per_second(5000)]).unwrap();
+        thread::sleep(Duration::from_millis(3300));
+        // How long its threads waited for a processor is not theirs to answer for.
+        let waited: Duration =
+            cpu_times(&running.id().to_string()).unwrap().values().map(|time| time.waited).sum();
+        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap();
+        let found = disk.after_power_loss();
+        running.signal(Signal::KILL);
+        assert_eq!(running.finish_killed(), None, "a status");
+        let sent: u64 = sending.stop().unwrap().iter().map(|sent| sent.frames).sum();
+        let there = files(found.path());
+        let kept = first_packets(&there);
+        let last = there.values().flatten().last().map(|(_, nanos)| Duration::from_nanos(*nanos));
+        let lost = last.map(|last| now.saturating_sub(last));
+        assert!(
+            lost.is_some_and(|lost| lost <= sync + waited),
+            "{name}: {kept} of {sent} packets are there, {lost:?} are lost; {waited:?} waited"
+        );
+        // What is found is gone on with.
+        let pattern = found.path().join(name);
+        let next = bed.run(Command::new(WIRECAP).args(["capture", "-i", "a1", "--duration", "10ms"]).args([
+            "--file-size",
+            size,
+            "-w",
+            pattern.to_str().unwrap(),
+        ]));
+        next.assert_success();
+        assert_eq!(first_packets(&files(found.path())), kept);
+    }
+}
+
+#[test]
+fn a_directory_that_is_removed_ends_the_recording_with_an_error() {
+    if !privileged() {
+        return;
+    }
+    let (bed, folder) = (Bed::new(1), TempDir::new().unwrap());
+    let directory = folder.path().join("traces");
+    fs::create_dir(&directory).unwrap();
+    let running = start(&bed, &directory.join("t-%i.pcap"), DEEP, &["--file-size", "100K"]);
+    fs::remove_dir_all(&directory).unwrap();
+    bed.generator().send(&[Load::new(0, 10_000)]).unwrap();
+    let finished = running.finish();
+    finished.assert_refused(1, &[directory.to_str().unwrap(), "No such file or directory"]);
+    assert_eq!(finished.ledger()["recorded"]["in_file"], 0, "{}", finished.ledger());
+    assert_eq!(finished.ledger()["lossless"], false, "{}", finished.ledger());
+}
+
+/// The disk looks after each write and each name: no moment is missed.
+#[test]
+fn budgets_hold_at_every_moment_of_a_live_recording() {
+    if !privileged() {
+        return;
+    }
+    let seed = setting("WIRECAP_SEED", u64::from(std::process::id()));
+    println!("WIRECAP_SEED={seed}");
+    let mut chance = Chance(seed);
+    for number in 0..if is_thorough() { 30 } else { 2 } {
+        let (bed, disk) = (Bed::new(1), Disk::mount());
+        let name = NAMES[number % NAMES.len()];
+        let (files_max, bytes) = (2 + chance.below(6), 4_200_000 + chance.below(3_000_000));
+        let (size, packets) = (100_000 + chance.below(1_900_000), 1000 + chance.below(20_000));
+        let more = [
+            ("--keep-files", files_max.to_string()),
+            ("--keep-bytes", bytes.to_string()),
+            ("--file-size", size.to_string()),
+            ("--file-packets", packets.to_string()),
+        ];
+        let more: Vec<&str> = more.iter().flat_map(|(option, value)| [*option, value.as_str()]).collect();
+        let running = start(&bed, &disk.path().join(name), DEEP, &more);
+        let sent = 60_000;
+        let mut generator = bed.generator();
+        let sending = generator.start(&[Load::new(0, sent).per_second(60_000)]).unwrap();
+        for _ in 0..chance.below(4) {
+            thread::sleep(Duration::from_millis(chance.below(300)));
+            running.signal(Signal::HUP);
+        }
+        sending.wait().unwrap();
+        let finished = running.interrupt();
+        finished.assert_success();
+        assert_eq!(in_file(&finished, sent), sent, "{more:?}");
+        let most = disk.most();
+        assert!(most.0 <= bytes && most.1 as u64 <= files_max, "{most:?} with {name} {more:?}");
+        let left: Vec<u64> = files(disk.path()).values().flatten().map(|(number, _)| *number).collect();
+        assert!(gaps(&left).is_empty() && left.last() == Some(&(sent - 1)), "{more:?}: {:?}", gaps(&left));
+    }
+}
+
+#[test]
+fn the_floor_of_free_space_holds_while_others_write_too() {
+    if !privileged() {
+        return;
+    }
+    const ROOM: u64 = 8_000_000;
+    const FLOOR: u64 = 3_000_000;
+    let (bed, disk) = (Bed::new(1), Disk::mount());
+    disk.set(|faults| faults.room = Some(ROOM));
+    let more = ["--file-size", "500K", "--keep-free", &FLOOR.to_string()];
+    let running = start(&bed, &disk.path().join("t-%i.pcap"), DEEP, &more);
+    let mut generator = bed.generator();
+    let sending = generator.start(&[Load::new(0, 120_000).per_second(60_000)]).unwrap();
+    // Another program takes some of the disk: it is the recording's files that go.
+    fs::write(disk.path().join("other"), vec![0; 1_500_000]).unwrap();
+    sending.wait().unwrap();
+    let finished = running.interrupt();
+    finished.assert_success();
+    let (most, _) = disk.most();
+    assert!(most + FLOOR <= ROOM, "{most} of {ROOM} bytes were used");
+    assert!(most > ROOM - FLOOR - 1_500_000, "{most} bytes: the room was used");
+    assert!(finished.stderr.contains("removed by a budget"), "{}", finished.stderr);
+    assert_eq!(in_file(&finished, 120_000), 120_000);
+    fs::remove_file(disk.path().join("other")).unwrap();
+    // What is left are the last packets.
+    let left: Vec<u64> = files(disk.path()).values().flatten().map(|(number, _)| *number).collect();
+    assert!(gaps(&left).is_empty() && left.last() == Some(&119_999), "{:?}", gaps(&left));
+}

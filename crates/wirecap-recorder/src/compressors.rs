@@ -1,0 +1,107 @@
+//! Several threads that compress pages, which come out in the order in which they went in.
+
+use std::collections::VecDeque;
+use std::io;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::mpsc::{self, Receiver, Sender};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::{self, JoinHandle};
+
+use crate::compression::{Compression, Compressor, Effort};
+use crate::page::Page;
+
+/// Pages that are compressed or wait for that, or for the disk afterwards.
+const PAGES_MAX: usize = 16;
+
+/// What was one page.
+pub(crate) struct Compressed {
+    pub(crate) output: Vec<u8>,
+    /// Bytes before.
+    pub(crate) bytes: usize,
+    pub(crate) packets: u64,
+}
+
+struct Job {
+    page: Page,
+    done: Sender<io::Result<Compressed>>,
+}
+
+/// The threads, and what they were given.
+pub(crate) struct Compressors {
+    /// `None` when they are to end.
+    jobs: Option<Sender<Job>>,
+    threads: Vec<JoinHandle<()>>,
+    /// In order.
+    pending: VecDeque<Receiver<io::Result<Compressed>>>,
+    /// Pages that are not compressed yet.
+    waiting: Arc<AtomicUsize>,
+}
+
+impl Compressors {
+    /// So many threads. `returned` gets each page as soon as it is compressed.
+    pub(crate) fn start(
+        compression: Compression,
+        count: usize,
+        returned: impl Fn(Page) + Clone + Send + 'static,
+    ) -> io::Result<Self> {
+        let (jobs, inbox) = mpsc::channel::<Job>();
+        let (inbox, waiting) = (Arc::new(Mutex::new(inbox)), Arc::new(AtomicUsize::new(0)));
+        let mut threads = Vec::new();
+        for _ in 0..count {
+            let mut compressor = Compressor::new(compression)?;
+            let (inbox, waiting, returned) = (Arc::clone(&inbox), Arc::clone(&waiting), returned.clone());
+            let work = move || {
+                loop {
+                    let job = inbox.lock().unwrap_or_else(PoisonError::into_inner).recv();
+                    let Ok(Job { page, done }) = job else { return };
+                    let effort = Effort::of(waiting.load(Ordering::Relaxed), count);
+                    let output = compressor.compress(page.bytes(), effort);
+                    waiting.fetch_sub(1, Ordering::Relaxed);
+                    let (bytes, packets) = (page.bytes().len(), page.packets);
+                    returned(page);
+                    // Gone if the writer has failed.
+                    let _ = done.send(output.map(|output| Compressed {
+                        output: output.unwrap_or_default(),
+                        bytes,
+                        packets,
+                    }));
+                }
+            };
+            threads.push(thread::Builder::new().name("compressor".to_owned()).spawn(work)?);
+        }
+        Ok(Self { jobs: Some(jobs), threads, pending: VecDeque::new(), waiting })
+    }
+
+    /// Whether another page may be given to them.
+    pub(crate) fn has_room(&self) -> bool {
+        self.pending.len() < PAGES_MAX
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.pending.is_empty()
+    }
+
+    pub(crate) fn push(&mut self, page: Page) {
+        let (done, outcome) = mpsc::channel();
+        self.waiting.fetch_add(1, Ordering::Relaxed);
+        self.pending.push_back(outcome);
+        let jobs = self.jobs.as_ref().expect("it is not being dropped");
+        jobs.send(Job { page, done }).expect("the threads end after this");
+    }
+
+    /// Waits for the page that was pushed first.
+    pub(crate) fn pop(&mut self) -> io::Result<Option<Compressed>> {
+        let Some(first) = self.pending.pop_front() else { return Ok(None) };
+        let gone = |_| Err(io::Error::other("a thread that compresses has panicked"));
+        first.recv().unwrap_or_else(gone).map(Some)
+    }
+}
+
+impl Drop for Compressors {
+    fn drop(&mut self) {
+        drop(self.jobs.take());
+        for thread in self.threads.drain(..) {
+            let _panic_was_seen_as_an_error = thread.join();
+        }
+    }
+}
