@@ -52,7 +52,7 @@ pub(crate) struct Arguments {
     timestamp: TimestampName,
 
     /// Whether to wait for an interface that is removed, and to capture from it again when it is back; else the capture
-    /// ends with an error
+    /// ends with an error, as an elastic one always does
     #[arg(long, value_name = "on|off", action = ArgAction::Set, value_parser = on_or_off, default_value = "on")]
     reattach: bool,
 
@@ -335,11 +335,10 @@ struct Recorder<O: Outlet> {
     deadline: Option<Instant>,
     flushed: Instant,
     flush_interval: Duration,
-    writing: Writing,
     /// Packets that arrived after the last one that was asked for.
     surplus: u64,
-    /// Packets that were discarded because the outlet did not keep up.
-    discarded: u64,
+    /// Where packets are counted that wait for the outlet, and those that were discarded because it did not keep up.
+    writing: Writing,
     limit: Limit,
     /// Packets bear times of the system's clock, by which rings are merged.
     has_system_times: bool,
@@ -356,9 +355,8 @@ impl<O: Outlet> Recorder<O> {
             deadline: None,
             flushed: Instant::now(),
             flush_interval: FLUSH_INTERVAL,
-            writing: writing.clone(),
             surplus: 0,
-            discarded: 0,
+            writing: writing.clone(),
             limit: Limit::of(capture),
             has_system_times: !matches!(timestamps, Timestamps::None | Timestamps::Hardware),
         }
@@ -469,8 +467,7 @@ impl<O: Outlet> Recorder<O> {
         if is_within || self.outlet.has_room(CHUNK_BYTES) {
             return true;
         }
-        self.discarded += chunk.len() as u64;
-        self.writing.set_discarded(self.discarded);
+        self.writing.discard(chunk.len() as u64);
         false
     }
 
@@ -533,7 +530,11 @@ impl<O: Outlet> Recorder<O> {
             Err(failure) if safely_written(&failure).is_some() => (written, Err(failure)),
             outcome => {
                 let ended = self.outlet.end(&recording::counts(self.started, ledger, interfaces));
-                let whole = *ended.as_ref().unwrap_or(&written);
+                let whole = match &ended {
+                    Ok(whole) => *whole,
+                    // The capture may have failed before: what the file has is said by this error.
+                    Err(error) => recording::safely_written(error).unwrap_or(written),
+                };
                 (whole, outcome.and(ended.map(drop).map_err(Failure::from)))
             }
         };
@@ -546,7 +547,7 @@ impl<O: Outlet> Recorder<O> {
         let mut recorded = Recorded {
             to: writing.name().to_owned(),
             surplus: self.surplus,
-            writer: self.discarded,
+            writer: writing.discarded(),
             written,
             in_file,
         };

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use wirecap::{Capture, Ledger, grouped};
+use wirecap::{Capture, Ledger, LostLater, grouped};
 
 use crate::screen::notice;
 use crate::signals;
@@ -52,14 +52,19 @@ fn watch(capture: &Capture, writing: Option<&Writing>, done: &AtomicBool) {
     let mut backlog = Backlog::default();
     while !done.load(Ordering::Acquire) {
         thread::park_timeout(LOOK);
-        let ledger = capture.ledger();
+        let mut ledger = capture.ledger();
+        let discarded = writing.map_or(0, Writing::discarded);
+        if discarded > 0 {
+            let reason = "discarded for the writer".to_owned();
+            ledger.lost_later.push(LostLater { packets: discarded, reason });
+        }
         if signals::statistics_asked_for() {
             notice(&format!("so far: {ledger}"));
         }
         let now = Instant::now();
         let is_slow = slowness.as_mut().is_some_and(|slowness| slowness.look(now));
         let slow = writing.filter(|_| is_slow).map(Writing::name);
-        let writer = writing.map(|writing| (writing.name(), writing.discarded()));
+        let writer = writing.map(|writing| (writing.name(), discarded));
         let backlog = writing.and_then(|writing| backlog.look(writing.name(), writing.waiting(), now));
         backlog.iter().for_each(|line| notice(line));
         losses.look(&ledger, &names, writer, slow, now).iter().for_each(|line| notice(line));
@@ -139,6 +144,7 @@ enum Reason {
     NoCell,
     RingFull,
     Device,
+    NoRing,
     Port(&'static str),
     Writer,
 }
@@ -149,6 +155,7 @@ impl Reason {
             Self::NoCell => "no free cell",
             Self::RingFull => "ring full",
             Self::Device => "dropped by the device",
+            Self::NoRing => "from receive queues without a ring",
             Self::Port(words) => words,
             Self::Writer => "the writer's queue is full, and so is the pool",
         }
@@ -168,6 +175,7 @@ impl Reason {
             (Self::Device, _) => format!(
                 "larger rings (ethtool -G {place} rx N) or more receive queues (ethtool -L {place} combined N) give it room"
             ),
+            (Self::NoRing, _) => "a queue gets a ring when the change is noticed".to_owned(),
             (Self::Writer, _) => {
                 "it is written to more slowly than packets come; a larger pool (--buffer) bridges longer pauses".to_owned()
             }
@@ -270,6 +278,7 @@ fn counts(ledger: &Ledger, names: &[String]) -> Vec<(Key, u64)> {
     for (name, dropped) in names.iter().zip(&ledger.device_drops) {
         counts.push(((name.clone(), Reason::Device), dropped.unwrap_or(0)));
     }
+    counts.push((("the capture".to_owned(), Reason::NoRing), ledger.total.dropped.no_ring));
     for port in &ledger.ports {
         let dropped = &port.account.dropped;
         let reasons = [

@@ -15,7 +15,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{FileType, OFlags, fstat};
 use rustix::io::{Errno, ioctl_fionread};
 use rustix::pipe::fcntl_getpipe_size;
-use wirecap::savefile::{FileSink, Sink};
+use wirecap::savefile::{FileSink, Sink, refuse_planted};
 
 use crate::failure::Failure;
 use crate::output;
@@ -90,8 +90,9 @@ impl Writing {
         self.0.discarded.load(Ordering::Relaxed)
     }
 
-    pub(crate) fn set_discarded(&self, packets: u64) {
-        self.0.discarded.store(packets, Ordering::Relaxed);
+    /// Notes that so many more packets were discarded because it did not keep up.
+    pub(crate) fn discard(&self, packets: u64) {
+        self.0.discarded.fetch_add(packets, Ordering::Relaxed);
     }
 
     /// Notes how long `write` takes.
@@ -221,7 +222,7 @@ pub(crate) fn create(
 ) -> Result<Output<FileSink>, Failure> {
     let failed = |error| output::cannot_write(path, &error);
     // Held until the sink is open: without a reader that open(2) would wait where no signal ends it.
-    let pipe = wait_for_reader(path, deadline).map_err(failed)?;
+    let pipe = refuse_planted(path).and_then(|()| wait_for_reader(path, deadline)).map_err(failed)?;
     let create = if replaces { FileSink::replace } else { FileSink::create };
     let sink = create(path).map_err(failed)?;
     Ok(Output { sink, pipe: pipe.and_then(PipeEnd::of) })

@@ -4,7 +4,9 @@ mod recording;
 
 use std::collections::HashSet;
 use std::fs;
+use std::io;
 use std::os::linux::net::SocketAddrExt;
+use std::os::unix::fs::{MetadataExt, PermissionsExt, lchown, symlink};
 use std::os::unix::net::{SocketAddr, UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -14,6 +16,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use recording::{Bed, WIRECAP, copy_for_everybody, tcpdump};
+use rustix::fs::{CWD, FileType, Mode, mknodat};
 use rustix::process::{Gid, Uid};
 use rustix::thread::{set_thread_groups, set_thread_res_gid, set_thread_res_uid};
 use tempfile::TempDir;
@@ -208,14 +211,19 @@ fn an_interface_that_wirecap_captures_from_is_listed_with_the_process() {
     running.interrupt().assert_success();
 }
 
-/// A process of no privilege in the receiver's namespace that takes every name of wirecap's that it can, and connects
-/// to all that it can connect to, until it is told to stop.
-fn attack(bed: &Bed, begun: &Barrier, stop: &AtomicBool) {
-    bed.receiver.enter().unwrap();
+/// Has this thread no privilege any more.
+fn become_nobody() {
     let nobody = (Uid::from_raw(65534), Gid::from_raw(65534));
     set_thread_groups(&[]).unwrap();
     set_thread_res_gid(nobody.1, nobody.1, nobody.1).unwrap();
     set_thread_res_uid(nobody.0, nobody.0, nobody.0).unwrap();
+}
+
+/// A process of no privilege in the receiver's namespace that takes every name of wirecap's that it can, and connects
+/// to all that it can connect to, until it is told to stop.
+fn attack(bed: &Bed, begun: &Barrier, stop: &AtomicBool) {
+    bed.receiver.enter().unwrap();
+    become_nobody();
     let index = bed.pair.receiver.index;
     let names = |what: &str| {
         let name = format!("wirecap/1/{index}/{what}");
@@ -252,6 +260,146 @@ fn attack(bed: &Bed, begun: &Barrier, stop: &AtomicBool) {
 }
 
 #[test]
+fn a_capture_is_found_whatever_names_strangers_had_when_it_began() {
+    if !privileged() {
+        return;
+    }
+    let bed = Bed::new(1);
+    let index = bed.pair.receiver.index;
+    // More names than any process would try one after the other.
+    let squat = || {
+        bed.receiver.enter().unwrap();
+        become_nobody();
+        let names = (0..500).map(|number| match number {
+            0 => format!("wirecap/1/{index}/queue/0"),
+            number => format!("wirecap/1/{index}/queue/0#{number}"),
+        });
+        let listen = |name: String| UnixListener::bind_addr(&SocketAddr::from_abstract_name(name).unwrap());
+        names.map(|name| listen(name).unwrap()).collect::<Vec<_>>()
+    };
+    let taken = thread::scope(|scope| scope.spawn(squat).join().unwrap());
+    let running = bed.capture(&["count", "-i", "a1@0", "-M", "64", "-R", "64", "--json"]);
+    let holder = format!("a1@0 is captured by process {} (wirecap)", running.id());
+    let second = || bed.run(Command::new(WIRECAP).args(["count", "-i", "a1@0", "-R", "16"]));
+    second().assert_refused(1, &[&holder]);
+    drop(taken);
+    // The name that it would have had is free again.
+    second().assert_refused(1, &[&holder]);
+    bed.generator().send(&[Load::new(0, 500)]).unwrap();
+    let finished = running.interrupt();
+    finished.assert_success();
+    assert_eq!(finished.ledger()["delivered"], 500, "{}", finished.stderr);
+}
+
+/// A process of no privilege that puts into `folder`, which all may write to, what could be in the way of a recording's files,
+/// and takes away what it may, until it is told to stop.
+fn litter(folder: &Path, victim: &Path, begun: &Barrier, stop: &AtomicBool) {
+    become_nobody();
+    let put = |path: &Path, kind: usize| match kind % 4 {
+        0 => mknodat(CWD, path, FileType::Fifo, Mode::from_raw_mode(0o666), 0).map_err(io::Error::from),
+        1 => symlink(victim, path),
+        2 => fs::hard_link(victim, path),
+        _ => fs::write(path, "another user's"),
+    };
+    let mut locks = Vec::new();
+    for round in 0_usize.. {
+        for number in 1..40 {
+            for (kind, suffix) in ["", ".part", "-1", "-1.part"].into_iter().enumerate() {
+                let path = folder.join(format!("t-{number:05}.pcap{suffix}"));
+                // What the recording has there already stays.
+                let _ = fs::remove_file(&path);
+                let _ = put(&path, round + number + kind);
+                let is_file = fs::symlink_metadata(&path).is_ok_and(|entry| entry.is_file());
+                if is_file
+                    && locks.len() < 500
+                    && let Ok(file) = fs::File::open(&path)
+                {
+                    // As if it were writing there itself.
+                    let _ = file.try_lock();
+                    locks.push(file);
+                }
+            }
+        }
+        if round == 0 {
+            begun.wait();
+        }
+        if stop.load(Ordering::Relaxed) {
+            return;
+        }
+    }
+}
+
+#[test]
+fn links_and_pipes_in_a_directory_for_all_neither_delay_nor_end_a_recording() {
+    if !privileged() {
+        return;
+    }
+    let bed = Bed::new(1);
+    let folder = TempDir::new_in("/tmp").unwrap();
+    fs::set_permissions(folder.path(), fs::Permissions::from_mode(0o1777)).unwrap();
+    let private = TempDir::new().unwrap();
+    let victim = private.path().join("victim");
+    fs::write(&victim, "kept").unwrap();
+    let (begun, stop) = (Barrier::new(2), AtomicBool::new(false));
+    let pattern = folder.path().join("t-%i.pcap").display().to_string();
+    thread::scope(|scope| {
+        scope.spawn(|| litter(folder.path(), &victim, &begun, &stop));
+        begun.wait();
+        let _stop = Stop(&stop);
+        for round in 0..2 {
+            let options = ["-M", "64", "-R", "512", "--file-packets", "500", "--keep-files", "100", "--json"];
+            let running = bed.capture(&[&["capture", "-i", "a1", "-w", &pattern][..], &options].concat());
+            bed.generator().send(&[Load::new(0, 10_000).per_second(20_000)]).unwrap();
+            let finished = running.interrupt();
+            finished.assert_success();
+            let ledger = finished.ledger();
+            assert_eq!(ledger["delivered"], 10_000, "round {round}: {ledger}");
+            assert_eq!(ledger["recorded"]["in_file"], 10_000, "round {round}: {ledger}");
+        }
+    });
+    let entries = fs::read_dir(folder.path()).unwrap().map(|entry| entry.unwrap());
+    let own = entries.filter(|entry| entry.metadata().is_ok_and(|entry| entry.is_file() && entry.uid() == 0));
+    let packets: usize = own.map(|entry| tcpdump(&entry.path(), &[]).0.len()).sum();
+    assert_eq!(packets, 20_000);
+    assert_eq!(fs::read(&victim).unwrap(), b"kept");
+}
+
+#[test]
+fn a_pipe_or_a_link_that_another_user_left_is_not_recorded_into() {
+    if !privileged() {
+        return;
+    }
+    let bed = Bed::new(1);
+    let folder = TempDir::new_in("/tmp").unwrap();
+    fs::set_permissions(folder.path(), fs::Permissions::from_mode(0o1777)).unwrap();
+    let [pipe, link, hard] = ["pipe", "link", "hard"].map(|name| folder.path().join(name));
+    mknodat(CWD, &pipe, FileType::Fifo, Mode::from_raw_mode(0o666), 0).unwrap();
+    symlink("/dev/null", &link).unwrap();
+    lchown(&pipe, Some(65534), None).unwrap();
+    lchown(&link, Some(65534), None).unwrap();
+    fs::write(folder.path().join("file"), "kept").unwrap();
+    fs::hard_link(folder.path().join("file"), &hard).unwrap();
+    for path in [&pipe, &link, &hard] {
+        let path = path.display().to_string();
+        let options = ["-R", "16", "--force", "--duration", "5s"];
+        let refused = [&["capture", "-i", "a1", "-w", &path][..], &options].concat();
+        let begun = Instant::now();
+        bed.run(Command::new(WIRECAP).args(refused)).assert_refused(1, &[&path, "another user"]);
+        assert!(begun.elapsed() < Duration::from_secs(5), "it waits for a reader");
+    }
+    assert_eq!(fs::read(&hard).unwrap(), b"kept");
+}
+
+/// Tells another thread to stop, also if the test fails.
+struct Stop<'a>(&'a AtomicBool);
+
+impl Drop for Stop<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
+#[test]
 fn an_unprivileged_process_cannot_delay_block_or_end_a_capture() {
     if !privileged() {
         return;
@@ -262,12 +410,6 @@ fn an_unprivileged_process_cannot_delay_block_or_end_a_capture() {
     thread::scope(|scope| {
         scope.spawn(|| attack(&bed, &begun, &stop));
         begun.wait();
-        struct Stop<'a>(&'a AtomicBool);
-        impl Drop for Stop<'_> {
-            fn drop(&mut self) {
-                self.0.store(true, Ordering::Relaxed);
-            }
-        }
         let _stop = Stop(&stop);
         for _ in 0..5 {
             let start = Instant::now();

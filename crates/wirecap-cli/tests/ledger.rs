@@ -118,6 +118,54 @@ fn a_full_disk_is_in_the_ledger() {
     said(&finished, &[&words]);
 }
 
+#[test]
+fn a_disk_that_is_full_when_the_interface_is_gone_is_in_the_ledger_as_well() {
+    if !privileged() {
+        return;
+    }
+    let bed = Bed::new(1);
+    let directory = TempDir::new().unwrap();
+    let (disk, kept) = (path(&directory, "disk"), path(&directory, "kept"));
+    let command = format!(
+        "mkdir {disk} && mount -t tmpfs -o size=256k full {disk} && {WIRECAP} capture -i a1 -M 64 -R 512 \
+         --reattach off -w {disk}/file --json; echo status $? >&2; cp {disk}/file {kept}"
+    );
+    let mut running = bed.start(Command::new("unshare").args(["-m", "sh", "-c", &command]));
+    running.wait_for("capturing");
+    // Less than a page: the capture has failed when the first of them is written.
+    bed.generator().send(&[Load::new(0, 6000)]).unwrap();
+    let removal = bed.sender.run_in(|| Command::new("ip").args(["link", "delete", "a0"]).status());
+    assert!(removal.unwrap().unwrap().success());
+    let finished = running.finish();
+    said(&finished, &["status 1", "lossless: no"]);
+    let in_file = tcpdump(Path::new(&kept), &[]).0.len();
+    let ledger = finished.ledger();
+    assert_eq!(
+        (&ledger["delivered"], &ledger["recorded"]["in_file"]),
+        (&6000.into(), &in_file.into()),
+        "{ledger}"
+    );
+    assert!(0 < in_file && in_file < 6000, "{ledger}");
+}
+
+#[test]
+fn a_file_that_was_removed_while_it_was_written_is_no_recording() {
+    if !privileged() {
+        return;
+    }
+    let bed = Bed::new(1);
+    let directory = TempDir::new().unwrap();
+    let file = path(&directory, "file");
+    let running = bed.capture(&["capture", "-i", "a1", "-R", "16", "-w", &file, "--json"]);
+    bed.generator().send(&[Load::new(0, 100)]).unwrap();
+    fs::remove_file(&file).unwrap();
+    let finished = running.interrupt();
+    assert_eq!(finished.status.code(), Some(3), "{}", finished.stderr);
+    said(&finished, &["removed by another process", "lossless: no (100 packets lost: 100 not recorded)"]);
+    let ledger = finished.ledger();
+    assert_eq!((&ledger["delivered"], &ledger["recorded"]["in_file"]), (&100.into(), &0.into()), "{ledger}");
+}
+
 /// As the ledger writes numbers.
 fn grouped(count: u64) -> String {
     wirecap::grouped(count)

@@ -264,6 +264,12 @@ fn a_disk_that_stalls_costs_nothing_while_the_pool_has_room_and_is_blamed_when_i
         let sent = if is_deep { 280_000 } else { 400_000 };
         let rate = if is_deep { 56_000 } else { 80_000 };
         bed.generator().send(&[Load::new(0, sent).per_second(rate)]).unwrap();
+        if !is_deep {
+            running.wait_for(&format!("warning: {} is losing packets: ", file.display()));
+            running.signal(Signal::USR1);
+            running.wait_for("so far:");
+            running.wait_for("lossless: no");
+        }
         let finished = running.interrupt();
         let ledger = finished.ledger();
         let (dropped, recorded) = (&ledger["dropped"], &ledger["recorded"]);
@@ -282,6 +288,7 @@ fn a_disk_that_stalls_costs_nothing_while_the_pool_has_room_and_is_blamed_when_i
             assert!(count(&recorded["writer"]) > 0, "{ledger}");
             assert_eq!(finished.status.code(), Some(3), "{}", finished.stderr);
             assert!(finished.stderr.contains("takes nothing"), "{}", finished.stderr);
+            assert!(finished.stderr.contains("discarded for the writer"), "{}", finished.stderr);
         }
     }
 }

@@ -1,12 +1,15 @@
 //! The files of a set in their directory: found again after a restart, completed, removed.
 
 use std::fs::{self, File, TryLockError};
+use std::hash::{BuildHasher, Hasher, RandomState};
 use std::io::{self, Seek, SeekFrom, Write};
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
-use rustix::fs::statvfs;
-use wirecap_savefile::{ReadError, Reader};
+use rustix::fs::{CWD, RenameFlags, renameat_with, statvfs};
+use rustix::io::Errno;
+use wirecap_savefile::{ReadError, Reader, is_planted};
 
 use crate::compression::{Compression, whole_frames};
 use crate::names::Pattern;
@@ -37,7 +40,8 @@ pub(crate) fn earlier(pattern: &Pattern) -> io::Result<Earlier> {
         let entry = entry?;
         let Some(name) = entry.file_name().to_str().map(str::to_owned) else { continue };
         let Some(sequence) = pattern.sequence_of(name.strip_suffix(PART).unwrap_or(&name)) else { continue };
-        if !entry.file_type()?.is_file() {
+        // Other users may put there what looks like ours: counted against budgets, or locked, it would end a recording.
+        if !entry.file_type()?.is_file() || is_planted(&entry.path()).unwrap_or(true) {
             continue;
         }
         let mut path = entry.path();
@@ -66,7 +70,10 @@ pub(crate) fn refuse_busy(pattern: &Pattern) -> io::Result<()> {
         let entry = entry?;
         let name = entry.file_name();
         let is_part = name.to_str().and_then(|name| name.strip_suffix(PART));
-        if is_part.is_some_and(|name| pattern.sequence_of(name).is_some()) && entry.file_type()?.is_file() {
+        let is_ours = is_part.is_some_and(|name| pattern.sequence_of(name).is_some())
+            && entry.file_type()?.is_file()
+            && !is_planted(&entry.path()).unwrap_or(true);
+        if is_ours {
             refuse_locked(&File::open(entry.path())?, &entry.path())?;
         }
     }
@@ -132,16 +139,86 @@ fn cut_to_whole_frames(file: &File, compression: Compression) -> io::Result<bool
     Ok(true)
 }
 
+/// Numbers that are tried before others that no user can foresee.
+const NUMBERS_TRIED: u64 = 16;
+
 /// A name that no file bears: the path, or the path with a number.
 pub(crate) fn free_name(path: &Path) -> PathBuf {
     let is_free =
         |path: &PathBuf| fs::symlink_metadata(path).is_err() && fs::symlink_metadata(part_of(path)).is_err();
-    let numbered = (1_u64..).map(|number| {
+    let with = |suffix: String| {
         let mut name = path.as_os_str().to_owned();
-        name.push(format!("-{number}"));
+        name.push(suffix);
         PathBuf::from(name)
+    };
+    let numbered = (1..=NUMBERS_TRIED).map(|number| with(format!("-{number}")));
+    let unforeseen = std::iter::repeat_with(|| {
+        // The hash of nothing, with a random key.
+        with(format!("-{:016x}", RandomState::new().build_hasher().finish()))
     });
-    std::iter::once(path.to_owned()).chain(numbered).find(is_free).expect("there are names enough")
+    std::iter::once(path.to_owned())
+        .chain(numbered)
+        .chain(unforeseen)
+        .find(is_free)
+        .expect("there are names enough")
+}
+
+/// Gives `file`, which is being written as `part`, the name `path`, which it takes from another file if it `replaces` that; else, if
+/// something else has the name, another one. `None` if the file is there no longer: another process has removed it.
+pub(crate) fn give_name(
+    file: &File,
+    part: &Path,
+    path: &Path,
+    replaces: bool,
+) -> io::Result<Option<PathBuf>> {
+    let own = file.metadata()?;
+    let mut name = path.to_owned();
+    loop {
+        match fs::symlink_metadata(part) {
+            Ok(entry) if (entry.dev(), entry.ino()) == (own.dev(), own.ino()) => {}
+            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+            // A directory that is gone has no room for the next file either.
+            _ => return fs::metadata(directory_of(part)).map(|_| None),
+        }
+        let renamed = match replaces && name == path {
+            true => fs::rename(part, &name),
+            false => rename_to_new(part, &name),
+        };
+        match renamed {
+            Ok(()) => return Ok(Some(name)),
+            Err(error) if fs::symlink_metadata(&name).is_err() => {
+                if error.kind() != io::ErrorKind::NotFound {
+                    return Err(error);
+                }
+            }
+            // Something has the name, and keeps it.
+            Err(_) => name = free_name(path),
+        }
+    }
+}
+
+/// Whether no name leads to the file any more that was opened as `path`. One that never had a name is there as long as it is open.
+pub(crate) fn is_gone(file: &File, path: &Path) -> io::Result<bool> {
+    let own = file.metadata()?;
+    // By a name of the process's own descriptors it is found.
+    let is_found =
+        || fs::metadata(path).is_ok_and(|entry| (entry.dev(), entry.ino()) == (own.dev(), own.ino()));
+    Ok(own.is_file() && own.nlink() == 0 && !is_found())
+}
+
+/// As rename(2), but nothing is replaced.
+fn rename_to_new(from: &Path, to: &Path) -> io::Result<()> {
+    match renameat_with(CWD, from, CWD, to, RenameFlags::NOREPLACE) {
+        // The file system cannot.
+        Err(Errno::INVAL | Errno::NOSYS | Errno::OPNOTSUPP) if fs::symlink_metadata(to).is_err() => {
+            fs::rename(from, to)
+        }
+        outcome => Ok(outcome?),
+    }
+}
+
+fn directory_of(path: &Path) -> &Path {
+    path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."))
 }
 
 /// Bytes that a process without privileges may still write where `path` is.

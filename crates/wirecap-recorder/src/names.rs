@@ -10,6 +10,9 @@ use crate::{files, local_time};
 /// Digits of a sequence number, at least.
 const DIGITS: usize = 5;
 
+/// The largest sequence number of a file that is taken for one of ours: there is always a next one.
+const SEQUENCE_MAX: u64 = 1 << 62;
+
 /// How files are told apart beside the pattern.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Numbering {
@@ -148,6 +151,10 @@ impl Pattern {
 
     /// Whether a file name is one of the pattern's; if so its sequence number, where the name tells.
     pub fn sequence_of(&self, name: &str) -> Option<Option<u64>> {
+        self.number_of(name).filter(|number| number.is_none_or(|number| number <= SEQUENCE_MAX))
+    }
+
+    fn number_of(&self, name: &str) -> Option<Option<u64>> {
         let mut tokens = self.tokens.clone();
         match self.numbering {
             Numbering::Pattern => return matched(&tokens, name, None),
@@ -160,7 +167,10 @@ impl Pattern {
         matched(&tokens, name, None)?;
         let digits = name.len() - name.trim_end_matches(|c: char| c.is_ascii_digit()).len();
         let is_ring = matches!(self.numbering, Numbering::Ring(_));
-        Some(name[name.len() - digits..].parse().ok().filter(|_| !is_ring))
+        if is_ring {
+            return Some(None);
+        }
+        Some(Some(name[name.len() - digits..].parse().ok()?))
     }
 }
 

@@ -14,7 +14,7 @@ use wirecap_savefile::{FileSink, Format, WriteError};
 
 use crate::compression::{Compressor, Effort, FrameTable};
 use crate::compressors::{Compressed, Compressors};
-use crate::files::{free_bytes, free_name, part_of, sync_directory};
+use crate::files::{free_bytes, free_name, give_name, is_gone, part_of, sync_directory};
 use crate::names::{Numbering, Pattern};
 use crate::page::{PAGE_BYTES, Page};
 use crate::store::{Room, Store};
@@ -57,6 +57,8 @@ pub struct Summary {
     pub files: u64,
     /// Files that budgets removed, also those of earlier runs.
     pub removed: u64,
+    /// Files that another process removed while they were written. Their packets are not counted.
+    pub vanished: u64,
 }
 
 /// What both threads look at.
@@ -66,6 +68,7 @@ pub(crate) struct Shared {
     pub(crate) bytes: AtomicU64,
     pub(crate) files: AtomicU64,
     pub(crate) removed: AtomicU64,
+    pub(crate) vanished: AtomicU64,
     /// Pages that wait.
     pub(crate) waiting: AtomicU64,
 }
@@ -77,6 +80,7 @@ impl Shared {
             bytes: self.bytes.load(Ordering::Relaxed),
             files: self.files.load(Ordering::Relaxed),
             removed: self.removed.load(Ordering::Relaxed),
+            vanished: self.vanished.load(Ordering::Relaxed),
         }
     }
 }
@@ -241,7 +245,7 @@ impl Writer {
                 *next_sequence += 1;
                 let is_ring = matches!(pattern.numbering(), Numbering::Ring(_));
                 self.make_room_for_file(is_ring.then_some(&path))
-                    .and_then(|()| OpenFile::create(if is_ring { path } else { free_name(&path) }))
+                    .and_then(|()| OpenFile::create(&path, is_ring))
             }
         };
         self.open = Some(open.map_err(|source| self.failure(source))?);
@@ -323,15 +327,24 @@ impl Writer {
         self.store.set_open_bytes(open.bytes);
         self.shared.bytes.fetch_add(end.len() as u64, Ordering::Relaxed);
         if let Some(path) = open.complete_path.take() {
-            if let Err(source) = fs::rename(&open.path, &path) {
-                if source.kind() == io::ErrorKind::NotFound {
-                    // Removed by another process, with what it had.
-                    self.shared.packets.fetch_sub(open.packets, Ordering::Relaxed);
+            match give_name(&open.file, &open.path, &path, self.is_ring()) {
+                Ok(Some(path)) => open.path = path,
+                Ok(None) => {
+                    self.vanished(&open);
+                    return Ok(());
                 }
-                self.open = Some(open);
-                return Err(self.failure(source));
+                Err(source) => {
+                    if source.kind() == io::ErrorKind::NotFound {
+                        // The directory was removed by another process, with what it had.
+                        self.shared.packets.fetch_sub(open.packets, Ordering::Relaxed);
+                    }
+                    self.open = Some(open);
+                    return Err(self.failure(source));
+                }
             }
-            open.path = path;
+        } else if is_gone(&open.file, &open.path).map_err(|source| self.failure(source))? {
+            self.vanished(&open);
+            return Ok(());
         }
         if self.durability != Durability::None {
             sync_directory(folder_of(&open.path)).map_err(|source| self.failure(source))?;
@@ -344,14 +357,32 @@ impl Writer {
         Ok(())
     }
 
+    /// Whether names come round again, and files replace those that had them.
+    fn is_ring(&self) -> bool {
+        matches!(&self.place, Place::Set { pattern, .. } if matches!(pattern.numbering(), Numbering::Ring(_)))
+    }
+
+    /// A file is there no longer: its packets are in none.
+    fn vanished(&mut self, open: &OpenFile) {
+        self.store.set_open_bytes(0);
+        self.shared.vanished.fetch_add(1, Ordering::Relaxed);
+        self.shared.packets.fetch_sub(open.packets, Ordering::Relaxed);
+        self.shared.bytes.fetch_sub(open.bytes, Ordering::Relaxed);
+    }
+
     /// Removes what the budget of files does not allow beside one more, and the file whose name that one takes.
     fn make_room_for_file(&mut self, replaced: Option<&PathBuf>) -> io::Result<()> {
         while let Room::Remove(path) = self.store.room_for_file() {
             self.remove(&path)?;
         }
-        if let Some(replaced) = replaced.filter(|path| fs::symlink_metadata(path).is_ok()) {
-            self.store.forget(|path| path == replaced);
-            self.remove(replaced)?;
+        let Some(replaced) = replaced else { return Ok(()) };
+        // Also one that a killed process left incomplete.
+        for replaced in [replaced.clone(), part_of(replaced)] {
+            self.store.forget(|path| *path == replaced);
+            // What is there for good keeps the name, and the file gets another one.
+            if fs::symlink_metadata(&replaced).is_ok_and(|entry| !entry.is_dir()) {
+                let _ = self.remove(&replaced);
+            }
         }
         Ok(())
     }
@@ -375,12 +406,13 @@ impl Writer {
     }
 
     fn remove(&self, path: &Path) -> io::Result<()> {
-        self.shared.removed.fetch_add(1, Ordering::Relaxed);
         match fs::remove_file(path) {
-            // By someone else: as well.
-            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
-            outcome => outcome,
+            // By another process: as well, also if that has put something else in its place.
+            Err(error) if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::IsADirectory) => {}
+            outcome => outcome?,
         }
+        self.shared.removed.fetch_add(1, Ordering::Relaxed);
+        Ok(())
     }
 
     fn name(&self) -> String {
@@ -397,10 +429,17 @@ impl Writer {
 }
 
 impl OpenFile {
-    fn create(complete_path: PathBuf) -> io::Result<Self> {
-        let path = part_of(&complete_path);
-        let file = FileSink::create(&path)?.into_file();
-        Ok(Self::of(file, path, Some(complete_path)))
+    /// Creates a file that will be called `path`, or something like it if that name is taken, unless it replaces what has it.
+    fn create(path: &Path, replaces: bool) -> io::Result<Self> {
+        let mut complete_path = if replaces { path.to_owned() } else { free_name(path) };
+        loop {
+            let part = part_of(&complete_path);
+            match FileSink::create_new(&part) {
+                // Another user may have come first, with a pipe without a reader.
+                Err(error) if error.kind() == io::ErrorKind::AlreadyExists => complete_path = free_name(path),
+                created => return Ok(Self::of(created?.into_file(), part, Some(complete_path))),
+            }
+        }
     }
 
     fn of(file: File, path: PathBuf, complete_path: Option<PathBuf>) -> Self {

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::io::{BufRead, BufReader};
 use std::os::fd::OwnedFd;
+use std::os::unix::fs::{PermissionsExt, chown, symlink};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::{Arc, Mutex};
@@ -391,4 +392,156 @@ fn a_full_disk_leaves_whole_packets_and_an_error() {
         matches!(&error, WriteError::Sink { packets: 0, source, .. } if source.to_string().contains("budget")),
         "{error:?}"
     );
+}
+
+/// Begins a recording with two packets a file, and has `meanwhile` happen before each packet.
+fn two_packets_a_file(
+    target: Target,
+    compression: Compression,
+    packets: u32,
+    mut meanwhile: impl FnMut(u32),
+) -> Summary {
+    let mut settings = settings(Format::Pcap, compression);
+    settings.cut.packets = Some(2);
+    let mut recording = Recording::begin(settings, target, at(0), Box::new(())).unwrap();
+    for number in 0..packets {
+        meanwhile(number);
+        assert!(write(&mut recording, number, 60, 0).unwrap());
+        recording.flush().unwrap();
+        while recording.summary().packets + recording.summary().vanished * 2 <= u64::from(number) {
+            std::thread::yield_now();
+        }
+    }
+    recording.finish(Vec::new()).unwrap()
+}
+
+/// The numbers of the packets in regular files of a directory.
+fn numbers_in(directory: &Path) -> Vec<u32> {
+    let paths = fs::read_dir(directory).unwrap().map(|entry| entry.unwrap().path());
+    let regular = paths.filter(|path| fs::symlink_metadata(path).unwrap().is_file());
+    let mut numbers: Vec<u32> = regular.flat_map(|path| packets(&path)).map(|(number, _)| number).collect();
+    numbers.sort_unstable();
+    numbers
+}
+
+#[test]
+fn what_others_put_where_a_file_is_to_be_does_not_end_or_delay_the_recording() {
+    for (pattern, numbering) in [("t-%i.pcap", Numbering::Pattern), ("t.pcap", Numbering::Ring(9))] {
+        let (folder, elsewhere) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+        let victim = elsewhere.path().join("victim");
+        fs::write(&victim, "kept").unwrap();
+        let pattern = Pattern::new(&folder.path().join(pattern), numbering).unwrap();
+        let name = |sequence, suffix: &str| {
+            let mut name = pattern.path(sequence, 0).into_os_string();
+            name.push(suffix);
+            PathBuf::from(name)
+        };
+        let summary =
+            two_packets_a_file(Target::Set(pattern.clone()), Compression::None, 10, |number| match number {
+                // While the first file is being written: its name, and those of the next ones.
+                1 => {
+                    fs::create_dir(name(0, "")).unwrap();
+                    // It would be waited for until somebody reads it.
+                    assert!(Command::new("mkfifo").arg(name(1, ".part")).status().unwrap().success());
+                    symlink(&victim, name(2, ".part")).unwrap();
+                    symlink("/dev/null", name(3, ".part")).unwrap();
+                    fs::create_dir(name(3, "-1")).unwrap();
+                }
+                5 => symlink(&victim, name(2, "")).unwrap(),
+                _ => {}
+            });
+        assert_eq!((summary.packets, summary.files, summary.vanished), (10, 5, 0));
+        assert_eq!(numbers_in(folder.path()), (0..10).collect::<Vec<_>>());
+        assert_eq!(fs::read(&victim).unwrap(), b"kept");
+    }
+}
+
+#[test]
+fn the_largest_number_of_all_does_not_end_the_sequence() {
+    let folder = tempfile::tempdir().unwrap();
+    for name in ["t-18446744073709551615.pcap", "t-09223372036854775807.pcap.part"] {
+        fs::write(folder.path().join(name), "").unwrap();
+    }
+    let target = target(folder.path(), "t-%i.pcap");
+    let summary = two_packets_a_file(target, Compression::None, 4, |_| {});
+    assert_eq!((summary.packets, summary.files), (4, 2));
+    assert!(folder.path().join("t-00002.pcap").exists());
+}
+
+#[test]
+fn a_file_that_is_removed_while_it_is_written_is_not_counted() {
+    let folder = tempfile::tempdir().unwrap();
+    let part = folder.path().join("t-00002.pcap.part");
+    let set = target(folder.path(), "t-%i.pcap");
+    let summary = two_packets_a_file(set, Compression::None, 6, |number| match number {
+        3 => fs::remove_file(&part).unwrap(),
+        // Another process's file in its place is not ours either.
+        5 => {
+            let part = folder.path().join("t-00003.pcap.part");
+            fs::remove_file(&part).unwrap();
+            fs::write(&part, "another").unwrap();
+        }
+        _ => {}
+    });
+    assert_eq!((summary.packets, summary.files, summary.vanished), (2, 3, 2));
+
+    let path = folder.path().join("single.pcap");
+    for is_removed in [false, true] {
+        let file = FileSink::replace(&path).unwrap().into_file();
+        let settings = settings(Format::Pcap, Compression::None);
+        let target = Target::File(file, path.clone());
+        let mut recording = Recording::begin(settings, target, at(0), Box::new(())).unwrap();
+        write(&mut recording, 0, 60, 0).unwrap();
+        if is_removed {
+            fs::remove_file(&path).unwrap();
+        } else {
+            // It has another name, and is whole.
+            fs::rename(&path, folder.path().join("moved.pcap")).unwrap();
+        }
+        let summary = recording.finish(Vec::new()).unwrap();
+        assert_eq!((summary.packets, summary.vanished), if is_removed { (0, 1) } else { (1, 0) });
+    }
+}
+
+#[test]
+fn files_of_another_user_in_a_directory_for_all_are_not_of_the_set() {
+    if !rustix::process::geteuid().is_root() {
+        println!("SKIP: without root there is no other user");
+        return;
+    }
+    let folder = tempfile::tempdir().unwrap();
+    fs::set_permissions(folder.path(), fs::Permissions::from_mode(0o777)).unwrap();
+    let [complete, incomplete] = ["t-00001.pcap", "t-00007.pcap.part"].map(|name| folder.path().join(name));
+    for path in [&complete, &incomplete] {
+        fs::write(path, "another user's").unwrap();
+        chown(path, Some(65_534), None).unwrap();
+    }
+    // As if that user still wrote to it.
+    let locked = fs::File::open(&incomplete).unwrap();
+    locked.lock().unwrap();
+    let mut settings = settings(Format::Pcap, Compression::None);
+    settings.cut.packets = Some(1);
+    settings.store.files = Some(1);
+    let mut recording =
+        Recording::begin(settings, target(folder.path(), "t-%i.pcap"), at(0), Box::new(())).unwrap();
+    for number in 0..3 {
+        write(&mut recording, number, 60, 0).unwrap();
+    }
+    let summary = recording.finish(Vec::new()).unwrap();
+    assert_eq!((summary.packets, summary.removed), (3, 2));
+    assert!([&complete, &incomplete].iter().all(|path| fs::read(path).unwrap() == b"another user's"));
+    assert_eq!(packets(&folder.path().join("t-00003.pcap")), [(2, 0)]);
+}
+
+#[test]
+fn a_ring_of_compressed_names_goes_on_after_a_process_that_was_killed() {
+    let folder = tempfile::tempdir().unwrap();
+    let pattern = Pattern::new(&folder.path().join("t.gz"), Numbering::Ring(3)).unwrap();
+    fs::write(folder.path().join("t.gz1.part"), "incomplete").unwrap();
+    let summary = two_packets_a_file(Target::Set(pattern), Compression::Gzip, 8, |_| {});
+    assert_eq!((summary.packets, summary.files), (8, 4));
+    let mut names: Vec<_> =
+        fs::read_dir(folder.path()).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+    names.sort();
+    assert_eq!(names, ["t.gz0", "t.gz1", "t.gz2"]);
 }

@@ -5,6 +5,8 @@ use std::io::{self, Seek, SeekFrom, Write};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
+use crate::shared::refuse_planted;
+
 /// For the owner only.
 const PRIVATE: u32 = 0o600;
 
@@ -49,7 +51,8 @@ pub trait Sink {
 /// A file that a [`Writer`](crate::Writer) creates.
 ///
 /// Packets are other people's letters: the file is created with mode 0600, no symbolic link is followed to a regular
-/// file but those of this process's own descriptors (`/dev/stdout`), and a file that another sink has open is refused. Pipes, terminals and other devices are opened as they are.
+/// file but those of this process's own descriptors (`/dev/stdout`), and a file that another sink has open is refused. Pipes, terminals and other devices are opened as they are,
+/// but nothing is that another user may have put into a directory for all ([`is_planted`](crate::is_planted)).
 #[derive(Debug)]
 pub struct FileSink {
     file: File,
@@ -112,19 +115,39 @@ impl FileSink {
         Ok(Self { file, path: path.to_owned(), len: is_regular.then_some(0) })
     }
 
+    /// Creates the file; whatever exists at `path` is refused with [`io::ErrorKind::AlreadyExists`], also a pipe or a link.
+    ///
+    /// # Errors
+    ///
+    /// Whatever the system says of creating it.
+    pub fn create_new(path: impl AsRef<Path>) -> io::Result<Self> {
+        let path = path.as_ref();
+        let file = File::options().write(true).create_new(true).mode(PRIVATE).open(path)?;
+        lock(&file)?;
+        Ok(Self { file, path: path.to_owned(), len: Some(0) })
+    }
+
     /// Opens what is there, and changes nothing.
     fn open_existing(path: &Path, replaces: bool) -> io::Result<File> {
         let entry = fs::symlink_metadata(path)?;
         if entry.is_file() && !replaces {
             return Err(io::Error::new(io::ErrorKind::AlreadyExists, "the file exists"));
         }
+        let refused = |text: &str| Err(io::Error::new(io::ErrorKind::InvalidInput, text));
+        if !names_descriptor(path) {
+            refuse_planted(path)?;
+            if entry.is_file() && entry.nlink() > 1 {
+                return refused(
+                    "it is a hard link: the file has other names, and would be emptied under those as well",
+                );
+            }
+        }
         let file = File::options().write(true).open(path)?;
         let target = file.metadata()?;
         // A link may lead to a pipe or a device, as /dev/stdout does. What was opened tells, and not what the path names by now.
         let is_entry = (entry.dev(), entry.ino()) == (target.dev(), target.ino());
         if target.is_file() && !is_entry && !names_descriptor(path) {
-            let text = "it is a symbolic link to a file, which is not followed";
-            return Err(io::Error::new(io::ErrorKind::InvalidInput, text));
+            return refused("it is a symbolic link to a file, which is not followed");
         }
         Ok(file)
     }

@@ -570,8 +570,9 @@ impl Capture {
             name: ring.identity().name.to_string(),
             account: ring.account(),
         };
-        let rings: Vec<RingLedger> = self.shared.group.rings().iter().map(page).collect();
+        // While it is held the watcher opens no rings: all that follows is of the same ones.
         let running = lock(&self.shared.running);
+        let rings: Vec<RingLedger> = self.shared.group.rings().iter().map(page).collect();
         let end = running.end.clone().unwrap_or_else(|| running.so_far(self.shared.started.elapsed()));
         let unseen =
             running.interfaces.iter().flat_map(|attached| attached.watched.unseen().to_vec()).collect();

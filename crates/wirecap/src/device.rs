@@ -38,7 +38,7 @@ pub use counters::{DeviceCounters, DropSource};
 pub(crate) use hardware_clock::HardwareClock;
 pub use offload::Offloads;
 pub use owner::XdpOwner;
-pub(crate) use sockets::owner_of_abstract_name;
+pub(crate) use sockets::{AbstractName, abstract_names};
 pub use xdp::{AttachedXdp, RxMetadata, XdpFeatures, XdpMode, XdpSupport, XskFeatures};
 
 /// All interfaces in the network namespace of the calling thread, in the order of their indices.

@@ -110,12 +110,16 @@ pub(super) fn run<S: Sink>(
     };
     let (written, file_bytes) = (conversion.writer().packets(), conversion.writer().file_bytes());
     let finished = conversion.finish().and_then(|(writer, left_out)| writer.finish().map(|_| left_out));
+    let whole = match &finished {
+        Ok(_) => written,
+        Err(error) => recording::safely_written(error).unwrap_or(written),
+    };
     let (outcome, left_out) = match (outcome, finished) {
         (outcome, Ok(left_out)) => (outcome, left_out),
         (Ok(()), Err(error)) => (Err(error.into()), LeftOut::default()),
         (outcome, Err(_)) => (outcome, LeftOut::default()),
     };
-    let whole = outcome.as_ref().err().and_then(super::safely_written).unwrap_or(written);
+    let whole = outcome.as_ref().err().and_then(super::safely_written).unwrap_or(whole);
     let unread = pipe.as_ref().map_or(0, |pipe| pipe.packets_unread(writing.accepted_bytes()));
     let in_file = recording::in_file(written, whole, unread);
     let recorded = Recorded { to: arguments.name(), written, in_file, ..Recorded::default() };

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use clap::Args;
-use wirecap::savefile::Format;
+use wirecap::savefile::{Format, refuse_planted};
 use wirecap_recorder::{Compression, CutRules, Durability, Numbering, Pattern, Period, StoreRules};
 
 use crate::failure::Failure;
@@ -330,7 +330,9 @@ impl Plan {
                 let opened = match path.to_str() {
                     Some("-" | "stdout") => descriptor_of(1),
                     Some("stderr") => descriptor_of(2),
-                    _ => File::options().append(true).create(true).open(path).map(OwnedFd::from),
+                    _ => refuse_planted(path)
+                        .and_then(|()| File::options().append(true).create(true).open(path))
+                        .map(OwnedFd::from),
                 };
                 opened.map(Some).map_err(|error| failed(&path.display().to_string(), error))
             }

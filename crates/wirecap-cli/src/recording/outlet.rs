@@ -213,6 +213,10 @@ impl Outlet for Files {
         if summary.removed > 0 {
             self.extent += &format!(" ({} removed by a budget)", summary.removed);
         }
+        if summary.vanished > 0 {
+            self.extent +=
+                &format!(" ({} removed by another process while it was written)", summary.vanished);
+        }
         Ok(summary.packets)
     }
 }

@@ -3,10 +3,11 @@
 use std::fs::{self, File};
 use std::io::{ErrorKind, Read};
 use std::os::fd::AsRawFd;
-use std::os::unix::fs::{PermissionsExt, symlink};
+use std::os::unix::fs::{PermissionsExt, chown, lchown, symlink};
 use std::process::Command;
 use std::thread;
 
+use rustix::process::geteuid;
 use tempfile::TempDir;
 use wirecap_savefile::{FileSink, Sink};
 
@@ -69,6 +70,63 @@ fn a_symbolic_link_to_a_file_is_not_followed() {
     }
     assert_eq!(fs::read(&target).unwrap(), b"kept");
     assert!(!folder.path().join("nonesuch").exists());
+}
+
+#[test]
+fn a_file_with_other_names_is_not_emptied_under_those() {
+    let folder = folder();
+    let (target, link) = (folder.path().join("target"), folder.path().join("link"));
+    fs::write(&target, "kept").expect("the folder can be written to");
+    fs::hard_link(&target, &link).expect("the folder can be written to");
+    for create in [FileSink::create, FileSink::replace] as [fn(_) -> _; 2] {
+        create(&link).expect_err("it is a hard link");
+    }
+    assert_eq!(fs::read(&target).unwrap(), b"kept");
+}
+
+#[test]
+fn what_another_user_put_into_a_directory_for_all_is_not_written_to() {
+    if !geteuid().is_root() {
+        println!("SKIP: without root there is no other user");
+        return;
+    }
+    const NOBODY: u32 = 65_534;
+    let folder = folder();
+    fs::set_permissions(folder.path(), fs::Permissions::from_mode(0o777)).expect("it is ours");
+    let [file, pipe, link] = ["file", "pipe", "link"].map(|name| folder.path().join(name));
+    fs::write(&file, "kept").expect("the folder can be written to");
+    assert!(Command::new("mkfifo").arg(&pipe).status().expect("coreutils are there").success());
+    symlink("/dev/null", &link).expect("the folder can be written to");
+    for path in [&file, &pipe] {
+        chown(path, Some(NOBODY), None).expect("this is root");
+    }
+    lchown(&link, Some(NOBODY), None).expect("this is root");
+    for path in [&file, &pipe, &link] {
+        // Of the pipe this would wait for a reader for ever.
+        let error = FileSink::replace(path).expect_err("another user's");
+        assert_eq!(error.kind(), ErrorKind::PermissionDenied, "{}: {error}", path.display());
+    }
+    assert_eq!(fs::read(&file).unwrap(), b"kept");
+    // In a directory of one's own they are what the user put there.
+    fs::set_permissions(folder.path(), fs::Permissions::from_mode(0o755)).expect("it is ours");
+    for path in [&file, &link] {
+        FileSink::replace(path).expect("not planted");
+    }
+}
+
+#[test]
+fn a_new_file_is_created_only_where_nothing_is() {
+    let folder = folder();
+    let [file, pipe, link] = ["file", "pipe", "link"].map(|name| folder.path().join(name));
+    assert!(Command::new("mkfifo").arg(&pipe).status().expect("coreutils are there").success());
+    symlink(folder.path().join("nonesuch"), &link).expect("the folder can be written to");
+    let first = FileSink::create_new(&file).expect("nothing is there");
+    assert_eq!(mode(&file), 0o600);
+    for path in [&file, &pipe, &link] {
+        let error = FileSink::create_new(path).expect_err("something is there");
+        assert_eq!(error.kind(), ErrorKind::AlreadyExists, "{}", path.display());
+    }
+    drop(first);
 }
 
 #[test]

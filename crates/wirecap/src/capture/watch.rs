@@ -588,9 +588,17 @@ impl Attached {
         tell: &dyn Fn(Event),
     ) -> State {
         let Some(Attachment::Xdp(attachment)) = &mut self.attachment else { return State::Well };
-        if !self.target.whole
-            || rx_queues == self.target.device.rx_queues && self.watched.missed_queue.is_none()
-        {
+        if !self.target.whole {
+            // They were not asked for, but flows may come to them that came to others before.
+            let reason = "it is not among the queues that were named";
+            for queue in self.target.device.rx_queues..rx_queues {
+                let (interface, reason) = (self.watched.name.clone(), reason.to_owned());
+                tell(Event::QueueMissed { interface, queue, reason });
+            }
+            self.target.device.rx_queues = rx_queues;
+            return State::Well;
+        }
+        if rx_queues == self.target.device.rx_queues && self.watched.missed_queue.is_none() {
             return State::Well;
         }
         let have_appeared = rx_queues > self.target.device.rx_queues;

@@ -61,8 +61,9 @@ const ROWS: &[Row] = &[
     Row { driver: "bnxt_en", counters: &[Missed] },
     // ethernet/broadcom/tg3.c tg3_get_nstats (rx_discards)
     Row { driver: "tg3", counters: &[Missed] },
-    // ethernet/qlogic/qede/qede_main.c qede_get_stats64 (no_buff_discards)
-    Row { driver: "qede", counters: &[Fifo] },
+    // No receive buffer; and no room in the port's packet buffer (BRB), which only a physical function reports.
+    // ethernet/qlogic/qede/qede_main.c qede_get_stats64 (no_buff_discards), qede_ethtool.c qede_stats_arr
+    Row { driver: "qede", counters: &[Fifo, OwnIfAny("brb_discards"), OwnIfAny("brb_truncates")] },
     // One for each receive queue, all of one name.
     // vmxnet3/vmxnet3_ethtool.c vmxnet3_rq_dev_stats (pktsRxOutOfBuf)
     Row { driver: "vmxnet3", counters: &[Own("pkts rx OOB")] },
@@ -133,6 +134,8 @@ mod tests {
             ("mlx5_core", include_str!("records/mlx5_core"), 1_043_502 + 88),
             ("vmxnet3", include_str!("records/vmxnet3"), 17 + 4),
             ("bnxt_en", "", 7),
+            ("qede", include_str!("records/qede"), 30 + 512 + 3),
+            ("qede", "", 30),
         ];
         for (driver, record, expected) in cases {
             assert_eq!(lost(driver, record, LINK), Some(expected), "{driver}");

@@ -3,6 +3,7 @@
 use std::io;
 use std::os::fd::BorrowedFd;
 
+use rustix::buffer::spare_capacity;
 use rustix::io::Errno;
 use rustix::net::netlink::SocketAddrNetlink;
 use rustix::net::{RecvFlags, bind, recv};
@@ -55,10 +56,11 @@ impl Events {
 
     /// Hands what has come to `tell`, in order.
     pub(crate) fn take(&self, mut tell: impl FnMut(News)) {
-        let mut buffer = vec![0; NEWS_BYTES];
+        let mut buffer = Vec::with_capacity(NEWS_BYTES);
         loop {
-            match recv(self.links.socket(), &mut *buffer, RecvFlags::DONTWAIT) {
-                Ok((_, bytes)) => link_news(&buffer[..bytes]).for_each(&mut tell),
+            buffer.clear();
+            match recv(self.links.socket(), spare_capacity(&mut buffer), RecvFlags::DONTWAIT) {
+                Ok(_) => link_news(&buffer).for_each(&mut tell),
                 Err(Errno::INTR) => {}
                 Err(Errno::NOBUFS) => tell(News::Overrun),
                 Err(_) => break,
@@ -66,7 +68,8 @@ impl Events {
         }
         let mut changed = false;
         loop {
-            match recv(self.host.socket(), &mut *buffer, RecvFlags::DONTWAIT) {
+            buffer.clear();
+            match recv(self.host.socket(), spare_capacity(&mut buffer), RecvFlags::DONTWAIT) {
                 Ok(_) | Err(Errno::NOBUFS) => changed = true,
                 Err(Errno::INTR) => {}
                 Err(_) => break,

@@ -10,6 +10,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use netlink_packet_core::{
     DefaultNla, Emitable, ErrorBuffer, NLM_F_DUMP, NLM_F_REQUEST, NetlinkBuffer, NlasIterator,
 };
+use rustix::buffer::spare_capacity;
 use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, netlink};
 
 use crate::sys;
@@ -155,9 +156,11 @@ impl Netlink {
     /// Gives the payloads of the answer to the last request to `accept`, until it has enough or they end.
     /// False if the kernel says that they changed on the way.
     fn receive(&mut self, mut accept: impl FnMut(&[u8]) -> ControlFlow<()>) -> io::Result<bool> {
-        let mut buffer = vec![0; RECEIVE_BYTES];
+        // Not filled with zeros: a watcher asks ten times a second.
+        let mut buffer = Vec::with_capacity(RECEIVE_BYTES);
         let mut consistent = true;
         loop {
+            buffer.clear();
             let datagram = self.receive_datagram(&mut buffer)?;
             for message in Messages(datagram).filter(|message| message.sequence_number() == self.sequence) {
                 consistent &= message.flags() & NLM_F_DUMP_INTR == 0;
@@ -168,9 +171,11 @@ impl Netlink {
         }
     }
 
-    fn receive_datagram<'a>(&self, buffer: &'a mut [u8]) -> io::Result<&'a [u8]> {
-        let (_, len) =
-            rustix::io::retry_on_intr(|| rustix::net::recv(&self.socket, &mut *buffer, RecvFlags::TRUNC))?;
+    /// Takes the next datagram into the empty buffer, as far as that has room.
+    fn receive_datagram<'a>(&self, buffer: &'a mut Vec<u8>) -> io::Result<&'a [u8]> {
+        let (_, len) = rustix::io::retry_on_intr(|| {
+            rustix::net::recv(&self.socket, spare_capacity(buffer), RecvFlags::TRUNC)
+        })?;
         buffer.get(..len).ok_or_else(|| io::ErrorKind::FileTooLarge.into())
     }
 }

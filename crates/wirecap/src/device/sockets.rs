@@ -8,27 +8,34 @@ use super::netlink::{Attributes, Netlink, Payload};
 const BY_FAMILY: u16 = 20;
 /// Bytes of `struct unix_diag_msg`.
 const ANSWER_BYTES: usize = 16;
-/// The state of a socket that listens, as a bit (`TCP_LISTEN`).
-const LISTENING: u32 = 1 << 10;
+/// The states of a socket that has taken a name, as bits: it listens (`TCP_LISTEN`), or does not yet (`TCP_CLOSE`). The
+/// sockets of its connections bear the name as well, and belong to no user.
+const NAMED: u32 = 1 << 10 | 1 << 7;
 /// `UDIAG_SHOW_NAME` and `UDIAG_SHOW_UID` (`linux/unix_diag.h`).
 const SHOW: u32 = 0x01 | 0x40;
 const UNIX_DIAG_NAME: u16 = 0;
 const UNIX_DIAG_UID: u16 = 7;
 
-/// The user whose socket listens at an abstract name, if the kernel tells. It looks at every listening socket of the
-/// network namespace.
-pub(crate) fn owner_of_abstract_name(name: &[u8]) -> io::Result<Option<u32>> {
+/// A socket that has taken an abstract name (`unix(7)`), without the zero that such names begin with.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct AbstractName {
+    pub(crate) name: String,
+    /// The user that the socket belongs to.
+    pub(crate) user: u32,
+}
+
+/// The abstract names in this network namespace that begin with `prefix`. The kernel goes through all sockets.
+pub(crate) fn abstract_names(prefix: &str) -> io::Result<Vec<AbstractName>> {
     // `struct unix_diag_req`: family, protocol, two bytes of padding, states, inode (any), what is shown, a cookie.
     let mut request = [0; 24];
     request[0] = libc::AF_UNIX as u8;
-    request[4..8].copy_from_slice(&LISTENING.to_ne_bytes());
+    request[4..8].copy_from_slice(&NAMED.to_ne_bytes());
     request[12..16].copy_from_slice(&SHOW.to_ne_bytes());
-    let owner = |payload: &[u8]| {
+    let named = |payload: &[u8]| {
         let (_, attributes) = Attributes::after_header::<ANSWER_BYTES>(payload)?;
-        // An abstract name begins with a zero.
-        let is_meant = attributes.bytes(UNIX_DIAG_NAME)?.strip_prefix(b"\0")? == name;
-        is_meant.then(|| attributes.u32(UNIX_DIAG_UID))?
+        let name = attributes.bytes(UNIX_DIAG_NAME)?.strip_prefix(b"\0")?;
+        let name = std::str::from_utf8(name).ok().filter(|name| name.starts_with(prefix))?;
+        Some(AbstractName { name: name.to_owned(), user: attributes.u32(UNIX_DIAG_UID)? })
     };
-    let owners = Netlink::sockets()?.list(BY_FAMILY, &Payload::new(&request), owner)?;
-    Ok(owners.first().copied())
+    Netlink::sockets()?.list(BY_FAMILY, &Payload::new(&request), named)
 }

@@ -7,10 +7,12 @@
 //! connection; what was sent by one stays until the socket is gone.
 //!
 //! Any user of the network namespace may take such a name. So a name counts only if its holder acts for root or for our own
-//! user; if a stranger has it the claim has the next name (`NAME#1`, `NAME#2`, ...). A claim that found a name free
-//! may have come after a stranger let go of it, while an earlier claim has a later name: so it looks at those, too.
+//! user; if a stranger has it the claim has another, whose number no process can guess (`NAME#9E3779B97F4A7C15`), so that
+//! strangers cannot take all. The kernel tells which names there are, and whose (`sock_diag`). A claim takes its name first and
+//! looks at the others then: of two claims at the same time, under different names, one at least sees the other.
 
 use std::fs;
+use std::hash::{BuildHasher, Hasher, RandomState};
 use std::io::{self, IoSlice};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, OwnedFd};
@@ -24,10 +26,10 @@ use rustix::net::{
 };
 use rustix::process::geteuid;
 
-use crate::device::{Device, owner_of_abstract_name};
+use crate::device::{AbstractName, Device, abstract_names};
 use crate::error::OpenError;
 use crate::names::{Holder, RingName};
-use crate::sys::peer::listener;
+use crate::sys::peer::{Listener, listener};
 use crate::xdp::system;
 
 /// Part of all names: processes of other versions with other rules have other names.
@@ -37,13 +39,10 @@ const BACKLOG: i32 = 4096;
 /// How long to wait while one process has its turn: each takes some 50 ms.
 const PATIENCE: Duration = Duration::from_secs(20);
 const PAUSE: Duration = Duration::from_millis(2);
+/// That, at most: where strangers have names two claims may see each other, and must not meet again and again.
+const PAUSE_MAX: Duration = Duration::from_millis(8);
 /// How often to see whether it is still the same process's.
 const LOOK_INTERVAL: Duration = Duration::from_millis(500);
-
-/// How many names of a claim strangers may have. Each costs them a socket, and us some microseconds.
-const NAMES_MAX: u32 = 1 << 16;
-/// How many names behind its own a claim looks at.
-const NAMES_AHEAD: u32 = 64;
 
 /// Something that one process at a time has.
 #[derive(Debug)]
@@ -91,7 +90,7 @@ impl Claim {
                 let holder = holder.unwrap_or_default();
                 return Err(OpenError::Contended { interface: device.name.clone(), holder });
             }
-            thread::sleep(PAUSE);
+            thread::sleep(PAUSE + (PAUSE_MAX - PAUSE).mul_f64(random() as f64 / u64::MAX as f64));
         }
     }
 
@@ -118,7 +117,7 @@ impl Claim {
 
     /// Whether it is the right to capture from receive queue `queue` of `device`.
     pub(super) fn is_of_queue(&self, device: &Device, queue: u32) -> bool {
-        self.name == queue_name(device, queue)
+        self.name.split('#').next() == Some(&*queue_name(device, queue))
     }
 
     /// The right to capture from receive queue `queue` of `device`.
@@ -133,64 +132,107 @@ impl Claim {
 
 /// Who captures from a queue of `device` that is not among `own`, if anybody does.
 pub(super) fn holder_beside(device: &Device, own: &[u32]) -> Option<Holder> {
-    names_beside(device, own).find_map(|name| holder_of(&name))
+    let names = names_beside(device, own).ok()?;
+    names.iter().find(|name| is_trusted(name.user)).map(holder_at)
 }
 
-/// Whether anybody captures from a queue of `device` that is not among `own`. To be asked by whose turn it is:
-/// it claims each queue for a moment.
+/// Whether anybody captures from a queue of `device` that is not among `own`. To be asked by whose turn it is.
 pub(super) fn is_anybody_beside(device: &Device, own: &[u32]) -> Result<bool, OpenError> {
-    for name in names_beside(device, own) {
-        if take(&name)?.is_none() {
-            return Ok(true);
-        }
-    }
-    Ok(false)
+    Ok(names_beside(device, own)?.iter().any(|name| is_trusted(name.user)))
 }
 
 /// Whether a user who does not count has the name of a queue of `device` that is not among `own`.
 pub(super) fn is_stranger_beside(device: &Device, own: &[u32]) -> Result<bool, OpenError> {
-    let failed = |errno: Errno| system("claim a receive queue by a socket", errno.into());
-    for name in names_beside(device, own) {
-        if listen_at(&name).map_err(failed)?.is_none() && trusted_at(&name).is_none() {
-            return Ok(true);
-        }
-    }
-    Ok(false)
+    Ok(names_beside(device, own)?.iter().any(|name| !is_trusted(name.user)))
 }
 
 /// The receive queues of `device` that are captured, each with the process that does.
 pub(super) fn holders(device: &Device) -> Vec<(u32, Holder)> {
-    let holder = |queue| Some((queue, holder_of(&queue_name(device, queue))?));
-    (0..device.rx_queues).filter_map(holder).collect()
+    let names = names(&queues_name(device)).unwrap_or_default();
+    let holder = |name: &AbstractName| Some((queue_of(device, name)?, holder_at(name)));
+    let mut holders: Vec<_> = names.iter().filter(|name| is_trusted(name.user)).filter_map(holder).collect();
+    holders.sort_by_key(|(queue, _)| *queue);
+    holders
 }
 
-fn names_beside(device: &Device, own: &[u32]) -> impl Iterator<Item = String> {
-    (0..device.rx_queues_max).filter(|queue| !own.contains(queue)).map(|queue| queue_name(device, queue))
+/// The names that anybody has of queues of `device` that are not among `own`.
+fn names_beside(device: &Device, own: &[u32]) -> Result<Vec<AbstractName>, OpenError> {
+    let mut names = names(&queues_name(device))?;
+    names.retain(|name| queue_of(device, name).is_some_and(|queue| !own.contains(&queue)));
+    Ok(names)
+}
+
+fn queues_name(device: &Device) -> String {
+    format!("{PROTOCOL}/{}/queue/", device.index)
 }
 
 fn queue_name(device: &Device, queue: u32) -> String {
-    format!("{PROTOCOL}/{}/queue/{queue}", device.index)
+    format!("{}{queue}", queues_name(device))
+}
+
+/// Which queue's name that is.
+fn queue_of(device: &Device, name: &AbstractName) -> Option<u32> {
+    let number = name.name.strip_prefix(&queues_name(device))?;
+    number.split('#').next()?.parse().ok()
+}
+
+/// The names with this beginning that any process has, each with its user.
+fn names(prefix: &str) -> Result<Vec<AbstractName>, OpenError> {
+    let named = abstract_names(prefix).or_else(|_| names_by_connecting(prefix));
+    named.map_err(|error| system("find out who captures by the names of sockets", error))
+}
+
+/// As [`names`], where the kernel has no `sock_diag` for such sockets: each name's holder is asked.
+fn names_by_connecting(prefix: &str) -> io::Result<Vec<AbstractName>> {
+    let table = fs::read_to_string("/proc/thread-self/net/unix")?;
+    let names = table.lines().filter_map(|line| line.split_whitespace().nth(7)?.strip_prefix('@'));
+    let mut names: Vec<&str> = names.filter(|name| name.starts_with(prefix)).collect();
+    // Connections to a socket bear its name as well.
+    names.sort_unstable();
+    names.dedup();
+    let named = |name: &str| match listener_at(name) {
+        // One whose queue is full is a stranger's doing, but perhaps not the stranger's own.
+        Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => None,
+        listener => {
+            let user = listener.map_or(geteuid().as_raw(), |listener| listener.uid);
+            Some(AbstractName { name: name.to_owned(), user })
+        }
+    };
+    Ok(names.into_iter().filter_map(named).collect())
+}
+
+/// The names that there are of this claim, each with its user.
+fn names_of(name: &str) -> Result<Vec<AbstractName>, OpenError> {
+    let mut names = names(name)?;
+    names.retain(|other| other.name[name.len()..].is_empty() || other.name[name.len()..].starts_with('#'));
+    Ok(names)
 }
 
 /// Takes the claim of this name, if no process has it that counts.
 fn take(name: &str) -> Result<Option<Claim>, OpenError> {
     let failed = |errno: Errno| system("claim a receive queue by a socket", errno.into());
-    for number in 0..NAMES_MAX {
-        let claim = match listen_at(&numbered(name, number)).map_err(failed)? {
+    let others = || names_of(name).map(|names| names.into_iter().filter(|other| is_trusted(other.user)));
+    let claim = match listen_at(name).map_err(failed)? {
+        Some(claim) => claim,
+        None if others()?.next().is_some() => return Ok(None),
+        None => match listen_at(&format!("{name}#{:016X}", random())).map_err(failed)? {
             Some(claim) => claim,
-            None if trusted_at(&numbered(name, number)).is_some() => return Ok(None),
-            None => continue,
-        };
-        // A stranger may have let go of this name after an earlier claim had to take a later one.
-        let is_earlier = |number| trusted_at(&numbered(name, number)).is_some();
-        let taken = (number + 1..number + NAMES_AHEAD).any(is_earlier);
-        return Ok((!taken).then_some(claim));
-    }
-    Err(system("claim a receive queue by a socket", Errno::ADDRINUSE.into()))
+            None => return Ok(None),
+        },
+    };
+    let is_taken = others()?.any(|other| other.name != claim.name);
+    Ok((!is_taken).then_some(claim))
 }
 
-fn numbered(name: &str, number: u32) -> String {
-    if number == 0 { name.to_owned() } else { format!("{name}#{number}") }
+/// What no other process can guess.
+fn random() -> u64 {
+    // Keys are random, and differ by one from one call to the next; the hash of nothing tells none of them.
+    RandomState::new().build_hasher().finish()
+}
+
+/// Whose claims count: root's and those of our own user.
+fn is_trusted(user: u32) -> bool {
+    user == 0 || user == geteuid().as_raw()
 }
 
 /// Takes the name, if no process has it.
@@ -206,26 +248,21 @@ fn listen_at(name: &str) -> Result<Option<Claim>, Errno> {
     Ok(Some(Claim { keeper, name: name.to_owned(), _listening: socket }))
 }
 
-/// The process that has the name, if one has it that counts.
-fn trusted_at(name: &str) -> Option<Holder> {
-    let is_trusted = |uid| uid == 0 || uid == geteuid().as_raw();
-    let socket = unix_socket().ok()?;
-    let listening =
-        connect(&socket, &address(name)).map_err(io::Error::from).and_then(|()| listener(&socket));
-    match listening {
-        Ok(listener) => is_trusted(listener.uid).then(|| process(listener.pid)),
-        Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => None,
-        // Its queue is full, which is a stranger's doing, but perhaps not with the stranger's own socket.
-        Err(_) => {
-            let owner = owner_of_abstract_name(name.as_bytes()).ok().flatten();
-            owner.is_none_or(is_trusted).then(Holder::default)
-        }
-    }
+/// The process that listens at the name.
+fn listener_at(name: &str) -> io::Result<Listener> {
+    let socket = unix_socket()?;
+    connect(&socket, &address(name))?;
+    listener(&socket)
+}
+
+/// The process that has the name; none where strangers keep all others from asking.
+fn holder_at(name: &AbstractName) -> Holder {
+    listener_at(&name.name).map(|listener| process(listener.pid)).unwrap_or_default()
 }
 
 /// The process that has the claim of this name, whatever number its name has.
 fn holder_of(name: &str) -> Option<Holder> {
-    (0..NAMES_AHEAD).find_map(|number| trusted_at(&numbered(name, number)))
+    names_of(name).ok()?.iter().find(|name| is_trusted(name.user)).map(holder_at)
 }
 
 fn unix_socket() -> Result<OwnedFd, Errno> {

@@ -1,5 +1,8 @@
 //! Receive queues that appear.
 
+use std::sync::mpsc;
+use std::thread;
+
 use wirecap::{Capture, Engine};
 use wirecap_testbed::privileged;
 
@@ -33,6 +36,28 @@ fn packets_of_a_queue_that_appears_are_captured_or_counted() {
     assert!(!ledger.verdict().contains("yes"), "{ledger}");
     assert_eq!(ledger.total.offered, ledger.total.delivered + ledger.total.dropped.total(), "{ledger}");
     assert!(ledger.total.delivered >= 4_000, "the rings came too late: {ledger}");
+}
+
+#[test]
+fn the_ledger_may_be_asked_for_while_rings_appear() {
+    if !privileged() {
+        return;
+    }
+    let bed = Bed::with_queues(1, 8);
+    let capture = bed.open(small(Engine::Xdp));
+    let mut worker = capture.workers().pop().unwrap();
+    bed.send(0, 500);
+    thread::scope(|scope| {
+        let asking = scope.spawn(|| {
+            let rings = || bed.at_receiver(|| capture.ledger()).rings.len();
+            wait_until("all rings are in the ledger", || rings() == 8);
+        });
+        bed.set_receiver_queues(8);
+        asking.join().expect("it may be asked for at any time");
+    });
+    assert_eq!(take_all(&mut worker).unwrap(), 500);
+    let ledger = bed.close(capture);
+    assert_eq!((ledger.total.offered, ledger.rings.len()), (500, 8), "{ledger}");
 }
 
 #[test]
@@ -90,7 +115,9 @@ fn named_queues_stay_those_that_were_named() {
         return;
     }
     let bed = Bed::with_queues(2, 4);
-    let capture = bed.open(Capture::on("a1@0-1").engine(Engine::Xdp).chunk(64).pool(256));
+    let (told, events) = mpsc::channel();
+    let builder = Capture::on("a1@0-1").engine(Engine::Xdp).chunk(64).pool(256);
+    let capture = bed.open(builder.on_event(move |event| told.send(event.to_string()).unwrap()));
     let mut workers = capture.workers();
     bed.set_receiver_queues(3);
     bed.set_sender_queues(3);
@@ -104,4 +131,7 @@ fn named_queues_stay_those_that_were_named() {
     let ledger = bed.close(capture);
     assert_eq!((taken, ledger.total.offered, ledger.rings.len()), (600, 600, 2), "{ledger}");
     assert!(ledger.is_lossless(), "{ledger}");
+    let expected =
+        "a1@2: the receive queue appeared, and is not captured: it is not among the queues that were named";
+    assert_eq!(events.try_iter().collect::<Vec<_>>(), [expected]);
 }

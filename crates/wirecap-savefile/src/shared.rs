@@ -1,0 +1,119 @@
+//! Directories that several users may write to, such as /tmp: what another user put there is not written to.
+//!
+//! The kernel has such rules too (`fs.protected_symlinks` and its siblings, proc_sys_fs(5)), which a system may have off, and
+//! which do not cover files that are opened without `O_CREAT`.
+
+use std::fs::{self, Metadata};
+use std::io;
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
+
+const OTHERS_WRITE: u32 = 0o002;
+const GROUP_WRITES: u32 = 0o020;
+const STICKY: u32 = 0o1000;
+
+/// Whether another user may have put there what is at `path`: the directory is one that several users may write to, and the
+/// entry belongs to another user than this one, root and the directory's owner, or is a hard link.
+///
+/// # Errors
+///
+/// [`io::ErrorKind::NotFound`] if there is nothing; whatever else the system says.
+pub fn is_planted(path: &Path) -> io::Result<bool> {
+    let entry = fs::symlink_metadata(path)?;
+    let directory = fs::metadata(directory_of(path))?;
+    Ok(is_planted_entry(&Ownership::of(&directory), &Ownership::of(&entry), effective_user()))
+}
+
+/// Fails if [`is_planted`] is so; what is not there is not planted.
+///
+/// # Errors
+///
+/// [`io::ErrorKind::PermissionDenied`], with a text that says why; whatever else the system says.
+pub fn refuse_planted(path: &Path) -> io::Result<()> {
+    match is_planted(path) {
+        Ok(true) => {
+            let text =
+                "it belongs to another user or is a hard link, in a directory that all users may write to";
+            Err(io::Error::new(io::ErrorKind::PermissionDenied, text))
+        }
+        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
+        _ => Ok(()),
+    }
+}
+
+fn directory_of(path: &Path) -> &Path {
+    path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."))
+}
+
+/// Of a file or a directory.
+#[derive(Debug, Clone, Copy)]
+struct Ownership {
+    user: u32,
+    mode: u32,
+    is_hard_link: bool,
+}
+
+impl Ownership {
+    fn of(metadata: &Metadata) -> Self {
+        // The links of a directory are its subdirectories.
+        let is_hard_link = !metadata.is_dir() && metadata.nlink() > 1;
+        Self { user: metadata.uid(), mode: metadata.mode(), is_hard_link }
+    }
+}
+
+/// Without the sticky bit a directory's group is taken for one of friends.
+fn is_planted_entry(directory: &Ownership, entry: &Ownership, user: Option<u32>) -> bool {
+    let group_is_shared = directory.mode & (STICKY | GROUP_WRITES) == STICKY | GROUP_WRITES;
+    if directory.mode & OTHERS_WRITE == 0 && !group_is_shared {
+        return false;
+    }
+    let is_trusted = entry.user == 0 || entry.user == directory.user || Some(entry.user) == user;
+    !is_trusted || entry.is_hard_link
+}
+
+/// The user whose rights this process has, if /proc tells. The owner of /proc/self does not: that of a process with file
+/// capabilities is root.
+fn effective_user() -> Option<u32> {
+    let status = fs::read_to_string("/proc/self/status").ok()?;
+    let users = status.lines().find_map(|line| line.strip_prefix("Uid:"))?;
+    users.split_whitespace().nth(1)?.parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn in_a_shared_directory_only_what_is_ours_roots_or_the_directorys_owners_is_not_planted() {
+        const DIRECTORY_OWNER: u32 = 20;
+        const OWN: Option<u32> = Some(10);
+        for (mode, is_shared) in
+            [(0o1777, true), (0o777, true), (0o1775, true), (0o775, false), (0o755, false), (0o1755, false)]
+        {
+            let directory = Ownership { user: DIRECTORY_OWNER, mode: 0o040_000 | mode, is_hard_link: false };
+            for (user, is_hard_link, expected) in [
+                (0, false, false),
+                (10, false, false),
+                (DIRECTORY_OWNER, false, false),
+                (30, false, is_shared),
+                (0, true, is_shared),
+                (10, true, is_shared),
+            ] {
+                let entry = Ownership { user, mode: 0o100_600, is_hard_link };
+                assert_eq!(
+                    is_planted_entry(&directory, &entry, OWN),
+                    expected,
+                    "mode {mode:o}, user {user}, hard link {is_hard_link}"
+                );
+            }
+        }
+    }
+
+    #[test]
+    fn the_effective_user_owns_what_this_process_creates() {
+        let file = tempfile::NamedTempFile::new().expect("there is a temporary folder");
+        let owner = fs::metadata(file.path()).expect("it is there").uid();
+        assert_eq!(effective_user(), Some(owner));
+        assert!(!is_planted(file.path()).expect("it is there"));
+    }
+}
