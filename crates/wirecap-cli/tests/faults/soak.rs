@@ -76,14 +76,15 @@ fn a_recording_that_goes_on_takes_no_more_memory_or_descriptors() {
             .unwrap()
             .filter_map(|entry| entry.unwrap().file_name().into_string().ok());
         let numbers = names.filter_map(|name| name.get(2..7)?.parse::<u64>().ok());
-        samples.push(sample(running.id(), begin, numbers.max().unwrap_or(0)));
+        let sample = sample(running.id(), begin, numbers.max().unwrap_or(0));
+        println!("{sample}");
+        samples.push(sample);
         let files = fs::read_dir(folder.path()).unwrap().count() as u64;
         assert!(files <= KEPT, "{files} files");
     }
     sending.wait().unwrap();
     let finished = running.interrupt();
     finished.assert_success();
-    samples.iter().for_each(|sample| println!("{sample}"));
     assert_eq!(in_file(&finished, sent), sent);
     assert!(finished.stderr.contains("removed by a budget"), "{}", finished.stderr);
     // What is there at first is taken once; from then on nothing more.
