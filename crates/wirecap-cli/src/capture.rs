@@ -13,7 +13,8 @@ use wirecap::savefile::{self, Format, Sink, WriteError};
 use wirecap::{
     Capture, CaptureError, Chunk, Ledger, Packet, Reception, Recorded, Timestamp, Timestamps, Worker, grouped,
 };
-use wirecap_recorder::{CompressedSink, Compression, Target};
+use wirecap_broker::Broker;
+use wirecap_recorder::{Commands, CompressedSink, Compression, Launch, Target};
 
 use crate::failure::Failure;
 use crate::filter::{FilterOptions, filtered};
@@ -21,6 +22,7 @@ use crate::losses;
 use crate::merge::Merge;
 use crate::options::CaptureOptions;
 use crate::output;
+use crate::privileges::{ByBroker, UserOption};
 use crate::progress::Progress;
 use crate::recording;
 use crate::recording::options::{FileOptions, Plan};
@@ -58,6 +60,9 @@ pub(crate) struct Arguments {
 
     #[command(flatten)]
     files: FileOptions,
+
+    #[command(flatten)]
+    user: UserOption,
 
     #[command(flatten)]
     filter: FilterOptions,
@@ -172,7 +177,12 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
                 Some(pattern) => Target::Set(pattern.clone()),
                 None => Target::File(create(opening.deadline)?.sink.into_file(), arguments.write.clone()),
             };
-            Files::begin(opening.plan, target, opening.writing, &recording::section(), opening.interfaces)
+            let Opening { plan, broker, writing, interfaces, .. } = opening;
+            let command = plan.command.clone().map(|command| match broker {
+                Some(broker) => Box::new(ByBroker(broker)) as Box<dyn Launch>,
+                None => Box::new(Commands::new(command)),
+            });
+            Files::begin(plan, command, target, writing, &recording::section(), interfaces)
         }),
     }
 }
@@ -180,6 +190,8 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
 /// What is known when the output is opened.
 struct Opening<'a> {
     plan: &'a Plan,
+    /// What has the privileges, if this process has none.
+    broker: Option<Broker>,
     /// When to give up waiting for a pipe's reader.
     deadline: Option<Instant>,
     writing: &'a Writing,
@@ -201,6 +213,7 @@ fn record<O: Outlet>(
 ) -> Result<(), Failure> {
     let options = &arguments.options;
     let filter = arguments.filter.request()?;
+    let broker = arguments.drop_privileges(plan)?;
     let timestamps: Timestamps = arguments.timestamp.into();
     if plan.pattern.is_some() {
         signals::rotate_on_hangup();
@@ -224,7 +237,7 @@ fn record<O: Outlet>(
             .iter()
             .map(|interface| recording::interface(interface, timestamps))
             .collect();
-        let outlet = open(Opening { plan, deadline, writing: &writing, interfaces })?;
+        let outlet = open(Opening { plan, broker, deadline, writing: &writing, interfaces })?;
         let left = [options.count, plan.packets_max].into_iter().flatten().min();
         let recorder = recorder.insert(Recorder {
             left: left.unwrap_or(u64::MAX),
@@ -261,6 +274,17 @@ impl Arguments {
             true => "standard output".to_owned(),
             false => self.write.display().to_string(),
         }
+    }
+
+    /// Gives up the privileges of this process, if it was asked to, for one that opens what needs some.
+    fn drop_privileges(&self, plan: &Plan) -> Result<Option<Broker>, Failure> {
+        let interfaces: Vec<String> =
+            self.options.interfaces.sources.iter().map(|source| source.device().to_owned()).collect();
+        let directory = match &plan.pattern {
+            Some(pattern) => pattern.directory(),
+            None => output::directory_of(&self.write),
+        };
+        self.user.drop_privileges(&interfaces, directory, plan.command.as_deref())
     }
 
     /// Whether the output is, or leads to, something else than a file: standard output, a pipe, a terminal.

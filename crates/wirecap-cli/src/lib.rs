@@ -19,6 +19,7 @@ mod losses;
 mod man;
 mod merge;
 mod options;
+mod privileges;
 mod profile;
 mod progress;
 mod recording;
@@ -64,6 +65,8 @@ enum Command {
     Demo(demo::Arguments),
     Lab(lab::Arguments),
     #[command(hide = true)]
+    Broker(privileges::Arguments),
+    #[command(hide = true)]
     ManPages(man::Arguments),
 }
 
@@ -101,6 +104,7 @@ pub fn main() -> ExitCode {
         Command::Replay(arguments) => replay::run(&arguments),
         Command::Demo(arguments) => demo::run(&arguments),
         Command::Lab(arguments) => lab::run(&arguments),
+        Command::Broker(_) => privileges::serve(),
         Command::ManPages(arguments) => man::run(&arguments, Cli::command()),
     };
     match outcome {

@@ -312,6 +312,7 @@ fn opened(capture: &Capture, interface: &Interface, purpose: &str) -> String {
             let spread = match spread {
                 Spread::Flows { rings: 1 } => "",
                 Spread::Flows { .. } => " by flow",
+                spread if spread.shares_queues() => " by queue and flow",
                 Spread::Queues(_) => " by queue",
             };
             let direction = match direction {

@@ -75,6 +75,11 @@ pub(crate) fn savefile(json: bool) -> Result<Output<StreamSink<File>>, Failure> 
     Ok(Output { sink, pipe: PipeEnd::of(io::stdout()) })
 }
 
+/// Where a file is.
+pub(crate) fn directory_of(path: &Path) -> &Path {
+    path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."))
+}
+
 /// Notices before an interface is opened that no file can be created at `path`: a wrong directory, a file that exists unless it
 /// `replaces` that, one that another process writes to.
 pub(crate) fn check(path: &Path, replaces: bool) -> Result<(), Failure> {
@@ -84,7 +89,7 @@ pub(crate) fn check(path: &Path, replaces: bool) -> Result<(), Failure> {
 
 /// Notices a wrong directory before an interface is opened.
 pub(crate) fn check_directory(path: &Path) -> Result<(), Failure> {
-    let directory = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    let directory = directory_of(path);
     let problem = |text: String| Err(Failure::Failed(text.into()));
     if path.is_dir() {
         return problem(format!("{} is a directory; name a file in it", path.display()));

@@ -15,7 +15,7 @@ use wirecap_lab::live::Lab;
 use wirecap_lab::live::bed::Bed;
 use wirecap_lab::live::process::CommandLine;
 use wirecap_lab::live::rivals::Field;
-use wirecap_lab::live::trial::{self, QueueSender};
+use wirecap_lab::live::trial::{self, FlowSender};
 use wirecap_lab::runner::{Audience, Runner, RunnerError};
 use wirecap_testbed::privileged;
 
@@ -84,8 +84,31 @@ fn loss_against_bursts_is_measured() {
 }
 
 #[test]
-fn loss_against_skew_is_measured() {
-    find("live-skew");
+fn loss_order_and_cost_against_skew_are_measured() {
+    let Some(findings) = find("live-skew") else { return };
+    let mut tables = findings.tables.iter();
+    let table = tables.find(|table| table.columns.contains(&"out of order".to_owned())).unwrap();
+    let column = |name: &str| table.columns.iter().position(|column| column == name).unwrap();
+    // Two queues with seven flows each. That is known of everyone who is there.
+    let flows = column("flows of several threads");
+    assert!(
+        table.rows.len() >= 4 && table.rows.iter().all(|row| row[flows].ends_with(" of 14")),
+        "{table:?}"
+    );
+    let alone = table.rows.iter().find(|row| row[0] == "wirecap, basic, xdp").unwrap();
+    assert_eq!((&*alone[flows], &*alone[column("out of order")]), ("0 of 14", "0.00 %"), "{table:?}");
+    let in_turn = table.rows.iter().find(|row| row[0] == "AF_PACKET fanout, in turn").unwrap();
+    assert_eq!(in_turn[flows], "14 of 14", "each packet goes to the next thread: {table:?}");
+}
+
+#[test]
+fn skew_over_more_queues_is_measured() {
+    find("live-skew-queues");
+}
+
+#[test]
+fn loss_against_the_threshold_is_measured() {
+    find("live-threshold");
 }
 
 #[test]
@@ -106,8 +129,13 @@ fn at_the_heavy_load_advanced_mode_loses_nothing_where_a_thread_per_queue_loses_
     let bed = Bed::with_queues(4).unwrap();
     // Of 80,000 that the workers can do, 56,000 are offered, most of them to the first. Deep enough that a busy
     // machine loses nothing for want of time.
-    let mut sender =
-        QueueSender { rates: vec![47_600, 2_800, 2_800, 2_800], seconds: 3.0, frame_bytes: 1514 };
+    let mut sender = FlowSender {
+        rates: vec![47_600.0, 2_800.0, 2_800.0, 2_800.0],
+        ports: (0..4).map(|queue| vec![2000 + queue]).collect(),
+        seconds: 3.0,
+        frame_bytes: 1514,
+        in_kernel: false,
+    };
     let field = Field::new(CommandLine::new(env!("CARGO_BIN_EXE_wirecap")), RING_MIB).rings(4);
     for contender in field.multi_handlers(COST_NS).iter().take(3) {
         let begin = Instant::now();
@@ -120,7 +148,7 @@ fn at_the_heavy_load_advanced_mode_loses_nothing_where_a_thread_per_queue_loses_
         }
         // Its worker had this long at most, and its ring keeps as many as there are cells.
         let could = HANDLED_PER_SECOND * begin.elapsed().as_secs_f64() + f64::from(field.cells());
-        let surplus = 3.0 * sender.rates[0] as f64 - could;
+        let surplus = 3.0 * sender.rates[0] - could;
         assert!(trial.lost() as f64 >= surplus, "{}: {trial:?}, {surplus} expected", contender.name);
     }
 }

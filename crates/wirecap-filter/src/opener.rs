@@ -9,6 +9,8 @@ use std::io;
 use std::os::fd::OwnedFd;
 use std::sync::OnceLock;
 
+use rustix::thread::{CapabilitySet, capabilities};
+
 use crate::sys::privileged;
 pub use crate::sys::privileged::{Answer, MapRequest, ObjectKind, ProgramRequest, Request, Umem};
 
@@ -20,6 +22,24 @@ pub trait Opener: Send + Sync + fmt::Debug {
     ///
     /// The kernel's.
     fn open(&self, request: Request<'_>) -> io::Result<Answer>;
+
+    /// Whether requests are carried out with this privilege: those of the calling thread, unless it is said otherwise.
+    fn has(&self, privilege: Privilege) -> bool {
+        let needed = match privilege {
+            Privilege::PacketSockets => CapabilitySet::NET_RAW,
+            Privilege::LockedMemory => CapabilitySet::IPC_LOCK,
+        };
+        capabilities(None).is_ok_and(|sets| sets.effective.contains(needed))
+    }
+}
+
+/// What is looked at before it is asked for, so that the error says what to do.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Privilege {
+    /// Packet sockets: CAP_NET_RAW.
+    PacketSockets,
+    /// Memory that stays in place, beyond the limit (`RLIMIT_MEMLOCK`): CAP_IPC_LOCK.
+    LockedMemory,
 }
 
 /// Asks in the calling thread, with its privileges.
@@ -49,7 +69,16 @@ pub fn set_opener(opener: Box<dyn Opener>) -> Result<(), Box<dyn Opener>> {
 ///
 /// The kernel's.
 pub fn open(request: Request<'_>) -> io::Result<Answer> {
-    OPENER.get_or_init(|| Box::new(Direct)).open(request)
+    opener().open(request)
+}
+
+/// Whether what is asked for is done with this privilege.
+pub fn has(privilege: Privilege) -> bool {
+    opener().has(privilege)
+}
+
+fn opener() -> &'static dyn Opener {
+    &**OPENER.get_or_init(|| Box::new(Direct))
 }
 
 /// Opens a raw socket of `family` for no protocol.

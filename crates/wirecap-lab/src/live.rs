@@ -44,7 +44,9 @@ impl Lab {
             experiment("live-length", "Loss against the length of packets", rate::lengths),
             experiment("live-cost", "Loss against the consumer's cost", cost::run),
             experiment("live-burst", "Loss against the length of bursts", burst::run),
-            experiment("live-skew", "Loss against skew", skew::run),
+            experiment("live-skew", "Loss, order and cost against skew: two queues", skew::handlers),
+            experiment("live-skew-queues", "Loss, order and cost against skew: more queues", skew::queues),
+            experiment("live-threshold", "The threshold T, live", skew::thresholds),
             experiment("live-footprint", "What a packet and a capture cost", footprint::run),
         ]
     }

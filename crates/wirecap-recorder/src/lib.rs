@@ -14,6 +14,7 @@ mod compression;
 mod compressors;
 mod cut;
 mod files;
+mod launch;
 mod local_time;
 mod names;
 mod page;
@@ -23,6 +24,7 @@ mod writer;
 
 pub use compression::{CompressedSink, Compression};
 pub use cut::{CutRules, Cutter, Period};
+pub use launch::{Commands, Launch};
 pub use names::{BadPattern, Numbering, Pattern};
 pub use recording::{Recording, Settings, Target};
 pub use store::{Room, Store, StoreRules};

@@ -15,6 +15,7 @@ use crate::compression::{Compression, Compressor, FrameTable};
 use crate::compressors::Compressors;
 use crate::cut::{CutRules, Cutter};
 use crate::files;
+use crate::launch::Launch;
 use crate::local_time;
 use crate::names::Pattern;
 use crate::page::{PAGE_BYTES, Page};
@@ -56,8 +57,8 @@ pub struct Settings {
     pub bytes_max: Option<u64>,
     /// When what is written must survive a loss of power.
     pub durability: Durability,
-    /// Run for each complete file, with its path as the last argument.
-    pub command: Option<Vec<String>>,
+    /// Is told of each complete file.
+    pub command: Option<Box<dyn Launch>>,
     /// Gets a line with the path of each complete file.
     pub line: Option<OwnedFd>,
 }
@@ -118,8 +119,8 @@ impl Recording {
             (None, None) => (None, None),
             _ => {
                 let (complete, files) = mpsc::channel();
-                let (line, command) = (settings.line, settings.command.clone());
-                let work = move || announce(&files, line, command.as_deref());
+                let (line, command) = (settings.line, settings.command);
+                let work = move || announce(&files, line, command);
                 let thread =
                     thread::Builder::new().name("announce".to_owned()).spawn(work).map_err(failed)?;
                 (Some(complete), Some(thread))

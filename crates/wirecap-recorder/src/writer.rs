@@ -4,7 +4,6 @@ use std::fs::{self, File};
 use std::io::{self, Seek, SeekFrom, Write};
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, TryRecvError};
@@ -15,6 +14,7 @@ use wirecap_savefile::{FileSink, Format, WriteError};
 use crate::compression::{Compressor, Effort, FrameTable};
 use crate::compressors::{Compressed, Compressors};
 use crate::files::{free_bytes, free_name, give_name, is_gone, part_of, sync_directory};
+use crate::launch::Launch;
 use crate::names::{Numbering, Pattern};
 use crate::page::{PAGE_BYTES, Page};
 use crate::store::{Room, Store};
@@ -479,10 +479,13 @@ fn write_all(file: &mut File, bytes: &[u8], written: &mut usize) -> io::Result<(
 }
 
 /// Tells of complete files, on a thread of its own, since a pipe may be full and a command may take long to start: a line on
-/// `line`, and `command` with the file's path behind its arguments.
-pub(crate) fn announce(files: &Receiver<PathBuf>, line: Option<OwnedFd>, command: Option<&[String]>) {
+/// `line`, and `command`.
+pub(crate) fn announce(
+    files: &Receiver<PathBuf>,
+    line: Option<OwnedFd>,
+    mut command: Option<Box<dyn Launch>>,
+) {
     let mut line = line.map(File::from);
-    let mut running: Vec<Child> = Vec::new();
     for path in files {
         if let Some(out) = &mut line {
             let text = [path.as_os_str().as_encoded_bytes(), b"\n"].concat();
@@ -490,14 +493,12 @@ pub(crate) fn announce(files: &Receiver<PathBuf>, line: Option<OwnedFd>, command
                 line = None;
             }
         }
-        if let Some((program, arguments)) = command.and_then(<[String]>::split_first) {
-            let started = Command::new(program).args(arguments).arg(&path).stdin(Stdio::null()).spawn();
-            running.extend(started.ok());
+        if let Some(command) = &mut command {
+            command.launch(&path);
         }
-        running.retain_mut(|child| child.try_wait().is_ok_and(|status| status.is_none()));
     }
-    for mut child in running {
-        let _ended = child.wait();
+    if let Some(mut command) = command {
+        command.finish();
     }
 }
 

@@ -13,8 +13,8 @@ use std::time::Duration;
 use proptest::collection::vec;
 use proptest::prelude::*;
 use wirecap_recorder::{
-    Compression, CutRules, Durability, Numbering, Pattern, Period, Recording, Settings, StoreRules, Summary,
-    Target, Watch,
+    Commands, Compression, CutRules, Durability, Numbering, Pattern, Period, Recording, Settings, StoreRules,
+    Summary, Target, Watch,
 };
 use wirecap_savefile::{
     FileSink, Format, Interface, Reader, Record, Section, StreamSink, Timestamp, WriteError, Writer,
@@ -249,7 +249,7 @@ fn complete_files_are_told_of_by_lines_and_commands() {
     let copy = format!("cp \"$0\" {}", copies.path().display());
     let mut settings = settings(Format::Pcap, Compression::None);
     settings.cut.packets = Some(10);
-    settings.command = Some(["sh", "-c", &copy].map(str::to_owned).to_vec());
+    settings.command = Some(Box::new(Commands::new(["sh", "-c", &copy].map(str::to_owned).to_vec())));
     settings.line = Some(OwnedFd::from(line));
     let mut recording =
         Recording::begin(settings, target(folder.path(), "t-%i.pcap"), at(0), Box::new(())).unwrap();

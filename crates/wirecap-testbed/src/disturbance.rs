@@ -19,10 +19,24 @@ use std::time::{Duration, Instant};
 
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 
+// Measured on two virtual processors whose host keeps 0 to 34 % of their time for others: the loads of `tests/group/skew.rs`
+// for 8 and 20 s each (36 runs, nothing else on the machine). Sorted by steal:
+//
+// | steal        | runs | a thread waited up to | longest gap  | failed                                         |
+// |--------------|------|-----------------------|--------------|------------------------------------------------|
+// | below 2.5 %  | 8    | 1.4 to 4.3 %          | 5 to 70 ms   | none                                           |
+// | 2.5 to 5 %   | 6    | 1.8 to 2.7 %          | 8 to 19 ms   | none                                           |
+// | 5 to 12.5 %  | 11   | 1.9 to 10.6 %         | 9 to 53 ms   | none                                           |
+// | above 12.5 % | 11   | 4.0 to 11.4 %         | 13 to 83 ms  | 2 lost packets, 3 senders did not keep up      |
+//
+// Every run that failed had more than 12 % of steal and a gap of more than 20 ms. How long a thread waited tells them from
+// the others least: on two processors six workers and a sender wait for each other as well. So the limits lie above what
+// runs without others show, and below where runs begin to fail.
+
 /// A thread that waited for a processor for more than this share of the run was disturbed.
-const WAITED_SHARE_MAX: f64 = 0.04;
+const WAITED_SHARE_MAX: f64 = 0.08;
 /// Steal above this share of all processors' time is a disturbance.
-const STEAL_SHARE_MAX: f64 = 0.01;
+const STEAL_SHARE_MAX: f64 = 0.05;
 /// So is a longer gap than this.
 const GAP_MAX: Duration = Duration::from_millis(20);
 /// How often a disturbed run is repeated.
@@ -246,7 +260,8 @@ impl Disturbance {
         self.waited.as_secs_f64() / self.duration.as_secs_f64()
     }
 
-    fn stolen_share(&self) -> f64 {
+    /// Of all processors' time, what the host kept for others.
+    pub fn stolen_share(&self) -> f64 {
         self.stolen.as_secs_f64() / self.duration.as_secs_f64() / self.cpus as f64
     }
 
@@ -255,7 +270,7 @@ impl Disturbance {
         self.waited + self.stolen + self.longest_gap
     }
 
-    /// Whether others took so much that a failure may be theirs: more than 4 % of one thread's time, 1 % of the
+    /// Whether others took so much that a failure may be theirs: more than 8 % of one thread's time, 5 % of the
     /// machine's, or 20 ms at once.
     pub fn is_disturbed(&self) -> bool {
         self.waited_share() > WAITED_SHARE_MAX
@@ -325,8 +340,8 @@ mod tests {
         assert!(!calm().is_disturbed(), "{}", calm());
         assert_eq!(calm().delay(), Duration::from_millis(102));
         let cases = [
-            Disturbance { waited: Duration::from_millis(500), ..calm() },
-            Disturbance { stolen: Duration::from_millis(300), ..calm() },
+            Disturbance { waited: Duration::from_millis(900), ..calm() },
+            Disturbance { stolen: Duration::from_millis(1100), ..calm() },
             Disturbance { longest_gap: Duration::from_millis(30), ..calm() },
         ];
         for case in cases {

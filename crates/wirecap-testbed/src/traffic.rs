@@ -216,6 +216,16 @@ impl Stamp {
         bytes
     }
 
+    /// Writes it into a frame of [`Traffic`]'s, in place of the one that is there.
+    ///
+    /// # Panics
+    ///
+    /// If the frame is too short to have one.
+    pub fn write_to(self, frame: &mut [u8]) {
+        let bytes = self.to_bytes();
+        frame[STAMP_OFFSET..STAMP_OFFSET + bytes.len()].copy_from_slice(&bytes);
+    }
+
     /// The stamp of a received frame, if it is one of [`Traffic`]'s (without a VLAN tag).
     pub fn of(frame: &[u8]) -> Option<Self> {
         let (magic, rest) = frame.get(STAMP_OFFSET..)?.split_first_chunk()?;

@@ -5,7 +5,7 @@ mod cgroup;
 use std::fs;
 
 use rustix::process::{Resource, getrlimit};
-use rustix::thread::{CapabilitySet, capabilities};
+use wirecap_filter::opener::{self, Privilege};
 
 use crate::error::OpenError;
 use cgroup::Cgroup;
@@ -38,13 +38,7 @@ pub(crate) fn check_memory(needed_bytes: u64, locked_bytes: u64) -> Result<(), O
 
 /// The limit on locked memory in bytes; `None` when there is none, or it does not bind this process.
 fn locked_memory_limit() -> Option<u64> {
-    let exempt = capabilities(None).is_ok_and(|sets| sets.effective.contains(CapabilitySet::IPC_LOCK));
-    if exempt { None } else { locked_memory_rlimit() }
-}
-
-/// Whether the process has the one capability that the engine `packet` needs.
-pub(crate) fn may_open_packet_sockets() -> bool {
-    capabilities(None).is_ok_and(|sets| sets.effective.contains(CapabilitySet::NET_RAW))
+    if opener::has(Privilege::LockedMemory) { None } else { locked_memory_rlimit() }
 }
 
 /// `RLIMIT_MEMLOCK` in bytes; `None` when it is unlimited.

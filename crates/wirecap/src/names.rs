@@ -3,7 +3,7 @@
 use std::fmt;
 
 /// A receive ring by name: receive queue `queue` of `interface`, written `eth0@2`; where the packets of a queue
-/// are dealt out to several rings, `eth0@2.0`, `eth0@2.1` and so on. Where the rings of an interface share its
+/// are dealt out to several rings, `eth0@2.0`, `eth0@2.1` and so on. Where the rings of a whole interface share its
 /// packets by flow, with the engine `packet`, they are only numbered.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct RingName {

@@ -10,7 +10,7 @@
 //!   blocks in turn: when it comes round to one that is still held it waits there, and what arrives
 //!   meanwhile is lost (`no_cell`), although other blocks are free. So a chunk may be held for as long
 //!   as the ring takes to fill once, and no longer.
-//! - The kernel chooses the ring of a flow. It takes the security parameter index of IPsec for ports, and each
+//! - The kernel chooses the ring of a flow where rings share an interface or a queue. It takes the security parameter index of IPsec for ports, and each
 //!   direction has one of its own, so the two directions of an encrypted flow may come in two rings.
 //! - A worker's descriptor stays readable while a chunk of the last block is held.
 
@@ -25,6 +25,7 @@ pub(crate) mod ring;
 mod steering;
 
 use std::io;
+use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
@@ -103,7 +104,8 @@ pub enum Spread {
         /// How many rings there are.
         rings: u32,
     },
-    /// By receive queue: a ring for each of these. What comes from other queues is not captured, and
+    /// By receive queue: a ring for each of these, in ascending order. A queue that stands here several times has
+    /// as many rings, which share its packets by flow. What comes from other queues is not captured, and
     /// neither is what the driver does not name the queue of.
     ///
     /// On a veth, which names no queue, XDP frames (those of a redirect) count as queue 0's.
@@ -116,6 +118,14 @@ impl Spread {
         match self {
             Self::Flows { rings } => *rings as usize,
             Self::Queues(queues) => queues.len(),
+        }
+    }
+
+    /// Whether several rings share the packets of a queue.
+    pub fn shares_queues(&self) -> bool {
+        match self {
+            Self::Flows { .. } => false,
+            Self::Queues(queues) => queues.windows(2).any(|pair| pair[0] == pair[1]),
         }
     }
 }
@@ -191,7 +201,7 @@ pub(crate) fn open(
             socket.and_then(|socket| plan.deafen(socket)).map_err(failed("open a packet socket on"))?;
         let store = make_store(&socket, device, settings).map_err(failed("make a receive ring on"))?;
         let identity = RingIdentity {
-            name: RingName::of_queue(&device.name, plan.number_of(place)),
+            name: plan.name_of(&device.name, place),
             index: settings.rings.first_ring_index + place,
             interface_index: settings.rings.interface_index,
             snap_len: settings.rings.snap_len,
@@ -293,17 +303,28 @@ impl<'a> Plan<'a> {
         Ok(socket)
     }
 
-    /// The number in the name of the ring at `place`: its receive queue where it has one.
-    fn number_of(&self, place: usize) -> u32 {
-        match self.spread {
-            Spread::Flows { .. } => place as u32,
-            Spread::Queues(queues) => queues[place],
-        }
+    /// The name of the ring at `place`: with its receive queue where it has one, else a number.
+    fn name_of(&self, interface: &str, place: usize) -> RingName {
+        let Spread::Queues(queues) = self.spread else {
+            return RingName::of_queue(interface, place as u32);
+        };
+        let siblings = self.siblings(queues, place);
+        let part = (siblings.len() > 1).then(|| (place - siblings.start) as u32);
+        RingName { part, ..RingName::of_queue(interface, queues[place]) }
+    }
+
+    /// The places of the rings that the queue of the one at `place` has.
+    fn siblings(&self, queues: &[u32], place: usize) -> Range<usize> {
+        let queue = queues[place];
+        queues.partition_point(|&other| other < queue)..queues.partition_point(|&other| other <= queue)
     }
 
     /// Which packets the ring at `place` looks at.
     fn selection(&self, place: usize) -> Selection {
-        let queue_mark = self.needs_program().then(|| self.mark(self.number_of(place)));
+        let queue_mark = match self.spread {
+            Spread::Queues(queues) if self.goes_by_marks() => Some(self.mark(queues[place])),
+            _ => None,
+        };
         Selection { direction: self.direction, queue_mark }
     }
 
@@ -317,37 +338,62 @@ impl<'a> Plan<'a> {
         self.first_mark > steering::NO_QUEUE
     }
 
-    fn needs_program(&self) -> bool {
+    /// Whether the queues of packets have to be told from each other.
+    fn goes_by_marks(&self) -> bool {
         matches!(self.spread, Spread::Queues(_)) && !self.one_queue
     }
 
-    /// A socket that gets what no ring gets, if that is not filtered out.
+    /// Whether one group has all sockets, and a program that knows which queue is whose.
+    ///
+    /// Where a queue has several rings a program does not serve: it cannot ask for the symmetric hash of a flow. There the
+    /// rings of each queue are a group by that hash. So each group gets every packet of the interface, and its sockets'
+    /// filters refuse those of other queues.
+    fn has_program(&self) -> bool {
+        self.goes_by_marks() && !self.spread.shares_queues()
+    }
+
+    /// The places of the sockets that the one at `place` is in a group with, of so many.
+    fn group_at(&self, place: usize, sockets: usize) -> Range<usize> {
+        match self.spread {
+            Spread::Queues(queues) if self.spread.shares_queues() => match place {
+                place if place < queues.len() => self.siblings(queues, place),
+                alone => alone..alone + 1,
+            },
+            _ => 0..sockets,
+        }
+    }
+
+    /// A socket that gets what no ring gets, if that is not filtered out: the program has to send it somewhere, and
+    /// where marks tell it is counted.
     fn socket_for_others(&self) -> io::Result<Option<PacketSocket>> {
-        self.needs_program().then(|| PacketSocket::new().and_then(|socket| self.deafen(socket))).transpose()
+        let is_needed = self.has_program() || self.goes_by_marks() && self.marks_tell();
+        is_needed.then(|| PacketSocket::new().and_then(|socket| self.deafen(socket))).transpose()
     }
 
     /// Binds so many sockets, which `each` hands over in the order of the rings, the one for others last: that is the order
-    /// of the group, also when the interface goes down and comes back.
+    /// of the groups, also when the interface goes down and comes back.
     fn bind(
         &self,
         sockets: usize,
         each: impl FnOnce(&mut dyn FnMut(&PacketSocket) -> io::Result<()>) -> io::Result<()>,
     ) -> io::Result<()> {
-        let fanout = if self.needs_program() { Fanout::Program } else { Fanout::Hash };
-        let mut group = None;
+        let fanout = if self.has_program() { Fanout::Program } else { Fanout::Hash };
+        let (mut places, mut group) = (0.., None);
         each(&mut |socket: &PacketSocket| {
             socket.bind(self.ifindex)?;
+            let place = places.next().expect("there is no end of them");
+            let members = self.group_at(place, sockets);
             match group {
-                _ if sockets == 1 => Ok(()),
-                Some(group) => socket.join(group),
-                None => {
+                _ if members.len() == 1 => Ok(()),
+                Some(group) if place > members.start => socket.join(group),
+                _ => {
                     group = Some(socket.found_group(fanout, self.ignore_outgoing)?);
                     match self.spread {
-                        Spread::Queues(queues) => {
+                        Spread::Queues(queues) if self.has_program() => {
                             let marks: Vec<u32> = queues.iter().map(|&queue| self.mark(queue)).collect();
                             socket.steer(&steering::place_of_mark(&marks))
                         }
-                        Spread::Flows { .. } => Ok(()),
+                        _ => Ok(()),
                     }
                 }
             }

@@ -232,6 +232,7 @@ fn record(bed: &Bed, contender: &Contender, point: Point) -> Outcome<(Run, u64)>
         busy: trial.receiver_seconds / seconds,
         waited,
         sender_seconds: trial.sender_seconds,
+        softirq_seconds: trial.softirq_seconds,
     };
     Ok((run, trial.delivered))
 }

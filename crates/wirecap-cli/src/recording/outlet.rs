@@ -3,7 +3,7 @@
 use std::thread;
 
 use wirecap::savefile::{self, Format, Record, Section, Sink, Statistics, StreamSink, Timestamp, WriteError};
-use wirecap_recorder::{Recording, Settings, Target, Watch};
+use wirecap_recorder::{Launch, Recording, Settings, Target, Watch};
 
 use super::options::Plan;
 use crate::failure::Failure;
@@ -136,6 +136,7 @@ impl Watch for Writing {
 impl Files {
     pub(crate) fn begin(
         plan: &Plan,
+        command: Option<Box<dyn Launch>>,
         target: Target,
         writing: &Writing,
         section: &Section,
@@ -153,7 +154,7 @@ impl Files {
             files_max: plan.files_max,
             bytes_max: plan.bytes_max,
             durability: plan.durability,
-            command: plan.command.clone(),
+            command,
             line: plan.line()?,
         };
         let recording = Recording::begin(settings, target, super::now(), Box::new(writing.clone()))?;

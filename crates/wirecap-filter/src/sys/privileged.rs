@@ -5,6 +5,8 @@ use std::ffi::CStr;
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 
+use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, bind, listen, socket_with};
+
 use super::bpf::{ATTACH_XDP, Command, ObjectName, address, address_mut, attribute, bpf, bpf_fd};
 
 /// Something that needs a privilege.
@@ -60,6 +62,14 @@ pub enum Request<'a> {
         kind: ObjectKind,
         /// The number before.
         id: u32,
+    },
+    /// A socket that listens at a name of the network namespace (`unix(7)`, abstract names). It needs no privilege; but a
+    /// process that connects to it learns which user asked the kernel for it (`SO_PEERCRED`).
+    Listen {
+        /// The name, without the zero before it.
+        name: &'a [u8],
+        /// How many may connect.
+        backlog: u32,
     },
 }
 
@@ -176,7 +186,12 @@ pub enum Answer {
 }
 
 impl Answer {
-    pub(crate) fn descriptor(self) -> io::Result<OwnedFd> {
+    /// What was opened.
+    ///
+    /// # Errors
+    ///
+    /// [`InvalidData`](io::ErrorKind::InvalidData) if the answer is no descriptor.
+    pub fn descriptor(self) -> io::Result<OwnedFd> {
         match self {
             Self::Descriptor(descriptor) => Ok(descriptor),
             Self::Id(_) | Self::Done => Err(io::ErrorKind::InvalidData.into()),
@@ -272,8 +287,17 @@ pub(crate) fn perform(request: Request<'_>) -> io::Result<Answer> {
                 Err(error) => Err(error),
             };
         }
+        Request::Listen { name, backlog } => listen_at(name, backlog)?,
     };
     Ok(Answer::Descriptor(opened))
+}
+
+fn listen_at(name: &[u8], backlog: u32) -> io::Result<OwnedFd> {
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    let socket = socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
+    bind(&socket, &SocketAddrUnix::new_abstract_name(name)?)?;
+    listen(&socket, backlog.try_into().unwrap_or(i32::MAX))?;
+    Ok(socket)
 }
 
 fn load(program: ProgramRequest<'_>) -> io::Result<OwnedFd> {

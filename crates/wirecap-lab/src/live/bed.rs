@@ -2,13 +2,17 @@
 //! next), a receiver that is a process of its own on the last.
 
 use std::collections::BTreeMap;
+use std::fs;
 use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::Duration;
 
 use rustix::time::{ClockId, clock_gettime};
-use wirecap_testbed::{CpuTime, Generator, Load, Namespace, Sizes, Traffic, VethPair, cpu_times};
+use wirecap::{Capture, Engine};
+use wirecap_testbed::{
+    AfXdpSender, CpuTime, Generator, Load, Namespace, Sizes, Stamp, Traffic, VethPair, cpu_times,
+};
 
 use super::Outcome;
 use super::process::{CommandLine, Spawner, allowed_cpus};
@@ -70,6 +74,45 @@ impl Bed {
         Ok(Generator::new(&self.pair.sender, &traffic)?)
     }
 
+    /// Source ports of flows for each of so many rings that share an interface by the kernel's symmetric hash of a flow,
+    /// so many for each: with them on the queue of the same number, rings by queue and rings by flow get the same packets.
+    ///
+    /// # Errors
+    ///
+    /// When the privilege is missing, or the hash leaves a ring without flows.
+    pub fn flows_of_rings(&self, rings: u32, flows: usize) -> Outcome<Vec<Vec<u16>>> {
+        const FIRST_PORT: u16 = 2048;
+        let receiver = &self.pair.receiver;
+        let builder = Capture::on(&*receiver.name).engine(Engine::Packet).chunk(64).pool(16);
+        let capture = receiver.namespace.run_in(|| builder.workers(rings as usize).open())??;
+        let mut sender = AfXdpSender::on(&self.pair.sender, 0)?;
+        // Many more than are needed, so that every ring has enough.
+        for port in FIRST_PORT..FIRST_PORT + 8 * (rings as usize * flows) as u16 {
+            let traffic = Traffic { source_port: port, ..Traffic::to(receiver) };
+            sender.send(&traffic.frame(Stamp { queue: 0, sequence: port.into() }))?;
+        }
+        sender.flush()?;
+        let mut ports = vec![Vec::new(); rings as usize];
+        // All are there until the end: in basic mode none goes on alone.
+        let mut workers = capture.workers();
+        for worker in &mut workers {
+            while let Some(chunk) = worker.next_chunk_timeout(Duration::from_millis(100))? {
+                let numbers = chunk.iter().filter_map(|packet| Stamp::of(packet.data()));
+                ports[chunk.ring_index()].extend(numbers.map(|stamp| stamp.sequence as u16));
+            }
+        }
+        drop(workers);
+        receiver.namespace.run_in(|| drop(capture))?;
+        for ports in &mut ports {
+            ports.sort_unstable();
+            ports.truncate(flows);
+        }
+        match ports.iter().all(|ports| ports.len() == flows) {
+            true => Ok(ports),
+            false => Err(format!("the hash left rings without flows: {ports:?}").into()),
+        }
+    }
+
     /// Runs a command where the sending end is, and gives what it wrote on standard output.
     ///
     /// # Errors
@@ -113,6 +156,8 @@ pub struct Run {
     pub waited: f64,
     /// Processor time of the sender, in seconds; on a veth the kernel receives on the sender's CPU.
     pub sender_seconds: f64,
+    /// Processor time of the kernel's softirq threads, to which it moves its receiving when it gets much, in seconds.
+    pub softirq_seconds: f64,
 }
 
 /// A run with more than this is a run of somebody else's work.
@@ -176,6 +221,7 @@ pub fn send<'a>(
 /// Those of `send`, and when the receiver is gone.
 pub fn watch(receiver: Option<&Receiver>, send: impl FnOnce() -> Outcome<(u64, f64)>) -> Outcome<Run> {
     let of_receiver = || receiver.map_or(Ok(CpuTime::default()), Receiver::cpu_time);
+    let softirq_before = softirq_threads_seconds()?;
     let (before, own_before) = (of_receiver()?, own_seconds());
     let (sent, sender) = watching_own_threads(send);
     let ((frames, seconds), after) = (sent?, of_receiver()?);
@@ -185,7 +231,25 @@ pub fn watch(receiver: Option<&Receiver>, send: impl FnOnce() -> Outcome<(u64, f
         busy: after.ran.saturating_sub(before.ran).as_secs_f64() / seconds,
         waited: (sender.waited + after.waited).saturating_sub(before.waited).as_secs_f64() / seconds,
         sender_seconds: own_seconds() - own_before,
+        softirq_seconds: softirq_threads_seconds()? - softirq_before,
     })
+}
+
+/// Processor time of the threads that the kernel moves its receiving to when it gets much, in seconds.
+pub(super) fn softirq_threads_seconds() -> Outcome<f64> {
+    let mut seconds = 0.0;
+    for process in fs::read_dir("/proc")?.flatten() {
+        let name = process.file_name();
+        let Some(id) = name.to_str().filter(|name| name.bytes().all(|byte| byte.is_ascii_digit())) else {
+            continue;
+        };
+        let comm = fs::read_to_string(process.path().join("comm")).unwrap_or_default();
+        if comm.starts_with("ksoftirqd/") {
+            seconds +=
+                cpu_times(id).unwrap_or_default().values().map(|time| time.ran.as_secs_f64()).sum::<f64>();
+        }
+    }
+    Ok(seconds)
 }
 
 /// Processor time of this process, threads that have ended included.

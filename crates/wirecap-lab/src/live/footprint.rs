@@ -4,9 +4,9 @@ use std::fs;
 use std::thread;
 use std::time::Duration;
 
-use wirecap_testbed::{Generator, Load, Snapshot, cpu_times, drop_program, loss_lock};
+use wirecap_testbed::{Generator, Load, Snapshot, drop_program, loss_lock};
 
-use super::bed::Bed;
+use super::bed::{self, Bed};
 use super::contender::Contender;
 use super::figures::Figures;
 use super::receiver::Receiver;
@@ -32,13 +32,11 @@ struct BurstSender {
     bursts: u64,
     /// What all CPUs did meanwhile, in seconds, by the kernel's account.
     all_cpus_seconds: f64,
-    /// What the kernel's softirq threads did meanwhile, in seconds.
-    softirq_seconds: f64,
 }
 
 impl Sender for BurstSender {
     fn send(&mut self, _bed: &Bed) -> Outcome<(u64, f64)> {
-        let (all_before, softirq_before) = (all_cpus_seconds()?, softirq_threads_seconds()?);
+        let all_before = all_cpus_seconds()?;
         let (mut frames, mut seconds) = (0, 0.0);
         for _ in 0..self.bursts {
             let sent = self.generator.send(&[Load::new(0, BURST_FRAMES)])?;
@@ -47,7 +45,6 @@ impl Sender for BurstSender {
             thread::sleep(PAUSE);
         }
         self.all_cpus_seconds = all_cpus_seconds()? - all_before;
-        self.softirq_seconds = softirq_threads_seconds()? - softirq_before;
         Ok((frames, seconds))
     }
 
@@ -68,23 +65,6 @@ fn all_cpus_seconds() -> Outcome<f64> {
     Ok(busy / TICKS)
 }
 
-/// Processor time of the threads that the kernel moves its receiving to when it gets much, in seconds.
-fn softirq_threads_seconds() -> Outcome<f64> {
-    let mut seconds = 0.0;
-    for process in fs::read_dir("/proc")?.flatten() {
-        let name = process.file_name();
-        let Some(id) = name.to_str().filter(|name| name.bytes().all(|byte| byte.is_ascii_digit())) else {
-            continue;
-        };
-        let comm = fs::read_to_string(process.path().join("comm")).unwrap_or_default();
-        if comm.starts_with("ksoftirqd/") {
-            seconds +=
-                cpu_times(id).unwrap_or_default().values().map(|time| time.ran.as_secs_f64()).sum::<f64>();
-        }
-    }
-    Ok(seconds)
-}
-
 /// What one run cost.
 #[derive(Debug, Clone, Copy)]
 struct Cost {
@@ -103,7 +83,7 @@ pub(super) fn run(lab: &Lab, run: &Run<'_>) -> Result<Findings, RunError> {
     let (bursts, rounds) = (lab.choose(run, 1, 10, 40), lab.choose(run, 1, 1, 5));
     let sender = || -> Outcome<BurstSender> {
         let generator = bed.generator(60)?;
-        Ok(BurstSender { generator, bursts, all_cpus_seconds: 0.0, softirq_seconds: 0.0 })
+        Ok(BurstSender { generator, bursts, all_cpus_seconds: 0.0 })
     };
     run.step(0.0, "frames that are dropped at once")?;
     let dropped = dropped_at_once(&bed, &mut sender()?)?;
@@ -117,7 +97,7 @@ pub(super) fn run(lab: &Lab, run: &Run<'_>) -> Result<Findings, RunError> {
             Ok(())
         })?;
         let packets = trial.sent as f64;
-        let own = 1e9 * (trial.sender_seconds + sender.softirq_seconds) / packets;
+        let own = 1e9 * (trial.sender_seconds + trial.softirq_seconds) / packets;
         costs.push(Cost {
             contender: contenders.iter().position(|other| other.name == contender.name).unwrap_or_default(),
             process_ns: 1e9 * trial.receiver_seconds / packets,
@@ -169,10 +149,10 @@ struct Dropped {
 fn dropped_at_once(bed: &Bed, sender: &mut BurstSender) -> Outcome<Dropped> {
     let _alone = loss_lock()?;
     let _dropping = drop_program(&bed.pair.receiver)?;
-    let run = super::bed::watch(None, || sender.send(bed))?;
+    let run = bed::watch(None, || sender.send(bed))?;
     let packets = run.frames as f64;
     Ok(Dropped {
-        own_ns: 1e9 * (run.sender_seconds + sender.softirq_seconds) / packets,
+        own_ns: 1e9 * (run.sender_seconds + run.softirq_seconds) / packets,
         all_cpus_ns: 1e9 * sender.all_cpus_seconds / packets,
     })
 }

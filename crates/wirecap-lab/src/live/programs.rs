@@ -1,11 +1,13 @@
-//! Receivers without wirecap's engine: what a good programmer writes by hand on AF_XDP, AF_PACKET and libpcap.
+//! Receivers: what a good programmer writes by hand on AF_XDP, AF_PACKET and libpcap, and the same by wirecap's library.
 //!
 //! Each is a process of its own, says `capturing` when it is, and ends at SIGINT with one JSON object in the words
 //! of the ledger. `wirecap lab program NAME` runs one.
 
 pub mod bare;
+pub mod group;
 pub mod handler;
 pub mod libpcap;
+pub mod order;
 pub mod ring;
 
 use std::sync::Arc;
@@ -15,6 +17,8 @@ use clap::Subcommand;
 use serde::Serialize;
 
 use super::Outcome;
+use handler::Handler;
+use order::Order;
 
 /// A receiver that is part of the lab.
 #[derive(Debug, Clone, Subcommand)]
@@ -25,6 +29,8 @@ pub enum Program {
     Ring(ring::Arguments),
     /// A program around pcap_loop, with a thread and a handle per ring
     Libpcap(libpcap::Arguments),
+    /// A buddy group of wirecap's library
+    Group(group::Arguments),
 }
 
 impl Program {
@@ -38,6 +44,7 @@ impl Program {
             Self::Bare(arguments) => bare::run(arguments),
             Self::Ring(arguments) => ring::run(arguments),
             Self::Libpcap(arguments) => libpcap::run(arguments),
+            Self::Group(arguments) => group::run(arguments),
         }
     }
 }
@@ -94,20 +101,38 @@ fn interruption() -> Outcome<Arc<AtomicBool>> {
     Ok(stopped)
 }
 
-/// Runs a receiver per thread and prints what they counted together.
+/// What a receiver prints at its end.
+#[derive(Debug, Serialize)]
+struct Report {
+    #[serde(flatten)]
+    count: Count,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    order: Option<Order>,
+}
+
+impl Report {
+    fn print(count: Count, handler: &Handler) -> Outcome<()> {
+        println!("{}", serde_json::to_string(&Self { count, order: handler.order() })?);
+        Ok(())
+    }
+}
+
+/// Runs a receiver per thread, each with a handler of its own, and gives what they counted together.
 fn on_threads<R: Send>(
     receivers: Vec<R>,
     interface: &str,
-    receive: impl Fn(R, &AtomicBool) -> Outcome<Count> + Sync,
-) -> Outcome<()> {
+    handler: &Handler,
+    receive: impl Fn(R, Handler, &AtomicBool) -> Outcome<Count> + Sync,
+) -> Outcome<Count> {
     let stopped = interruption()?;
+    let receivers: Vec<_> = receivers.into_iter().map(|receiver| (receiver, handler.of_thread())).collect();
     eprintln!("capturing {interface}");
     let counts = std::thread::scope(|scope| {
-        let start = |receiver| {
+        let start = |(receiver, handler)| {
             let (stopped, receive) = (&stopped, &receive);
             scope.spawn(move || {
                 // One that fails ends the others.
-                receive(receiver, stopped).inspect_err(|_| stopped.store(true, Ordering::Relaxed))
+                receive(receiver, handler, stopped).inspect_err(|_| stopped.store(true, Ordering::Relaxed))
             })
         };
         let threads: Vec<_> = receivers.into_iter().map(start).collect();
@@ -115,7 +140,5 @@ fn on_threads<R: Send>(
             |thread: std::thread::ScopedJoinHandle<'_, _>| thread.join().expect("receiving does not panic");
         threads.into_iter().map(join).collect::<Outcome<Vec<Count>>>()
     })?;
-    let count = counts.into_iter().fold(Count::default(), Count::add);
-    println!("{}", serde_json::to_string(&count)?);
-    Ok(())
+    Ok(counts.into_iter().fold(Count::default(), Count::add))
 }

@@ -11,6 +11,7 @@ use wirecap_testbed::{CpuTime, Namespace, cpu_times};
 
 use super::Outcome;
 use super::process::{CommandLine, Spawner};
+use super::programs::order::Order;
 
 /// How long a receiver may take to open or to end.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -199,6 +200,12 @@ impl Finished {
     pub fn ledger(&self, pointer: &str) -> Outcome<u64> {
         let json: serde_json::Value = serde_json::from_str(&self.output)?;
         Ok(json.pointer(pointer).and_then(serde_json::Value::as_u64).ok_or_else(|| pointer.to_owned())?)
+    }
+
+    /// What a receiver of the lab says of the order of packets, if it was asked.
+    pub(super) fn order(&self) -> Option<Order> {
+        let json: serde_json::Value = serde_json::from_str(&self.output).ok()?;
+        serde_json::from_value(json.get("order")?.clone()).ok()
     }
 }
 

@@ -131,32 +131,44 @@ impl Field {
         ]
     }
 
-    /// Who can carry the handler on several rings: whoever has a thread for each.
+    /// A buddy group with a worker per ring and chunks of so many packets, in advanced mode if T is given, in percent.
+    pub fn group(
+        &self,
+        name: &str,
+        engine: &str,
+        chunk: u32,
+        threshold: Option<f64>,
+        handler: &str,
+    ) -> Contender {
+        let (rings, chunks) = (self.rings, self.cells() / chunk);
+        let mode = threshold.map(|percent| format!("-T {percent}")).unwrap_or_default();
+        let arguments =
+            format!("group --engine {engine} {mode} --workers {rings} -M {chunk} -R {chunks} {handler}");
+        let contender = self.program(name, &arguments);
+        Contender { is_ours: true, passing: engine == "packet", ..contender }
+    }
+
+    /// Who can carry the handler on several rings: whoever has a thread for each. All tell in which order they processed
+    /// the packets of each flow.
     pub fn multi_handlers(&self, cost_ns: u64) -> Vec<Contender> {
+        const M: u32 = 64;
+        const T: Option<f64> = Some(60.0);
         let (rings, mib, cells) = (self.rings, self.ring_mib, self.cells());
-        let ours = |name, engine, mode| {
-            let arguments = format!("handle --engine {engine} {mode} --workers {rings} --cost {cost_ns}");
-            self.ours(name, &arguments)
-        };
+        let handler = &format!("--cost {cost_ns} --order");
         let spreading = |contender| Contender { spreads: true, ..contender };
         let fanout = |name: &str, program, fanout| {
-            let arguments =
-                format!("{program} --threads {rings} --fanout {fanout} --buffer {mib} --cost {cost_ns}");
+            let arguments = format!("{program} --threads {rings} --fanout {fanout} --buffer {mib} {handler}");
             self.program(name, &arguments).passing()
         };
         vec![
-            ours("wirecap, advanced", "xdp", "-T 10"),
-            ours("wirecap, basic", "xdp", "--basic"),
-            self.program(
-                "bare AF_XDP loops",
-                &format!("bare --queues {rings} --cells {cells} --cost {cost_ns}"),
-            ),
-            fanout("libpcap multi_pkt_handler", "libpcap", "qm"),
+            self.group("wirecap, advanced, xdp", "xdp", M, T, handler),
+            self.group("wirecap, basic, xdp", "xdp", M, None, handler),
+            self.program("bare AF_XDP loops", &format!("bare --queues {rings} --cells {cells} {handler}")),
+            self.group("wirecap, advanced, packet", "packet", M, T, handler),
+            fanout("libpcap multi_pkt_handler, hash", "libpcap", "hash"),
             fanout("AF_PACKET fanout, hash", "ring", "hash"),
-            fanout("AF_PACKET fanout, queue", "ring", "qm"),
             spreading(fanout("AF_PACKET fanout, hash + rollover", "ring", "hash-rollover")),
             spreading(fanout("AF_PACKET fanout, in turn", "ring", "lb")),
-            ours("wirecap, packet engine, advanced", "packet", "-T 10").passing(),
         ]
     }
 

@@ -6,7 +6,8 @@ use wirecap::grouped;
 
 use super::Outcome;
 use super::contender::Contender;
-use super::trial::Trial;
+use super::programs::order::Order;
+use super::trial::{Outside, Trial};
 use crate::chart::lines::{Axis, Curve, Lines, Look, Point as ChartPoint};
 use crate::experiment::{Findings, Run, RunError, Table};
 
@@ -195,11 +196,23 @@ impl Sweep {
             "seconds",
             "receiver cpu s",
             "sender cpu s",
+            "softirq threads cpu s",
             "waited share",
+            "steal share",
+            "longest gap s",
+            "disturbed",
+            "packets out of order",
+            "flows",
+            "flows of several threads",
         ];
         let mut table = Table::new("", &columns);
         for point in &self.points {
             let trial = &point.trial;
+            let outside =
+                |tell: &dyn Fn(&Outside) -> String| trial.outside.as_ref().map(tell).unwrap_or_default();
+            let order = |count: fn(&Order) -> u64| {
+                trial.order.as_ref().map(|order| count(order).to_string()).unwrap_or_default()
+            };
             table.row([
                 self.contenders[point.contender].name.clone(),
                 point.x.to_string(),
@@ -212,7 +225,14 @@ impl Sweep {
                 format!("{:.6}", trial.seconds),
                 format!("{:.6}", trial.receiver_seconds),
                 format!("{:.6}", trial.sender_seconds),
+                format!("{:.6}", trial.softirq_seconds),
                 format!("{:.4}", trial.waited),
+                outside(&|outside| format!("{:.4}", outside.stolen_share)),
+                outside(&|outside| format!("{:.6}", outside.longest_gap)),
+                u8::from(trial.is_disturbed()).to_string(),
+                order(|order| order.out_of_order),
+                order(|order| order.flows),
+                order(|order| order.shared_flows),
             ]);
         }
         table

@@ -2,17 +2,19 @@
 //! delivered, and what the contender says was lost.
 
 use std::thread;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use serde::Serialize;
 use wirecap_testbed::{
-    AfXdpSender, Counters, Generator, Load, Pacer, Sizes, Snapshot, Stamp, Traffic, loss_lock, pass_program,
+    AfXdpSender, Counters, Disturbance, Generator, Load, SendError, Sizes, Snapshot, Stamp, Ticks, Traffic,
+    Watch, loss_lock, pass_program,
 };
 
 use super::Outcome;
 use super::bed::{Bed, Run, watch};
 use super::contender::{Contender, FILE, MemoryFile};
 use super::process::FILE_PATH;
+use super::programs::order::Order;
 use super::receiver::Receiver;
 
 /// What came of one run.
@@ -34,14 +36,46 @@ pub struct Trial {
     pub receiver_seconds: f64,
     /// Processor time of the sender, in seconds, the kernel's receive path included.
     pub sender_seconds: f64,
+    /// Processor time of the kernel's softirq threads meanwhile, in seconds.
+    pub softirq_seconds: f64,
     /// The share of the time that sender or receiver waited for a CPU that somebody else had.
     pub waited: f64,
+    /// In which order the packets of each flow were processed, if the contender tells.
+    pub order: Option<Order>,
+    /// What else took processor time from the run, if it was watched for that.
+    pub outside: Option<Outside>,
+}
+
+/// What took processor time from a run that none of its threads waited for.
+#[derive(Debug, Clone, Copy, Serialize)]
+pub struct Outside {
+    /// Of all processors' time, what the host of this machine kept for others.
+    pub stolen_share: f64,
+    /// The longest that a processor left a thread waiting that had just become ready, in seconds.
+    pub longest_gap: f64,
+    /// Whether that is so much that the run says little.
+    pub is_disturbance: bool,
+}
+
+impl From<&Disturbance> for Outside {
+    fn from(seen: &Disturbance) -> Self {
+        Self {
+            stolen_share: seen.stolen_share(),
+            longest_gap: seen.longest_gap.as_secs_f64(),
+            is_disturbance: seen.is_disturbed(),
+        }
+    }
 }
 
 impl Trial {
     /// Packets that did not reach the application.
     pub fn lost(&self) -> u64 {
         self.sent - self.delivered
+    }
+
+    /// Of those that the contender's interface took, in percent of all.
+    pub fn lost_behind_interface_percent(&self) -> f64 {
+        100.0 * (self.lost() - self.lost_at_interface) as f64 / (self.sent as f64).max(1.0)
     }
 
     /// In percent of those sent.
@@ -61,7 +95,10 @@ impl Trial {
 
     /// Whether others had so much of the machine that the run says little.
     pub fn is_disturbed(&self) -> bool {
-        Run { waited: self.waited, ..Run::default() }.is_disturbed()
+        match self.outside {
+            Some(outside) => outside.is_disturbance,
+            None => Run { waited: self.waited, ..Run::default() }.is_disturbed(),
+        }
     }
 }
 
@@ -103,69 +140,115 @@ impl Sender for KernelSender {
     }
 }
 
-/// Frames that are sent back to back between two looks at the clock.
-const BATCH_FRAMES: u64 = 10;
-
-/// Frames to several queues at once, each at its share of a rate, from user space: on any number of queues, whatever
-/// CPUs there are.
+/// Frames of several flows to each of several queues at once, each queue at a rate of its own. Handed over every
+/// millisecond; what a stall of the sender took is caught up for 10 ms at most.
 #[derive(Debug, Clone)]
-pub struct QueueSender {
+pub struct FlowSender {
     /// Each queue's frames per second.
-    pub rates: Vec<u64>,
+    pub rates: Vec<f64>,
+    /// The source ports of each queue's flows, which take turns.
+    pub ports: Vec<Vec<u16>>,
     /// For how long, in seconds.
     pub seconds: f64,
     /// Their length.
     pub frame_bytes: u16,
+    /// Whether they are made in the kernel, each queue's on a CPU that reaches it: more than 200,000 a second.
+    pub in_kernel: bool,
 }
 
-impl Sender for QueueSender {
+impl Sender for FlowSender {
     fn send(&mut self, bed: &Bed) -> Outcome<(u64, f64)> {
-        // One flow per queue: what makes a queue hot is a flow that no hash divides.
-        let traffic = Traffic { sizes: Sizes::fixed(self.frame_bytes), ..Traffic::to(&bed.pair.receiver) };
-        let queues = 0..self.rates.len() as u16;
-        let open = |queue| AfXdpSender::on(&bed.pair.sender, u32::from(queue));
-        let mut senders = queues.clone().map(open).collect::<Result<Vec<_>, _>>()?;
         let begin = Instant::now();
-        let frames = thread::scope(|scope| {
-            let start = |(queue, sender)| {
-                let (rate, traffic) = (self.rates[usize::from(queue)], &traffic);
-                let frames = (rate as f64 * self.seconds) as u64;
-                scope.spawn(move || send_evenly(sender, traffic, queue, frames, rate))
-            };
-            let threads: Vec<_> = queues.zip(&mut senders).map(start).collect();
-            threads
-                .into_iter()
-                .map(|thread| thread.join().expect("sending does not panic"))
-                .sum::<Outcome<u64>>()
-        })?;
+        let loads = (0..).zip(&self.rates).zip(&self.ports).filter(|((_, rate), _)| **rate > 0.0);
+        let mut loads: Vec<QueueLoad> =
+            loads.map(|((queue, rate), ports)| QueueLoad::new(bed, queue, *rate, ports, self)).collect();
+        let time = Duration::from_secs_f64(self.seconds);
+        let frames = match self.in_kernel {
+            true => thread::scope(|scope| {
+                let start = |load| scope.spawn(|| send_from_kernel(bed, load, time));
+                let threads: Vec<_> = loads.iter_mut().map(start).collect();
+                let join = |thread: thread::ScopedJoinHandle<'_, _>| thread.join().expect("no panic in it");
+                threads.into_iter().map(join).sum::<Outcome<u64>>()
+            }),
+            // A thread that ends, so that it is known whose time it took.
+            false => thread::scope(|scope| {
+                let sending = scope.spawn(|| send_from_user_space(bed, &mut loads, time));
+                sending.join().expect("no panic in it")
+            }),
+        }?;
         Ok((frames, begin.elapsed().as_secs_f64()))
     }
 
     fn counted(&self, counters: &Snapshot) -> (u64, u64) {
-        (counters.handed_over(), counters.tx_dropped)
+        match self.in_kernel {
+            true => {
+                let lost = counters.tx_queues.iter().map(|queue| queue.xdp_xmit_errors).sum();
+                (counters.handed_over_as_xdp(), lost)
+            }
+            false => (counters.handed_over(), counters.tx_dropped),
+        }
     }
 }
 
-fn send_evenly(
-    sender: &mut AfXdpSender,
-    traffic: &Traffic,
+/// What one queue gets.
+#[derive(Debug)]
+struct QueueLoad {
     queue: u16,
-    frames: u64,
-    per_second: u64,
-) -> Outcome<u64> {
-    if per_second == 0 {
-        return Ok(0);
+    per_second: f64,
+    /// A frame of each flow, into which the number is written.
+    frames: Vec<Vec<u8>>,
+    next_sequence: u64,
+}
+
+impl QueueLoad {
+    fn new(bed: &Bed, queue: u16, per_second: f64, ports: &[u16], sender: &FlowSender) -> Self {
+        let traffic = Traffic { sizes: Sizes::fixed(sender.frame_bytes), ..Traffic::to(&bed.pair.receiver) };
+        let frame = |&source_port: &u16| {
+            Traffic { source_port, ..traffic.clone() }.frame(Stamp { queue: 0, sequence: 0 })
+        };
+        Self { queue, per_second, frames: ports.iter().map(frame).collect(), next_sequence: 0 }
     }
-    let mut pacer = Pacer::new(per_second.div_ceil(BATCH_FRAMES));
-    for sequence in 0..frames {
-        if sequence % BATCH_FRAMES == 0 {
-            sender.flush()?;
-            pacer.wait();
+
+    /// Sends what is due after so many seconds.
+    fn send_until(
+        &mut self,
+        seconds: f64,
+        mut send: impl FnMut(&[u8]) -> Result<(), SendError>,
+    ) -> Result<(), SendError> {
+        let due = (self.per_second * seconds) as u64;
+        while self.next_sequence < due {
+            let flow = (self.next_sequence % self.frames.len() as u64) as usize;
+            let frame = &mut self.frames[flow];
+            Stamp { queue: self.queue, sequence: self.next_sequence }.write_to(frame);
+            send(frame)?;
+            self.next_sequence += 1;
         }
-        sender.send(&traffic.frame(Stamp { queue, sequence }))?;
+        Ok(())
     }
-    sender.flush()?;
-    Ok(frames)
+}
+
+fn send_from_user_space(bed: &Bed, loads: &mut [QueueLoad], time: Duration) -> Outcome<u64> {
+    let open = |load: &QueueLoad| AfXdpSender::on(&bed.pair.sender, load.queue.into());
+    let mut senders = loads.iter().map(open).collect::<Result<Vec<_>, _>>()?;
+    let mut ticks = Ticks::new(time);
+    while let Some(at) = ticks.next_at() {
+        for (load, sender) in loads.iter_mut().zip(&mut senders) {
+            load.send_until(at, |frame| sender.send(frame))?;
+            sender.hand_over()?;
+        }
+    }
+    senders.iter_mut().try_for_each(AfXdpSender::flush)?;
+    Ok(loads.iter().map(|load| load.next_sequence).sum())
+}
+
+fn send_from_kernel(bed: &Bed, load: &mut QueueLoad, time: Duration) -> Outcome<u64> {
+    let mut sender = wirecap_testbed::KernelSender::on(&bed.pair.sender, load.queue.into())?;
+    let mut ticks = Ticks::new(time);
+    while let Some(at) = ticks.next_at() {
+        load.send_until(at, |frame| sender.send(frame))?;
+        sender.flush()?;
+    }
+    Ok(load.next_sequence)
 }
 
 /// Lets a contender receive what is sent, `look`s at it when it has everything, and closes the books.
@@ -179,6 +262,32 @@ pub fn run(
     sender: &mut dyn Sender,
     look: &mut dyn FnMut(&Receiver) -> Outcome<()>,
 ) -> Outcome<Trial> {
+    between(bed, contender, sender, || (), |(), receiver| look(receiver))
+}
+
+/// The same, watched for disturbances meanwhile, which takes 1 % of the processors' time.
+///
+/// # Errors
+///
+/// As [`run`].
+pub fn run_watched(bed: &Bed, contender: &Contender, sender: &mut dyn Sender) -> Outcome<Trial> {
+    let mut outside = None;
+    let end = |watch: Watch, _: &Receiver| {
+        outside = Some(Outside::from(&watch.end()));
+        Ok(())
+    };
+    let trial = between(bed, contender, sender, Watch::begin, end)?;
+    Ok(Trial { outside, ..trial })
+}
+
+/// A run between `begin`, called when the contender is ready, and `end`, when it has everything.
+fn between<T>(
+    bed: &Bed,
+    contender: &Contender,
+    sender: &mut dyn Sender,
+    begin: impl FnOnce() -> T,
+    end: impl FnOnce(T, &Receiver) -> Outcome<()>,
+) -> Outcome<Trial> {
     let _alone = loss_lock()?;
     let _passing = contender.passing.then(|| pass_program(&bed.pair.receiver)).transpose()?;
     let companion =
@@ -187,13 +296,14 @@ pub fn run(
     let command = contender.command.replacing(FILE, FILE_PATH);
     let receiver = bed.receive_with(&command, contender.ready, file.share()?)?;
     let mut counters = Counters::of(&bed.pair.sender)?;
+    let begun = begin();
     let run = watch(Some(&receiver), || sender.send(bed))?;
     if contender.spins {
         thread::sleep(contender.calm);
     } else {
         receiver.settle(contender.calm)?;
     }
-    look(&receiver)?;
+    end(begun, &receiver)?;
     let finished = receiver.stop()?;
     companion.map(Receiver::stop).transpose()?;
     let (counted, lost_at_interface) = sender.counted(&counters.since_start()?);
@@ -205,6 +315,10 @@ pub fn run(
         )
         .into());
     }
+    let order = finished.order();
+    if let Some(order) = order.filter(|order| order.packets != tally.delivered) {
+        return Err(format!("{} packets were delivered, {order:?}", tally.delivered).into());
+    }
     Ok(Trial {
         sent: run.frames,
         counted,
@@ -214,6 +328,9 @@ pub fn run(
         seconds: run.seconds,
         receiver_seconds: run.busy * run.seconds,
         sender_seconds: run.sender_seconds,
+        softirq_seconds: run.softirq_seconds,
         waited: run.waited,
+        order,
+        outside: None,
     })
 }

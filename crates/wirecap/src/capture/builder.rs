@@ -243,14 +243,14 @@ impl CaptureBuilder {
     /// Where there are fewer receive queues than that, queues get several rings, so that each worker has one:
     /// a hash of a packet's flow decides which ring it comes in, the same for both directions. With the
     /// engine `xdp` the rings of a queue share the memory of their pools, but none takes more than its part
-    /// of it, however long it is not read. With the engine `packet` a whole interface has as many rings as
-    /// there are workers, and named queues have one each.
+    /// of it, however long it is not read. With the engine `packet` each ring has a pool of its own, and a
+    /// whole interface has as many rings as there are workers, which share all its packets by flow.
     pub fn workers(mut self, count: usize) -> Self {
         self.workers = Some(count);
         self
     }
 
-    /// As [`workers`](Self::workers), but with the engine `xdp` no rings are made for it: there are no more
+    /// As [`workers`](Self::workers), but no queue gets several rings for it: there are no more
     /// workers than rings anyway.
     pub fn at_most_workers(mut self, count: usize) -> Self {
         self.most_workers = Some(count);

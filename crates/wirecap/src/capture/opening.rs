@@ -9,6 +9,8 @@ use super::forwarding::Ports;
 use super::target::{Lessons, Target, Way};
 use super::watch::Watched;
 use super::{Attached, Capture, Interface, Running};
+use wirecap_filter::opener::{self, Privilege};
+
 use crate::error::OpenError;
 use crate::file::FileRing;
 use crate::group::Group;
@@ -28,7 +30,7 @@ impl CaptureBuilder {
     ///
     /// Everything that can be known to be wrong is reported before anything is changed.
     pub fn open(self) -> Result<Capture, OpenError> {
-        let or_by_packet = self.engine == Engine::Auto && limits::may_open_packet_sockets();
+        let or_by_packet = self.engine == Engine::Auto && opener::has(Privilege::PacketSockets);
         self.open_as_asked().map_err(|error| match error {
             error if or_by_packet && error.is_privilege_of_xdp() => OpenError::PacketPermitted(error.into()),
             error => error,

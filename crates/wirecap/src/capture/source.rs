@@ -40,6 +40,11 @@ impl Source {
         Self { device: device.into(), settings: SourceSettings::default() }
     }
 
+    /// What it was named by: `eth0`, `eth0@2`.
+    pub fn device(&self) -> &str {
+        &self.device
+    }
+
     /// Bytes kept of each of its packets, in place of what [`CaptureBuilder::snap_len`] says.
     ///
     /// [`CaptureBuilder::snap_len`]: crate::CaptureBuilder::snap_len

@@ -79,6 +79,28 @@ pub(super) enum Way {
     Packet { spread: Spread, direction: Direction },
 }
 
+impl Way {
+    /// Whether a ring has the packets of one queue.
+    fn goes_by_queue(&self) -> bool {
+        match self {
+            Self::Xdp(_) | Self::Packet { spread: Spread::Queues(_), .. } => true,
+            Self::Packet { spread: Spread::Flows { .. }, .. } => false,
+        }
+    }
+
+    /// Gives the queues, by which it goes, as many rings as `steering` deals out to them.
+    fn deal(&mut self, steering: Steering) {
+        match self {
+            Self::Xdp(before) => *before = steering,
+            Self::Packet { spread, .. } => {
+                let dealt = steering.queues().iter().zip(steering.rings_of_queues());
+                let rings = dealt.flat_map(|(&queue, rings)| (0..rings).map(move |_| queue));
+                *spread = Spread::Queues(rings.collect());
+            }
+        }
+    }
+}
+
 impl Target {
     /// How many rings it has.
     pub(super) fn rings(&self) -> usize {
@@ -220,28 +242,26 @@ impl CaptureBuilder {
         Ok(targets)
     }
 
-    /// Where there are fewer rings than workers were asked for, has the engine `xdp` make more: for each
-    /// queue as near to the same number as whole rings are.
+    /// Where there are fewer rings than workers were asked for, makes more: for each queue as near to the
+    /// same number as whole rings are.
     fn deal_rings(&self, targets: &mut [Target]) -> Result<(), OpenError> {
         let rings = targets.iter().map(Target::rings).sum();
         let mut extra = self.workers.unwrap_or(0).saturating_sub(rings);
-        let steerings = targets.iter_mut().filter_map(|target| match &mut target.way {
-            Way::Xdp(steering) => Some(steering),
-            Way::Packet { .. } => None,
-        });
-        let steerings: Vec<&mut Steering> = steerings.collect();
-        if self.forwards() && extra > 0 && !steerings.is_empty() {
+        let shares_cells = targets.iter().any(|target| matches!(target.way, Way::Xdp(_)));
+        if self.forwards() && extra > 0 && shares_cells {
             return Err(OpenError::NotForwarding {
                 option: "more workers than receive queues (--workers)",
                 reason: "rings that share a queue share its cells and its completion ring",
             });
         }
-        let mut left: usize = steerings.iter().map(|steering| steering.queues().len()).sum();
-        for steering in steerings {
-            let queues = steering.queues().len();
+        let dealt = targets.iter_mut().filter(|target| target.way.goes_by_queue());
+        let dealt: Vec<&mut Target> = dealt.collect();
+        let mut left: usize = dealt.iter().map(|target| target.queues.len()).sum();
+        for target in dealt {
+            let queues = target.queues.len();
             let own = (extra * queues).div_ceil(left);
             (extra, left) = (extra - own, left - queues);
-            *steering = Steering::new(steering.queues().to_vec(), queues + own);
+            target.way.deal(Steering::new(target.queues.clone(), queues + own));
         }
         Ok(())
     }

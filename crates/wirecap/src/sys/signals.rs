@@ -5,7 +5,12 @@
 use std::mem::MaybeUninit;
 use std::ptr;
 
-/// Does `work` with all signals of this thread blocked, as they are for good in the threads that it makes.
+/// Signals that a thread raises by what it does itself. Blocked, they would end the process.
+const OWN_FAULTS: [libc::c_int; 6] =
+    [libc::SIGSEGV, libc::SIGBUS, libc::SIGILL, libc::SIGFPE, libc::SIGTRAP, libc::SIGSYS];
+
+/// Does `work` with all signals of this thread blocked, as they are for good in the threads that it makes; but for those that
+/// a thread raises itself.
 ///
 /// A signal to a process goes to any thread that takes it: the program's handlers would run in the engine's threads,
 /// beside the one that handles the next signal in a thread of the program's.
@@ -23,6 +28,9 @@ impl Blocked {
         // SAFETY: the places are ours; the first is filled before it is read, and the second before it is taken for filled.
         Self(unsafe {
             libc::sigfillset(all.as_mut_ptr());
+            for signal in OWN_FAULTS {
+                libc::sigdelset(all.as_mut_ptr(), signal);
+            }
             let status = libc::pthread_sigmask(libc::SIG_SETMASK, all.as_ptr(), before.as_mut_ptr());
             (status == 0).then(|| before.assume_init())
         })

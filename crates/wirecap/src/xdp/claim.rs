@@ -22,9 +22,10 @@ use std::time::{Duration, Instant};
 use rustix::io::Errno;
 use rustix::net::{
     AddressFamily, SendAncillaryBuffer, SendAncillaryMessage, SendFlags, SocketAddrUnix, SocketFlags,
-    SocketType, bind, connect, listen, sendmsg, socket_with,
+    SocketType, connect, sendmsg, socket_with,
 };
 use rustix::process::geteuid;
+use wirecap_filter::opener::{self, Answer, Request};
 
 use crate::device::{AbstractName, Device, abstract_names};
 use crate::error::OpenError;
@@ -35,7 +36,7 @@ use crate::xdp::system;
 /// Part of all names: processes of other versions with other rules have other names.
 const PROTOCOL: &str = "wirecap/1";
 /// So many may ask who the holder is, until it cannot be asked any more; the kernel allows no more.
-const BACKLOG: i32 = 4096;
+const BACKLOG: u32 = 4096;
 /// How long to wait while one process has its turn: each takes some 50 ms.
 const PATIENCE: Duration = Duration::from_secs(20);
 const PAUSE: Duration = Duration::from_millis(2);
@@ -210,7 +211,7 @@ fn names_of(name: &str) -> Result<Vec<AbstractName>, OpenError> {
 
 /// Takes the claim of this name, if no process has it that counts.
 fn take(name: &str) -> Result<Option<Claim>, OpenError> {
-    let failed = |errno: Errno| system("claim a receive queue by a socket", errno.into());
+    let failed = |error| system("claim a receive queue by a socket", error);
     let others = || names_of(name).map(|names| names.into_iter().filter(|other| is_trusted(other.user)));
     let claim = match listen_at(name).map_err(failed)? {
         Some(claim) => claim,
@@ -236,13 +237,13 @@ fn is_trusted(user: u32) -> bool {
 }
 
 /// Takes the name, if no process has it.
-fn listen_at(name: &str) -> Result<Option<Claim>, Errno> {
-    let socket = unix_socket()?;
-    match bind(&socket, &address(name)) {
-        Err(Errno::ADDRINUSE) => return Ok(None),
-        bound => bound?,
-    }
-    listen(&socket, BACKLOG)?;
+fn listen_at(name: &str) -> io::Result<Option<Claim>> {
+    // By the opener: others trust the claim for the user that it was made by.
+    let request = Request::Listen { name: name.as_bytes(), backlog: BACKLOG };
+    let socket = match opener::open(request).and_then(Answer::descriptor) {
+        Err(error) if error.raw_os_error() == Some(Errno::ADDRINUSE.raw_os_error()) => return Ok(None),
+        listening => listening?,
+    };
     let keeper = unix_socket()?;
     connect(&keeper, &address(name))?;
     Ok(Some(Claim { keeper, name: name.to_owned(), _listening: socket }))

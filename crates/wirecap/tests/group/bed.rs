@@ -133,10 +133,11 @@ impl Bed {
     /// Traffic of one flow for each of so many rings, which are chosen by the hash of the flow.
     pub(crate) fn traffic_by_ring(&self, builder: CaptureBuilder, rings: usize) -> Vec<Traffic> {
         let capture = self.open(builder);
-        let flow = |port: u16| Traffic { source_port: 1024 + port, ..self.traffic(60) };
+        // Frames to queue n have the n-th port from the source port on.
+        let flow = |port: u16, queue: u16| Traffic { source_port: port - queue, ..self.traffic(60) };
         let mut sender = AfXdpSender::on(&self.pair.sender, 0).unwrap();
-        for port in 0..64 {
-            sender.send(&flow(port).frame(Stamp { queue: port, sequence: 0 })).unwrap();
+        for port in 1024..1024 + 64 {
+            sender.send(&flow(port, 0).frame(Stamp { queue: 0, sequence: port.into() })).unwrap();
         }
         sender.flush().unwrap();
         let mut of_ring = vec![None; rings];
@@ -148,13 +149,13 @@ impl Bed {
                 let chunk = worker.next_chunk_timeout(Duration::from_millis(20)).unwrap();
                 for packet in chunk.iter().flatten() {
                     let ring = chunk.as_ref().unwrap().ring_index();
-                    of_ring[ring] = Stamp::of(packet.data()).map(|stamp| stamp.queue);
+                    of_ring[ring] = Stamp::of(packet.data()).map(|stamp| stamp.sequence as u16);
                 }
             }
         }
         drop(workers);
         self.receiver.run_in(|| drop(capture)).unwrap();
-        of_ring.into_iter().flatten().map(flow).collect()
+        of_ring.into_iter().flatten().zip(0..).map(|(port, queue)| flow(port, queue)).collect()
     }
 }
 

@@ -1,5 +1,6 @@
 //! What only the engine `packet` does.
 
+use std::collections::HashMap;
 use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{TcpListener, TcpStream, UdpSocket};
@@ -24,6 +25,7 @@ use wirecap_testbed::{
 
 use crate::bed::{Bed, PATIENCE, balanced, ip, take};
 use crate::every_engine::come_by_flow;
+use crate::frames::{Flow, flows};
 
 fn bed(queue_count: u32) -> Option<Bed> {
     privileged().then(|| Bed::new(Engine::Packet, queue_count))
@@ -247,6 +249,117 @@ fn rings_of_some_queues_get_the_packets_of_those_only() {
     let ledger = bed.close(capture);
     balanced(&ledger, 300);
     assert!(ledger.warnings.is_empty(), "{:?}", ledger.warnings);
+}
+
+/// Sends each of some random flows to each of so many queues, in both directions. The last bytes tell the
+/// queue and the flow's number, the sender's address the direction.
+fn send_flows_to_queues(bed: &Bed, queues: u8) -> Vec<Vec<u8>> {
+    let mut runner = TestRunner::deterministic();
+    let flows: Vec<Flow> = (0..400).map(|_| flows().new_tree(&mut runner).unwrap().current()).collect();
+    let mut sent = Vec::new();
+    for queue in 0..queues {
+        let mut sender = AfXdpSender::on(&bed.pair.sender, queue.into()).unwrap();
+        for forth in [true, false] {
+            for (flow, number) in flows.iter().zip(0u16..) {
+                let [high, low] = number.to_be_bytes();
+                let frame = flow.frame(forth, &[0, queue, high, low]);
+                sender.send(&frame).unwrap();
+                sent.push(frame);
+            }
+        }
+        sender.flush().unwrap();
+    }
+    sent
+}
+
+/// What [`send_flows_to_queues`] wrote at the end of a frame: queue and number.
+fn flow_of(frame: &[u8]) -> [u8; 4] {
+    *frame.last_chunk().unwrap()
+}
+
+/// What there is in the rings, and that each flow is in one of its queue's.
+fn all_by_flow(workers: &mut [Worker], ring_of_flow: &mut HashMap<[u8; 4], String>) -> Vec<Vec<u8>> {
+    let mut received = Vec::new();
+    for worker in workers {
+        while let Some(chunk) = worker.next_chunk_timeout(Duration::from_millis(100)).unwrap() {
+            for packet in &chunk {
+                let flow = flow_of(packet.data());
+                assert_eq!(packet.queue(), Some(flow[1].into()));
+                let ring = chunk.ring().to_string();
+                let before = ring_of_flow.entry(flow).or_insert_with(|| ring.clone());
+                assert_eq!(*before, ring, "flow {flow:?}");
+                received.push(packet.data().to_vec());
+            }
+        }
+    }
+    received.sort_unstable();
+    received
+}
+
+/// Captures from some of four queues with more workers than those: the rings have `names`, share the packets of
+/// their queues fairly, and each packet comes once.
+fn queues_are_shared_out(device: &str, queues: &[u8], names: &[&str]) {
+    let Some(bed) = bed(4) else { return };
+    let capture = bed.open(bed.small_on(device).workers(names.len()));
+    let rings: Vec<String> = capture.rings().iter().map(ToString::to_string).collect();
+    assert_eq!(rings, names);
+    let mut workers = capture.workers();
+    assert_eq!(workers.len(), names.len());
+    let mut ring_of_flow = HashMap::new();
+    let mut total = 0;
+    let mut expect = |wanted: &dyn Fn(&[u8]) -> bool| {
+        let mut sent = send_flows_to_queues(&bed, 4);
+        sent.retain(|frame| queues.contains(&flow_of(frame)[1]) && wanted(frame));
+        sent.sort_unstable();
+        let received = all_by_flow(&mut workers, &mut ring_of_flow);
+        assert!(received == sent, "{} of {} packets, or others", received.len(), sent.len());
+        total += sent.len() as u64;
+    };
+    expect(&|_| true);
+    // A filter that is set while the capture runs finds the queue's packets in all of its rings.
+    bed.at_receiver(|| capture.set_filter("ether src 02:00:00:00:00:01")).unwrap();
+    expect(&|frame| frame[11] == 1);
+    bed.at_receiver(|| capture.set_filter("")).unwrap();
+    // The kernel takes the sockets out of their group and puts them back.
+    ip(&bed.receiver, &["link", "set", "a1", "down"]);
+    ip(&bed.receiver, &["link", "set", "a1", "up"]);
+    thread::sleep(Duration::from_millis(100));
+    expect(&|_| true);
+    let ledger = bed.close(capture);
+    balanced(&ledger, total);
+    assert_eq!(ledger.total.delivered, total, "{ledger}");
+    assert!(ledger.warnings.is_empty(), "{:?}", ledger.warnings);
+    for (ring, name) in ledger.rings.iter().zip(names) {
+        let queue = name.rsplit_once('.').map_or(*name, |(queue, _)| queue);
+        let parts = names.iter().filter(|name| name.starts_with(queue)).count();
+        let fair = total / (queues.len() * parts) as u64;
+        assert!(ring.name == *name && ring.account.delivered > fair / 2, "unfair: {ledger}");
+    }
+}
+
+#[test]
+fn the_packets_of_one_queue_are_shared_out_to_all_workers_by_flow() {
+    queues_are_shared_out("a1@2", &[2], &["a1@2.0", "a1@2.1", "a1@2.2", "a1@2.3"]);
+}
+
+#[test]
+fn queues_with_several_rings_stand_beside_those_with_one() {
+    let names = ["a1@0.0", "a1@0.1", "a1@1.0", "a1@1.1", "a1@3"];
+    queues_are_shared_out("a1@0,1,3", &[0, 1, 3], &names);
+}
+
+#[test]
+fn the_only_queue_of_an_interface_is_shared_out_like_any_other() {
+    let Some(bed) = bed(1) else { return };
+    let capture = bed.open(bed.small_on("a1@0").workers(3));
+    let names: Vec<String> = capture.rings().iter().map(ToString::to_string).collect();
+    assert_eq!(names, ["a1@0.0", "a1@0.1", "a1@0.2"]);
+    let mut sent = send_flows_to_queues(&bed, 1);
+    sent.sort_unstable();
+    assert!(all_by_flow(&mut capture.workers(), &mut HashMap::new()) == sent);
+    let ledger = bed.close(capture);
+    balanced(&ledger, sent.len() as u64);
+    assert!(ledger.rings.iter().all(|ring| ring.account.delivered > sent.len() as u64 / 6), "{ledger}");
 }
 
 #[test]

@@ -86,7 +86,12 @@ pub(crate) fn send_numbered(pair: &VethPair, queue: u32, numbers: Range<u64>) {
 
 /// A pool of 16,384 cells: deep enough for the tests that send fewer packets than that.
 pub(crate) fn small(engine: Engine) -> CaptureBuilder {
-    Capture::on("a1").engine(engine).chunk(64).pool(256)
+    small_on("a1", engine)
+}
+
+/// The same on some of its queues.
+pub(crate) fn small_on(device: &str, engine: Engine) -> CaptureBuilder {
+    Capture::on(device).engine(engine).chunk(64).pool(256)
 }
 
 /// Takes chunks until nothing has come for a while.

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant, SystemTime};
 use wirecap::{Capture, CaptureError, Engine, UnseenReason, Worker};
 use wirecap_testbed::{Namespace, VethPair, privileged};
 
-use crate::bed::{A_WHILE, Bed, PATIENCE, ip, send, small, take_all, wait_until};
+use crate::bed::{A_WHILE, Bed, PATIENCE, ip, send, small, small_on, take_all, wait_until};
 
 /// The cable is taken out, and another one put in.
 fn replace_cable(bed: &mut Bed, away: Duration) {
@@ -70,11 +70,18 @@ fn an_interface_that_comes_back_is_captured_again() {
         return;
     }
     // Two rings of the engine packet are a group, whose sockets keep the interface that they joined it for.
-    for (engine, workers) in [(Engine::Xdp, 2), (Engine::Packet, 1), (Engine::Packet, 2)] {
+    for (engine, device, workers) in [
+        (Engine::Xdp, "a1", 2),
+        (Engine::Packet, "a1", 1),
+        (Engine::Packet, "a1", 2),
+        // By queue, and a queue with several rings.
+        (Engine::Packet, "a1@0,1", 2),
+        (Engine::Packet, "a1@0,1", 3),
+    ] {
         let mut bed = Bed::new(2);
         let _pass =
             (engine == Engine::Packet).then(|| wirecap_testbed::pass_program(&bed.pair.receiver).unwrap());
-        let capture = bed.open(small(engine).workers(workers).reattach(true));
+        let capture = bed.open(small_on(device, engine).workers(workers).reattach(true));
         let mut workers = capture.workers();
         (0..2).for_each(|queue| bed.send(queue, 500));
         // One worker has taken a chunk and keeps it; what else there is waits in the rings.
@@ -90,7 +97,7 @@ fn an_interface_that_comes_back_is_captured_again() {
         });
         let after = SystemTime::now();
         (0..2).for_each(|queue| bed.send(queue, 500));
-        let (mut taken, mut sequences) = (held.len() as u64, vec![None; 2]);
+        let (mut taken, mut sequences) = (held.len() as u64, vec![None; workers.len()]);
         for worker in &mut workers {
             while let Some(chunk) = worker.next_chunk_timeout(Duration::from_millis(300)).unwrap() {
                 let last = &mut sequences[chunk.ring_index()];
@@ -102,7 +109,7 @@ fn an_interface_that_comes_back_is_captured_again() {
         assert!(held.iter().map(|packet| packet.data().to_vec()).eq(bytes), "the chunk held has changed");
         drop(held);
         let ledger = bed.close(capture);
-        assert_eq!((ledger.total.offered, taken), (2_000, 2_000), "{engine:?}: {ledger}");
+        assert_eq!((ledger.total.offered, taken), (2_000, 2_000), "{engine:?} {device}: {ledger}");
         assert_eq!(ledger.rings.len(), workers.len(), "{ledger}");
         let [gap] = &ledger.unseen[..] else { panic!("{ledger}") };
         assert_eq!(gap.reason, UnseenReason::Removed);

@@ -29,7 +29,7 @@ use wirecap::bpf::asm::{Assembler, Helper, Reg, Size};
 use wirecap::bpf::{Link, LoadOptions, Map, MapKind, Program, ProgramKind, XDP_PASS, XdpMode, xdp_md};
 
 use super::handler::{Handler, Options};
-use super::{Count, Dropped, on_threads};
+use super::{Count, Dropped, Report, on_threads};
 use crate::live::Outcome;
 
 const CELL_BYTES: u32 = 2048;
@@ -92,16 +92,16 @@ pub fn run(arguments: &Arguments) -> Outcome<()> {
     let program = Arc::new(attach(ifindex, arguments.queues)?);
     let open = |queue| Receiver::open(ifindex, queue, arguments.cells, &program);
     let receivers = (0..arguments.queues).map(open).collect::<Outcome<Vec<Receiver>>>()?;
-    let works = arguments.handler.times > 0 || arguments.handler.cost > 0;
+    let works = arguments.handler.is_something();
     let handler = Handler::new(&arguments.handler)?;
-    on_threads(receivers, &arguments.interface, |receiver, stopped| {
-        let mut handler = handler.clone();
+    let count = on_threads(receivers, &arguments.interface, &handler, |receiver, mut handler, stopped| {
         if works {
             receiver.run(arguments, stopped, |data, wire_bytes| handler.packet(data, wire_bytes))
         } else {
             receiver.run(arguments, stopped, |_, _| ())
         }
-    })
+    })?;
+    Report::print(count, &handler)
 }
 
 /// One half of a ring, as libxdp's `xsk_ring_cons` and `xsk_ring_prod`.

@@ -9,6 +9,7 @@ use wirecap::filter::{Context, Filter, Interpreter};
 use wirecap::savefile::LinkType;
 use wirecap_testbed::SlowCore;
 
+use super::order::{Book, Log, Order};
 use crate::live::Outcome;
 
 /// The paper's filter.
@@ -25,10 +26,20 @@ pub struct Options {
     /// Nanoseconds to wait for each packet
     #[arg(long, default_value_t = 0)]
     pub cost: u64,
+    /// Tell in which order the packets of each flow were processed, and by how many threads
+    #[arg(long)]
+    pub order: bool,
+}
+
+impl Options {
+    /// Whether anything is done with a packet.
+    pub fn is_something(&self) -> bool {
+        self.times > 0 || self.cost > 0 || self.order
+    }
 }
 
 /// What a thread does with its packets.
-#[derive(Debug, Clone)]
+#[derive(Debug)]
 pub struct Handler {
     interpreter: Option<Interpreter>,
     times: u32,
@@ -36,6 +47,8 @@ pub struct Handler {
     /// Packets for which it has not waited yet.
     owed_packets: u32,
     core: SlowCore,
+    book: Option<Book>,
+    log: Option<Log>,
 }
 
 impl Handler {
@@ -55,7 +68,29 @@ impl Handler {
             cost_ns: options.cost,
             owed_packets: 0,
             core: SlowCore::default(),
+            book: options.order.then(Book::begin),
+            log: None,
         })
+    }
+
+    /// The same for one more thread.
+    #[must_use]
+    pub fn of_thread(&self) -> Self {
+        let log = self.book.as_ref().map(|book| book.log(Duration::from_nanos(self.cost_ns)));
+        Self {
+            interpreter: self.interpreter.clone(),
+            times: self.times,
+            cost_ns: self.cost_ns,
+            owed_packets: 0,
+            core: SlowCore::default(),
+            book: self.book.clone(),
+            log,
+        }
+    }
+
+    /// What its threads say of the order of packets, once they have ended, if that was asked for.
+    pub fn order(&self) -> Option<Order> {
+        self.book.as_ref().map(Book::order)
     }
 
     /// Deals with a packet.
@@ -64,13 +99,17 @@ impl Handler {
         if let Some(interpreter) = &self.interpreter {
             apply(interpreter, self.times, data, wire_bytes);
         }
+        if let Some(log) = &mut self.log {
+            log.note(data);
+        }
         self.owed_packets += 1;
         if self.owed_packets == WAIT_PACKETS {
             self.wait();
         }
     }
 
-    fn wait(&mut self) {
+    /// Waits for the packets that it has had.
+    pub fn wait(&mut self) {
         let packets = u64::from(std::mem::take(&mut self.owed_packets));
         if self.cost_ns > 0 {
             self.core.work(Duration::from_nanos(self.cost_ns * packets));
@@ -94,7 +133,7 @@ fn apply(interpreter: &Interpreter, times: u32, data: &[u8], wire_bytes: u32) {
 /// When there is no libpcap that compiles the filter.
 pub fn application_ns(packet: &[u8]) -> Outcome<f64> {
     const TIMES: u32 = 20_000;
-    let handler = Handler::new(&Options { times: TIMES, cost: 0 })?;
+    let handler = Handler::new(&Options { times: TIMES, ..Options::default() })?;
     let Some(interpreter) = handler.interpreter else { return Err("a handler without a filter".into()) };
     let round = || {
         let begin = Instant::now();
@@ -110,7 +149,7 @@ mod tests {
 
     #[test]
     fn a_waiting_handler_waits_at_least_as_long_as_it_owes_but_for_one_batch() {
-        let mut handler = Handler::new(&Options { times: 0, cost: 10_000 }).unwrap();
+        let mut handler = Handler::new(&Options { cost: 10_000, ..Options::default() }).unwrap();
         let begin = Instant::now();
         (0..1000).for_each(|_| handler.packet(&[], 60));
         let owed = Duration::from_nanos(10_000) * (1000 - WAIT_PACKETS);

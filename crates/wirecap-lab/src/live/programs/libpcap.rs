@@ -16,7 +16,7 @@ use libloading::Library;
 
 use super::handler::{Handler, Options};
 use super::ring::{Fanout, join_fanout};
-use super::{Count, Dropped, on_threads};
+use super::{Count, Dropped, Report, on_threads};
 use crate::live::Outcome;
 
 /// How the library is called, with the development package and without.
@@ -140,7 +140,10 @@ pub fn run(arguments: &Arguments) -> Outcome<()> {
     if arguments.threads > 1 {
         handles.iter().try_for_each(|handle| handle.join(arguments.fanout))?;
     }
-    on_threads(handles, &arguments.interface, |handle, stopped| handle.receive(handler.clone(), stopped))
+    let count = on_threads(handles, &arguments.interface, &handler, |handle, handler, stopped| {
+        handle.receive(handler, stopped)
+    })?;
+    Report::print(count, &handler)
 }
 
 /// A `pcap_t`, open until the process ends.

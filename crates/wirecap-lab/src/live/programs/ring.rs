@@ -11,7 +11,7 @@ use clap::{Args, ValueEnum};
 use rustix::net::netdevice;
 
 use super::handler::{Handler, Options};
-use super::{Count, Dropped, on_threads};
+use super::{Count, Dropped, Report, on_threads};
 use crate::live::Outcome;
 
 const BLOCK_BYTES: u32 = 256 * 1024;
@@ -95,7 +95,10 @@ pub fn run(arguments: &Arguments) -> Outcome<()> {
     if arguments.threads > 1 {
         rings.iter().try_for_each(|ring| join_fanout(&ring.socket, arguments.fanout))?;
     }
-    on_threads(rings, &arguments.interface, |ring, stopped| ring.receive(handler.clone(), stopped))
+    let count = on_threads(rings, &arguments.interface, &handler, |ring, handler, stopped| {
+        ring.receive(handler, stopped)
+    })?;
+    Report::print(count, &handler)
 }
 
 struct Ring {

@@ -1,0 +1,128 @@
+//! What a process gives up before it looks at packets.
+
+use std::io;
+use std::path::{Path, PathBuf};
+
+use landlock::{
+    ABI, Access, AccessFs, CompatLevel, Compatible, Ruleset, RulesetAttr, RulesetCreated, RulesetCreatedAttr,
+    RulesetStatus, path_beneath_rules,
+};
+use rustix::process::{DumpableBehavior, Gid, Uid, getegid, geteuid, set_dumpable_behavior};
+use rustix::thread::{
+    CapabilitySet, CapabilitySets, clear_ambient_capability_set, remove_capability_from_bounding_set,
+    set_capabilities, set_no_new_privs, set_thread_groups, set_thread_res_gid, set_thread_res_uid,
+};
+
+use crate::message::User;
+use crate::{sys, system_calls};
+
+/// What is left to a process.
+#[derive(Debug, Clone)]
+pub struct Confinement {
+    /// It acts for this user.
+    pub user: User,
+    /// It may do anything in these directories; a path that does not exist is passed over.
+    pub writable: Vec<PathBuf>,
+    /// It may read these files, and what is below these directories.
+    pub readable: Vec<PathBuf>,
+}
+
+/// How much of the rules for files the kernel enforces.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Landlocked {
+    /// All of them.
+    Fully,
+    /// Those that this kernel knows.
+    Partly,
+    /// None: Landlock is not part of this kernel, or was not switched on (`lsm=` on its command line).
+    Not,
+}
+
+/// The newest rules that were tried.
+const RULES: ABI = ABI::V5;
+
+impl Confinement {
+    /// From now on this thread, and those that it makes, have no capability, no way to get one (`no_new_privs`), the user's
+    /// numbers, no file but those named, and no system call but those that a recording needs. To be called before any other
+    /// thread is made. It cannot be undone.
+    ///
+    /// # Errors
+    ///
+    /// If something cannot be given up: the process should end then.
+    pub fn enter(&self) -> io::Result<Landlocked> {
+        set_no_new_privs(true)?;
+        let landlocked = self.restrict_files()?;
+        drop_bounding_set();
+        self.drop_user()?;
+        drop_capabilities()?;
+        // A process that has changed its user does not own /proc/self any more unless it says so.
+        set_dumpable_behavior(DumpableBehavior::Dumpable)?;
+        sys::name_refused_calls()?;
+        system_calls::refuse_others()?;
+        Ok(landlocked)
+    }
+
+    fn restrict_files(&self) -> io::Result<Landlocked> {
+        let rules = || -> Result<RulesetStatus, landlock::RulesetError> {
+            let (all, read) = (AccessFs::from_all(RULES), AccessFs::from_read(RULES));
+            let ruleset: RulesetCreated =
+                Ruleset::default().set_compatibility(CompatLevel::BestEffort).handle_access(all)?.create()?;
+            let status = ruleset
+                .add_rules(path_beneath_rules(self.writable.iter().map(PathBuf::as_path), all))?
+                .add_rules(path_beneath_rules(self.readable.iter().map(PathBuf::as_path), read))?
+                .no_new_privs(false)
+                .restrict_self()?;
+            Ok(status.ruleset)
+        };
+        match rules().map_err(io::Error::other)? {
+            RulesetStatus::FullyEnforced => Ok(Landlocked::Fully),
+            RulesetStatus::PartiallyEnforced => Ok(Landlocked::Partly),
+            RulesetStatus::NotEnforced => Ok(Landlocked::Not),
+        }
+    }
+
+    fn drop_user(&self) -> io::Result<()> {
+        let (uid, gid) = (Uid::from_raw(self.user.uid), Gid::from_raw(self.user.gid));
+        if geteuid() == uid && getegid() == gid && !uid.is_root() {
+            return Ok(());
+        }
+        set_thread_groups(&[])?;
+        set_thread_res_gid(gid, gid, gid)?;
+        set_thread_res_uid(uid, uid, uid)?;
+        Ok(())
+    }
+}
+
+/// What no program may get that this process executes: it executes none. Takes CAP_SETPCAP, which root has.
+fn drop_bounding_set() {
+    for capability in CapabilitySet::all().iter() {
+        // A kernel does not know all of them.
+        let _ = remove_capability_from_bounding_set(capability);
+    }
+}
+
+fn drop_capabilities() -> io::Result<()> {
+    let _ = clear_ambient_capability_set();
+    let none = CapabilitySet::empty();
+    set_capabilities(None, CapabilitySets { effective: none, permitted: none, inheritable: none })?;
+    Ok(())
+}
+
+/// What a capture reads of the system once privileges are dropped: interfaces and their counters, and what names are.
+pub(crate) const SYSTEM: [&str; 8] = [
+    "/proc",
+    "/sys",
+    "/etc/services",
+    "/etc/protocols",
+    "/etc/nsswitch.conf",
+    "/etc/localtime",
+    "/usr/share/zoneinfo",
+    "/dev/null",
+];
+
+impl Confinement {
+    /// A recording into `directory`, for `user`.
+    pub fn recording(user: User, directory: &Path) -> Self {
+        Self { user, writable: vec![directory.to_owned()], readable: SYSTEM.map(PathBuf::from).to_vec() }
+    }
+}

@@ -1,0 +1,31 @@
+//! Two processes in place of one: a **broker** that keeps its privileges and never sees a packet, and a process that captures,
+//! parses and writes, and has no privilege left.
+//!
+//! [`Broker::start`] starts the broker and tells it the [`Terms`]: which interfaces, which directory, which command. Then
+//! [`Broker`] is the [`Opener`](wirecap_filter::opener::Opener) of the capturing process: each request of the engine goes over
+//! a socket to [`serve`], which looks whether the terms allow it, asks the kernel, and passes the descriptor back.
+//! [`Confinement::enter`] takes everything from the capturing process that it does not need any more.
+//!
+//! What the terms do not allow is refused: sockets of other families, programs of other types, programs on other interfaces,
+//! names of sockets that are not wirecap's. A process that has been taken over can therefore do no more than capture other
+//! packets from the interfaces that it captures from.
+
+mod channel;
+mod client;
+mod confine;
+mod message;
+mod relocate;
+mod server;
+mod sys;
+mod system_calls;
+
+pub use client::Broker;
+pub use confine::{Confinement, Landlocked};
+pub use message::{Terms, User};
+pub use server::serve;
+
+/// For tests: what a broker does with bytes that came as a request.
+#[doc(hidden)]
+pub fn judge(terms: &Terms, bytes: &[u8], descriptors: usize) -> Result<(), String> {
+    server::judge(terms, bytes, descriptors)
+}

@@ -1,0 +1,157 @@
+//! What the two processes say to each other.
+
+use std::ffi::OsStr;
+use std::io;
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+
+use nix::unistd;
+use serde::{Deserialize, Serialize};
+
+/// A user that a process can act for.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct User {
+    /// The name, for messages.
+    pub name: String,
+    /// The user's number.
+    pub uid: u32,
+    /// The number of the user's own group.
+    pub gid: u32,
+}
+
+impl User {
+    /// The user of this name.
+    ///
+    /// # Errors
+    ///
+    /// If there is none, or the system's list of users cannot be read.
+    pub fn named(name: &str) -> io::Result<Self> {
+        let entry = unistd::User::from_name(name).map_err(io::Error::from)?;
+        let entry = entry.ok_or_else(|| {
+            io::Error::new(io::ErrorKind::NotFound, format!("this system has no user {name}"))
+        })?;
+        Ok(Self { name: entry.name, uid: entry.uid.as_raw(), gid: entry.gid.as_raw() })
+    }
+}
+
+/// What a broker may be asked for.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Terms {
+    /// The interfaces that programs may be attached to.
+    pub interfaces: Vec<String>,
+    /// For whom the command is run.
+    pub user: User,
+    /// The directory that paths given to the command must be in.
+    pub directory: PathBuf,
+    /// What is run when it is asked to, with a path behind its arguments.
+    pub command: Option<Vec<String>>,
+}
+
+/// The longest message: a program of a million instructions, and some more.
+pub(crate) const BYTES_MAX: usize = 16 << 20;
+/// The most descriptors of a message: the kernel passes no more than 253.
+pub(crate) const DESCRIPTORS_MAX: usize = 64;
+
+/// A request. The descriptors that it is about go with it, in the order of the comments.
+#[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) enum Ask {
+    Socket {
+        family: i32,
+    },
+    /// The socket, and the file that the memory is mapped from.
+    Umem {
+        bytes: u64,
+        cell_bytes: u32,
+    },
+    Map {
+        map_type: u32,
+        name: [u8; 16],
+        key_bytes: u32,
+        value_bytes: u32,
+        max_entries: u32,
+        flags: u32,
+    },
+    /// The maps, each of which the instructions name by its place among them.
+    Program {
+        program_type: u32,
+        name: [u8; 16],
+        code: Vec<u8>,
+        license: Vec<u8>,
+        flags: u32,
+        ifindex: u32,
+        expected_attach_type: u32,
+        log_bytes: u32,
+    },
+    /// The program.
+    Tracepoint {
+        name: Vec<u8>,
+    },
+    /// The program.
+    XdpLink {
+        ifindex: u32,
+        flags: u32,
+    },
+    /// The link, and the program.
+    LinkUpdate,
+    ById {
+        kind: Kind,
+        id: u32,
+    },
+    NextId {
+        kind: Kind,
+        id: u32,
+    },
+    Listen {
+        name: Vec<u8>,
+        backlog: u32,
+    },
+    /// The command is run with this path.
+    Run {
+        path: Vec<u8>,
+    },
+}
+
+/// As [`ObjectKind`](wirecap_filter::opener::ObjectKind).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) enum Kind {
+    Map,
+    Program,
+    Link,
+}
+
+/// What came of a request. `log` is what the verifier wrote.
+#[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Reply {
+    pub(crate) outcome: Outcome,
+    pub(crate) log: Vec<u8>,
+}
+
+#[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) enum Outcome {
+    /// It goes with the message.
+    Descriptor,
+    Id(Option<u32>),
+    Done,
+    /// The kernel's error.
+    Errno(i32),
+    /// What the terms do not allow, or what cannot be understood.
+    Refused(String),
+}
+
+impl From<Outcome> for Reply {
+    fn from(outcome: Outcome) -> Self {
+        Self { outcome, log: Vec::new() }
+    }
+}
+
+pub(crate) fn encode(message: &impl Serialize) -> io::Result<Vec<u8>> {
+    postcard::to_allocvec(message).map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error))
+}
+
+pub(crate) fn decode<'a, T: Deserialize<'a>>(bytes: &'a [u8]) -> io::Result<T> {
+    postcard::from_bytes(bytes).map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error))
+}
+
+pub(crate) fn path_of(bytes: &[u8]) -> &Path {
+    Path::new(OsStr::from_bytes(bytes))
+}

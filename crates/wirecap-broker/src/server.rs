@@ -1,0 +1,282 @@
+//! The broker itself: reads requests, looks whether the terms allow them, and asks the kernel.
+
+use std::ffi::CString;
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::net::UnixStream;
+use std::os::unix::process::CommandExt;
+use std::path::{Component, Path};
+use std::process::{Child, Command, Stdio};
+
+use nix::net::if_::{if_indextoname, if_nametoindex};
+use rustix::process::geteuid;
+use wirecap_filter::bpf::{Link, Map};
+use wirecap_filter::opener::{Answer, Direct, MapRequest, ObjectKind, Opener, ProgramRequest, Request};
+
+use crate::channel::{receive, send};
+use crate::message::{Ask, Kind, Outcome, Reply, Terms, decode, encode, path_of};
+use crate::relocate;
+use crate::sys::Shared;
+
+/// Types of programs (`enum bpf_prog_type`): what raw tracepoints run, and XDP.
+const PROGRAM_TYPES: [u32; 2] = [17, 6];
+/// Sockets for packets.
+const FAMILIES: [i32; 2] = [libc::AF_PACKET, libc::AF_XDP];
+/// All names of wirecap's sockets begin so.
+const NAMES: &[u8] = b"wirecap/";
+/// All names of wirecap's maps begin so.
+const MAPS: &str = "wirecap_";
+/// The most memory of a map.
+const MAP_BYTES_MAX: u64 = 1 << 30;
+/// The largest log of the verifier.
+const LOG_BYTES_MAX: u32 = 8 << 20;
+
+/// Serves requests that come over `socket`, until the other side ends.
+///
+/// # Errors
+///
+/// If the socket fails, or the terms that come first cannot be understood.
+pub fn serve(socket: impl Into<OwnedFd>) -> io::Result<()> {
+    let socket = UnixStream::from(socket.into());
+    let Some((bytes, _)) = receive(&socket)? else { return Ok(()) };
+    let terms: Terms = decode(&bytes)?;
+    send(&socket, &encode(&Reply::from(Outcome::Done))?, &[])?;
+    let mut server = Server::new(terms);
+    while let Some((bytes, descriptors)) = receive(&socket)? {
+        let (reply, opened) = server.answer(&bytes, &descriptors);
+        let opened: Vec<BorrowedFd<'_>> = opened.iter().map(AsFd::as_fd).collect();
+        send(&socket, &encode(&reply)?, &opened)?;
+    }
+    server.running.iter_mut().for_each(|child| drop(child.wait()));
+    Ok(())
+}
+
+#[derive(Debug)]
+struct Server {
+    terms: Terms,
+    /// The numbers of the interfaces at the beginning: one that is renamed keeps its number.
+    ifindexes: Vec<u32>,
+    /// Commands that have not ended.
+    running: Vec<Child>,
+}
+
+/// Why a request is not carried out.
+#[derive(Debug)]
+enum Denial {
+    /// The kernel's error, or the command's.
+    Failed(io::Error),
+    /// The terms do not allow it.
+    Refused(String),
+}
+
+impl From<io::Error> for Denial {
+    fn from(error: io::Error) -> Self {
+        Self::Failed(error)
+    }
+}
+
+fn refuse<T>(why: impl Into<String>) -> Result<T, Denial> {
+    Err(Denial::Refused(why.into()))
+}
+
+/// For tests: whether a broker would ask the kernel.
+pub(crate) fn judge(terms: &Terms, bytes: &[u8], descriptors: usize) -> Result<(), String> {
+    let ask: Ask = decode(bytes).map_err(|error| error.to_string())?;
+    match Server::new(terms.clone()).check(&ask, descriptors) {
+        Ok(()) => Ok(()),
+        Err(Denial::Refused(why)) => Err(why),
+        Err(Denial::Failed(error)) => Err(error.to_string()),
+    }
+}
+
+impl Server {
+    fn new(terms: Terms) -> Self {
+        let ifindexes =
+            terms.interfaces.iter().filter_map(|name| if_nametoindex(name.as_str()).ok()).collect();
+        Self { terms, ifindexes, running: Vec::new() }
+    }
+
+    fn answer(&mut self, bytes: &[u8], descriptors: &[OwnedFd]) -> (Reply, Option<OwnedFd>) {
+        let mut log = Vec::new();
+        let outcome = decode::<Ask>(bytes)
+            .map_err(|error| Denial::Refused(format!("a request that it does not know: {error}")))
+            .and_then(|ask| self.check(&ask, descriptors.len()).map(|()| ask))
+            .and_then(|ask| self.perform(ask, descriptors, &mut log));
+        let (outcome, opened) = match outcome {
+            Ok(Answer::Descriptor(descriptor)) => (Outcome::Descriptor, Some(descriptor)),
+            Ok(Answer::Id(id)) => (Outcome::Id(id), None),
+            Ok(Answer::Done) => (Outcome::Done, None),
+            Err(Denial::Failed(error)) => match error.raw_os_error() {
+                Some(number) => (Outcome::Errno(number), None),
+                None => (Outcome::Refused(error.to_string()), None),
+            },
+            Err(Denial::Refused(why)) => (Outcome::Refused(why), None),
+        };
+        // The verifier's log ends where it wrote a zero.
+        log.truncate(log.iter().position(|byte| *byte == 0).unwrap_or(log.len()));
+        (Reply { outcome, log }, opened)
+    }
+
+    /// Whether the terms allow it. Looks at what the message says; the kernel looks at what the descriptors are.
+    fn check(&self, ask: &Ask, descriptors: usize) -> Result<(), Denial> {
+        let wanted = match ask {
+            Ask::Umem { .. } | Ask::LinkUpdate => 2..=2,
+            Ask::Tracepoint { .. } | Ask::XdpLink { .. } => 1..=1,
+            Ask::Program { .. } => 0..=crate::message::DESCRIPTORS_MAX,
+            _ => 0..=0,
+        };
+        if !wanted.contains(&descriptors) {
+            return refuse(format!("{descriptors} descriptors came with the request"));
+        }
+        match ask {
+            Ask::Socket { family } if !FAMILIES.contains(family) => {
+                refuse(format!("a socket of family {family}"))
+            }
+            Ask::Map { key_bytes, value_bytes, max_entries, .. } => {
+                let entry = u64::from(*key_bytes) + u64::from(*value_bytes);
+                match entry.saturating_mul((*max_entries).into()) <= MAP_BYTES_MAX {
+                    true => Ok(()),
+                    false => refuse(format!("a map of {max_entries} entries of {entry} bytes")),
+                }
+            }
+            Ask::Program { program_type, .. } if !PROGRAM_TYPES.contains(program_type) => {
+                refuse(format!("a program of type {program_type}"))
+            }
+            Ask::Program { code, .. } if code.len() % 8 != 0 || code.is_empty() => {
+                refuse(format!("a program of {} bytes", code.len()))
+            }
+            Ask::Program { log_bytes, .. } if *log_bytes > LOG_BYTES_MAX => {
+                refuse(format!("a log of {log_bytes} bytes"))
+            }
+            Ask::XdpLink { ifindex, .. } if !self.allows_interface(*ifindex) => {
+                refuse(format!("a program on the interface of number {ifindex}, which is not captured from"))
+            }
+            Ask::Listen { name, .. } if !name.starts_with(NAMES) => {
+                refuse(format!("a socket of the name {}", path_of(name).display()))
+            }
+            Ask::Run { path } => self.check_path(path_of(path)),
+            _ => Ok(()),
+        }
+    }
+
+    fn allows_interface(&self, ifindex: u32) -> bool {
+        let is_named = || {
+            let name = if_indextoname(ifindex).ok()?.into_string().ok()?;
+            Some(self.terms.interfaces.contains(&name))
+        };
+        self.ifindexes.contains(&ifindex) || is_named() == Some(true)
+    }
+
+    /// Maps of other programs could be written to, and links of other interfaces be given another program. A program by
+    /// itself can only be looked at.
+    fn allows_object(&self, kind: Kind, id: u32) -> bool {
+        match kind {
+            Kind::Map => Map::by_id(id).is_ok_and(|map| map.name().starts_with(MAPS)),
+            Kind::Link => Link::by_id(id)
+                .and_then(|link| link.info())
+                .is_ok_and(|info| self.allows_interface(info.ifindex)),
+            Kind::Program => true,
+        }
+    }
+
+    fn check_path(&self, path: &Path) -> Result<(), Denial> {
+        if self.terms.command.is_none() {
+            return refuse("a command, and the recording has none");
+        }
+        let within = path.strip_prefix(&self.terms.directory);
+        let is_plain =
+            |rest: &Path| rest.components().all(|component| matches!(component, Component::Normal(_)));
+        match within {
+            Ok(rest) if is_plain(rest) => Ok(()),
+            _ => refuse(format!("the command for {}, which is not in its directory", path.display())),
+        }
+    }
+
+    /// Does what was asked for, and was checked.
+    fn perform(&mut self, ask: Ask, descriptors: &[OwnedFd], log: &mut Vec<u8>) -> Result<Answer, Denial> {
+        let cannot = |_| Denial::Refused("a text with a zero in it".to_owned());
+        let answer = match ask {
+            Ask::Socket { family } => Direct.open(Request::Socket { family }),
+            Ask::Umem { bytes, cell_bytes } => {
+                let memory = Shared::map(&descriptors[1], bytes)?;
+                Direct.open(Request::Umem(memory.as_umem(descriptors[0].as_fd(), cell_bytes)))
+            }
+            Ask::Map { map_type, name, key_bytes, value_bytes, max_entries, flags } => {
+                let request = MapRequest { map_type, name, key_bytes, value_bytes, max_entries, flags };
+                Direct.open(Request::Map(request))
+            }
+            Ask::Program {
+                program_type,
+                name,
+                code,
+                license,
+                flags,
+                ifindex,
+                expected_attach_type,
+                log_bytes,
+            } => {
+                let Some(code) = relocate::by_descriptor(code, descriptors) else {
+                    return refuse("a program with a map that did not come with it");
+                };
+                let license = CString::new(license).map_err(cannot)?;
+                log.resize(log_bytes as usize, 0);
+                Direct.open(Request::Program(ProgramRequest {
+                    program_type,
+                    name,
+                    code: &code,
+                    license: &license,
+                    flags,
+                    ifindex,
+                    expected_attach_type,
+                    log,
+                }))
+            }
+            Ask::Tracepoint { name } => {
+                let name = CString::new(name).map_err(cannot)?;
+                Direct.open(Request::Tracepoint { program: descriptors[0].as_fd(), name: &name })
+            }
+            Ask::XdpLink { ifindex, flags } => {
+                Direct.open(Request::XdpLink { program: descriptors[0].as_fd(), ifindex, flags })
+            }
+            Ask::LinkUpdate => {
+                let (link, program) = (descriptors[0].as_fd(), descriptors[1].as_fd());
+                Direct.open(Request::LinkUpdate { link, program })
+            }
+            Ask::ById { kind, id } if !self.allows_object(kind, id) => {
+                // As if it were gone, which those who look through all objects must expect.
+                Err(io::Error::from_raw_os_error(libc::ENOENT))
+            }
+            Ask::ById { kind, id } => Direct.open(Request::ById { kind: kind.into(), id }),
+            Ask::NextId { kind, id } => Direct.open(Request::NextId { kind: kind.into(), id }),
+            Ask::Listen { name, backlog } => Direct.open(Request::Listen { name: &name, backlog }),
+            Ask::Run { path } => return self.run(path_of(&path)).map(|()| Answer::Done),
+        };
+        Ok(answer?)
+    }
+
+    /// Runs the command for the user who the recording is for, without waiting for its end.
+    fn run(&mut self, path: &Path) -> Result<(), Denial> {
+        self.running.retain_mut(|child| child.try_wait().is_ok_and(|status| status.is_none()));
+        let command = self.terms.command.as_deref().and_then(<[String]>::split_first);
+        let Some((program, arguments)) = command else { return refuse("an empty command") };
+        let mut command = Command::new(program);
+        command.args(arguments).arg(path).stdin(Stdio::null());
+        let user = &self.terms.user;
+        // `uid` drops root's other groups as well.
+        if geteuid().is_root() {
+            command.uid(user.uid).gid(user.gid);
+        }
+        self.running.push(command.spawn()?);
+        Ok(())
+    }
+}
+
+impl From<Kind> for ObjectKind {
+    fn from(kind: Kind) -> Self {
+        match kind {
+            Kind::Map => Self::Map,
+            Kind::Program => Self::Program,
+            Kind::Link => Self::Link,
+        }
+    }
+}

@@ -1,0 +1,101 @@
+//! A process that has given up everything tries to get it back.
+//!
+//! The tests run this program a second time, as the process that is confined: what it gives up it cannot get back.
+
+use std::env;
+use std::fs::{self, File};
+use std::io::{self, Write};
+use std::net::{TcpListener, TcpStream, UdpSocket};
+use std::os::unix::process::CommandExt;
+use std::path::Path;
+use std::process::{Command, ExitCode};
+
+use rustix::process::geteuid;
+use wirecap_broker::{Confinement, Landlocked, User};
+
+const DIRECTORY: &str = "WIRECAP_TEST_DIRECTORY";
+const UID: u32 = 65534;
+
+/// No test harness: it has threads.
+fn main() -> ExitCode {
+    match env::var_os(DIRECTORY) {
+        Some(directory) => confined(directory.as_ref()),
+        None => try_it(),
+    }
+    ExitCode::SUCCESS
+}
+
+fn try_it() {
+    if !geteuid().is_root() {
+        assert!(env::var_os("WIRECAP_NO_SKIP").is_none(), "these tests need root");
+        println!("SKIP: needs root");
+        return;
+    }
+    let directory = env::temp_dir().join(format!("wirecap-confined-{}", std::process::id()));
+    fs::create_dir(&directory).unwrap();
+    std::os::unix::fs::chown(&directory, Some(UID), None).unwrap();
+    let output = Command::new(env::current_exe().unwrap()).env(DIRECTORY, &directory).output().unwrap();
+    fs::remove_dir_all(&directory).unwrap();
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(output.status.success(), "{said}");
+    for call in ["execve", "setresuid"] {
+        assert_eq!(
+            said.matches(&format!("refused after privileges were dropped: {call}\n")).count(),
+            1,
+            "{said}"
+        );
+    }
+    println!("test a_confined_process_gets_nothing_back ... ok");
+}
+
+/// Fails for want of a right.
+#[track_caller]
+fn assert_denied<T>(what: &str, outcome: io::Result<T>) {
+    let error = outcome.err().unwrap_or_else(|| panic!("{what} went well"));
+    assert_eq!(error.kind(), io::ErrorKind::PermissionDenied, "{what}: {error}");
+}
+
+fn confined(directory: &Path) {
+    let user = User { name: "nobody".to_owned(), uid: UID, gid: UID };
+    let outside = directory.with_extension("outside");
+    let landlocked = Confinement::recording(user, directory).enter().unwrap();
+    // What it needs.
+    File::create(directory.join("a")).unwrap().write_all(b"packets").unwrap();
+    fs::rename(directory.join("a"), directory.join("b")).unwrap();
+    assert_eq!(fs::read(directory.join("b")).unwrap(), b"packets");
+    fs::remove_file(directory.join("b")).unwrap();
+    assert!(fs::read_to_string("/proc/self/status").unwrap().contains("NoNewPrivs:\t1"));
+    std::thread::spawn(|| assert_eq!(geteuid().as_raw(), UID)).join().unwrap();
+    // What it does not need.
+    assert_denied("a file beside the directory", File::create(&outside));
+    if landlocked == Landlocked::Not {
+        println!("SKIP: this kernel has no Landlock");
+    } else {
+        assert_denied("the list of users, which every user may read", File::open("/etc/passwd"));
+        assert_denied("a file in /tmp, which every user may create", File::create("/tmp/wirecap-outside"));
+    }
+    assert_denied("another program in this process", Err::<(), _>(Command::new("/bin/true").exec()));
+    // The process between fork(2) and execve(2) has no handler of SIGSYS, and is ended by it.
+    let status = Command::new("/bin/true").status();
+    assert!(!status.is_ok_and(|status| status.success()), "another program went well");
+    assert_denied("another user", rustix_users());
+    assert_denied("a packet socket", packet_socket());
+    // Sockets of other kinds are nothing that an attacker could not have otherwise; but they carry no privilege.
+    drop((
+        TcpListener::bind("127.0.0.1:1"),
+        TcpStream::connect("127.0.0.1:1"),
+        UdpSocket::bind("127.0.0.1:1"),
+    ));
+    // A second time: refused as before, and not said again.
+    assert_denied("another program in this process", Err::<(), _>(Command::new("/bin/true").exec()));
+}
+
+fn rustix_users() -> io::Result<()> {
+    let root = rustix::process::Uid::ROOT;
+    Ok(rustix::thread::set_thread_res_uid(root, root, root)?)
+}
+
+fn packet_socket() -> io::Result<()> {
+    use rustix::net::{AddressFamily, SocketType, socket};
+    Ok(socket(AddressFamily::PACKET, SocketType::RAW, None).map(drop)?)
+}

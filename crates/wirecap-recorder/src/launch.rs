@@ -1,0 +1,43 @@
+//! What is done for each complete file.
+
+use std::fmt;
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+
+/// Does something with each complete file, on a thread of its own.
+pub trait Launch: fmt::Debug + Send {
+    /// The file is complete. What fails does not end the recording.
+    fn launch(&mut self, path: &Path);
+
+    /// Waits for what was started.
+    fn finish(&mut self);
+}
+
+/// Runs a command for each file, with the file's path behind its arguments.
+#[derive(Debug)]
+pub struct Commands {
+    command: Vec<String>,
+    running: Vec<Child>,
+}
+
+impl Commands {
+    /// The program, and its arguments.
+    pub fn new(command: Vec<String>) -> Self {
+        Self { command, running: Vec::new() }
+    }
+}
+
+impl Launch for Commands {
+    fn launch(&mut self, path: &Path) {
+        let Some((program, arguments)) = self.command.split_first() else { return };
+        let started = Command::new(program).args(arguments).arg(path).stdin(Stdio::null()).spawn();
+        self.running.extend(started.ok());
+        self.running.retain_mut(|child| child.try_wait().is_ok_and(|status| status.is_none()));
+    }
+
+    fn finish(&mut self) {
+        for mut child in self.running.drain(..) {
+            let _ended = child.wait();
+        }
+    }
+}
