@@ -64,26 +64,20 @@ pub(crate) fn earlier(pattern: &Pattern) -> io::Result<Earlier> {
     Ok(Earlier { files, next_sequence })
 }
 
-impl Pattern {
-    /// Whether another process writes files of this pattern, or the directory cannot be read.
-    ///
-    /// # Errors
-    ///
-    /// [`io::ErrorKind::WouldBlock`] if one does, and whatever the system says.
-    pub fn check(&self) -> io::Result<()> {
-        for entry in fs::read_dir(self.directory())? {
-            let entry = entry?;
-            let name = entry.file_name();
-            let is_part = name.to_str().and_then(|name| name.strip_suffix(PART));
-            let is_ours = is_part.is_some_and(|name| self.sequence_of(name).is_some())
-                && entry.file_type()?.is_file()
-                && !is_planted(&entry.path()).unwrap_or(true);
-            if is_ours {
-                refuse_locked(&File::open(entry.path())?, &entry.path())?;
-            }
+/// Refuses a pattern that another process writes files of.
+pub(crate) fn refuse_busy(pattern: &Pattern) -> io::Result<()> {
+    for entry in fs::read_dir(pattern.directory())? {
+        let entry = entry?;
+        let name = entry.file_name();
+        let is_part = name.to_str().and_then(|name| name.strip_suffix(PART));
+        let is_ours = is_part.is_some_and(|name| pattern.sequence_of(name).is_some())
+            && entry.file_type()?.is_file()
+            && !is_planted(&entry.path()).unwrap_or(true);
+        if is_ours {
+            refuse_locked(&File::open(entry.path())?, &entry.path())?;
         }
-        Ok(())
     }
+    Ok(())
 }
 
 fn refuse_locked(file: &File, path: &Path) -> io::Result<()> {

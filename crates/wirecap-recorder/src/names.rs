@@ -2,9 +2,10 @@
 
 use std::error::Error;
 use std::fmt;
+use std::io;
 use std::path::{Path, PathBuf};
 
-use crate::local_time;
+use crate::{files, local_time};
 
 /// Digits of a sequence number, at least.
 const DIGITS: usize = 5;
@@ -116,6 +117,15 @@ impl Pattern {
     /// Where all files are.
     pub fn directory(&self) -> &Path {
         &self.directory
+    }
+
+    /// Whether another process writes files of this pattern, or the directory cannot be read.
+    ///
+    /// # Errors
+    ///
+    /// [`io::ErrorKind::WouldBlock`] if one does, and whatever the system says.
+    pub fn check(&self) -> io::Result<()> {
+        files::refuse_busy(self)
     }
 
     /// The path of the file with this number, counted from 0, that begins at this time, in seconds since the epoch.
