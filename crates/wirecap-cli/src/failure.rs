@@ -2,8 +2,6 @@
 
 use std::error::Error;
 use std::fmt;
-use std::io;
-use std::path::Path;
 use std::process::ExitCode;
 
 use wirecap::filter::FilterError;
@@ -28,15 +26,6 @@ impl Failure {
             Self::Failed(_) => ExitCode::FAILURE,
             Self::Lossy => ExitCode::from(3),
         }
-    }
-
-    /// Why the file at `path` is not created.
-    pub(crate) fn cannot_write(path: &Path, error: &io::Error) -> Self {
-        let advice = match error.kind() {
-            io::ErrorKind::AlreadyExists => "; --force replaces it",
-            _ => "",
-        };
-        Self::Failed(format!("cannot write to {}: {error}{advice}", path.display()).into())
     }
 
     /// The exit status agrees with the ledger's verdict.

@@ -84,7 +84,16 @@ pub(crate) fn directory_of(path: &Path) -> &Path {
 /// `replaces` that, one that another process writes to.
 pub(crate) fn check(path: &Path, replaces: bool) -> Result<(), Failure> {
     check_directory(path)?;
-    FileSink::check(path, replaces).map_err(|error| Failure::cannot_write(path, &error))
+    FileSink::check(path, replaces).map_err(|error| cannot_write(path, &error))
+}
+
+/// Why the file at `path` is not created.
+pub(crate) fn cannot_write(path: &Path, error: &io::Error) -> Failure {
+    let advice = match error.kind() {
+        io::ErrorKind::AlreadyExists => "; --force replaces it",
+        _ => "",
+    };
+    Failure::Failed(format!("cannot write to {}: {error}{advice}", path.display()).into())
 }
 
 /// Notices a wrong directory before an interface is opened.

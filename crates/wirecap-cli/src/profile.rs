@@ -82,7 +82,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
     }
     if let Some((path, mut file)) = svg {
         let written = file.write_all(profile.picture()?.as_bytes()).and_then(|()| file.flush());
-        written.map_err(|error| Failure::cannot_write(path, &error))?;
+        written.map_err(|error| output::cannot_write(path, &error))?;
         eprintln!("drew {}", path.display());
     }
     arguments.options.report(&ledger)?;

@@ -61,7 +61,7 @@ pub(crate) fn counts(started: Timestamp, ledger: &Ledger, interfaces: &[usize]) 
 pub(crate) fn check(pattern: &Pattern) -> Result<(), Failure> {
     let directory = pattern.directory();
     output::check_directory(&directory.join("file"))?;
-    pattern.check().map_err(|error| Failure::cannot_write(directory, &error))
+    pattern.check().map_err(|error| output::cannot_write(directory, &error))
 }
 
 /// Packets that reached the file, of those `written`: no more than it has `whole`, and without the last ones, which the reader

@@ -18,6 +18,7 @@ use rustix::pipe::fcntl_getpipe_size;
 use wirecap::savefile::{FileSink, Sink, refuse_planted};
 
 use crate::failure::Failure;
+use crate::output;
 use crate::signals;
 
 /// Time between two looks whether a process reads a named pipe.
@@ -219,7 +220,7 @@ pub(crate) fn create(
     deadline: Option<Instant>,
     replaces: bool,
 ) -> Result<Output<FileSink>, Failure> {
-    let failed = |error| Failure::cannot_write(path, &error);
+    let failed = |error| output::cannot_write(path, &error);
     // Held until the sink is open: without a reader that open(2) would wait where no signal ends it.
     let pipe = refuse_planted(path).and_then(|()| wait_for_reader(path, deadline)).map_err(failed)?;
     let create = if replaces { FileSink::replace } else { FileSink::create };
