@@ -151,7 +151,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
         convert::refuse_itself(source, arguments)?;
     }
     if output::is_standard_output(&arguments.write) {
-        let output = output::savefile(arguments.options.json)?;
+        let output = sink::standard_output(arguments.options.json)?;
         return match source {
             Some(source) => convert::run(arguments, source, plan.format, |_| Ok(output)),
             None => record(arguments, &plan, |opening| Stream::begin(output, opening)),

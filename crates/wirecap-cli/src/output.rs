@@ -2,16 +2,14 @@
 //! that was closed, a full disk.
 
 use std::fmt;
-use std::fs::{self, File};
+use std::fs;
 use std::io::{self, Write};
-use std::os::fd::AsFd;
 use std::path::Path;
 
-use wirecap::savefile::{FileSink, StreamSink, WriteError};
+use wirecap::savefile::{FileSink, WriteError};
 
 use crate::closed;
 use crate::failure::Failure;
-use crate::sink::{Output, PipeEnd};
 
 /// As std's, which panics where nobody reads any more: that is no reason to stop capturing or forwarding.
 macro_rules! eprintln {
@@ -61,18 +59,6 @@ pub(crate) fn unless_broken_pipe(outcome: Result<(), Failure>) -> Result<(), Fai
 /// Whether a file's name stands for standard output.
 pub(crate) fn is_standard_output(path: &Path) -> bool {
     path.as_os_str() == "-"
-}
-
-/// Standard output for a savefile, where nothing else is to be printed.
-pub(crate) fn savefile(json: bool) -> Result<Output<StreamSink<File>>, Failure> {
-    if json {
-        let message = "--json prints on standard output, which -w - uses; write to a file instead";
-        return Err(Failure::Usage(message.to_owned()));
-    }
-    check_open()?;
-    // The bare descriptor: the standard library's own buffering would cut the blocks at line ends.
-    let sink = StreamSink::new(File::from(io::stdout().as_fd().try_clone_to_owned()?), "standard output");
-    Ok(Output { sink, pipe: PipeEnd::of(io::stdout()) })
 }
 
 /// Where a file is.

@@ -8,7 +8,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use wirecap::savefile::{self, Record, Section, WriteError};
 use wirecap::{Account, Chunk, Interface, Ledger, Packet, Reception, Timestamp, Timestamps};
-use wirecap_recorder::Pattern;
+use wirecap_recorder::{Pattern, refuse_busy};
 
 use crate::failure::Failure;
 use crate::output;
@@ -61,7 +61,7 @@ pub(crate) fn counts(started: Timestamp, ledger: &Ledger, interfaces: &[usize]) 
 pub(crate) fn check(pattern: &Pattern) -> Result<(), Failure> {
     let directory = pattern.directory();
     output::check_directory(&directory.join("file"))?;
-    pattern.check().map_err(|error| output::cannot_write(directory, &error))
+    refuse_busy(pattern).map_err(|error| output::cannot_write(directory, &error))
 }
 
 /// Packets that reached the file, of those `written`: no more than it has `whole`, and without the last ones, which the reader

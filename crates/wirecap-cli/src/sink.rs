@@ -1,7 +1,7 @@
 //! What a savefile is written to, and how long it takes whatever it is: a disk, or the reader of a pipe.
 
 use std::collections::VecDeque;
-use std::fs::OpenOptions;
+use std::fs::{File, OpenOptions};
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
@@ -15,7 +15,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{FileType, OFlags, fstat};
 use rustix::io::{Errno, ioctl_fionread};
 use rustix::pipe::fcntl_getpipe_size;
-use wirecap::savefile::{FileSink, Sink, refuse_planted};
+use wirecap::savefile::{FileSink, Sink, StreamSink, refuse_planted};
 
 use crate::failure::Failure;
 use crate::output;
@@ -211,6 +211,18 @@ impl PipeEnd {
         let read_bytes = accepted_bytes.saturating_sub(ioctl_fionread(&self.pipe).unwrap_or(0));
         self.ends.iter().filter(|end| **end > read_bytes).count() as u64
     }
+}
+
+/// Standard output for a savefile, where nothing else is to be printed.
+pub(crate) fn standard_output(json: bool) -> Result<Output<StreamSink<File>>, Failure> {
+    if json {
+        let message = "--json prints on standard output, which -w - uses; write to a file instead";
+        return Err(Failure::Usage(message.to_owned()));
+    }
+    output::check_open()?;
+    // The bare descriptor: the standard library's own buffering would cut the blocks at line ends.
+    let sink = StreamSink::new(File::from(io::stdout().as_fd().try_clone_to_owned()?), "standard output");
+    Ok(Output { sink, pipe: PipeEnd::of(io::stdout()) })
 }
 
 /// Creates a savefile; one that exists is emptied if `replaces`, else refused. A named pipe is opened once a process reads

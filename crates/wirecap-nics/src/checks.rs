@@ -3,12 +3,15 @@
 mod capturing;
 mod changing;
 mod forwarding;
+mod skewed;
 mod trouble;
 
 use std::error::Error;
 use std::fmt;
 
 use crate::bed::Bed;
+
+pub(crate) use trouble::EVENTS;
 
 /// How a check went where nothing was wrong.
 #[derive(Debug, Clone)]
@@ -69,6 +72,7 @@ pub(crate) const ALL: &[Check] = &[
     Check { name: "two processes", core: false, run: capturing::two_processes },
     Check { name: "kill -9", core: false, run: trouble::killed },
     Check { name: "at once", core: true, run: trouble::at_once },
+    Check { name: "skew", core: false, run: skewed::skew },
     Check { name: "tcpdump", core: false, run: capturing::tcpdump },
     Check { name: "dumpcap", core: false, run: capturing::dumpcap },
     Check { name: "link down/up", core: false, run: trouble::flap },

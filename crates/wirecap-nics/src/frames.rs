@@ -77,14 +77,17 @@ impl Frames {
                 }),
             }
         }
-        let missing = times.iter().filter(|&&times| times == 0).count();
+        let absent =
+            || (0..).zip(&times).filter(|&(_, &times)| times == 0).map(|(number, _): (u64, _)| number);
+        let missing = absent().count();
         let twice = times.iter().filter(|&&times| times > 1).count();
         if missing + twice + others.len() == 0 {
             return Ok(());
         }
         let first = others.first().map(|other| format!(" ({other})")).unwrap_or_default();
+        let named: Vec<_> = absent().take(8).collect();
         Err(format!(
-            "{total} frames for {} sent: {missing} missing, {twice} more than once, {} altered{first}",
+            "{total} frames for {} sent: {missing} missing {named:?}, {twice} more than once, {} altered{first}",
             self.count,
             others.len()
         ))

@@ -15,6 +15,8 @@ pub(crate) struct Kind {
     pub(crate) mtu_max: u32,
     /// The driver spreads flows over its queues by RSS.
     pub(crate) has_rss: bool,
+    /// The driver goes on when its device was reset behind its back, and is set down and up.
+    pub(crate) survives_reset: bool,
 }
 
 /// All of them. QEMU's vmxnet3 and e1000e have one queue that receives.
@@ -26,6 +28,7 @@ pub(crate) const KINDS: &[Kind] = &[
         queue_counts: &[1, 2, 4, 8],
         mtu_max: 9000,
         has_rss: true,
+        survives_reset: true,
     },
     Kind {
         name: "virtio",
@@ -34,6 +37,7 @@ pub(crate) const KINDS: &[Kind] = &[
         queue_counts: &[1, 2, 4, 8],
         mtu_max: 9000,
         has_rss: true,
+        survives_reset: false,
     },
     // Without iommu_platform the driver has no DMA device to map the cells for.
     Kind {
@@ -43,6 +47,7 @@ pub(crate) const KINDS: &[Kind] = &[
         queue_counts: &[1, 8],
         mtu_max: 9000,
         has_rss: true,
+        survives_reset: false,
     },
     // With queue_reset=off the driver cannot stop one queue to exchange its buffers.
     Kind {
@@ -52,6 +57,7 @@ pub(crate) const KINDS: &[Kind] = &[
         queue_counts: &[1, 8],
         mtu_max: 9000,
         has_rss: true,
+        survives_reset: false,
     },
     Kind {
         name: "vmxnet3",
@@ -60,6 +66,7 @@ pub(crate) const KINDS: &[Kind] = &[
         queue_counts: &[],
         mtu_max: 9000,
         has_rss: false,
+        survives_reset: false,
     },
     Kind {
         name: "e1000e",
@@ -68,6 +75,7 @@ pub(crate) const KINDS: &[Kind] = &[
         queue_counts: &[],
         mtu_max: 9000,
         has_rss: false,
+        survives_reset: false,
     },
 ];
 

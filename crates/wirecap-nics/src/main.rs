@@ -1,8 +1,8 @@
 //! The matrix: the `wirecap` command on each NIC that the virtual machine emulates (`vm/boot`), compared with what was
 //! sent. It runs inside that machine, beside the command of the same build.
 //!
-//! `wirecap-nics [--core] [FILTER]...`: all checks, those of a core, or those whose NIC and name, as in `igb/bytes`, contain
-//! a filter.
+//! `wirecap-nics [--core] [--events=N] [FILTER]...`: all checks, those of a core, or those whose NIC and name, as in
+//! `igb/bytes`, contain a filter; with so many resets, flaps and the like in a row.
 
 mod bed;
 mod checks;
@@ -27,9 +27,14 @@ fn main() -> ExitCode {
     let (options, filters): (Vec<String>, Vec<String>) =
         std::env::args().skip(1).partition(|argument| argument.starts_with("--"));
     let core = options.iter().any(|option| option == "--core");
-    if options.iter().any(|option| option != "--core") {
-        eprintln!("usage: wirecap-nics [--core] [FILTER]...");
+    let events = options.iter().filter_map(|option| option.strip_prefix("--events=")?.parse().ok());
+    let events: Vec<usize> = events.collect();
+    if options.len() != usize::from(core) + events.len() {
+        eprintln!("usage: wirecap-nics [--core] [--events=N] [FILTER]...");
         return ExitCode::from(2);
+    }
+    for count in events {
+        let _ = checks::EVENTS.set(count);
     }
     let is_meant = |column: &str, name: &str, in_core: bool| {
         let place = format!("{column}/{name}");

@@ -64,8 +64,12 @@ pub(crate) fn earlier(pattern: &Pattern) -> io::Result<Earlier> {
     Ok(Earlier { files, next_sequence })
 }
 
-/// Refuses a pattern that another process writes files of.
-pub(crate) fn refuse_busy(pattern: &Pattern) -> io::Result<()> {
+/// Refuses a directory in which another process writes files of this pattern, or that cannot be read.
+///
+/// # Errors
+///
+/// [`io::ErrorKind::WouldBlock`] if one does, and whatever the system says.
+pub fn refuse_busy(pattern: &Pattern) -> io::Result<()> {
     for entry in fs::read_dir(pattern.directory())? {
         let entry = entry?;
         let name = entry.file_name();

@@ -24,6 +24,7 @@ mod writer;
 
 pub use compression::{CompressedSink, Compression};
 pub use cut::{CutRules, Cutter, Period};
+pub use files::refuse_busy;
 pub use launch::{Commands, Launch};
 pub use names::{BadPattern, Numbering, Pattern};
 pub use recording::{Recording, Settings, Target};

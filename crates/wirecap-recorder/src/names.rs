@@ -2,10 +2,9 @@
 
 use std::error::Error;
 use std::fmt;
-use std::io;
 use std::path::{Path, PathBuf};
 
-use crate::{files, local_time};
+use crate::local_time;
 
 /// Digits of a sequence number, at least.
 const DIGITS: usize = 5;
@@ -117,15 +116,6 @@ impl Pattern {
     /// Where all files are.
     pub fn directory(&self) -> &Path {
         &self.directory
-    }
-
-    /// Whether another process writes files of this pattern, or the directory cannot be read.
-    ///
-    /// # Errors
-    ///
-    /// [`io::ErrorKind::WouldBlock`] if one does, and whatever the system says.
-    pub fn check(&self) -> io::Result<()> {
-        files::refuse_busy(self)
     }
 
     /// The path of the file with this number, counted from 0, that begins at this time, in seconds since the epoch.

@@ -324,7 +324,7 @@ impl Shared {
         if running.end.is_some() {
             return;
         }
-        running.interfaces.iter_mut().for_each(|attached| attached.look_at_end(self.events.as_deref()));
+        running.interfaces.iter_mut().for_each(|attached| attached.look_at_end(self));
         running.end = Some(running.so_far(self.started.elapsed()));
         let attachments = running.interfaces.iter_mut().filter_map(|interface| interface.attachment.take());
         // All of them, whatever became of the first.

@@ -1,7 +1,7 @@
 //! What can be captured on this host, and what the kernel says about it.
 //!
 //! All answers come by netlink and ioctl, and so from the network namespace of the calling thread: a
-//! `/sys` or `/proc` mount may belong to another one.
+//! `/sys` or `/proc` mount may belong to another one. Devices on a bus (`vital`) are in no network namespace.
 
 mod address;
 mod auto;
@@ -17,6 +17,7 @@ mod offload;
 mod owner;
 mod sockets;
 mod survey;
+pub(crate) mod vital;
 mod xdp;
 
 use std::fmt;
@@ -208,6 +209,13 @@ impl Device {
     /// Whether it has a device on some bus beneath it, which may be a virtual machine's.
     pub(crate) fn is_hardware(&self) -> bool {
         self.kind.is_none() && self.bus_info.is_some()
+    }
+
+    /// How many descriptors each of its receive rings has, if the driver says.
+    pub(crate) fn rx_descriptors(&self) -> Option<u32> {
+        let netlink = self.reconnect().ok()?;
+        let ethtool = Ethtool::new(netlink.socket(), &self.name).ok()?;
+        ethtool.rx_descriptors().ok().filter(|descriptors| *descriptors > 0)
     }
 
     /// The XDP programs that are attached to it now.

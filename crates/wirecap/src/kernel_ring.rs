@@ -372,6 +372,11 @@ impl<T: Copy> Producer<T> {
         Ok(self.shared.capacity - self.free()?)
     }
 
+    /// How many slots the consumer was seen to have taken when it was looked at last, modulo 2^32.
+    pub(crate) fn taken(&self) -> u32 {
+        self.head
+    }
+
     /// Appends the filled slots to `out` that the consumer has not taken yet; it may take them meanwhile.
     ///
     /// # Errors

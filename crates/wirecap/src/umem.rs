@@ -23,5 +23,6 @@ pub(crate) mod pool;
 pub(crate) mod reader;
 pub(crate) mod recycle;
 pub(crate) mod rx;
+mod starvation;
 pub(crate) mod supply;
 pub(crate) mod tx;

@@ -19,7 +19,7 @@ mod tx;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::panic::resume_unwind;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::thread;
 use std::time::Duration;
@@ -126,7 +126,7 @@ pub(crate) fn open(device: &Device, steering: &Steering, settings: &Settings) ->
     attachment.settle(&rings);
     let counters_at_start = device.counters().ok();
     for (key, kernel) in sockets {
-        kernel.starving.begin(&kernel.socket);
+        kernel.starving.begin(&kernel.socket, ladder.rung);
         attachment.receive(key, &kernel.socket).map_err(|source| refused(device, source))?;
     }
     attachment.begin();
@@ -204,15 +204,12 @@ fn seat(
     first_ring_index: usize,
 ) -> Result<Seated, Refusal> {
     let device = ladder.device;
-    queue.bind(ladder, settings.commons.as_deref())?;
-    let sender = settings.commons.as_deref().filter(|commons| commons.forwards());
-    let sender = sender.map(|_| TxSocket::beside(&queue.rings[0], device)).transpose()?;
     let kernel = |socket, filtered| SocketKernel {
         socket,
         ifindex: device.index,
         inquiry: Arc::clone(&attachment.inquiry),
         filtered,
-        starving: StarvationCount::new(ladder.rung == Rung::ZeroCopy),
+        starving: StarvationCount::default(),
     };
     let prepared = queue.rings.into_iter();
     let prepared: Vec<_> = prepared
@@ -223,16 +220,28 @@ fn seat(
             (ring.name, ring.rx, Arc::new(kernel(ring.socket, filtered)))
         })
         .collect();
-    let kernel = Arc::clone(&prepared[0].2);
-    if let Some(commons) = &settings.commons {
-        commons.first.get_or_init(|| (Arc::clone(&kernel), ladder.rung));
-    }
-    let fill_ring = FillRing::new(queue.pool, queue.addresses, queue.supply, queue.fill, kernel)
-        .map_err(|broken| system("post the cells", io::Error::other(broken.to_string())))?;
+    let first = Arc::clone(&prepared[0].2);
+    // Before the queue is bound: a zero-copy driver takes cells as it is, and one that finds none (virtio_net) sleeps on,
+    // looks again at some time of its own, and counts each look in vain.
+    let fill_ring =
+        FillRing::new(queue.pool, queue.addresses, queue.supply, queue.fill, Arc::clone(&first) as _)
+            .map_err(|broken| system("post the cells", io::Error::other(broken.to_string())))?;
     let fill_ring = Arc::new(fill_ring);
+    bind(&prepared, ladder, settings.commons.as_deref())?;
+    if ladder.rung == Rung::ZeroCopy
+        && let Some(descriptors) = device.rx_descriptors()
+    {
+        fill_ring.know_descriptors(descriptors);
+    }
+    let sender = settings.commons.as_deref().filter(|commons| commons.forwards());
+    let sender = sender.map(|_| TxSocket::beside(&first.socket, &prepared[0].0, device)).transpose()?;
+    if let Some(commons) = &settings.commons {
+        commons.first.get_or_init(|| (Arc::clone(&first), ladder.rung));
+    }
     let tx = sender.map(|socket| PreparedTx::new(socket, queue.completions));
     let (mut rings, mut sockets) = (Vec::new(), Vec::new());
     for (name, rx, kernel) in prepared {
+        kernel.starving.begin(&kernel.socket, ladder.rung);
         sockets.push((attachment.key_of(&name), Arc::clone(&kernel)));
         let identity = RingIdentity {
             name,
@@ -323,26 +332,29 @@ impl PreparedQueue {
             rings.map_err(|source| system("make the fill ring of an AF_XDP socket", source))?;
         Ok(Self { pool, addresses, supply, fill, completions, rings: prepared })
     }
+}
 
-    fn bind(&self, ladder: &mut Ladder<'_>, commons: Option<&Commons>) -> Result<(), Refusal> {
-        let (first, others) = self.rings.split_first().expect("every queue has a ring");
-        match commons.and_then(|commons| commons.first.get()) {
-            Some((kernel, rung)) => {
-                ladder.bind_sharing(&first.socket, (&kernel.socket, *rung), &first.name)?;
+/// Binds the rings of a queue.
+fn bind(
+    rings: &[(RingName, Consumer<Descriptor>, Arc<SocketKernel>)],
+    ladder: &mut Ladder<'_>,
+    commons: Option<&Commons>,
+) -> Result<(), Refusal> {
+    let ((name, _, first), others) = rings.split_first().expect("every queue has a ring");
+    match commons.and_then(|commons| commons.first.get()) {
+        Some((kernel, rung)) => ladder.bind_sharing(&first.socket, (&kernel.socket, *rung), name)?,
+        None => {
+            if let Some(reason) = commons.and_then(|commons| commons.copy_because.as_deref()) {
+                ladder.copy_because(reason);
             }
-            None => {
-                if let Some(reason) = commons.and_then(|commons| commons.copy_because.as_deref()) {
-                    ladder.copy_because(reason);
-                }
-                ladder.bind(&first.socket, &first.name)?;
-            }
+            ladder.bind(&first.socket, name)?;
         }
-        let beside = |ring: &PreparedRing| {
-            let bound = ring.socket.bind_beside(&first.socket, ladder.device.index, ring.name.queue);
-            bound.map_err(|source| refusal_to_bind(&ring.name, source))
-        };
-        Ok(others.iter().try_for_each(beside)?)
     }
+    let beside = |(name, _, kernel): &(RingName, _, Arc<SocketKernel>)| {
+        let bound = kernel.socket.bind_beside(&first.socket, ladder.device.index, name.queue);
+        bound.map_err(|source| refusal_to_bind(name, source))
+    };
+    Ok(others.iter().try_for_each(beside)?)
 }
 
 impl PreparedRing {
@@ -384,29 +396,29 @@ struct SocketKernel {
     starving: StarvationCount,
 }
 
-/// How often a zero-copy driver found its queue's fill ring empty since packets came.
-///
-/// Until the first cells are posted it finds it empty, which loses nothing. All sockets on a queue show the whole count.
-#[derive(Debug)]
+/// How often a zero-copy driver found its queue's fill ring empty since packets came. All sockets on a queue show the
+/// whole count.
+#[derive(Debug, Default)]
 struct StarvationCount {
-    /// None where packets are copied: there an empty fill ring is a packet that was dropped, and counted as such.
-    at_start: Option<AtomicU64>,
+    /// Where packets are copied nothing is counted here: there an empty fill ring is a packet that was dropped, and counted
+    /// as such.
+    is_zero_copy: AtomicBool,
+    at_start: AtomicU64,
 }
 
 impl StarvationCount {
-    fn new(zero_copy: bool) -> Self {
-        Self { at_start: zero_copy.then(AtomicU64::default) }
-    }
-
     /// Counts from now on.
-    fn begin(&self, socket: &XdpSocket) {
-        if let (Some(at_start), Ok(statistics)) = (&self.at_start, socket.statistics()) {
-            at_start.store(statistics.rx_fill_ring_empty_descs.unwrap_or_default(), Ordering::Relaxed);
-        }
+    fn begin(&self, socket: &XdpSocket, rung: Rung) {
+        let statistics = socket.statistics().ok();
+        let so_far =
+            statistics.and_then(|statistics| statistics.rx_fill_ring_empty_descs).unwrap_or_default();
+        self.at_start.store(so_far, Ordering::Relaxed);
+        self.is_zero_copy.store(rung == Rung::ZeroCopy, Ordering::Relaxed);
     }
 
     fn since_start(&self, now: u64) -> u64 {
-        self.at_start.as_ref().map_or(0, |at_start| now.saturating_sub(at_start.load(Ordering::Relaxed)))
+        let since = now.saturating_sub(self.at_start.load(Ordering::Relaxed));
+        if self.is_zero_copy.load(Ordering::Relaxed) { since } else { 0 }
     }
 }
 
@@ -433,7 +445,7 @@ impl Kernel for SocketKernel {
     }
 
     fn is_zero_copy(&self) -> bool {
-        self.starving.at_start.is_some()
+        self.starving.is_zero_copy.load(Ordering::Relaxed)
     }
 
     fn filtered(&self) -> u64 {

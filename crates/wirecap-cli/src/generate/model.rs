@@ -144,7 +144,7 @@ const WRITTEN_BYTES_MAX: u16 = u16::MAX;
 pub(super) fn write(arguments: &Arguments, path: &Path) -> Result<(), Failure> {
     let frames = frames(arguments, NO_MAC, WRITTEN_BYTES_MAX)?;
     if output::is_standard_output(path) {
-        let written = write_to(output::savefile(arguments.json)?.sink, arguments, frames);
+        let written = write_to(sink::standard_output(arguments.json)?.sink, arguments, frames);
         return output::unless_broken_pipe(written);
     }
     let sink = sink::create(path, None, arguments.model.force)?.sink;

@@ -3,9 +3,10 @@
 use std::error::Error;
 use std::fs;
 use std::path::Path;
+use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use wirecap_testbed::PacketSender;
 
@@ -15,8 +16,11 @@ use crate::command::{Recorded, Recording, run, wirecap};
 use crate::kind::kind;
 use crate::monitor;
 
-/// How often each thing happens.
+/// How often each thing happens, unless it is said.
 const TIMES: usize = 3;
+pub(crate) static EVENTS: OnceLock<usize> = OnceLock::new();
+/// How long a device that was started anew may take until it captures.
+const RETURN_TIMEOUT: Duration = Duration::from_secs(40);
 /// What passes between two of them, and after the last one.
 const CALM: Duration = Duration::from_millis(1500);
 const GAP: Duration = Duration::from_millis(300);
@@ -29,9 +33,10 @@ pub(super) fn at_once(bed: &Bed) -> Outcome {
     let had_carrier = bed.receiver.has_carrier();
     bed.sender.wait_for_link()?;
     bed.send(&frames)?;
+    let counts = [bed.sender.counts(), bed.receiver.counts()].join("; ");
     recording.end()?.is_all_of(&frames).map_err(|error| match had_carrier {
-        true => error.to_string(),
-        false => format!("it says \"capturing\" without a carrier; {error}"),
+        true => format!("{error}; {counts}"),
+        false => format!("it says \"capturing\" without a carrier; {error}; {counts}"),
     })?;
     Ok(Verdict::ok())
 }
@@ -83,12 +88,53 @@ pub(super) fn reset(bed: &Bed) -> Outcome {
     if !methods.contains("flr") {
         return Ok(Verdict::Limit("the device has no function-level reset"));
     }
+    if !bed.kind.survives_reset {
+        // It waits for an answer to a command, holding the lock of all interfaces (RTNL): the machine is lost.
+        return Ok(Verdict::Limit("virtio_net waits for ever for a device that was reset"));
+    }
     fs::write(device.join("reset_method"), "flr")?;
-    let outcome = with_traffic(bed, |_| Ok(fs::write(device.join("reset"), "1")?));
+    let reset = || fs::write(device.join("reset"), "1");
+    let outcome = with_traffic(bed, |_| Ok(reset()?)).and_then(|verdict| {
+        returns(bed, reset)?;
+        Ok(verdict)
+    });
     fs::write(device.join("reset_method"), "default")?;
     // A driver that does not know of the reset begins anew when it is bound again.
     bind_again(&bed.receiver)?;
     outcome
+}
+
+/// After a reset the capture says what is wrong, and captures again when the driver has started the device again.
+fn returns(bed: &Bed, reset: impl Fn() -> std::io::Result<()>) -> Result<(), Box<dyn Error>> {
+    bind_again(&bed.receiver)?;
+    bed.receiver.set_up(true)?;
+    bed.wait_for_links()?;
+    let recording = Recording::start(&bed.receiver.0, &[])?;
+    bed.sender.wait_for_link()?;
+    let frames = bed.frames(&[60, 1025], 16, 200)?;
+    bed.send(&frames)?;
+    reset()?;
+    let says = |words: &str| -> Result<(), Box<dyn Error>> {
+        let deadline = Instant::now() + RETURN_TIMEOUT;
+        while !recording.said().contains(words) {
+            if Instant::now() > deadline {
+                return Err(format!("does not say {words:?}: {}", recording.said()).into());
+            }
+            thread::sleep(Duration::from_millis(50));
+        }
+        Ok(())
+    };
+    says("sends no interrupts")?;
+    bed.receiver.set_up(false)?;
+    bed.receiver.set_up(true)?;
+    says("captured again")?;
+    bed.send(&frames)?;
+    let expected = 2 * frames.count();
+    let recorded = recording.end()?;
+    if recorded.count("/delivered") != expected || recorded.claims_lossless() {
+        return Err(format!("{expected} packets were to be delivered, with a gap: {}", recorded.said).into());
+    }
+    Ok(())
 }
 
 pub(super) fn rebind(bed: &Bed) -> Outcome {
@@ -142,7 +188,7 @@ fn with_traffic(bed: &Bed, event: impl Fn(&Nic) -> Result<(), Box<dyn Error>>) -
             }
             Ok::<_, String>(())
         });
-        let happened = (0..TIMES).try_for_each(|_| {
+        let happened = (0..EVENTS.get().copied().unwrap_or(TIMES)).try_for_each(|_| {
             thread::sleep(CALM);
             event(&bed.receiver).map_err(|error| error.to_string())
         });

@@ -101,7 +101,7 @@ impl CaptureBuilder {
                 counters_at_start: opened.counters_at_start,
                 attachment: Some(opened.attachment),
                 unplaced: opened.unplaced,
-                watched: Watched::new(target.device.name.clone(), !standby.is_empty()),
+                watched: Watched::new(&target.device, !standby.is_empty()),
                 index: interface_index,
                 geometry,
                 standby,

@@ -4,6 +4,8 @@
 //! The kernel tells of interfaces, addresses and routes as they change; of receive queues and of programs it tells
 //! nobody, so the watcher also looks at intervals. It is never on the packet path. A fork does not take it along.
 
+mod pulse;
+
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -21,13 +23,18 @@ use crate::capture::own_thread::OwnThread;
 use crate::capture::worker::ring_bell;
 use crate::device::events::{Events, News};
 use crate::device::glance::Glance;
+use crate::device::vital::Vital;
 use crate::device::{Device, DeviceError, Reason};
 use crate::error::OpenError;
 use crate::ledger::{Unseen, UnseenReason};
 use crate::packet::{Direction, Spread};
 use crate::sync::lock;
 use crate::xdp;
+use pulse::{Life, Pulse, Signs};
 
+/// How long a device may take at the end of a capture to show that it was alive.
+const LAST_ANSWER: Duration = Duration::from_secs(1);
+const LAST_ANSWER_PAUSE: Duration = Duration::from_millis(1);
 /// How often the watcher reads what the kernel or a device counts: rarely enough for drivers that ask their firmware, and
 /// often enough for counters of 32 bits, which wrap after half a minute at the rate of 100 Gbit/s.
 const COUNT_PERIOD: Duration = Duration::from_secs(1);
@@ -120,18 +127,71 @@ pub(super) struct Watched {
     name: String,
     /// It was chosen by `auto` to take the interface from the host, which may need it some day.
     is_on_loan: bool,
+    /// How often it had lost its carrier when that was last found; `None` unless its device has had one.
+    carrier_losses: Option<u32>,
+    /// Where its device shows that it is alive, if it is on a bus.
+    vital: Option<Vital>,
+    pulse: Pulse,
+    /// Packets that had come at the last look.
+    packets: u64,
+}
+
+/// What became of a device's carrier since the last look.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Carrier {
+    /// It was there, or has never been; virtual interfaces without one refuse their senders' packets.
+    Steady,
+    /// It was away and is back.
+    Flapped,
+    /// It is away.
+    Gone,
 }
 
 impl Watched {
-    pub(super) fn new(name: String, is_on_loan: bool) -> Self {
-        Self {
+    pub(super) fn new(device: &Device, is_on_loan: bool) -> Self {
+        let mut watched = Self {
             well: SystemTime::now(),
             counted: Instant::now(),
             unseen: Vec::new(),
             obstacle: None,
             missed_queue: None,
-            name,
+            name: device.name.clone(),
             is_on_loan,
+            carrier_losses: None,
+            vital: None,
+            pulse: Pulse::default(),
+            packets: 0,
+        };
+        watched.begin_on(device);
+        watched
+    }
+
+    /// Another device is there from now on.
+    fn begin_on(&mut self, device: &Device) {
+        (self.vital, self.pulse) = (None, Pulse::default());
+        if !device.is_hardware() {
+            return;
+        }
+        self.vital = Some(Vital::of(device));
+        self.carrier_losses = None;
+        if let Ok(Some(glance)) = device.look() {
+            self.follow_carrier(&glance);
+        }
+    }
+
+    /// What became of the carrier of a device on a bus.
+    fn follow_carrier(&mut self, glance: &Glance) -> Carrier {
+        if self.vital.is_none() {
+            return Carrier::Steady;
+        }
+        let losses = glance.carrier_losses.unwrap_or(0);
+        match (self.carrier_losses, glance.carrier) {
+            (None, false) => Carrier::Steady,
+            (Some(_), false) => Carrier::Gone,
+            (before, true) => {
+                self.carrier_losses = Some(losses);
+                if before.is_some_and(|before| before != losses) { Carrier::Flapped } else { Carrier::Steady }
+            }
         }
     }
 
@@ -152,12 +212,29 @@ impl Watched {
         self.unseen.last_mut().filter(|gap| gap.to.is_none())
     }
 
+    /// The gap that still lasts.
+    fn unseen_now(&self) -> Option<&Unseen> {
+        self.unseen.last().filter(|gap| gap.to.is_none())
+    }
+
     /// Packets pass unseen since all was last well.
     fn lose(&mut self, reason: UnseenReason, obstacle: Option<String>, tell: &dyn Fn(Event)) {
+        self.lose_since(self.well, reason, obstacle, tell);
+    }
+
+    /// Packets pass unseen from `from` on, which is found out only now.
+    fn lose_since(
+        &mut self,
+        from: SystemTime,
+        reason: UnseenReason,
+        obstacle: Option<String>,
+        tell: &dyn Fn(Event),
+    ) {
+        let from = from.min(self.well);
         let is_news = match self.gap() {
             Some(gap) => gap.reason != reason,
             None => {
-                let (interface, from) = (self.name.clone(), self.well);
+                let interface = self.name.clone();
                 self.unseen.push(Unseen { interface, from, to: None, reason });
                 true
             }
@@ -187,6 +264,8 @@ impl Watched {
 /// What an interface is found to be.
 enum State {
     Well,
+    /// Nothing speaks against it, but it has yet to be shown.
+    Unsure,
     Unwell(UnseenReason, Option<String>),
 }
 
@@ -195,7 +274,7 @@ impl State {
     fn and_then(self, next: impl FnOnce() -> Self) -> Self {
         match self {
             Self::Well => next(),
-            unwell => unwell,
+            other => other,
         }
     }
 }
@@ -229,8 +308,8 @@ impl Shared {
 
 impl Attached {
     /// The last look, before receiving ends.
-    pub(super) fn look_at_end(&mut self, events: Option<&Events>) {
-        let Some(events) = events else { return };
+    pub(super) fn look_at_end(&mut self, shared: &Shared) {
+        let Some(events) = shared.events.as_deref() else { return };
         let mut changes = Changes::default();
         events.take(|news| changes.add(news));
         // The thread that ends a capture may be in another network namespace, where nothing is known of it.
@@ -238,13 +317,24 @@ impl Attached {
         let index = self.target.device.index;
         let is_detached =
             matches!(&self.attachment, Some(Attachment::Xdp(attachment)) if !attachment.is_in_place());
+        let carrier = match &glance {
+            Some(Some(glance)) => self.watched.follow_carrier(glance),
+            _ => Carrier::Steady,
+        };
         let reason = match glance {
             Some(None) => UnseenReason::Removed,
             Some(Some(Glance { up: false, .. })) => UnseenReason::Down,
             _ if is_detached => UnseenReason::Detached,
             _ if changes.interrupted.contains(&index) => UnseenReason::Down,
+            _ if carrier != Carrier::Steady => UnseenReason::NoCarrier,
             _ if changes.overrun => UnseenReason::Unwatched,
-            _ => return,
+            _ => match self.last_silence(shared) {
+                Some(silent) => {
+                    let from = SystemTime::now() - silent;
+                    return self.watched.lose_since(from, UnseenReason::Silent, None, &|_| ());
+                }
+                None => return,
+            },
         };
         self.watched.lose(reason, None, &|_| ());
     }
@@ -264,27 +354,34 @@ impl Attached {
             None => self.return_after_removal(shared, builder, &tell)?,
             Some(glance) => {
                 self.follow_name(&glance, &tell);
-                match (glance.up, changes.interrupted.contains(&index), changes.overrun) {
-                    (false, ..) => State::Unwell(UnseenReason::Down, None),
-                    (true, true, _) => {
-                        self.watched.lose(UnseenReason::Down, None, &tell);
-                        self.keep_program(builder)?
-                    }
-                    (true, false, true) => {
-                        self.watched.lose(UnseenReason::Unwatched, None, &tell);
-                        self.keep_program(builder)?
-                    }
-                    (true, false, false) => self.keep_program(builder)?,
+                let carrier = self.watched.follow_carrier(&glance);
+                let interrupted = match (changes.interrupted.contains(&index), carrier, changes.overrun) {
+                    (true, ..) => Some(UnseenReason::Down),
+                    (_, Carrier::Flapped, _) => Some(UnseenReason::NoCarrier),
+                    (.., true) => Some(UnseenReason::Unwatched),
+                    _ => None,
+                };
+                if let Some(reason) = interrupted.filter(|_| glance.up) {
+                    self.watched.lose(reason, None, &tell);
+                }
+                match glance.up {
+                    false => State::Unwell(UnseenReason::Down, None),
+                    true => self.keep_program(builder)?,
                 }
                 .and_then(|| {
                     let rx_queues = glance.rx_queues.unwrap_or(self.target.device.rx_queues);
                     self.seat_new_queues(shared, builder, rx_queues, &tell)
+                })
+                .and_then(|| match carrier {
+                    Carrier::Gone => self.without_carrier(),
+                    _ => self.feel_pulse(shared, &tell),
                 })
             }
         };
         match state {
             State::Unwell(reason, obstacle) => self.watched.lose(reason, obstacle, &tell),
             State::Well => self.watched.find_well(now, &tell),
+            State::Unsure => {}
         }
         if self.watched.is_time_to_count() {
             self.count(shared, builder);
@@ -324,6 +421,93 @@ impl Attached {
                 obstacle: with_causes(&error),
             });
         }
+    }
+
+    /// What a device without a carrier is: one that is started again has none for a while, and is silent still.
+    fn without_carrier(&mut self) -> State {
+        self.watched.pulse.forgive();
+        let reason =
+            self.watched.gap().map(|gap| gap.reason).filter(|reason| *reason == UnseenReason::Silent);
+        State::Unwell(reason.unwrap_or(UnseenReason::NoCarrier), None)
+    }
+
+    /// Whether the device, if it is on a bus, still gives what comes to it.
+    fn feel_pulse(&mut self, shared: &Shared, tell: &dyn Fn(Event)) -> State {
+        let Some(vital) = &self.watched.vital else { return State::Well };
+        let now = Instant::now();
+        let packets = self.packets_seen(shared);
+        let is_idle = std::mem::replace(&mut self.watched.packets, packets) == packets;
+        let asks = is_idle && self.can_ask();
+        let interrupts = asks.then(|| vital.interrupts()).flatten();
+        let was_reset = vital.was_reset();
+        let mut life = self.watched.pulse.feel(Signs { packets, interrupts, was_reset }, now);
+        if asks {
+            self.ask(shared);
+            self.watched.pulse.ask(now);
+        }
+        if life == Life::Alive && self.counts_all() && self.watched.counted.elapsed() >= COUNT_PERIOD {
+            let received = self.target.device.received();
+            life = received.map_or(life, |received| self.watched.pulse.compare(received, packets, now));
+        }
+        match life {
+            Life::Alive => State::Well,
+            Life::Doubtful => State::Unsure,
+            Life::Silent(silent, how) => {
+                let from = SystemTime::now() - silent;
+                let obstacle = Some(how.advice().to_owned());
+                self.watched.lose_since(from, UnseenReason::Silent, obstacle.clone(), tell);
+                State::Unwell(UnseenReason::Silent, obstacle)
+            }
+        }
+    }
+
+    /// Packets that came to the rings so far, wanted or not, and how often a ring had no cell for them.
+    fn packets_seen(&self, shared: &Shared) -> u64 {
+        let seen = shared.rings_of(self.index).map(|(_, ring)| {
+            let account = ring.account();
+            account.offered + account.filtered.unwrap_or(0) + account.starved + u64::from(ring.backlog())
+        });
+        let missed = self.attachment.as_ref().map_or(0, Attachment::missed);
+        seen.sum::<u64>() + missed
+    }
+
+    /// Whether all packets that the device counts are to come to the rings, and are counted there.
+    fn counts_all(&self) -> bool {
+        self.target.whole
+            && matches!(&self.attachment, Some(Attachment::Xdp(attachment)) if attachment.has_all())
+    }
+
+    /// Whether the device answers when its sockets are woken.
+    fn can_ask(&self) -> bool {
+        let answers = self.watched.vital.as_ref().is_some_and(Vital::answers);
+        answers && matches!(&self.attachment, Some(Attachment::Xdp(attachment)) if attachment.is_zero_copy())
+    }
+
+    /// Has the driver look at each queue. To poll an AF_XDP socket that receives without a copy wakes its driver.
+    fn ask(&self, shared: &Shared) {
+        for (_, ring) in shared.rings_of(self.index) {
+            ring.watch(&mut |socket| {
+                let mut socket = [PollFd::from_borrowed_fd(socket, PollFlags::IN)];
+                let _ = poll(&mut socket, Some(&Timespec { tv_sec: 0, tv_nsec: 0 }));
+            });
+        }
+    }
+
+    /// For how long the device was silent when the capture ends, if it was.
+    fn last_silence(&mut self, shared: &Shared) -> Option<Duration> {
+        let vital = self.watched.vital.as_ref()?;
+        let asks = self.can_ask() && self.watched.pulse.has_answered() && self.watched.unseen_now().is_none();
+        let before = (self.packets_seen(shared), vital.interrupts());
+        let deadline = Instant::now() + LAST_ANSWER;
+        if asks {
+            self.ask(shared);
+        }
+        let mut is_silent = asks;
+        while is_silent && Instant::now() < deadline {
+            thread::sleep(LAST_ANSWER_PAUSE);
+            is_silent = (self.packets_seen(shared), vital.interrupts()) == before;
+        }
+        (is_silent || vital.was_reset()).then(|| self.watched.pulse.silence(Instant::now()))
     }
 
     fn follow_name(&mut self, glance: &Glance, tell: &dyn Fn(Event)) {
@@ -379,6 +563,7 @@ impl Attached {
         match moved {
             Ok(()) => {
                 self.begin_counting(&device);
+                self.watched.begin_on(&device);
                 // There may be more queues than there are rings.
                 let rx_queues = device.rx_queues.min(self.target.device.rx_queues);
                 self.target.device = device;
@@ -485,4 +670,74 @@ fn with_causes(error: &dyn std::error::Error) -> String {
         cause = source.source();
     }
     text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn watched(on_bus: bool) -> Watched {
+        Watched {
+            well: SystemTime::now(),
+            counted: Instant::now(),
+            unseen: Vec::new(),
+            obstacle: None,
+            missed_queue: None,
+            name: "eth7".to_owned(),
+            is_on_loan: false,
+            carrier_losses: None,
+            vital: on_bus.then(Vital::default),
+            pulse: Pulse::default(),
+            packets: 0,
+        }
+    }
+
+    fn glance(carrier: bool, losses: u32) -> Glance {
+        let carrier_losses = Some(losses);
+        let (name, attached_xdp) = ("eth7".to_owned(), Vec::new());
+        Glance { name, up: true, carrier, carrier_losses, mtu: 1500, attached_xdp, rx_queues: None }
+    }
+
+    #[test]
+    fn a_carrier_that_was_away_between_two_looks_is_noticed() {
+        let mut watched = watched(true);
+        let looks =
+            [(true, 4), (true, 4), (true, 5), (true, 5), (false, 6), (false, 6), (true, 6), (true, 6)];
+        let found = looks.map(|(carrier, losses)| watched.follow_carrier(&glance(carrier, losses)));
+        use Carrier::{Flapped, Gone, Steady};
+        assert_eq!(found, [Steady, Steady, Flapped, Steady, Gone, Gone, Flapped, Steady]);
+    }
+
+    #[test]
+    fn a_device_that_has_had_no_carrier_yet_misses_nothing() {
+        let mut watched = watched(true);
+        let looks = [(false, 1), (false, 1), (true, 1), (true, 1), (false, 2)];
+        let found = looks.map(|(carrier, losses)| watched.follow_carrier(&glance(carrier, losses)));
+        use Carrier::{Gone, Steady};
+        assert_eq!(found, [Steady, Steady, Steady, Steady, Gone]);
+    }
+
+    #[test]
+    fn the_carrier_of_a_virtual_interface_says_nothing() {
+        let mut watched = watched(false);
+        let looks = [(true, 1), (false, 2), (true, 3)];
+        let found = looks.map(|(carrier, losses)| watched.follow_carrier(&glance(carrier, losses)));
+        assert_eq!(found, [Carrier::Steady; 3]);
+    }
+
+    #[test]
+    fn a_silence_that_is_found_late_is_a_gap_from_its_beginning() {
+        let mut watched = watched(true);
+        let told = std::cell::RefCell::new(Vec::new());
+        let tell = |event| told.borrow_mut().push(event);
+        let well = watched.well;
+        let from = well - Duration::from_secs(2);
+        watched.lose_since(from, UnseenReason::Silent, None, &tell);
+        watched.lose_since(well, UnseenReason::Silent, None, &tell);
+        assert_eq!(watched.unseen().len(), 1);
+        assert_eq!((watched.unseen()[0].from, watched.unseen()[0].to), (from, None));
+        watched.find_well(SystemTime::now(), &tell);
+        assert!(watched.unseen()[0].to.is_some() && watched.unseen_now().is_none());
+        assert_eq!(told.borrow().len(), 2, "{:?}", told.borrow());
+    }
 }

@@ -69,6 +69,15 @@ impl Device {
         counters.map_err(|error| self.kernel(error))
     }
 
+    /// How many packets the driver, and if it says so the device, have received by now, added up.
+    pub(crate) fn received(&self) -> Result<u64, DeviceError> {
+        let mut netlink = self.reconnect()?;
+        let own = Ethtool::new(netlink.socket(), &self.name).and_then(|ethtool| ethtool.statistics());
+        let own = own.unwrap_or_default().into_iter().find(|(name, _)| name.trim() == "rx_packets");
+        let (_, statistics) = self.link_now(&mut netlink).map_err(|error| self.kernel(error))?;
+        Ok(statistics.rx_packets.wrapping_add(own.map_or(0, |(_, count)| count)))
+    }
+
     fn driver_counters(&self, netlink: &mut Netlink, row: &Row) -> io::Result<DeviceCounters> {
         let own = match row.has_own() {
             true => Ethtool::new(netlink.socket(), &self.name)?.statistics()?,

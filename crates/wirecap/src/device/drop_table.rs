@@ -115,8 +115,13 @@ mod tests {
         Row::of(driver).expect("there is a row").dropped(&link, &parse(record))
     }
 
-    const LINK: LinkStatistics =
-        LinkStatistics { rx_dropped: 1000, rx_over_errors: 0, rx_fifo_errors: 30, rx_missed_errors: 7 };
+    const LINK: LinkStatistics = LinkStatistics {
+        rx_packets: 1 << 20,
+        rx_dropped: 1000,
+        rx_over_errors: 0,
+        rx_fifo_errors: 30,
+        rx_missed_errors: 7,
+    };
 
     #[test]
     fn each_driver_s_losses_are_found_where_it_counts_them() {

@@ -10,6 +10,9 @@ use crate::sys::ethtool::Ethtool;
 pub(crate) struct Glance {
     pub(crate) name: String,
     pub(crate) up: bool,
+    pub(crate) carrier: bool,
+    /// How often it has lost its carrier; `None` if the kernel does not say.
+    pub(crate) carrier_losses: Option<u32>,
     pub(crate) mtu: u32,
     pub(crate) attached_xdp: Vec<AttachedXdp>,
     /// The receive queues in use; `None` if the driver does not say.
@@ -26,6 +29,8 @@ impl Device {
         let channels = Ethtool::new(netlink.socket(), &link.name).and_then(|ethtool| ethtool.channels());
         Ok(Some(Glance {
             up: link.has_flag(libc::IFF_UP),
+            carrier: link.carrier,
+            carrier_losses: link.carrier_losses,
             mtu: link.mtu,
             rx_queues: channels.ok().map(|channels| channels.rx.max(1)),
             name: link.name,

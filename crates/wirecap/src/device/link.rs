@@ -19,6 +19,8 @@ pub(super) struct Link {
     pub(super) mtu: u32,
     pub(super) operational_state: u8,
     pub(super) carrier: bool,
+    /// How often it has lost its carrier.
+    pub(super) carrier_losses: Option<u32>,
     /// The type of a virtual interface (`veth`, `bridge`); hardware has none.
     pub(super) kind: Option<String>,
     /// The interface that this one stands on, or a veth's peer, if it is in this namespace.
@@ -42,6 +44,7 @@ impl Link {
             mtu: attributes.u32(libc::IFLA_MTU).unwrap_or(0),
             operational_state: attributes.u8(libc::IFLA_OPERSTATE).unwrap_or(0),
             carrier: attributes.u8(libc::IFLA_CARRIER) == Some(1),
+            carrier_losses: attributes.u32(libc::IFLA_CARRIER_DOWN_COUNT),
             kind: attributes.nested(libc::IFLA_LINKINFO).and_then(|info| info.text(libc::IFLA_INFO_KIND)),
             lower: attributes.u32(libc::IFLA_LINK).filter(|&index| index != 0 && !elsewhere),
             controller: attributes.u32(libc::IFLA_MASTER),
@@ -63,6 +66,7 @@ impl Link {
 /// The counters of an interface that have to do with frames lost on the way in (`struct rtnl_link_stats64`).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct LinkStatistics {
+    pub(super) rx_packets: u64,
     pub(super) rx_dropped: u64,
     pub(super) rx_over_errors: u64,
     pub(super) rx_fifo_errors: u64,
@@ -76,6 +80,7 @@ impl LinkStatistics {
         let counters = attributes.bytes(libc::IFLA_STATS64)?;
         let counter = |index: usize| u64_at(counters, 8 * index);
         Some(Self {
+            rx_packets: counter(0)?,
             rx_dropped: counter(6)?,
             rx_over_errors: counter(11)?,
             rx_fifo_errors: counter(14)?,
@@ -194,8 +199,13 @@ mod tests {
         let counters: Vec<u8> = (0..25_u64).flat_map(u64::to_ne_bytes).collect();
         let payload = Payload::new(&[0; HEADER_BYTES]).with(libc::IFLA_STATS64, &counters);
         let statistics = LinkStatistics::parse(payload.bytes()).unwrap();
-        let expected =
-            LinkStatistics { rx_dropped: 6, rx_over_errors: 11, rx_fifo_errors: 14, rx_missed_errors: 15 };
+        let expected = LinkStatistics {
+            rx_packets: 0,
+            rx_dropped: 6,
+            rx_over_errors: 11,
+            rx_fifo_errors: 14,
+            rx_missed_errors: 15,
+        };
         assert_eq!(statistics, expected);
     }
 }

@@ -30,12 +30,17 @@ pub struct Unseen {
 pub enum UnseenReason {
     /// The interface was down.
     Down,
+    /// The device had lost its carrier.
+    NoCarrier,
     /// The interface was removed, or moved to another network namespace.
     Removed,
     /// The capture's program was detached from the interface, or replaced.
     Detached,
     /// Receive queues appeared, to which the driver gave the capture's program only later.
     Queues,
+    /// The device gave nothing, and was not idle: it was reset behind its driver's back, sends no interrupts any more, or
+    /// counts packets that come to no ring.
+    Silent,
     /// The kernel had more to say of the interface than it could keep, or did not answer.
     Unwatched,
 }
@@ -44,9 +49,11 @@ impl fmt::Display for UnseenReason {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::Down => "it was down",
+            Self::NoCarrier => "it had no carrier",
             Self::Removed => "it was removed",
             Self::Detached => "the capture's program was detached",
             Self::Queues => "receive queues appeared",
+            Self::Silent => "its device had fallen silent",
             Self::Unwatched => "its state is not known",
         })
     }

@@ -18,6 +18,7 @@ pub(crate) const NAME_BYTES: usize = 16;
 const SIOCGHWTSTAMP: libc::Ioctl = 0x89b1;
 
 const GDRVINFO: u32 = 0x03;
+const GRINGPARAM: u32 = 0x10;
 const GSTRINGS: u32 = 0x1b;
 const GSTATS: u32 = 0x1d;
 const GRXRINGS: u32 = 0x2d;
@@ -135,6 +136,16 @@ impl<'a> Ethtool<'a> {
         let [rx_max, _, _, combined_max] = raw.max;
         let rx = raw.rx + raw.combined;
         Ok(Channels { rx, tx: raw.tx + raw.combined, rx_max: rx_max.saturating_add(combined_max).max(rx) })
+    }
+
+    /// How many descriptors each of the device's receive rings has.
+    pub(crate) fn rx_descriptors(&self) -> io::Result<u32> {
+        // `struct ethtool_ringparam`: the command, the most of four kinds, then those in use, receiving first.
+        let mut words = [0_u32; 9];
+        words[0] = GRINGPARAM;
+        // SAFETY: for GRINGPARAM the kernel writes a `struct ethtool_ringparam`, which is nine words of 32 bits.
+        unsafe { self.request(words.as_mut_ptr().cast()) }?;
+        Ok(words[5])
     }
 
     /// The number of receive rings that the hardware spreads flows over.

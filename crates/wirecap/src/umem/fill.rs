@@ -20,6 +20,7 @@ use crate::umem::cell_check::CellCheck;
 use crate::umem::fragments::refuse;
 use crate::umem::pool::Pool;
 use crate::umem::recycle::{CellList, RecycleQueue};
+use crate::umem::starvation::{Level, Starvation};
 use crate::umem::supply::Supply;
 
 /// The kernel behind a pair of rings: a socket, or the simulated one.
@@ -51,7 +52,7 @@ pub(crate) struct KernelDrops {
     pub(crate) no_cell: u64,
     /// For want of room on the rx ring (`rx_ring_full`).
     pub(crate) ring_full: u64,
-    /// With zero-copy: how often the driver looked for a cell on the fill ring and found none.
+    /// With zero-copy: how often the driver looked for a cell on the fill ring and got none.
     pub(crate) starved: u64,
 }
 
@@ -95,6 +96,7 @@ struct FillSide {
     returned: u64,
     /// Cells of which it is not known yet where they are.
     missing: Option<Missing>,
+    starvation: Starvation,
 }
 
 #[derive(Debug)]
@@ -115,7 +117,17 @@ impl FillRing {
         let room = if supply.posts_all() { 0 } else { pool.geometry().cells() as usize };
         let port = Some(Port { ring, kernel });
         let (spares, idle) = (Vec::new(), Vec::with_capacity(room));
-        let side = FillSide { port, broken: None, spares, lists_out: 0, idle, returned: 0, missing: None };
+        let starvation = Starvation::default();
+        let side = FillSide {
+            port,
+            broken: None,
+            spares,
+            lists_out: 0,
+            idle,
+            returned: 0,
+            missing: None,
+            starvation,
+        };
         let (side, recycled) = (Mutex::new(side), RecycleQueue::new());
         let fill_ring = Self { pool, supply, side, recycled };
         let cell = |address| Descriptor { address, ..Descriptor::default() };
@@ -125,8 +137,21 @@ impl FillRing {
         if let Some(broken) = side.broken {
             return Err(broken);
         }
+        side.begin_to_starve();
         drop(side);
         Ok(fill_ring)
+    }
+
+    /// The device's ring has so many descriptors.
+    pub(crate) fn know_descriptors(&self, descriptors: u32) {
+        lock(&self.side).starvation.know_descriptors(descriptors);
+    }
+
+    /// How often the driver looked for a cell in vain, if it receives without a copy.
+    pub(crate) fn starved(&self) -> u64 {
+        let mut side = lock(&self.side);
+        side.look_for_starvation();
+        side.starvation.vain()
     }
 
     pub(crate) fn pool(&self) -> &Arc<Pool> {
@@ -265,7 +290,9 @@ impl FillRing {
 
     /// Lets go of the fill ring: cells that come back from now on stay out of use.
     pub(crate) fn close(&self) {
-        lock(&self.side).port = None;
+        let mut side = lock(&self.side);
+        side.look_for_starvation();
+        side.port = None;
     }
 }
 
@@ -285,6 +312,7 @@ impl FillRing {
     ) -> io::Result<()> {
         let mut guard = lock(&self.side);
         guard.flush(self);
+        guard.look_for_starvation();
         let side = &mut *guard;
         let Some(port) = &mut side.port else { return Err(io::ErrorKind::NotConnected.into()) };
         let mut left = Vec::new();
@@ -300,6 +328,7 @@ impl FillRing {
         side.missing = (kept > 0).then_some(Missing { cells: nowhere, kept });
         side.post_again(self, &left);
         side.find_missing(self);
+        side.begin_to_starve();
         drop(guard);
         self.flush_if_free();
         Ok(())
@@ -315,6 +344,30 @@ struct Missing {
 }
 
 impl FillSide {
+    fn level(&mut self) -> Level {
+        let Some(port) = &mut self.port else { return Level::default() };
+        // A broken ring shows elsewhere, and is empty here.
+        let left = port.ring.filled().unwrap_or(0);
+        Level { taken: port.ring.taken(), left }
+    }
+
+    /// A kernel that has counted nothing yet takes cells from now on.
+    fn begin_to_starve(&mut self) {
+        let level = self.level();
+        self.starvation.begin(level);
+    }
+
+    fn look_for_starvation(&mut self) {
+        let Some(kernel) = self.port.as_ref().map(|port| Arc::clone(&port.kernel)) else { return };
+        if !kernel.is_zero_copy() {
+            return;
+        }
+        let before = self.level();
+        let Ok(drops) = kernel.drops() else { return };
+        let after = self.level();
+        self.starvation.look(before, drops.starved, after);
+    }
+
     /// Posts cells that the kernel had, and will never fill.
     fn post_again(&mut self, fill_ring: &FillRing, addresses: &[u64]) {
         let pool = &fill_ring.pool;

@@ -408,12 +408,19 @@ impl RxRing {
             side.drops = side.drops + before;
             let published = Some(Arc::clone(&kernel));
             *self.published.kernel.write().unwrap_or_else(PoisonError::into_inner) = published;
-            (open.is_zero_copy, open.kernel) = (kernel.is_zero_copy(), kernel);
+            open.kernel = kernel;
             self.published.publish(side);
         }
         drop(guard);
         self.post_again(unwanted).map_err(|error| io::Error::other(error.to_string()))?;
         remade
+    }
+
+    /// Asks the kernel behind it again how it receives, which is known when its queue is bound.
+    pub(crate) fn learn_rung(&self) {
+        if let Some(open) = &mut lock(&self.rx).open {
+            open.is_zero_copy = open.kernel.is_zero_copy();
+        }
     }
 
     /// Holds the ring: nothing is captured from it until this is dropped.
@@ -522,7 +529,7 @@ impl RxRing {
             filtered: Some(filtered + side.sieve.filtered()),
             dropped,
             cut: side.cut,
-            starved: drops.starved,
+            starved: self.fill_ring.starved(),
             ..side.handed_out.account()
         }
         .balanced()

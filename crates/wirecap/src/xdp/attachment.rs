@@ -179,6 +179,16 @@ impl Attachment {
         self.take_place(&mut ladder)
     }
 
+    /// Whether all queues of its interface have rings, and its program has every packet.
+    pub(crate) fn has_all(&self) -> bool {
+        self.closed.is_empty() && self.missed_in_all.is_none()
+    }
+
+    /// Whether the device writes into the cells itself.
+    pub(crate) fn is_zero_copy(&self) -> bool {
+        self.rung == Rung::ZeroCopy
+    }
+
     /// Takes a place on the ladder's interface again, for the program that there is now.
     fn take_place(&mut self, ladder: &mut Ladder<'_>) -> Result<(), OpenError> {
         let is_bound = self.blueprint.clock.bound_to().is_some();
@@ -224,9 +234,10 @@ impl Attachment {
         }
         self.rung = ladder.rung;
         for (key, kernel) in sockets {
-            kernel.starving.begin(&kernel.socket);
+            kernel.starving.begin(&kernel.socket, ladder.rung);
             self.receive(key, &kernel.socket).map_err(|source| refused(device, source))?;
         }
+        self.rings.iter().for_each(|ring| ring.learn_rung());
         self.unseated_before = self.unseated().saturating_sub(missed);
         Ok(())
     }
@@ -248,7 +259,7 @@ impl Attachment {
             let counts = name.part.unwrap_or(0) == 0;
             let filtered = counts.then(|| (Arc::clone(self.counts()), queue));
             let (ifindex, inquiry) = (ladder.device.index, Arc::clone(&self.inquiry));
-            let starving = StarvationCount::new(ladder.rung == Rung::ZeroCopy);
+            let starving = StarvationCount::default();
             let kernel = Arc::new(SocketKernel { socket, ifindex, inquiry, filtered, starving });
             let remake = |rx: &mut _| kernel.socket.make_rx_ring_at(slots, rx);
             ring.move_to(Arc::clone(&kernel) as Arc<dyn Kernel>, remake).map_err(failed)?;
@@ -348,7 +359,7 @@ impl Attachment {
         seated.rings.iter().for_each(|ring| ring.settle(self.check.clone()));
         self.place.add(queue).map_err(failed)?;
         for (key, kernel) in &seated.sockets {
-            kernel.starving.begin(&kernel.socket);
+            kernel.starving.begin(&kernel.socket, ladder.rung);
             self.receive(*key, &kernel.socket).map_err(failed)?;
             self.keys.push(*key);
         }

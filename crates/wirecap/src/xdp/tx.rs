@@ -22,7 +22,7 @@ use crate::xdp::ladder::{Ladder, refusal_to_bind};
 use crate::xdp::lesson::{Lesson, Refusal, why_copy};
 use crate::xdp::link;
 use crate::xdp::place::Place;
-use crate::xdp::{Commons, PreparedRing, system};
+use crate::xdp::{Commons, system};
 
 /// Slots of a tx ring.
 const TX_SLOTS: u32 = 2048;
@@ -47,11 +47,11 @@ impl TxSocket {
         Ok(Self { queue, ring, socket })
     }
 
-    /// One on the queue of `ring`, which is bound; its completion ring is that of the queue.
-    pub(super) fn beside(ring: &PreparedRing, device: &Device) -> Result<Self, OpenError> {
-        let sender = Self::new(ring.name.queue)?;
-        let bound = sender.socket.bind_beside(&ring.socket, device.index, ring.name.queue);
-        bound.map_err(|source| refusal_to_bind(&ring.name, source))?;
+    /// One on the queue of the ring `name`, whose socket `first` is bound; its completion ring is that of the queue.
+    pub(super) fn beside(first: &XdpSocket, name: &RingName, device: &Device) -> Result<Self, OpenError> {
+        let sender = Self::new(name.queue)?;
+        let bound = sender.socket.bind_beside(first, device.index, name.queue);
+        bound.map_err(|source| refusal_to_bind(name, source))?;
         Ok(sender)
     }
 }

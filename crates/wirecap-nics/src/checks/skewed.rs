@@ -1,0 +1,90 @@
+//! One flow that its queue's worker cannot process alone, while the workers of the other queues have time to spare.
+
+use std::error::Error;
+use std::process::Command;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use serde_json::Value;
+use wirecap_testbed::PacketSender;
+
+use super::{Outcome, Verdict};
+use crate::bed::Bed;
+use crate::command::{Running, wirecap};
+
+const QUEUES: u32 = 4;
+/// What a packet costs a worker.
+const COST: Duration = Duration::from_millis(1);
+/// In packets per millisecond of one worker: 0.9 of what four can process, of which one flow has more than half.
+const DOMINANT: u64 = 20;
+const OTHERS: u64 = 16;
+/// So many of both are sent in ten milliseconds.
+const TICK: Duration = Duration::from_millis(10);
+const TICKS: u64 = 800;
+/// The least share of the packets that basic mode loses.
+const LOSS_MIN: f64 = 0.2;
+/// How much longer the sender may take.
+const SLACK: f64 = 1.05;
+
+/// Advanced mode loses nothing of a load that is nine tenths of what the group can process; basic mode loses a fifth at least.
+pub(super) fn skew(bed: &Bed) -> Outcome {
+    if !bed.kind.queue_counts.contains(&QUEUES) {
+        return Ok(Verdict::Limit("QEMU's device receives on fewer than four queues"));
+    }
+    bed.receiver.set_queues(QUEUES)?;
+    let advanced = handled(bed, &["-T", "20"])?;
+    if advanced.delivered != advanced.sent || !advanced.said.contains("lossless: yes") {
+        return Err(format!("advanced mode: {advanced:?}").into());
+    }
+    let basic = handled(bed, &["--basic"])?;
+    let lost = 1.0 - basic.delivered as f64 / basic.sent as f64;
+    if lost < LOSS_MIN {
+        return Err(format!("basic mode loses {lost:.2} only: {basic:?}").into());
+    }
+    Ok(Verdict::Holds(format!("0, -{:.0} %", lost * 100.0)))
+}
+
+#[derive(Debug)]
+struct Handled {
+    sent: u64,
+    delivered: u64,
+    said: String,
+}
+
+fn handled(bed: &Bed, mode: &[&str]) -> Result<Handled, Box<dyn Error>> {
+    let mut command = Command::new(wirecap());
+    command.args(["handle", "--engine", "xdp", "--take", "--json", "-M", "64", "-R", "32", "--warm", "off"]);
+    command.args(["--cost", &COST.as_nanos().to_string(), "-i", &bed.receiver.0]).args(mode);
+    let mut running = Running::start(&mut command)?;
+    running.wait_for("capturing ")?;
+    bed.wait_for_links()?;
+    let sent = send(bed)?;
+    bed.rest()?;
+    // What waits in the pools is processed before the capture ends.
+    thread::sleep(COST * 64 * 32);
+    let ended = running.interrupt()?;
+    let ledger: Value = serde_json::from_str(&ended.stdout)?;
+    Ok(Handled { sent, delivered: ledger["delivered"].as_u64().unwrap_or(0), said: ended.stderr })
+}
+
+/// Sends the load, and says how many packets that were.
+fn send(bed: &Bed) -> Result<u64, Box<dyn Error>> {
+    let (one, many) = (bed.frames(&[60], 1, u64::MAX)?, bed.frames(&[60], 64, u64::MAX)?);
+    let mut sender = PacketSender::on(&bed.sender.interface()?)?;
+    let begin = Instant::now();
+    for tick in 0..TICKS {
+        for number in 0..DOMINANT {
+            sender.send(&one.frame(tick * DOMINANT + number))?;
+        }
+        for number in 0..OTHERS {
+            sender.send(&many.frame(tick * OTHERS + number))?;
+        }
+        let due = begin + TICK * (tick as u32 + 1);
+        thread::sleep(due.saturating_duration_since(Instant::now()));
+    }
+    let (took, planned) = (begin.elapsed().as_secs_f64(), (TICK * TICKS as u32).as_secs_f64());
+    if took > planned * SLACK {
+        return Err(format!("the sender is too slow: {took:.1} s in place of {planned:.1} s").into());
+    }
+    Ok(TICKS * (DOMINANT + OTHERS))
+}

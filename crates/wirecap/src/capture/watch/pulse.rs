@@ -1,0 +1,265 @@
+//! Whether a device that gives no packets is alive: for the rings an idle wire and a dead device are the same.
+//!
+//! A device that was reset behind its driver's back (a function-level reset, an error of the bus) keeps its carrier, and
+//! stays silent. Three things tell it from an idle one. A virtio device says itself that it was reset. Some devices send an
+//! interrupt whenever their driver is woken, so they can be asked. And what a device or its driver counts must come to the
+//! rings.
+
+use std::time::{Duration, Instant};
+
+/// How long a device may owe an answer: on an idle machine it takes microseconds.
+const PATIENCE: Duration = Duration::from_secs(1);
+/// So many packets that were counted and came to no ring are no accident: a driver counts some that no program sees.
+const MISSING: u64 = 32;
+
+/// What is known of a device at one moment.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct Signs {
+    /// Packets that came to its rings so far, wanted or not.
+    pub(super) packets: u64,
+    /// Interrupts that it sent so far, if they are counted and an answer to being asked.
+    pub(super) interrupts: Option<u64>,
+    /// It says that it was reset.
+    pub(super) was_reset: bool,
+}
+
+/// What a device is found to be.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Life {
+    /// Nothing speaks against it.
+    Alive,
+    /// It has not answered yet.
+    Doubtful,
+    /// It gives nothing, for so long at least.
+    Silent(Duration, Silence),
+}
+
+/// How it is known that a device gives nothing.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Silence {
+    /// It was reset, and its driver does not know.
+    Reset,
+    /// It sends no interrupts any more.
+    NoAnswer,
+    /// Packets are counted that come to no ring.
+    Bypass,
+}
+
+/// What was found of a device so far.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Pulse {
+    last: Option<(Signs, Instant)>,
+    /// When it was last known to be alive.
+    alive: Option<Instant>,
+    /// Since when it owes an answer.
+    asked: Option<Instant>,
+    /// It has answered before: one that never does is not expected to.
+    has_answered: bool,
+    counted: Option<(u64, u64, Instant)>,
+    bypassed: Option<Instant>,
+}
+
+impl Pulse {
+    /// What `signs`, found at `now`, say.
+    pub(super) fn feel(&mut self, signs: Signs, now: Instant) -> Life {
+        let (last, then) = self.last.replace((signs, now)).unwrap_or((signs, now));
+        if signs.was_reset {
+            return self.silent(now, Silence::Reset);
+        }
+        let has_packets = signs.packets != last.packets;
+        let has_answer = signs.interrupts.zip(last.interrupts).is_some_and(|(now, before)| now != before);
+        if has_packets || has_answer {
+            self.has_answered |= has_answer && !has_packets && self.asked.is_some();
+            self.asked = None;
+            // What came since the last look came after it: no more is known.
+            self.alive = Some(then);
+        }
+        match self.asked.filter(|_| self.has_answered) {
+            Some(asked) if now.duration_since(asked) >= PATIENCE => self.silent(now, Silence::NoAnswer),
+            Some(_) => Life::Doubtful,
+            None => Life::Alive,
+        }
+    }
+
+    /// The device was asked at `now`.
+    pub(super) fn ask(&mut self, now: Instant) {
+        self.asked.get_or_insert(now);
+    }
+
+    /// It has no carrier: what it owes is forgotten.
+    pub(super) fn forgive(&mut self) {
+        self.asked = None;
+        self.counted = None;
+        self.bypassed = None;
+    }
+
+    /// Whether it answers when it is asked, as far as was found.
+    pub(super) fn has_answered(&self) -> bool {
+        self.has_answered
+    }
+
+    /// The device or its driver has counted `received` packets so far, of which `packets` came to the rings.
+    pub(super) fn compare(&mut self, received: u64, packets: u64, now: Instant) -> Life {
+        let before = self.counted.replace((received, packets, now));
+        let Some((received_before, packets_before, then)) = before else { return Life::Alive };
+        if packets != packets_before || received < received_before + MISSING {
+            self.bypassed = None;
+            return Life::Alive;
+        }
+        // One look may have come between the one count and the other.
+        match self.bypassed {
+            None => {
+                self.bypassed = Some(then);
+                Life::Doubtful
+            }
+            Some(since) => Life::Silent(now.duration_since(since), Silence::Bypass),
+        }
+    }
+
+    /// For how long it has given nothing at `now`.
+    pub(super) fn silence(&self, now: Instant) -> Duration {
+        let since = self.alive.or(self.last.map(|(_, last)| last)).unwrap_or(now);
+        now.duration_since(since)
+    }
+
+    fn silent(&self, now: Instant, how: Silence) -> Life {
+        Life::Silent(self.silence(now), how)
+    }
+}
+
+impl Silence {
+    /// What to do about it.
+    pub(super) fn advice(self) -> &'static str {
+        match self {
+            Self::Reset => {
+                "the device was reset, and its driver does not know: unbind the driver from the device and bind it again"
+            }
+            Self::NoAnswer => {
+                "the device sends no interrupts: it was reset, or has failed; set the interface down and up again to start it"
+            }
+            Self::Bypass => "the device counts packets that do not come to the capture",
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A device that is looked at every 100 ms, and asked whenever it has given nothing.
+    struct Scene {
+        pulse: Pulse,
+        began: Instant,
+        millis: u64,
+        signs: Signs,
+    }
+
+    impl Scene {
+        fn new() -> Self {
+            let signs = Signs { packets: 10, interrupts: Some(5), was_reset: false };
+            Self { pulse: Pulse::default(), began: Instant::now(), millis: 0, signs }
+        }
+
+        fn look(&mut self) -> Life {
+            self.millis += 100;
+            let now = self.began + Duration::from_millis(self.millis);
+            let life = self.pulse.feel(self.signs, now);
+            self.pulse.ask(now);
+            life
+        }
+
+        /// Looks while the device is alive: it answers, and gives so many packets between two looks.
+        fn live(&mut self, looks: u64, packets: u64) {
+            for _ in 0..looks {
+                self.signs.packets += packets;
+                self.signs.interrupts = self.signs.interrupts.map(|interrupts| interrupts + 1);
+                assert_eq!(self.look(), Life::Alive);
+            }
+        }
+    }
+
+    #[test]
+    fn an_idle_device_that_answers_is_alive() {
+        Scene::new().live(100, 0);
+    }
+
+    #[test]
+    fn a_device_that_ceases_to_answer_is_silent_since_its_last_answer() {
+        let mut scene = Scene::new();
+        scene.live(5, 0);
+        // Asked at 500 ms; the answer that came before that was to what was asked at 400 ms.
+        for _ in 0..9 {
+            assert_eq!(scene.look(), Life::Doubtful);
+        }
+        assert_eq!(scene.look(), Life::Silent(Duration::from_millis(1100), Silence::NoAnswer));
+        assert_eq!(scene.look(), Life::Silent(Duration::from_millis(1200), Silence::NoAnswer));
+        scene.live(3, 0);
+    }
+
+    #[test]
+    fn packets_are_as_good_as_an_answer() {
+        let mut scene = Scene::new();
+        scene.live(5, 0);
+        for _ in 0..50 {
+            scene.signs.packets += 1;
+            assert_eq!(scene.look(), Life::Alive);
+        }
+    }
+
+    #[test]
+    fn silence_after_packets_begins_where_the_last_ones_may_have_come() {
+        let mut scene = Scene::new();
+        scene.live(2, 0);
+        scene.live(3, 7);
+        let silent = (0..11).map(|_| scene.look()).last();
+        assert_eq!(silent, Some(Life::Silent(Duration::from_millis(1200), Silence::NoAnswer)));
+    }
+
+    #[test]
+    fn a_device_that_never_answered_may_be_silent() {
+        let mut scene = Scene::new();
+        (0..50).for_each(|_| assert_eq!(scene.look(), Life::Alive));
+        scene.signs.interrupts = None;
+        (0..50).for_each(|_| assert_eq!(scene.look(), Life::Alive));
+    }
+
+    #[test]
+    fn interrupts_that_come_with_packets_are_no_answer() {
+        let mut scene = Scene::new();
+        scene.live(10, 3);
+        (0..50).for_each(|_| assert_eq!(scene.look(), Life::Alive));
+    }
+
+    #[test]
+    fn what_is_owed_is_forgiven_while_the_device_starts() {
+        let mut scene = Scene::new();
+        scene.live(5, 0);
+        for _ in 0..50 {
+            scene.pulse.forgive();
+            assert_ne!(scene.look(), Life::Silent(Duration::from_millis(1100), Silence::NoAnswer));
+        }
+    }
+
+    #[test]
+    fn a_device_that_says_that_it_was_reset_is_silent_at_once() {
+        let mut scene = Scene::new();
+        scene.live(2, 4);
+        scene.signs.was_reset = true;
+        let silent = scene.look();
+        assert_eq!(silent, Life::Silent(Duration::from_millis(200), Silence::Reset));
+        scene.signs.was_reset = false;
+        scene.live(1, 0);
+    }
+
+    #[test]
+    fn packets_that_are_counted_and_come_to_no_ring_are_told_at_the_second_look() {
+        let (mut pulse, began) = (Pulse::default(), Instant::now());
+        let at = |seconds| began + Duration::from_secs(seconds);
+        assert_eq!(pulse.compare(100, 100, at(0)), Life::Alive);
+        assert_eq!(pulse.compare(200, 180, at(1)), Life::Alive, "some came");
+        assert_eq!(pulse.compare(210, 180, at(2)), Life::Alive, "few were counted");
+        assert_eq!(pulse.compare(300, 180, at(3)), Life::Doubtful);
+        assert_eq!(pulse.compare(400, 180, at(4)), Life::Silent(Duration::from_secs(2), Silence::Bypass));
+        assert_eq!(pulse.compare(500, 181, at(5)), Life::Alive);
+    }
+}

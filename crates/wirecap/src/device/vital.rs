@@ -1,0 +1,137 @@
+//! What a device shows of itself without packets: its interrupts, and what a virtio device says of its state.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use super::Device;
+
+/// Drivers that have the device itself send an interrupt when an AF_XDP socket wakes them, so that an answer proves the
+/// device alive. Sources are those of Linux 6.12 and, for igb, 6.14, below `drivers/net/ethernet`.
+const ANSWERING: &[&str] = &[
+    // intel/igb/igb_xsk.c igb_xsk_wakeup: writes EICS.
+    "igb", // intel/igc/igc_main.c igc_xsk_wakeup: writes EICS.
+    "igc", // intel/ixgbe/ixgbe_xsk.c ixgbe_xsk_wakeup: ixgbe_irq_rearm_queues writes EICS.
+    "ixgbe",
+    // intel/i40e/i40e_xsk.c i40e_xsk_wakeup: i40e_force_wb triggers a software interrupt.
+    "i40e", // intel/ice/ice_xsk.c ice_xsk_wakeup: ice_trigger_sw_intr.
+    "ice",
+];
+
+/// The status bit of a virtio device whose driver is ready; a reset clears it.
+const DRIVER_OK: u32 = 4;
+
+/// Where a device shows that it is alive.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(crate) struct Vital {
+    /// Its folder in /sys/bus/pci/devices, if it has one.
+    folder: Option<PathBuf>,
+    /// The kernel's interrupts, a folder each.
+    interrupts: PathBuf,
+    /// What it says of its own state, if it is a virtio device.
+    status: Option<PathBuf>,
+    /// A wake-up of its driver becomes an interrupt of the device.
+    answers: bool,
+}
+
+impl Vital {
+    pub(crate) fn of(device: &Device) -> Self {
+        let place = device.bus_info.as_deref().filter(|_| device.is_hardware());
+        Self::below(Path::new("/sys"), place, device.driver.as_deref())
+    }
+
+    fn below(sys: &Path, place: Option<&str>, driver: Option<&str>) -> Self {
+        let folder = place.map(|place| sys.join("bus/pci/devices").join(place));
+        let folder = folder.filter(|folder| folder.is_dir());
+        let status = folder.as_deref().and_then(|folder| {
+            let names = fs::read_dir(folder).ok()?.flatten().map(|entry| entry.file_name());
+            let virtio = names.into_iter().find(|name| name.to_string_lossy().starts_with("virtio"))?;
+            Some(folder.join(virtio).join("status"))
+        });
+        let answers = folder.is_some() && driver.is_some_and(|driver| ANSWERING.contains(&driver));
+        Self { folder, interrupts: sys.join("kernel/irq"), status, answers }
+    }
+
+    /// Whether its driver has the device answer by an interrupt, as far as is known.
+    pub(crate) fn answers(&self) -> bool {
+        self.answers
+    }
+
+    /// How many interrupts it has sent so far. The number may fall when its driver asks for other ones.
+    pub(crate) fn interrupts(&self) -> Option<u64> {
+        let numbers = fs::read_dir(self.folder.as_ref()?.join("msi_irqs")).ok()?;
+        let count = |number: fs::DirEntry| {
+            let path = self.interrupts.join(number.file_name()).join("per_cpu_count");
+            let counts = fs::read_to_string(path).ok()?;
+            counts.trim().split(',').map(|count| count.parse::<u64>().ok()).sum::<Option<u64>>()
+        };
+        numbers.flatten().map(count).sum()
+    }
+
+    /// Whether the device was reset, which its driver does not know.
+    pub(crate) fn was_reset(&self) -> bool {
+        let status = self.status.as_ref().and_then(|status| fs::read_to_string(status).ok());
+        let status = status.as_deref().and_then(|status| status.trim().strip_prefix("0x"));
+        let status = status.and_then(|digits| u32::from_str_radix(digits, 16).ok());
+        status.is_some_and(|status| status & DRIVER_OK == 0)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A folder that stands in for /sys, removed at the end.
+    struct Sys(PathBuf);
+
+    impl Sys {
+        fn new(name: &str) -> Self {
+            let folder = std::env::temp_dir().join(format!("wirecap-vital-{name}-{}", std::process::id()));
+            fs::create_dir_all(&folder).unwrap();
+            Self(folder)
+        }
+
+        fn write(&self, path: &str, text: &str) {
+            let path = self.0.join(path);
+            fs::create_dir_all(path.parent().unwrap()).unwrap();
+            fs::write(path, text).unwrap();
+        }
+    }
+
+    impl Drop for Sys {
+        fn drop(&mut self) {
+            let _ = fs::remove_dir_all(&self.0);
+        }
+    }
+
+    #[test]
+    fn the_interrupts_of_all_vectors_and_processors_are_added_up() {
+        let sys = Sys::new("interrupts");
+        sys.write("bus/pci/devices/0000:03:00.0/msi_irqs/41", "msix\n");
+        sys.write("bus/pci/devices/0000:03:00.0/msi_irqs/42", "msix\n");
+        sys.write("kernel/irq/41/per_cpu_count", "1,20,0\n");
+        sys.write("kernel/irq/42/per_cpu_count", "300,0,4000\n");
+        let vital = Vital::below(&sys.0, Some("0000:03:00.0"), Some("igb"));
+        assert_eq!(vital.interrupts(), Some(4321));
+        assert!(vital.answers() && !vital.was_reset());
+    }
+
+    #[test]
+    fn a_virtio_device_says_that_it_was_reset() {
+        let sys = Sys::new("virtio");
+        let status = "bus/pci/devices/0000:01:00.0/virtio3/status";
+        sys.write(status, "0x0000000f\n");
+        let vital = Vital::below(&sys.0, Some("0000:01:00.0"), Some("virtio_net"));
+        assert!(!vital.was_reset() && !vital.answers());
+        sys.write(status, "0x00000000\n");
+        assert!(vital.was_reset());
+    }
+
+    #[test]
+    fn nothing_is_known_of_a_device_that_is_on_no_such_bus() {
+        let sys = Sys::new("none");
+        for place in [None, Some("usb-0000:00:14.0-1")] {
+            let vital = Vital::below(&sys.0, place, Some("igb"));
+            assert_eq!((vital.interrupts(), vital.answers(), vital.was_reset()), (None, false, false));
+        }
+    }
+}

@@ -1,0 +1,134 @@
+//! How often a driver that receives without a copy looked for a cell in vain.
+
+/// What was on a fill ring at one moment.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) struct Level {
+    /// Cells that the kernel has taken from it so far, modulo 2^32.
+    pub(crate) taken: u32,
+    /// Cells that are left.
+    pub(crate) left: u32,
+}
+
+/// Tells the driver's vain looks from those that the kernel only counts as such.
+///
+/// The kernel's counter (`rx_fill_ring_empty_descs`) also grows when a driver asks for no cells at all, as virtio_net does
+/// when it refills a queue that is full. So a look is vain only if the fill ring may have been empty. Between two moments
+/// it never was if the kernel took fewer cells in between than were there at the first. What it has taken it publishes only
+/// when packets come, so that as many as the device's ring has descriptors may be gone unseen.
+#[derive(Debug)]
+pub(crate) struct Starvation {
+    /// The descriptors of the device's ring; if they are not known every look is vain.
+    descriptors: u32,
+    /// Looks while the ring may have been empty.
+    vain: u64,
+    /// What the kernel had counted.
+    counted: u64,
+    /// What was on the ring before that was asked.
+    level: Level,
+}
+
+impl Default for Starvation {
+    fn default() -> Self {
+        Self { descriptors: u32::MAX, vain: 0, counted: 0, level: Level::default() }
+    }
+}
+
+impl Starvation {
+    /// The device's ring has so many descriptors.
+    pub(crate) fn know_descriptors(&mut self, descriptors: u32) {
+        self.descriptors = descriptors;
+    }
+
+    /// From now on, when `level` is on the ring, a kernel counts that has counted nothing yet.
+    pub(crate) fn begin(&mut self, level: Level) {
+        (self.counted, self.level) = (0, level);
+    }
+
+    /// The kernel had counted `counted`, with these levels before and after it said so.
+    pub(crate) fn look(&mut self, before: Level, counted: u64, after: Level) {
+        let taken = after.taken.wrapping_sub(self.level.taken);
+        if taken.saturating_add(self.descriptors) >= self.level.left {
+            self.vain += counted.saturating_sub(self.counted);
+        }
+        (self.counted, self.level) = (counted, before);
+    }
+
+    pub(crate) fn vain(&self) -> u64 {
+        self.vain
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn level(taken: u32, left: u32) -> Level {
+        Level { taken, left }
+    }
+
+    fn begun(first: Level) -> Starvation {
+        let mut starvation = Starvation::default();
+        starvation.know_descriptors(0);
+        starvation.begin(first);
+        starvation
+    }
+
+    #[test]
+    fn a_look_at_a_ring_that_was_never_empty_is_not_vain() {
+        let mut starvation = begun(level(0, 4096));
+        starvation.look(level(256, 3840), 6, level(256, 3840));
+        starvation.look(level(300, 3800), 9, level(310, 3800));
+        assert_eq!(starvation.vain(), 0);
+    }
+
+    #[test]
+    fn a_look_at_a_ring_that_may_have_been_empty_is_vain() {
+        let mut starvation = begun(level(0, 100));
+        starvation.look(level(100, 0), 2, level(100, 0));
+        assert_eq!(starvation.vain(), 2);
+        // Cells came back, and all that were there before are gone.
+        starvation.look(level(150, 50), 3, level(150, 50));
+        assert_eq!(starvation.vain(), 3);
+        starvation.look(level(160, 40), 5, level(160, 40));
+        assert_eq!(starvation.vain(), 3, "only ten of fifty were taken");
+    }
+
+    #[test]
+    fn cells_that_the_device_may_hold_unseen_count() {
+        let mut starvation = begun(level(0, 1000));
+        starvation.know_descriptors(256);
+        starvation.look(level(700, 300), 1, level(700, 300));
+        assert_eq!(starvation.vain(), 0);
+        starvation.look(level(750, 250), 2, level(750, 250));
+        assert_eq!(starvation.vain(), 1, "all 250 may be in the device");
+        let mut unknown = Starvation::default();
+        unknown.begin(level(0, 1000));
+        unknown.look(level(0, 1000), 1, level(0, 1000));
+        assert_eq!(unknown.vain(), 1);
+    }
+
+    #[test]
+    fn what_is_taken_while_the_kernel_is_asked_counts() {
+        let mut starvation = begun(level(0, 10));
+        starvation.look(level(5, 5), 1, level(10, 0));
+        assert_eq!(starvation.vain(), 1);
+    }
+
+    #[test]
+    fn the_count_of_cells_may_wrap() {
+        let mut starvation = begun(level(u32::MAX - 1, 8));
+        starvation.look(level(3, 3), 4, level(3, 3));
+        assert_eq!(starvation.vain(), 0);
+        starvation.look(level(6, 0), 5, level(6, 0));
+        assert_eq!(starvation.vain(), 1);
+    }
+
+    #[test]
+    fn another_kernel_begins_to_count_anew() {
+        let mut starvation = begun(level(0, 0));
+        starvation.look(level(0, 0), 4, level(0, 0));
+        starvation.begin(level(0, 0));
+        starvation.look(level(0, 0), 1, level(0, 0));
+        assert_eq!(starvation.vain(), 5);
+    }
+}
