@@ -88,12 +88,17 @@ impl Bed {
     /// Sends to each queue frames of so many bytes at its rate, in frames per second, for so long: an error if that was not
     /// possible.
     pub(crate) fn load(&self, frame_bytes: u16, rates: &[f64], time: Duration) -> Result<u64, String> {
+        let (sent, ticks) = self.send(frame_bytes, rates, time);
+        ticks.check().map(|()| sent)
+    }
+
+    /// The same where nothing depends on whether the sender kept up; gives how many packets it sent, and when.
+    pub(crate) fn send(&self, frame_bytes: u16, rates: &[f64], time: Duration) -> (u64, Ticks) {
         let traffic = self.traffic(frame_bytes);
         let mut sender = SteadySender::on(&self.pair.sender, traffic, self.queues).unwrap();
         let send = move || {
             let mut ticks = Ticks::new(time);
-            let sent = sender.send(rates, &mut ticks).unwrap();
-            ticks.check().map(|()| sent)
+            (sender.send(rates, &mut ticks).unwrap(), ticks)
         };
         thread::scope(|scope| spawn(scope, "sender", send).join().unwrap())
     }

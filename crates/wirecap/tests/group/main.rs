@@ -184,9 +184,9 @@ fn sequence_numbers_put_what_workers_did_with_chunks_back_into_the_order_of_ever
             });
         }
         let rates = [1.6, 0.2].map(|share| share * 10.0 * WORKER_RATE);
-        let sent = bed.load(60, &rates, Duration::from_secs(3));
+        let (sent, _) = bed.send(60, &rates, Duration::from_secs(3));
         bed.receiver.run_in(|| capture.stop()).unwrap();
-        sent.unwrap()
+        sent
     });
     let mut done = done.into_inner().unwrap();
     assert!(!done.is_sorted_by_key(|(ring, sequence, _)| (*ring, *sequence)), "nothing was out of order");
