@@ -3,19 +3,30 @@
 //! A library's code may be unmapped after the last call into it (dlclose), and leak checkers count what a thread has at the
 //! exit, so the thread is waited for. In a child process it does not exist, and waiting for it would never end.
 
+use std::cell::Cell;
 use std::io;
 use std::mem;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread::{self, JoinHandle};
 
 use rustix::process::{Pid, getpid};
 
 use crate::sys::signals;
 
+thread_local! {
+    /// The number of this thread, if it is one of these: `thread::current` would allocate in a thread of the application's.
+    static NUMBER: Cell<u64> = const { Cell::new(0) };
+}
+
+/// How many were started.
+static STARTED: AtomicU64 = AtomicU64::new(0);
+
 /// A thread that does not get the process's signals. Dropping the value waits for its end, in the process that started it;
 /// its owner has told it to end before.
 #[derive(Debug)]
 pub(super) struct OwnThread {
     handle: Option<JoinHandle<()>>,
+    number: u64,
     process: Pid,
 }
 
@@ -23,8 +34,13 @@ impl OwnThread {
     /// Starts a thread of this name.
     pub(super) fn start(name: &str, work: impl FnOnce() + Send + 'static) -> io::Result<Self> {
         let builder = thread::Builder::new().name(name.to_owned());
-        let handle = signals::blocked(|| builder.spawn(work))?;
-        Ok(Self { handle: Some(handle), process: getpid() })
+        let number = STARTED.fetch_add(1, Ordering::Relaxed) + 1;
+        let numbered = move || {
+            NUMBER.set(number);
+            work();
+        };
+        let handle = signals::blocked(|| builder.spawn(numbered))?;
+        Ok(Self { handle: Some(handle), number, process: getpid() })
     }
 
     /// Wakes the thread if it is parked.
@@ -39,7 +55,7 @@ impl Drop for OwnThread {
     fn drop(&mut self) {
         let Some(handle) = self.handle.take() else { return };
         // A listener that the thread calls may drop the capture.
-        let is_own = handle.thread().id() == thread::current().id();
+        let is_own = NUMBER.get() == self.number;
         match (getpid() == self.process, is_own) {
             // What it panicked with it has said.
             (true, false) => drop(handle.join()),
@@ -53,7 +69,7 @@ impl Drop for OwnThread {
 #[cfg(all(test, not(loom), not(miri)))]
 mod tests {
     use std::sync::Arc;
-    use std::sync::atomic::{AtomicBool, Ordering};
+    use std::sync::atomic::AtomicBool;
     use std::sync::mpsc;
     use std::time::Duration;
 
