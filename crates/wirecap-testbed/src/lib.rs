@@ -40,7 +40,7 @@ mod traffic;
 pub use afxdp::AfXdpSender;
 pub use copier::KernelSender;
 pub use counters::{Counters, RxQueueCounts, Snapshot, TxQueueCounts};
-pub use disturbance::{CpuTime, Disturbance, Watch, cpu_times, repeat_if_disturbed};
+pub use disturbance::{CpuTime, Disturbance, Watch, cpu_times, repeat_if_disturbed, unless_void};
 pub use error::{SendError, SetupError};
 pub use generator::{Generator, Load, Run, Sent, Stopper};
 pub use inline::{Host, Inline};

@@ -106,7 +106,10 @@ fn round(
     let frame_ns = cost_of_sending(sizes, frames)?;
     let mut ours = f64::NAN;
     for (index, (contender, results)) in contenders.iter().zip(results).enumerate() {
-        let measured = measure(contender, sizes, frames, frame_ns, effort)?;
+        let Some(measured) = measure(contender, sizes, frames, frame_ns, effort)? else {
+            println!("  {} forwarded nothing while {frames} frames were sent", contender.name);
+            continue;
+        };
         if index == 0 {
             ours = measured.rate;
         }
@@ -132,18 +135,22 @@ fn measure(
     frames: u64,
     frame_ns: f64,
     effort: Effort,
-) -> Outcome<Measured> {
+) -> Outcome<Option<Measured>> {
     let once = || {
         let _alone = loss_lock()?;
         forward(contender, sizes, frames)
     };
     let (run, forwarded) = if effort.quick { once() } else { calmest(once) }?;
+    // A tiny run lasts some 20 ms, and netsniff-ng may take longer to wake up.
+    if forwarded == 0 && effort.quick && !contender.is_ours() {
+        return Ok(None);
+    }
     if forwarded == 0 {
         return Err(format!("{} forwarded nothing", contender.name).into());
     }
     let sender_seconds = run.seconds - run.frames as f64 * frame_ns / 1e9;
     let cost_ns = (sender_seconds + run.busy * run.seconds) * 1e9 / forwarded as f64;
-    Ok(Measured { rate: forwarded as f64 / run.seconds, cost_ns })
+    Ok(Some(Measured { rate: forwarded as f64 / run.seconds, cost_ns }))
 }
 
 /// A run, and how many frames came through while it lasted.

@@ -89,6 +89,10 @@ pub(crate) fn contenders() -> Vec<Contender> {
 }
 
 impl Contender {
+    pub(crate) fn is_ours(&self) -> bool {
+        self.name.starts_with("wirecap")
+    }
+
     /// What it lacks, if it cannot run.
     pub(crate) fn missing(&self) -> Option<String> {
         let (Way::OnXdpSockets(process) | Way::OnPacketSockets(process)) = &self.way else { return None };
