@@ -122,6 +122,7 @@ fn a_reader_in_place_and_the_worker_share_a_ring_without_loss() {
 }
 
 #[test]
+#[cfg_attr(miri, ignore = "Miri has no level-triggered epoll")]
 fn only_a_lone_reader_of_a_plain_pool_gets_cells_in_place() {
     let reader = |settings: &SimSettings| {
         let capture = SimCapture::new(settings).capture().unwrap();
