@@ -53,8 +53,8 @@ pub struct Drops {
     /// Their receive queue had no ring: it appeared while the capture ran. They went to the host. Counted per
     /// interface: 0 for a single ring.
     pub no_ring: u64,
-    /// Anything else: still in the ring when the capture was closed, or described by the kernel in a
-    /// way that cannot be.
+    /// Anything else: still in the ring when the capture was closed, described by the kernel in a way that cannot be,
+    /// or, with the engine `packet`, dropped by the kernel between two blocks although blocks were free.
     pub other: u64,
 }
 

@@ -19,7 +19,7 @@ use crate::packet::steering::{self, Selection};
 use crate::ring::{Help, Ring};
 use crate::sieve::{Check, Sieve, UserFilter};
 use crate::sync::{Mutex, lock, try_lock};
-use crate::sys::packet::{PacketSocket, SocketFilter};
+use crate::sys::packet::{PacketCounts, PacketSocket, SocketFilter};
 use crate::umem::chunk::{Chunk, Head, RingIdentity};
 use crate::umem::pool::Geometry;
 
@@ -112,8 +112,21 @@ struct Counts {
     no_cell: AtomicU64,
     /// How often the kernel stood still for want of a block.
     stalls: AtomicU64,
-    /// Packets that the kernel described badly, and packets left behind at the close.
+    /// Packets that the kernel described badly, packets left behind at the close, and those that the kernel dropped
+    /// although blocks were free.
     other: AtomicU64,
+}
+
+impl Counts {
+    /// Adds what the kernel dropped. It notes a freeze before the first packet that a full ring costs, so a ring
+    /// of blocks that never froze was never full: those packets met the kernel on another processor between closing a
+    /// block and going on to the next (`__tpacket_v3_has_room` looks without the lock, since Linux 5.3).
+    fn add_losses(&self, taken: PacketCounts, in_blocks: bool) {
+        let stalls =
+            self.stalls.fetch_add(taken.freezes.into(), Ordering::Relaxed) + u64::from(taken.freezes);
+        let reason = if in_blocks && stalls == 0 { &self.other } else { &self.no_cell };
+        reason.fetch_add(taken.drops.into(), Ordering::Relaxed);
+    }
 }
 
 /// What the lock of the ring guards.
@@ -197,9 +210,11 @@ impl PacketRing {
         unsafe { self.end() };
         let _side = lock(&self.side);
         let mut kernel = self.kernel_mut();
-        let Some(former) = &mut kernel.socket else { return };
-        let former = std::mem::replace(former, socket);
-        self.count_losses(Some(&former));
+        if kernel.socket.is_none() {
+            return;
+        }
+        self.count_losses(&kernel);
+        kernel.socket = Some(socket);
         kernel.selection = selection;
         kernel.arrived_before += kernel.store.arrived();
         if let Store::Blocks(blocks) = std::mem::replace(&mut kernel.store, store) {
@@ -281,12 +296,12 @@ impl PacketRing {
         side: &mut Side,
         help: Option<Help>,
     ) -> Option<Chunk> {
-        let socket = kernel.socket.as_ref()?;
+        kernel.socket.as_ref()?;
         for _ in 0..VAIN_ROUNDS_MAX {
             let most = help.map_or(u32::MAX, |help| help.most).min(self.chunk_cells());
             let gathered = frames.take(most, self.traits.longest_frame, &mut side.sieve)?;
             if gathered.is_losing {
-                self.count_losses(Some(socket));
+                self.count_losses(kernel);
             }
             self.counts.other.fetch_add(gathered.bad, Ordering::Relaxed);
             if gathered.len() > 0 {
@@ -440,13 +455,13 @@ impl PacketRing {
 
     /// Opens the next block with packets in it, if the kernel has handed one over.
     fn open_next(&self, kernel: &Kernel) -> Option<OpenBlock> {
-        let socket = kernel.socket.as_ref()?;
+        kernel.socket.as_ref()?;
         let Store::Blocks(blocks) = &kernel.store else { return None };
         loop {
             let former = kernel.former.iter().find_map(Blocks::open_next);
             let block = former.or_else(|| blocks.open_next())?;
             if block.is_losing() {
-                self.count_losses(Some(socket));
+                self.count_losses(kernel);
             }
             if block.left() > 0 {
                 return Some(block);
@@ -478,10 +493,9 @@ impl PacketRing {
     }
 
     /// Adds what the kernel dropped since the last time.
-    fn count_losses(&self, socket: Option<&PacketSocket>) {
-        let counts = socket.and_then(|socket| socket.take_counts().ok()).unwrap_or_default();
-        self.counts.no_cell.fetch_add(counts.drops.into(), Ordering::Relaxed);
-        self.counts.stalls.fetch_add(counts.freezes.into(), Ordering::Relaxed);
+    fn count_losses(&self, kernel: &Kernel) {
+        let Some(taken) = kernel.socket.as_ref().and_then(|socket| socket.take_counts().ok()) else { return };
+        self.counts.add_losses(taken, matches!(kernel.store, Store::Blocks(_)));
     }
 
     fn broken(&self, bad: BadBlock) -> CaptureError {
@@ -560,7 +574,7 @@ impl Ring for PacketRing {
     fn tally(&self) -> Tally {
         // As in `arrived`.
         if let Ok(kernel) = self.kernel.try_read() {
-            self.count_losses(kernel.socket.as_ref());
+            self.count_losses(&kernel);
         }
         let count = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
         Tally {
@@ -571,7 +585,7 @@ impl Ring for PacketRing {
     }
 
     fn keep_count(&self) {
-        self.count_losses(self.kernel().socket.as_ref());
+        self.count_losses(&self.kernel());
     }
 
     fn read_in_place(self: Arc<Self>) -> Option<Arc<dyn Any + Send + Sync>> {
@@ -591,7 +605,7 @@ impl Ring for PacketRing {
 
     fn account(&self) -> Account {
         let side = lock(&self.side);
-        self.count_losses(self.kernel().socket.as_ref());
+        self.count_losses(&self.kernel());
         let count = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
         Account {
             filtered: (!side.uncounted).then_some(side.sieve.filtered()),
@@ -611,7 +625,7 @@ impl Ring for PacketRing {
         if self.kernel().socket.is_none() {
             return;
         }
-        self.count_losses(self.kernel().socket.as_ref());
+        self.count_losses(&self.kernel());
         if !side.sieve.is_idle() {
             self.count_wanted(&mut side);
         }
@@ -625,5 +639,28 @@ impl Ring for PacketRing {
             blocks.cut_loose();
         }
         kernel.former.iter().for_each(|blocks| blocks.cut_loose());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_a_ring_that_froze_was_out_of_blocks() {
+        let taken = |drops, freezes| PacketCounts { packets: 100, drops, freezes };
+        let told =
+            |counts: &Counts| [&counts.no_cell, &counts.other].map(|count| count.load(Ordering::Relaxed));
+        let counts = Counts::default();
+        counts.add_losses(taken(3, 0), true);
+        assert_eq!(told(&counts), [0, 3]);
+        counts.add_losses(taken(5, 1), true);
+        assert_eq!(told(&counts), [5, 3]);
+        // It may still be frozen, and nothing says that it is not.
+        counts.add_losses(taken(7, 0), true);
+        assert_eq!(told(&counts), [12, 3]);
+        let frames = Counts::default();
+        frames.add_losses(taken(2, 0), false);
+        assert_eq!(told(&frames), [2, 0], "the kernel counts no freezes of a ring of frames");
     }
 }
