@@ -6,11 +6,11 @@ use std::collections::BTreeMap;
 use std::process::Command;
 use std::thread;
 
-use common::{Bed, Finished, arriving, start, wait_until, wirecap, wirecap_unprivileged};
+use common::{Bed, Finished, arriving, start, wirecap, wirecap_unprivileged};
 use wirecap_lab::recording::queue_of;
 use wirecap_lab::traffic::{HashKey, Rss};
 use wirecap_testbed::{
-    Counters, Interface, Namespace, Sizes, Stamp, Traffic, drop_program, loss_lock, privileged,
+    Counters, Interface, Namespace, Sizes, Stamp, Traffic, drop_program, loss_lock, privileged, wait_until,
 };
 
 /// Runs `generate` on `a0` with these arguments, separated by blanks.

@@ -6,14 +6,12 @@ use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::thread;
-use std::time::{Duration, Instant};
 
 use recording::{Bed, Finished, Running, WIRECAP, tcpdump};
 use rustix::process::Signal;
 use tempfile::TempDir;
 use wirecap::savefile::Reader;
-use wirecap_testbed::{Load, privileged};
+use wirecap_testbed::{Load, privileged, wait_until};
 
 /// A pool that holds all that the tests send, so that nothing depends on the machine's speed.
 const DEEP: [&str; 5] = ["-M", "64", "-R", "1024", "--json"];
@@ -60,15 +58,6 @@ fn assert_recorded(finished: &Finished, sent: u64) {
         (&sent.into(), &sent.into(), &0.into()),
         "{ledger}"
     );
-}
-
-#[track_caller]
-fn wait_until(what: &str, mut is_so: impl FnMut() -> bool) {
-    let deadline = Instant::now() + Duration::from_secs(60);
-    while !is_so() {
-        assert!(Instant::now() < deadline, "timed out waiting until {what}");
-        thread::sleep(Duration::from_millis(10));
-    }
 }
 
 #[test]

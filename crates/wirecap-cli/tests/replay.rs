@@ -6,13 +6,13 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-use common::{Bed, Finished, arriving, start, wait_until, wirecap, wirecap_unprivileged};
+use common::{Bed, Finished, arriving, start, wirecap, wirecap_unprivileged};
 use wirecap::Timestamp;
 use wirecap::savefile::{FileSink, Format, Interface, LinkType, Reader, Record, Section, Writer};
 use wirecap_lab::play::{Batch, Source};
 use wirecap_lab::recording::queue_of;
 use wirecap_lab::traffic::{Frames, HashKey, Model, Pattern, Rss};
-use wirecap_testbed::{Counters, Sizes, drop_program, loss_lock, privileged};
+use wirecap_testbed::{Counters, Sizes, drop_program, loss_lock, privileged, wait_until};
 
 /// Runs `replay` on `a0` with this file and these arguments, separated by blanks.
 fn replay(bed: &Bed, file: &Path, arguments: &str) -> Finished {

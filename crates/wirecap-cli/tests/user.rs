@@ -5,26 +5,15 @@ mod recording;
 use std::fs;
 use std::os::unix::fs::{MetadataExt, PermissionsExt, chown};
 use std::path::{Path, PathBuf};
-use std::thread;
-use std::time::{Duration, Instant};
 
 use recording::{Bed, Running, tcpdump};
 use rustix::process::Signal;
 use tempfile::TempDir;
-use wirecap_testbed::{Load, VethPair, pass_program, privileged};
+use wirecap_testbed::{Load, VethPair, pass_program, privileged, wait_until};
 
 /// The user of these tests, whom every system has.
 const USER: &str = "nobody";
 const UID: u32 = 65534;
-
-#[track_caller]
-fn wait_until(what: &str, mut is_so: impl FnMut() -> bool) {
-    let deadline = Instant::now() + Duration::from_secs(60);
-    while !is_so() {
-        assert!(Instant::now() < deadline, "timed out waiting until {what}");
-        thread::sleep(Duration::from_millis(10));
-    }
-}
 
 /// A folder that only the user can write to, below one that everybody can enter.
 fn folder() -> (TempDir, PathBuf) {

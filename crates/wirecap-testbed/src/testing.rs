@@ -4,12 +4,17 @@ use std::env;
 use std::fs::{File, OpenOptions};
 use std::io::{self, Write};
 use std::path::Path;
+use std::thread;
+use std::time::{Duration, Instant};
 
 use rustix::fs::{FlockOperation, flock};
 use rustix::io::retry_on_intr;
 use wirecap_filter::bpf::{Map, MapKind};
 
 use crate::Namespace;
+
+/// How long something may take on a machine that does other things too.
+const PATIENCE: Duration = Duration::from_secs(60);
 
 /// The file that tests of loss lock, in the directory for temporary files.
 const LOCK_NAME: &str = "wirecap-testbed.lock";
@@ -30,6 +35,20 @@ pub fn privileged() -> bool {
     // since tests run side by side.
     let _closed = io::stderr().write_all(format!("SKIP: {lacking}\n").as_bytes());
     false
+}
+
+/// Waits until `is_so` says yes, for a minute at most: a test waits for what it needs, never for a time.
+///
+/// # Panics
+///
+/// When the minute is over.
+#[track_caller]
+pub fn wait_until(what: &str, mut is_so: impl FnMut() -> bool) {
+    let deadline = Instant::now() + PATIENCE;
+    while !is_so() {
+        assert!(Instant::now() < deadline, "timed out waiting until {what}");
+        thread::sleep(Duration::from_millis(10));
+    }
 }
 
 /// Held while a test counts losses or measures rates: two of those at once disturb each other.

@@ -5,8 +5,9 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use wirecap::bpf::Link;
+use wirecap_testbed::wait_until;
 
-use super::{Running, wait_until};
+use super::Running;
 
 /// Kernel objects that a process holds.
 #[derive(Debug)]

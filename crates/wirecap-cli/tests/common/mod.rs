@@ -148,13 +148,3 @@ impl Drop for Running {
         }
     }
 }
-
-/// Waits until this is so.
-#[track_caller]
-pub(crate) fn wait_until(what: &str, mut is_so: impl FnMut() -> bool) {
-    let deadline = Instant::now() + PATIENCE;
-    while !is_so() {
-        assert!(Instant::now() < deadline, "it never came to pass: {what}");
-        thread::sleep(Duration::from_millis(10));
-    }
-}

@@ -12,7 +12,7 @@ use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 use tempfile::TempDir;
 use wirecap::savefile::Reader;
-use wirecap_testbed::{Counters, Host, Inline, PacketSender};
+use wirecap_testbed::{Counters, Host, Inline, PacketSender, wait_until};
 
 pub(crate) const WIRECAP: &str = env!("CARGO_BIN_EXE_wirecap");
 
@@ -363,15 +363,5 @@ impl Drop for Recording {
     fn drop(&mut self) {
         let _ = self.child.kill();
         let _ = self.child.wait();
-    }
-}
-
-/// Waits until this is so.
-#[track_caller]
-pub(crate) fn wait_until(what: &str, mut is_so: impl FnMut() -> bool) {
-    let deadline = Instant::now() + PATIENCE;
-    while !is_so() {
-        assert!(Instant::now() < deadline, "it never came to pass that {what}");
-        thread::sleep(Duration::from_millis(5));
     }
 }

@@ -3,8 +3,7 @@
 
 use std::ops::Range;
 use std::process::Command;
-use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use wirecap::{Capture, CaptureBuilder, CaptureError, Engine, Ledger, Worker};
 use wirecap_testbed::{AfXdpSender, Namespace, Stamp, Traffic, VethPair};
@@ -101,15 +100,6 @@ pub(crate) fn take_all(worker: &mut Worker) -> Result<u64, CaptureError> {
         taken += chunk.len() as u64;
     }
     Ok(taken)
-}
-
-/// Waits until something is so.
-pub(crate) fn wait_until(what: &str, mut is_so: impl FnMut() -> bool) {
-    let deadline = Instant::now() + PATIENCE;
-    while !is_so() {
-        assert!(Instant::now() < deadline, "timed out waiting until {what}");
-        thread::sleep(Duration::from_millis(10));
-    }
 }
 
 pub(crate) fn ip(namespace: &Namespace, arguments: &[&str]) {

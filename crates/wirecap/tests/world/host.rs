@@ -6,9 +6,9 @@ use std::thread;
 use std::time::Duration;
 
 use wirecap::{Capture, Engine, Event};
-use wirecap_testbed::privileged;
+use wirecap_testbed::{privileged, wait_until};
 
-use crate::bed::{Bed, ip, take_all, wait_until};
+use crate::bed::{Bed, ip, take_all};
 
 #[test]
 fn auto_hands_an_interface_back_when_the_host_gets_an_address_on_it() {

@@ -5,9 +5,9 @@ use std::thread;
 use std::time::{Duration, Instant, SystemTime};
 
 use wirecap::{Capture, CaptureError, Engine, UnseenReason, Worker};
-use wirecap_testbed::{Namespace, VethPair, privileged};
+use wirecap_testbed::{Namespace, VethPair, privileged, wait_until};
 
-use crate::bed::{A_WHILE, Bed, PATIENCE, ip, send, small, small_on, take_all, wait_until};
+use crate::bed::{A_WHILE, Bed, PATIENCE, ip, send, small, small_on, take_all};
 
 /// The cable is taken out, and another one put in.
 fn replace_cable(bed: &mut Bed, away: Duration) {

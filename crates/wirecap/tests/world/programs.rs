@@ -7,9 +7,9 @@ use wirecap::bpf::{LoadOptions, Program, ProgramKind, XDP_PASS, links};
 use wirecap::device::Device;
 use wirecap::filter::FilterRequest;
 use wirecap::{CaptureError, Engine, UnseenReason};
-use wirecap_testbed::privileged;
+use wirecap_testbed::{privileged, wait_until};
 
-use crate::bed::{Bed, PATIENCE, run, small, take_all, wait_until};
+use crate::bed::{Bed, PATIENCE, run, small, take_all};
 
 /// Detaches the program from the receiver, as its administrator might; false if there is none.
 pub(crate) fn detach(bed: &Bed, name: &str) -> bool {

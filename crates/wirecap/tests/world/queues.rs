@@ -4,9 +4,9 @@ use std::sync::mpsc;
 use std::thread;
 
 use wirecap::{Capture, Engine};
-use wirecap_testbed::privileged;
+use wirecap_testbed::{privileged, wait_until};
 
-use crate::bed::{Bed, small, take_all, wait_until};
+use crate::bed::{Bed, small, take_all};
 
 #[test]
 fn packets_of_a_queue_that_appears_are_captured_or_counted() {

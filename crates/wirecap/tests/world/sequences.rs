@@ -8,9 +8,9 @@ use std::time::{Duration, SystemTime};
 
 use wirecap::filter::FilterRequest;
 use wirecap::{Capture, Chunk, Engine, Event, Ledger, Unseen, Worker};
-use wirecap_testbed::{Interface, PacketSender, Stamp, Traffic, VethPair, Watch, privileged};
+use wirecap_testbed::{Interface, PacketSender, Stamp, Traffic, VethPair, Watch, privileged, wait_until};
 
-use crate::bed::{Bed, ip, run, send_numbered, wait_until};
+use crate::bed::{Bed, ip, run, send_numbered};
 use crate::programs::detach;
 
 /// Sequences that are tried unless `WIRECAP_SEQUENCES` says otherwise.
