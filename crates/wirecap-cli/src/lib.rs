@@ -8,6 +8,7 @@ mod closed;
 mod count;
 mod demo;
 mod devices;
+mod doctor;
 mod failure;
 mod filter;
 mod forward;
@@ -60,6 +61,7 @@ enum Command {
     Handle(handle::Arguments),
     Forward(forward::Arguments),
     Devices(devices::Arguments),
+    Doctor(doctor::Arguments),
     Generate(generate::Arguments),
     Replay(replay::Arguments),
     Demo(demo::Arguments),
@@ -100,6 +102,7 @@ pub fn main() -> ExitCode {
         Command::Handle(arguments) => handle::run(&arguments),
         Command::Forward(arguments) => forward::run(&arguments),
         Command::Devices(arguments) => devices::run(&arguments),
+        Command::Doctor(arguments) => doctor::run(&arguments),
         Command::Generate(arguments) => generate::run(&arguments),
         Command::Replay(arguments) => replay::run(&arguments),
         Command::Demo(arguments) => demo::run(&arguments),
@@ -109,8 +112,8 @@ pub fn main() -> ExitCode {
     };
     match outcome {
         Ok(()) => ExitCode::SUCCESS,
-        // The ledger has said it.
-        Err(failure @ Failure::Lossy) => failure.exit_code(),
+        // The ledger, or the list of findings, has said it.
+        Err(failure @ (Failure::Lossy | Failure::Findings)) => failure.exit_code(),
         Err(failure) => {
             eprintln!("wirecap: {failure}");
             failure.exit_code()
