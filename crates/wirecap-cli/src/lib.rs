@@ -10,9 +10,11 @@ mod demo;
 mod devices;
 mod failure;
 mod filter;
+mod find;
 mod forward;
 mod generate;
 mod handle;
+mod index;
 mod interfaces;
 mod lab;
 mod losses;
@@ -55,6 +57,8 @@ struct Cli {
 #[derive(Debug, Subcommand)]
 enum Command {
     Capture(Box<capture::Arguments>),
+    Find(find::Arguments),
+    Index(index::Arguments),
     Count(count::Arguments),
     Profile(profile::Arguments),
     Handle(handle::Arguments),
@@ -95,6 +99,8 @@ pub fn main() -> ExitCode {
     };
     let outcome = match command {
         Command::Capture(arguments) => capture::run(&arguments),
+        Command::Find(arguments) => find::run(&arguments),
+        Command::Index(arguments) => index::run(&arguments),
         Command::Count(arguments) => count::run(&arguments),
         Command::Profile(arguments) => profile::run(&arguments),
         Command::Handle(arguments) => handle::run(&arguments),
