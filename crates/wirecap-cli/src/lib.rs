@@ -28,6 +28,7 @@ mod recording;
 mod replay;
 mod screen;
 mod sending;
+mod show;
 mod signals;
 mod sink;
 mod size;
@@ -59,6 +60,7 @@ enum Command {
     Capture(Box<capture::Arguments>),
     Find(find::Arguments),
     Index(index::Arguments),
+    Show(show::Arguments),
     Count(count::Arguments),
     Profile(profile::Arguments),
     Handle(handle::Arguments),
@@ -101,6 +103,7 @@ pub fn main() -> ExitCode {
         Command::Capture(arguments) => capture::run(&arguments),
         Command::Find(arguments) => find::run(&arguments),
         Command::Index(arguments) => index::run(&arguments),
+        Command::Show(arguments) => show::run(&arguments),
         Command::Count(arguments) => count::run(&arguments),
         Command::Profile(arguments) => profile::run(&arguments),
         Command::Handle(arguments) => handle::run(&arguments),

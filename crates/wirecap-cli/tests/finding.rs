@@ -1,4 +1,4 @@
-//! `capture --index`, `index` and `find`, as their users run them.
+//! `capture --index`, `index`, `find` and `show`, as their users run them.
 
 #[path = "recording/mod.rs"]
 mod recording;
@@ -184,4 +184,75 @@ fn several_places_are_searched_in_the_order_of_time() {
     assert_eq!(count(&["--to", "1650000000"]), "50");
     assert!(wirecap(&["index", a]).1.contains("not that of this file"));
     assert!(wirecap(&["index", a]).2.contains("0 indexes written, 1 were there"));
+}
+
+#[test]
+fn packets_are_not_written_to_a_terminal() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = recording_of(folder.path(), "x.pcapng", 1_700_000_000);
+    let file = file.to_str().unwrap();
+    for command in
+        [format!("find {file}"), format!("capture -r {file} -w -"), format!("capture -r {file} -w /dev/tty")]
+    {
+        let command = format!("{WIRECAP} {command}");
+        let output = Command::new("script")
+            .args(["-qec", &command, "/dev/null"])
+            .stdin(Stdio::null())
+            .output()
+            .unwrap();
+        let said = String::from_utf8_lossy(&output.stdout).into_owned();
+        assert!(output.status.code() == Some(2) && said.contains("terminal"), "{command}: {output:?}");
+    }
+}
+
+#[test]
+fn the_installed_decoder_shows_packets_with_its_own_flags() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = recording_of(folder.path(), "x.pcapng", 1_700_000_000);
+    let file = file.to_str().unwrap();
+    let (is_shown, lines, said) =
+        wirecap(&["show", "-r", file, "-nn", "-tt", "src port 1025 or src port 1030"]);
+    assert!(is_shown && lines.lines().count() == 2, "{lines}{said}");
+    assert!(
+        lines.starts_with("1700000002.000000") && lines.contains("10.0.0.1.1030 > 10.0.0.2.53"),
+        "{lines}"
+    );
+    let (is_shown, lines, said) = wirecap(&[
+        "show",
+        "-r",
+        file,
+        "--filter",
+        "src port 1025",
+        "--with",
+        "tshark",
+        "-T",
+        "fields",
+        "-e",
+        "udp.srcport",
+    ]);
+    assert!(is_shown && lines.trim() == "1025", "{lines}{said}");
+    // A decoder that has seen enough is no failure.
+    let (is_shown, lines, said) = wirecap(&["show", "-r", file, "-nn", "-c", "3"]);
+    assert!(is_shown && lines.lines().count() == 3, "{lines}{said}");
+    let output =
+        Command::new(WIRECAP).args(["show", "-r", file]).env("PATH", "/nonexistent").output().unwrap();
+    let missing = String::from_utf8_lossy(&output.stderr).into_owned();
+    // Where it is in a directory for administrators it is found all the same.
+    assert!(output.status.success() || missing.contains("install the package tcpdump"), "{missing}");
+    let (is_shown, _, said) = wirecap(&["show", "-r", "/no/such/file"]);
+    assert!(!is_shown && said.contains("/no/such/file"), "{said}");
+}
+
+#[test]
+fn packets_are_shown_as_they_come() {
+    if !privileged() {
+        return;
+    }
+    let bed = Bed::new(1);
+    let mut running = bed.start(Command::new(WIRECAP).args(["show", "-i", "a1", "-nn", "-c", "5", "udp"]));
+    running.wait_for("capturing");
+    bed.generator().send(&[Load::new(0, 5).at(Rate::PerSecond(100))]).unwrap();
+    let finished = running.finish();
+    finished.assert_success();
+    assert_eq!(String::from_utf8_lossy(&finished.stdout).lines().count(), 5);
 }
