@@ -20,7 +20,7 @@ use crate::failure::Failure;
 use crate::filter::{FilterOptions, filtered};
 use crate::losses;
 use crate::merge::Merge;
-use crate::options::CaptureOptions;
+use crate::options::{CaptureOptions, on_or_off};
 use crate::output;
 use crate::privileges::{ByBroker, UserOption};
 use crate::progress::Progress;
@@ -66,15 +66,6 @@ pub(crate) struct Arguments {
 
     #[command(flatten)]
     filter: FilterOptions,
-}
-
-/// `on` or `off`.
-fn on_or_off(text: &str) -> Result<bool, String> {
-    match text {
-        "on" => Ok(true),
-        "off" => Ok(false),
-        _ => Err("write on or off".to_owned()),
-    }
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -496,17 +487,18 @@ impl<O: Outlet> Recorder<O> {
     }
 
     fn write_chunk(&mut self, chunk: &Chunk) -> Result<(), WriteError> {
-        let mut packets = chunk.iter();
-        if let Some(left) = self.left.checked_sub(chunk.len() as u64) {
-            self.left = left;
-            for packet in packets.by_ref() {
-                if !self.outlet.write(&recording::record(chunk, packet), self.now)? {
-                    (self.left, self.surplus) = (0, self.surplus + 1);
-                    break;
-                }
+        let most = self.left.min(chunk.len() as u64);
+        let (mut taken, mut is_over) = (0, false);
+        for packet in chunk.iter().take(most as usize) {
+            is_over = !self.outlet.write(&recording::record(chunk, packet), self.now)?;
+            if is_over {
+                break;
             }
+            taken += 1;
         }
-        packets.try_for_each(|packet| self.write(chunk, packet))
+        self.left = if is_over { 0 } else { self.left - taken };
+        self.surplus += chunk.len() as u64 - taken;
+        Ok(())
     }
 
     #[inline]

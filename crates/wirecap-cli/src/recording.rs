@@ -1,5 +1,6 @@
 //! A capture in a savefile: its packets, and what stands beside them: who recorded it, from which interfaces, and their counts at the end.
 
+pub(crate) mod indexer;
 pub(crate) mod options;
 pub(crate) mod outlet;
 
@@ -106,6 +107,7 @@ fn time_source(reception: &Reception, timestamps: Timestamps) -> Option<&'static
 }
 
 /// A captured packet as savefiles have it.
+#[inline]
 pub(crate) fn record<'a>(chunk: &Chunk, packet: Packet<'a>) -> Record<'a> {
     Record {
         interface: chunk.interface_index() as u32,
