@@ -47,6 +47,9 @@ pub fn serve(socket: impl Into<OwnedFd>) -> io::Result<()> {
         let opened: Vec<BorrowedFd<'_>> = opened.iter().map(AsFd::as_fd).collect();
         send(&socket, &encode(&reply)?, &opened)?;
     }
+    if let Some(socket) = &server.terms.socket {
+        let _another_one_may_have_removed_it = socket.remove();
+    }
     server.running.iter_mut().for_each(|child| drop(child.wait()));
     Ok(())
 }

@@ -3,11 +3,14 @@
 #[macro_use]
 mod output;
 
+mod ask;
 mod capture;
 mod closed;
+mod control;
 mod count;
 mod demo;
 mod devices;
+mod events;
 mod failure;
 mod filter;
 mod forward;
@@ -59,6 +62,11 @@ enum Command {
     Profile(profile::Arguments),
     Handle(handle::Arguments),
     Forward(forward::Arguments),
+    Status(ask::StatusArguments),
+    Stop(ask::StopArguments),
+    Filter(ask::FilterArguments),
+    Rotate(ask::RotateArguments),
+    Events(ask::EventsArguments),
     Devices(devices::Arguments),
     Generate(generate::Arguments),
     Replay(replay::Arguments),
@@ -99,6 +107,11 @@ pub fn main() -> ExitCode {
         Command::Profile(arguments) => profile::run(&arguments),
         Command::Handle(arguments) => handle::run(&arguments),
         Command::Forward(arguments) => forward::run(&arguments),
+        Command::Status(arguments) => ask::status(&arguments),
+        Command::Stop(arguments) => ask::stop(&arguments),
+        Command::Filter(arguments) => ask::filter(&arguments),
+        Command::Rotate(arguments) => ask::rotate(&arguments),
+        Command::Events(arguments) => ask::events(&arguments),
         Command::Devices(arguments) => devices::run(&arguments),
         Command::Generate(arguments) => generate::run(&arguments),
         Command::Replay(arguments) => replay::run(&arguments),
@@ -107,6 +120,7 @@ pub fn main() -> ExitCode {
         Command::Broker(_) => privileges::serve(),
         Command::ManPages(arguments) => man::run(&arguments, Cli::command()),
     };
+    events::flush();
     match outcome {
         Ok(()) => ExitCode::SUCCESS,
         // The ledger has said it.

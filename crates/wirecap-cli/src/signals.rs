@@ -3,9 +3,8 @@
 
 use std::io;
 use std::process;
-use std::sync::Arc;
-use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -91,26 +90,47 @@ impl Interruption {
     }
 }
 
+/// Asks for another file, as SIGHUP does; false if that would end the command.
+pub(crate) fn ask_for_rotation() -> bool {
+    let rotates = HANGUP_ROTATES.load(Ordering::Relaxed);
+    if rotates {
+        ROTATION.store(true, Ordering::Relaxed);
+    }
+    rotates
+}
+
+/// Asks for the end, as a first signal does. Asking again, or a signal later, asks for the same end.
+pub(crate) fn ask_for_end() {
+    ENDING.store(true, Ordering::Relaxed);
+    let end = END.lock().unwrap_or_else(PoisonError::into_inner).take();
+    end.into_iter().for_each(|end| drop(thread::spawn(end)));
+}
+
+/// What is done at the first signal.
+type End = Box<dyn FnOnce() + Send>;
+
+/// Is taken out by the first who asks for the end.
+static END: Mutex<Option<End>> = Mutex::new(None);
+
 /// Runs `end` at the first signal. The kernel undoes what a process that ends at once leaves behind.
 fn on_signal(end: impl FnOnce() + Send + 'static) -> io::Result<()> {
     let mut signals = Signals::new([SIGINT, SIGTERM, SIGHUP])?;
+    *END.lock().unwrap_or_else(PoisonError::into_inner) = Some(Box::new(end));
     thread::Builder::new().name("signals".to_owned()).spawn(move || {
         let mut requests = Requests::default();
-        let mut end = Some(end);
         for signal in signals.forever() {
             if signal == SIGHUP && HANGUP_ROTATES.load(Ordering::Relaxed) {
                 ROTATION.store(true, Ordering::Relaxed);
                 continue;
             }
-            ENDING.store(true, Ordering::Relaxed);
-            match (requests.signal_at(Instant::now()), end.take()) {
+            match requests.signal_at(Instant::now()) {
                 // On a thread of its own: the time of the next signal is when it comes, not when this is done.
-                (Request::First, Some(end)) => drop(thread::spawn(end)),
-                (Request::Second, _) => {
+                Request::First => ask_for_end(),
+                Request::Second => {
                     eprintln!("wirecap: second signal: ended at once, with nothing more said");
                     process::exit(1);
                 }
-                (Request::First | Request::Same, _) => {}
+                Request::Same => {}
             }
         }
     })?;
