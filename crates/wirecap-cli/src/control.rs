@@ -139,7 +139,7 @@ impl Control {
             "verdict": ledger.verdict(),
             "error": error.map(ToString::to_string),
         });
-        events::keep(Kind::End, &ledger.verdict());
+        events::keep(Kind::End, &format!("ended; {}", ledger.verdict()));
         serving.end(&line.to_string());
     }
 }

@@ -1,6 +1,7 @@
 //! What happens to a capture, in lines: each goes to standard error and to the readers of the control socket.
 
 use std::collections::VecDeque;
+use std::io::{self, IsTerminal};
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
@@ -44,7 +45,7 @@ impl Kind {
 /// The events of this process.
 static LOG: Mutex<Log> = Mutex::new(Log { recent: VecDeque::new(), next: 0, bell: None });
 
-fn log() -> MutexGuard<'static, Log> {
+fn kept() -> MutexGuard<'static, Log> {
     LOG.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
@@ -85,6 +86,15 @@ pub(crate) fn say(kind: Kind, text: &str) {
     print(text.to_owned());
 }
 
+/// Keeps the line for readers, and writes it to standard error unless that is a terminal: a log should have it, and a person has
+/// seen it, or sees it at the end.
+pub(crate) fn log(kind: Kind, text: &str) {
+    match io::stderr().is_terminal() {
+        true => keep(kind, text),
+        false => say(kind, text),
+    }
+}
+
 /// Writes the lines to standard error on another thread; leaves them out if too many wait already.
 pub(crate) fn print(text: String) {
     match PRINTER.get_or_init(start_printer) {
@@ -106,22 +116,22 @@ pub(crate) fn flush() {
 pub(crate) fn keep(kind: Kind, text: &str) {
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     let line = json!({ "event": kind.name(), "unix_s": now.as_secs_f64(), "text": text }).to_string();
-    log().push(line.into());
+    kept().push(line.into());
 }
 
 /// From now on each event is also signalled by this eventfd.
 pub(crate) fn ring(bell: OwnedFd) {
-    log().bell = Some(bell);
+    kept().bell = Some(bell);
 }
 
 /// The number of the first event that is kept.
 pub(crate) fn first() -> u64 {
-    log().first()
+    kept().first()
 }
 
 /// What comes next for a reader that has had all events before the one of number `next`.
 pub(crate) fn after(next: u64) -> Option<Next> {
-    log().after(next)
+    kept().after(next)
 }
 
 /// What a reader gets.

@@ -13,6 +13,8 @@ use signal_hook::flag;
 use signal_hook::iterator::Signals;
 use wirecap::Stopper;
 
+use crate::events::{self, Kind};
+
 /// Signals that come within this time of the first one are the same request: timeout(1) and service managers signal the
 /// process and its group.
 const SAME_REQUEST: Duration = Duration::from_secs(1);
@@ -120,12 +122,16 @@ fn on_signal(end: impl FnOnce() + Send + 'static) -> io::Result<()> {
         let mut requests = Requests::default();
         for signal in signals.forever() {
             if signal == SIGHUP && HANGUP_ROTATES.load(Ordering::Relaxed) {
+                events::log(Kind::Rotation, "another file was asked for: SIGHUP");
                 ROTATION.store(true, Ordering::Relaxed);
                 continue;
             }
             match requests.signal_at(Instant::now()) {
                 // On a thread of its own: the time of the next signal is when it comes, not when this is done.
-                Request::First => ask_for_end(),
+                Request::First => {
+                    events::log(Kind::End, &format!("ending: {}", name(signal)));
+                    ask_for_end();
+                }
                 Request::Second => {
                     eprintln!("wirecap: second signal: ended at once, with nothing more said");
                     process::exit(1);
@@ -135,6 +141,15 @@ fn on_signal(end: impl FnOnce() + Send + 'static) -> io::Result<()> {
         }
     })?;
     Ok(())
+}
+
+/// What a signal that ends a command is called.
+fn name(signal: i32) -> &'static str {
+    match signal {
+        SIGINT => "SIGINT",
+        SIGTERM => "SIGTERM",
+        _ => "SIGHUP",
+    }
 }
 
 /// Which signals ask for the same.

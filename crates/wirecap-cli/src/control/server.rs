@@ -333,14 +333,14 @@ impl Client {
             Request::Rotate => {
                 return match signals::ask_for_rotation() {
                     true => {
-                        events::say(Kind::Rotation, "another file was asked for over the control socket");
+                        events::log(Kind::Rotation, "another file was asked for: the control socket");
                         self.put(r#"{"ok":true}"#);
                     }
                     false => self.refuse("this capture does not write a set of files"),
                 };
             }
             Request::Stop => {
-                events::say(Kind::End, "the end was asked for over the control socket");
+                events::log(Kind::End, "ending: the control socket");
                 signals::ask_for_end();
                 self.phase = Phase::AwaitsEnd;
                 return;
