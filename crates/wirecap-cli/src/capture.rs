@@ -502,17 +502,18 @@ impl<O: Outlet> Recorder<O> {
     }
 
     fn write_chunk(&mut self, chunk: &Chunk) -> Result<(), WriteError> {
-        let mut packets = chunk.iter();
-        if let Some(left) = self.left.checked_sub(chunk.len() as u64) {
-            self.left = left;
-            for packet in packets.by_ref() {
-                if !self.outlet.write(&recording::record(chunk, packet), self.now)? {
-                    (self.left, self.surplus) = (0, self.surplus + 1);
-                    break;
-                }
+        let most = self.left.min(chunk.len() as u64);
+        let (mut taken, mut is_over) = (0, false);
+        for packet in chunk.iter().take(most as usize) {
+            is_over = !self.outlet.write(&recording::record(chunk, packet), self.now)?;
+            if is_over {
+                break;
             }
+            taken += 1;
         }
-        packets.try_for_each(|packet| self.write(chunk, packet))
+        self.left = if is_over { 0 } else { self.left - taken };
+        self.surplus += chunk.len() as u64 - taken;
+        Ok(())
     }
 
     #[inline]

@@ -106,6 +106,7 @@ fn time_source(reception: &Reception, timestamps: Timestamps) -> Option<&'static
 }
 
 /// A captured packet as savefiles have it.
+#[inline]
 pub(crate) fn record<'a>(chunk: &Chunk, packet: Packet<'a>) -> Record<'a> {
     Record {
         interface: chunk.interface_index() as u32,

@@ -119,8 +119,9 @@ struct Counts {
 
 impl Counts {
     /// Adds what the kernel dropped. It notes a freeze before the first packet that a full ring costs, so a ring
-    /// of blocks that never froze was never full: those packets met the kernel on another processor between closing a
-    /// block and going on to the next (`__tpacket_v3_has_room` looks without the lock, since Linux 5.3).
+    /// of blocks that never froze was never full: less than a quarter of it was free, and those packets met the kernel on
+    /// another processor between closing a block and going on to the next (`__tpacket_v3_has_room` looks without the lock,
+    /// since Linux 5.3).
     fn add_losses(&self, taken: PacketCounts, in_blocks: bool) {
         let stalls =
             self.stalls.fetch_add(taken.freezes.into(), Ordering::Relaxed) + u64::from(taken.freezes);

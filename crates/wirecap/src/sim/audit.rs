@@ -83,8 +83,9 @@ pub enum BrokenPromise {
         /// When that was found.
         at: Duration,
     },
-    /// While a ring of its group is above T, and a worker left it so that had a look at it, a worker serves no more rings
-    /// below T one after the other than it has home rings. Where none had, it may do so until it has glanced at all rings.
+    /// While a ring of its group is above T, and its own worker has noted that or must have done so, a worker serves no more
+    /// rings below T one after the other than it has home rings. Where that worker may be stuck, it may do so until it has
+    /// glanced at all rings.
     Serving {
         /// The worker.
         worker: usize,
@@ -160,6 +161,8 @@ pub(super) struct Audit {
     threshold: Option<f64>,
     /// When each worker took chunks from rings below T while another was above, one after the other.
     low_chunks: Vec<Vec<u64>>,
+    /// How long it takes until a ring above T is noted by its own worker, in nanoseconds; `None` if that may be stuck.
+    noted_within: Option<u64>,
     /// Packets that the kernel sent, if the capture forwards.
     sent: Option<u64>,
     broken: Vec<BrokenPromise>,
@@ -194,7 +197,12 @@ impl Audit {
         let rings = vec![Page::default(); settings.rings];
         let sent = settings.forwards.then_some(0);
         let low_chunks = vec![Vec::new(); settings.workers];
-        Self { rings, cells, guaranteed, threshold, low_chunks, sent, broken: Vec::new() }
+        Self { rings, cells, guaranteed, threshold, low_chunks, noted_within: None, sent, broken: Vec::new() }
+    }
+
+    /// No worker is stuck or leaves: each looks at its home rings after so long.
+    pub(super) fn expect_notes_within(&mut self, longest: Duration) {
+        self.noted_within = Some(longest.as_nanos() as u64);
     }
 
     fn found(&mut self, promise: BrokenPromise) {
@@ -272,7 +280,10 @@ impl Audit {
         let glances = GLANCE_EVERY as usize * self.rings.len();
         let after = |since: u64| low_chunks.iter().filter(|begun| **begun > since).count();
         let is_late = |page: &Page| {
-            page.known_since.is_some_and(|since| after(since) > homes)
+            let must_be_known_since =
+                page.above_since.zip(self.noted_within).map(|(since, within)| since + within);
+            let known_since = page.known_since.into_iter().chain(must_be_known_since).min();
+            known_since.is_some_and(|since| after(since) > homes)
                 || page.above_since.is_some_and(|since| after(since) > homes + glances)
         };
         if self.rings.iter().any(is_late) {

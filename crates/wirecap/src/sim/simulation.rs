@@ -283,6 +283,10 @@ impl Simulation {
             Sharing::Pull => Mechanism::Pull,
             Sharing::Push => Mechanism::Push(Push::new(settings)),
         };
+        let mut audit = Audit::new(settings);
+        if config.mishaps.is_empty() {
+            audit.expect_notes_within(longest_chunk(&config) + LONGEST_SLEEP + config.wake_latency);
+        }
         Self {
             arrivals,
             next_number: vec![0; settings.rings],
@@ -295,7 +299,7 @@ impl Simulation {
             ending: false,
             longest_poll: longest_poll(&config),
             waits: vec![Delays::default(); settings.rings],
-            audit: Audit::new(settings),
+            audit,
             outcome: Outcome {
                 ledger: capture.ledger(Duration::ZERO),
                 workers: Vec::new(),
@@ -692,12 +696,17 @@ impl Simulation {
     }
 }
 
+/// How long a worker may have a chunk in hand.
+fn longest_chunk(config: &SimulationConfig) -> Duration {
+    let longest = |service: &Service| service.nanos(config.settings.geometry.chunk_cells as usize);
+    Duration::from_nanos(config.service.iter().map(longest).max().unwrap_or(0))
+}
+
 /// How long a worker may poll while a ring of its group is above T. The ring's own worker has a chunk in hand, or rests;
 /// then it calls a buddy, which calls the next. One that is stuck or gone does not: then it is a look round.
 fn longest_poll(config: &SimulationConfig) -> Duration {
-    let longest_chunk = |service: &Service| service.nanos(config.settings.geometry.chunk_cells as usize);
-    let chunk = Duration::from_nanos(config.service.iter().map(longest_chunk).max().unwrap_or(0));
-    let called = chunk + LONGEST_SLEEP + config.wake_latency * (config.settings.workers as u32 + 1);
+    let called =
+        longest_chunk(config) + LONGEST_SLEEP + config.wake_latency * (config.settings.workers as u32 + 1);
     let looks = LOOK_ROUND_FOR_BUDDIES + config.wake_latency;
     if config.mishaps.is_empty() { called.min(looks) } else { looks }
 }
