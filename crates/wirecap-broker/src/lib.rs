@@ -21,7 +21,7 @@ mod system_calls;
 
 pub use client::Broker;
 pub use confine::{Confinement, Landlocked};
-pub use message::{Leftover, Terms, User};
+pub use message::{Terms, User};
 pub use server::serve;
 
 /// For tests: what a broker does with bytes that came as a request.

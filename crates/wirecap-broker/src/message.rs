@@ -1,10 +1,8 @@
 //! What the two processes say to each other.
 
 use std::ffi::OsStr;
-use std::fs;
 use std::io;
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use nix::unistd;
@@ -47,27 +45,8 @@ pub struct Terms {
     pub directory: PathBuf,
     /// What is run when it is asked to, with a path behind its arguments.
     pub command: Option<Vec<String>>,
-    /// A socket that is removed when the process that has no privileges has ended.
-    pub socket: Option<Leftover>,
-}
-
-/// A socket in a directory where a process without privileges may remove nothing.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Leftover {
-    /// Where it is.
-    pub path: PathBuf,
-    /// What tells it from another one that has taken its place.
-    pub inode: u64,
-}
-
-impl Leftover {
-    /// Removes it, unless something else is there.
-    pub(crate) fn remove(&self) -> io::Result<()> {
-        match fs::symlink_metadata(&self.path)?.ino() == self.inode {
-            true => fs::remove_file(&self.path),
-            false => Ok(()),
-        }
-    }
+    /// A socket that is removed when the process that has no privileges has ended: in its directory that one may remove nothing.
+    pub socket: Option<PathBuf>,
 }
 
 /// The longest message: a program of a million instructions, and some more.

@@ -77,9 +77,9 @@ pub(crate) struct Claim {
 }
 
 impl Claim {
-    /// The socket's path, and the number that tells it from another one of that path.
-    pub(crate) fn socket(&self) -> Option<(&Path, u64)> {
-        self.taken.as_ref().map(|(place, _)| (&*place.path, place.inode()))
+    /// Where the socket is.
+    pub(crate) fn socket(&self) -> Option<&Path> {
+        self.taken.as_ref().map(|(place, _)| &*place.path)
     }
 
     /// Begins to serve. An expression of a client is a filter as it stands.

@@ -11,7 +11,7 @@ use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGUSR1, SIGUSR2};
 use signal_hook::flag;
 use wirecap::filter::Libpcap;
 use wirecap::filter::opener::set_opener;
-use wirecap_broker::{Broker, Confinement, Landlocked, Leftover, Terms, User};
+use wirecap_broker::{Broker, Confinement, Landlocked, Terms, User};
 use wirecap_recorder::Launch;
 
 use crate::failure::Failure;
@@ -37,7 +37,7 @@ impl UserOption {
         interfaces: &[String],
         directory: &Path,
         command: Option<&[String]>,
-        socket: Option<(&Path, u64)>,
+        socket: Option<&Path>,
     ) -> Result<Option<Broker>, Failure> {
         let Some(name) = &self.user else { return Ok(None) };
         let failed = |what: &str, error: io::Error| Failure::Failed(format!("{what}: {error}").into());
@@ -48,7 +48,7 @@ impl UserOption {
             user: user.clone(),
             directory: directory.clone(),
             command: command.map(<[String]>::to_vec),
-            socket: socket.map(|(path, inode)| Leftover { path: path.to_owned(), inode }),
+            socket: socket.map(path::absolute).transpose()?,
         };
         let mut program = Command::new("/proc/self/exe");
         // A pipe that the recording goes to is none of its business.
