@@ -16,6 +16,18 @@ use rustix::thread::{
 use crate::message::User;
 use crate::{sys, system_calls};
 
+/// What a capture reads of the system once privileges are dropped: interfaces and their counters, and what names are.
+const SYSTEM: [&str; 8] = [
+    "/proc",
+    "/sys",
+    "/etc/services",
+    "/etc/protocols",
+    "/etc/nsswitch.conf",
+    "/etc/localtime",
+    "/usr/share/zoneinfo",
+    "/dev/null",
+];
+
 /// What is left to a process.
 #[derive(Debug, Clone)]
 pub struct Confinement {
@@ -42,6 +54,11 @@ pub enum Landlocked {
 const RULES: ABI = ABI::V5;
 
 impl Confinement {
+    /// A recording into `directory`, for `user`.
+    pub fn recording(user: User, directory: &Path) -> Self {
+        Self { user, writable: vec![directory.to_owned()], readable: SYSTEM.map(PathBuf::from).to_vec() }
+    }
+
     /// From now on this thread, and those that it makes, have no capability, no way to get one (`no_new_privs`), the user's
     /// numbers, no file but those named, and no system call but those that a recording needs. To be called before any other
     /// thread is made. It cannot be undone.
@@ -106,23 +123,4 @@ fn drop_capabilities() -> io::Result<()> {
     let none = CapabilitySet::empty();
     set_capabilities(None, CapabilitySets { effective: none, permitted: none, inheritable: none })?;
     Ok(())
-}
-
-/// What a capture reads of the system once privileges are dropped: interfaces and their counters, and what names are.
-pub(crate) const SYSTEM: [&str; 8] = [
-    "/proc",
-    "/sys",
-    "/etc/services",
-    "/etc/protocols",
-    "/etc/nsswitch.conf",
-    "/etc/localtime",
-    "/usr/share/zoneinfo",
-    "/dev/null",
-];
-
-impl Confinement {
-    /// A recording into `directory`, for `user`.
-    pub fn recording(user: User, directory: &Path) -> Self {
-        Self { user, writable: vec![directory.to_owned()], readable: SYSTEM.map(PathBuf::from).to_vec() }
-    }
 }

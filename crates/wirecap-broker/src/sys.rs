@@ -89,8 +89,10 @@ extern "C" fn refused(_signal: libc::c_int, information: *mut libc::siginfo_t, c
             *digit = b'0' + (rest % 10) as u8;
             rest /= 10;
         }
-        let name = system_calls::name(number.into()).unwrap_or("of number ");
-        let number: &[u8] = if system_calls::name(number.into()).is_some() { b"" } else { &digits };
+        let (name, number) = match system_calls::name(number.into()) {
+            Some(name) => (name, &[][..]),
+            None => ("of number ", &digits[..]),
+        };
         for part in [
             b"wirecap: a system call was refused after privileges were dropped: ",
             name.as_bytes(),

@@ -78,7 +78,7 @@ fn confined(directory: &Path) {
     // The process between fork(2) and execve(2) has no handler of SIGSYS, and is ended by it.
     let status = Command::new("/bin/true").status();
     assert!(!status.is_ok_and(|status| status.success()), "another program went well");
-    assert_denied("another user", rustix_users());
+    assert_denied("another user", become_root());
     assert_denied("a packet socket", packet_socket());
     // Sockets of other kinds are nothing that an attacker could not have otherwise; but they carry no privilege.
     drop((
@@ -90,7 +90,7 @@ fn confined(directory: &Path) {
     assert_denied("another program in this process", Err::<(), _>(Command::new("/bin/true").exec()));
 }
 
-fn rustix_users() -> io::Result<()> {
+fn become_root() -> io::Result<()> {
     let root = rustix::process::Uid::ROOT;
     Ok(rustix::thread::set_thread_res_uid(root, root, root)?)
 }

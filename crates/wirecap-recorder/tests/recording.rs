@@ -441,7 +441,7 @@ fn what_others_put_where_a_file_is_to_be_does_not_end_or_delay_the_recording() {
                 // While the first file is being written: its name, and those of the next ones.
                 1 => {
                     fs::create_dir(name(0, "")).unwrap();
-                    // It would be waited for until somebody reads it.
+                    // Opening it for writing would wait for a reader.
                     assert!(Command::new("mkfifo").arg(name(1, ".part")).status().unwrap().success());
                     symlink(&victim, name(2, ".part")).unwrap();
                     symlink("/dev/null", name(3, ".part")).unwrap();

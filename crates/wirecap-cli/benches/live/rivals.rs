@@ -53,19 +53,28 @@ pub(crate) fn contender(
     Contender { is_ours, passing, calm: CALM, ..Contender::new(name, command, ready, Books::File(|_| None)) }
 }
 
-fn tcpdump() -> Contender {
-    let kib = BUFFER_MIB * 1024;
+pub(crate) fn tcpdump(mib: u32) -> Contender {
+    let kib = mib * 1024;
     let arguments = format!("-i a1 -n -B {kib} --time-stamp-precision=nano -Z root -w");
     contender("tcpdump", "tcpdump", &arguments, "listening", true)
 }
 
-/// The engine `packet` and who has the same from the kernel.
+pub(crate) fn dumpcap_pcap(mib: u32) -> Contender {
+    contender("dumpcap, pcap", "dumpcap", &format!("-i a1 -q -P -B {mib} -w"), "File:", true)
+}
+
+pub(crate) fn netsniff_ng(mib: u32) -> Contender {
+    let arguments = format!("--in a1 --silent --ring-size {mib}MiB -T 0xa1b23c4d --notouch-irq --out");
+    contender("netsniff-ng", "netsniff-ng", &arguments, "Running", true)
+}
+
+/// The engine `packet` and what has the same from the kernel.
 fn on_packet_sockets() -> Vec<Contender> {
     let ours = |name, format| {
         let arguments = format!("capture -i a1 --engine packet --buffer {BUFFER_MIB}M --format {format} -w");
         contender(name, "wirecap", &arguments, "capturing", true)
     };
-    vec![ours("packet engine, pcapng", "pcapng"), ours("packet engine, pcap", "pcap"), tcpdump()]
+    vec![ours("packet engine, pcapng", "pcapng"), ours("packet engine, pcap", "pcap"), tcpdump(BUFFER_MIB)]
 }
 
 fn everybody() -> Vec<Contender> {
@@ -79,16 +88,10 @@ fn everybody() -> Vec<Contender> {
         wirecap("wirecap, pcap", "--format pcap"),
         wirecap("wirecap, pcapng, a clock read each", BY_PACKET),
         wirecap("wirecap, pcap, a clock read each", &format!("--format pcap {BY_PACKET}")),
-        tcpdump(),
+        tcpdump(mib),
         contender("dumpcap, pcapng", "dumpcap", &format!("-i a1 -q -B {mib} -w"), "File:", true),
-        contender("dumpcap, pcap", "dumpcap", &format!("-i a1 -q -P -B {mib} -w"), "File:", true),
-        contender(
-            "netsniff-ng",
-            "netsniff-ng",
-            &format!("--in a1 --silent --ring-size {mib}MiB -T 0xa1b23c4d --notouch-irq --out"),
-            "Running",
-            true,
-        ),
+        dumpcap_pcap(mib),
+        netsniff_ng(mib),
     ]
 }
 

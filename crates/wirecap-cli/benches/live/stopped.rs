@@ -21,7 +21,7 @@ use wirecap_lab::live::receiver::Receiver;
 use wirecap_testbed::{Load, loss_lock, pass_program};
 
 use crate::Effort;
-use crate::rivals::{contender, installed};
+use crate::rivals::{self, contender, installed};
 
 #[derive(Debug, Default, Args)]
 pub(crate) struct Arguments {
@@ -58,11 +58,10 @@ struct Measured {
 }
 
 fn recorders() -> Vec<Contender> {
-    let (mib, kib) = (BUFFER_MIB, BUFFER_MIB * 1024);
     let ours = |name, engine, format| {
         let passing = engine == "packet";
         let options = format!(
-            "capture -i a1 --engine {engine} --buffer {mib}M --sync none --force --format {format} -w"
+            "capture -i a1 --engine {engine} --buffer {BUFFER_MIB}M --sync none --force --format {format} -w"
         );
         contender(name, "wirecap", &options, "capturing", passing)
     };
@@ -71,21 +70,9 @@ fn recorders() -> Vec<Contender> {
         ours("wirecap xdp, pcap", "xdp", "pcap"),
         ours("wirecap packet, pcapng", "packet", "pcapng"),
         ours("wirecap packet, pcap", "packet", "pcap"),
-        contender(
-            "tcpdump",
-            "tcpdump",
-            &format!("-i a1 -n -B {kib} --time-stamp-precision=nano -Z root -w"),
-            "listening",
-            true,
-        ),
-        contender("dumpcap", "dumpcap", &format!("-i a1 -q -P -B {mib} -w"), "File:", true),
-        contender(
-            "netsniff-ng",
-            "netsniff-ng",
-            &format!("--in a1 --silent --ring-size {mib}MiB -T 0xa1b23c4d --notouch-irq --out"),
-            "Running",
-            true,
-        ),
+        rivals::tcpdump(BUFFER_MIB),
+        rivals::dumpcap_pcap(BUFFER_MIB),
+        rivals::netsniff_ng(BUFFER_MIB),
     ]
 }
 

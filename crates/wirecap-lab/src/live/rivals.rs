@@ -148,8 +148,8 @@ impl Field {
         Contender { is_ours: true, passing: engine == "packet", ..contender }
     }
 
-    /// Who can carry the handler on several rings: whoever has a thread for each. All tell in which order they processed
-    /// the packets of each flow.
+    /// Those that can carry the handler on several rings: each has a thread for each ring. All tell in which order they
+    /// processed the packets of each flow.
     pub fn multi_handlers(&self, cost_ns: u64) -> Vec<Contender> {
         const M: u32 = 64;
         const T: Option<f64> = Some(60.0);
