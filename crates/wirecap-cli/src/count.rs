@@ -192,11 +192,9 @@ fn show(
         }
         (last, shown) = (counts, now);
     }
-    match arguments.options.json {
-        // What is shown beside it is no part of the result.
-        true => Ok(drop(live.end())),
-        false => output::unless_reader_ended(live.end()),
-    }
+    let shown = live.end();
+    // Beside the ledger as JSON it is no part of the result.
+    if arguments.options.json { Ok(()) } else { output::unless_reader_ended(shown) }
 }
 
 /// What happened on a ring, or on all of them, since the last look.
