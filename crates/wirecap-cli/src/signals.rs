@@ -61,9 +61,9 @@ pub(crate) fn end_asked_for() -> bool {
     ENDING.load(Ordering::Relaxed)
 }
 
-/// Stops the capture of `stopper` at the first signal.
+/// Stops the capture of `stopper` at the first signal, which is an event of it.
 pub(crate) fn stop_on_signals(stopper: Stopper) -> io::Result<()> {
-    on_signal(move || stopper.stop())
+    on_signal(|signal| events::log(Kind::End, &format!("ending: {}", name(signal))), move || stopper.stop())
 }
 
 /// Whether a signal came, from now on.
@@ -80,7 +80,7 @@ impl Interruption {
     pub(crate) fn watch_and(answer: impl FnOnce() + Send + 'static) -> io::Result<Self> {
         let interruption = Self::default();
         let noticed = interruption.clone();
-        on_signal(move || {
+        on_signal(drop, move || {
             noticed.0.store(true, Ordering::Relaxed);
             answer();
         })?;
@@ -114,8 +114,8 @@ type End = Box<dyn FnOnce() + Send>;
 /// Is taken out by the first who asks for the end.
 static END: Mutex<Option<End>> = Mutex::new(None);
 
-/// Runs `end` at the first signal. The kernel undoes what a process that ends at once leaves behind.
-fn on_signal(end: impl FnOnce() + Send + 'static) -> io::Result<()> {
+/// Runs `report` and `end` at the first signal. The kernel undoes what a process that ends at once leaves behind.
+fn on_signal(report: fn(i32), end: impl FnOnce() + Send + 'static) -> io::Result<()> {
     let mut signals = Signals::new([SIGINT, SIGTERM, SIGHUP])?;
     *END.lock().unwrap_or_else(PoisonError::into_inner) = Some(Box::new(end));
     thread::Builder::new().name("signals".to_owned()).spawn(move || {
@@ -129,7 +129,7 @@ fn on_signal(end: impl FnOnce() + Send + 'static) -> io::Result<()> {
             match requests.signal_at(Instant::now()) {
                 // On a thread of its own: the time of the next signal is when it comes, not when this is done.
                 Request::First => {
-                    events::log(Kind::End, &format!("ending: {}", name(signal)));
+                    report(signal);
                     ask_for_end();
                 }
                 Request::Second => {
