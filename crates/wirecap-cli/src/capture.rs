@@ -21,7 +21,7 @@ use crate::failure::Failure;
 use crate::filter::{FilterOptions, filtered};
 use crate::losses;
 use crate::merge::Merge;
-use crate::options::CaptureOptions;
+use crate::options::{CaptureOptions, on_or_off};
 use crate::output;
 use crate::privileges::{ByBroker, UserOption};
 use crate::progress::Progress;
@@ -70,15 +70,6 @@ pub(crate) struct Arguments {
 
     #[command(flatten)]
     control: ControlOptions,
-}
-
-/// `on` or `off`.
-fn on_or_off(text: &str) -> Result<bool, String> {
-    match text {
-        "on" => Ok(true),
-        "off" => Ok(false),
-        _ => Err("write on or off".to_owned()),
-    }
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]

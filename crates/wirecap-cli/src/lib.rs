@@ -13,9 +13,11 @@ mod devices;
 mod events;
 mod failure;
 mod filter;
+mod find;
 mod forward;
 mod generate;
 mod handle;
+mod index;
 mod interfaces;
 mod lab;
 mod losses;
@@ -29,6 +31,7 @@ mod recording;
 mod replay;
 mod screen;
 mod sending;
+mod show;
 mod signals;
 mod sink;
 mod size;
@@ -58,6 +61,9 @@ struct Cli {
 #[derive(Debug, Subcommand)]
 enum Command {
     Capture(Box<capture::Arguments>),
+    Find(find::Arguments),
+    Index(index::Arguments),
+    Show(show::Arguments),
     Count(count::Arguments),
     Profile(profile::Arguments),
     Handle(handle::Arguments),
@@ -103,6 +109,9 @@ pub fn main() -> ExitCode {
     };
     let outcome = match command {
         Command::Capture(arguments) => capture::run(&arguments),
+        Command::Find(arguments) => find::run(&arguments),
+        Command::Index(arguments) => index::run(&arguments),
+        Command::Show(arguments) => show::run(&arguments),
         Command::Count(arguments) => count::run(&arguments),
         Command::Profile(arguments) => profile::run(&arguments),
         Command::Handle(arguments) => handle::run(&arguments),

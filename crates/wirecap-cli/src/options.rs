@@ -15,6 +15,15 @@ use crate::output;
 use crate::signals::stop_on_signals;
 use crate::size;
 
+/// `on` or `off`.
+pub(crate) fn on_or_off(text: &str) -> Result<bool, String> {
+    match text {
+        "on" => Ok(true),
+        "off" => Ok(false),
+        _ => Err("write on or off".to_owned()),
+    }
+}
+
 /// Options of all commands that capture.
 #[derive(Debug, Clone, Args)]
 pub(crate) struct CaptureOptions {

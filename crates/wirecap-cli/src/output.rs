@@ -3,7 +3,7 @@
 
 use std::fmt;
 use std::fs;
-use std::io::{self, Write};
+use std::io::{self, IsTerminal, Write};
 use std::path::Path;
 
 use wirecap::savefile::{FileSink, WriteError};
@@ -64,6 +64,17 @@ pub(crate) fn unless_broken_pipe(outcome: Result<(), Failure>) -> Result<(), Fai
 /// Whether a file's name stands for standard output.
 pub(crate) fn is_standard_output(path: &Path) -> bool {
     path.as_os_str() == "-"
+}
+
+/// A terminal shows nothing of a savefile, and may take its bytes for commands.
+pub(crate) fn refuse_terminal() -> Result<(), Failure> {
+    match io::stdout().is_terminal() {
+        true => {
+            let message = "packets are not written to a terminal: name a file with -w, or use wirecap show";
+            Err(Failure::Usage(message.to_owned()))
+        }
+        false => Ok(()),
+    }
 }
 
 /// Where a file is.

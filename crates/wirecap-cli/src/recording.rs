@@ -1,5 +1,6 @@
 //! A capture in a savefile: its packets, and what stands beside them: who recorded it, from which interfaces, and their counts at the end.
 
+pub(crate) mod indexer;
 pub(crate) mod options;
 pub(crate) mod outlet;
 

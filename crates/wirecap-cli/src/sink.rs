@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 use std::fs::{File, OpenOptions};
-use std::io;
+use std::io::{self, IsTerminal};
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
 use std::path::Path;
@@ -220,6 +220,7 @@ pub(crate) fn standard_output(json: bool) -> Result<Output<StreamSink<File>>, Fa
         return Err(Failure::Usage(message.to_owned()));
     }
     output::check_open()?;
+    output::refuse_terminal()?;
     // The bare descriptor: the standard library's own buffering would cut the blocks at line ends.
     let sink = StreamSink::new(File::from(io::stdout().as_fd().try_clone_to_owned()?), "standard output");
     Ok(Output { sink, pipe: PipeEnd::of(io::stdout()) })
@@ -232,12 +233,24 @@ pub(crate) fn create(
     deadline: Option<Instant>,
     replaces: bool,
 ) -> Result<Output<FileSink>, Failure> {
+    if is_terminal(path) {
+        let message =
+            format!("{} is a terminal: packets are not written to one; use wirecap show", path.display());
+        return Err(Failure::Usage(message));
+    }
     let failed = |error| output::cannot_write(path, &error);
     // Held until the sink is open: without a reader that open(2) would wait where no signal ends it.
     let pipe = refuse_planted(path).and_then(|()| wait_for_reader(path, deadline)).map_err(failed)?;
     let create = if replaces { FileSink::replace } else { FileSink::create };
     let sink = create(path).map_err(failed)?;
     Ok(Output { sink, pipe: pipe.and_then(PipeEnd::of) })
+}
+
+fn is_terminal(path: &Path) -> bool {
+    let is_device = path.metadata().is_ok_and(|metadata| metadata.file_type().is_char_device());
+    let flags = (OFlags::NONBLOCK | OFlags::NOCTTY).bits().cast_signed();
+    is_device
+        && OpenOptions::new().write(true).custom_flags(flags).open(path).is_ok_and(|file| file.is_terminal())
 }
 
 /// Waits until a process reads the named pipe at `path`, if that is one.

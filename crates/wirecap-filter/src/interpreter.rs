@@ -176,7 +176,7 @@ impl Machine<'_> {
     }
 }
 
-fn compute(operation: Operation, a: u32, operand: u32) -> Option<u32> {
+pub(crate) fn compute(operation: Operation, a: u32, operand: u32) -> Option<u32> {
     Some(match operation {
         Operation::Add => a.wrapping_add(operand),
         Operation::Sub => a.wrapping_sub(operand),

@@ -42,6 +42,16 @@ pub trait Watch: Send {
     fn accepted(&self, bytes: u64) {
         let _ = bytes;
     }
+
+    /// A file is complete and has its name.
+    fn completed(&self, path: &Path) {
+        let _ = path;
+    }
+
+    /// A file is gone, by a budget or because another one takes its name.
+    fn removed(&self, path: &Path) {
+        let _ = path;
+    }
 }
 
 impl Watch for () {}
@@ -350,6 +360,7 @@ impl Writer {
             sync_directory(folder_of(&open.path)).map_err(|source| self.failure(source))?;
         }
         self.store.complete(open.path.clone());
+        self.watch.completed(&open.path);
         if let Some(complete) = &self.complete {
             // A command that cannot be run any more must not end the recording.
             let _ = complete.send(open.path);
@@ -412,6 +423,7 @@ impl Writer {
             outcome => outcome?,
         }
         self.shared.removed.fetch_add(1, Ordering::Relaxed);
+        self.watch.removed(path);
         Ok(())
     }
 

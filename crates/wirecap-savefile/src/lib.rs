@@ -52,7 +52,7 @@ mod writer;
 
 pub use conversion::{Conversion, ConversionError, Converted, LeftOut};
 pub use error::ReadError;
-pub use reader::Reader;
+pub use reader::{Part, Reader};
 pub use shared::{is_planted, refuse_planted};
 pub use sink::{FileSink, Sink, StreamSink};
 pub use time::Timestamp;

@@ -31,6 +31,15 @@ pub struct Reader {
     contents: Contents,
 }
 
+/// What a file consists of behind the header of pcap.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Part<'a> {
+    /// A packet.
+    Packet(Record<'a>),
+    /// A block of pcapng that is not a packet, all its bytes.
+    Block(&'a [u8]),
+}
+
 enum Blocks {
     Pcap(PcapReader),
     Pcapng(PcapngReader),
@@ -92,6 +101,19 @@ impl Reader {
                 Step::End => return Ok(None),
             }
         }
+    }
+
+    /// Gives what comes next, packet or not, or `None` at the end: [`offset`](Self::offset) before it is where it begins.
+    ///
+    /// # Errors
+    ///
+    /// As [`next_record`](Self::next_record).
+    pub fn next_part(&mut self) -> Result<Option<Part<'_>>, ReadError> {
+        Ok(match self.step()? {
+            Step::Packet(packet) => Some(Part::Packet(self.record(&packet))),
+            Step::Other(place) => Some(Part::Block(self.window.bytes(place))),
+            Step::End => None,
+        })
     }
 
     /// What kind of file it is.

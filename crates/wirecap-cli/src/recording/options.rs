@@ -7,11 +7,12 @@ use std::os::fd::{BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use clap::Args;
+use clap::{ArgAction, Args};
 use wirecap::savefile::{Format, refuse_planted};
 use wirecap_recorder::{Compression, CutRules, Durability, Numbering, Pattern, Period, StoreRules};
 
 use crate::failure::Failure;
+use crate::options::on_or_off;
 use crate::size;
 
 /// Into which files a recording goes.
@@ -52,6 +53,10 @@ pub(crate) struct FileOptions {
     /// Write a line with the path of each complete file to this file descriptor
     #[arg(long, value_name = "FD", value_parser = clap::value_parser!(i32).range(0..))]
     announce_fd: Option<i32>,
+
+    /// Whether to write the index of each complete file beside it, by which wirecap find reads only what may match
+    #[arg(long, value_name = "on|off", action = ArgAction::Set, value_parser = on_or_off, default_value = "off")]
+    index: bool,
 
     /// What a loss of power may take: none leaves that to the system, close nothing of a complete file, a time also no more
     /// than that of the file being written
@@ -155,6 +160,8 @@ pub(crate) struct Plan {
     pub(crate) duration: Option<Duration>,
     pub(crate) durability: Durability,
     pub(crate) command: Option<Vec<String>>,
+    /// Whether complete files get an index.
+    pub(crate) index: bool,
     /// The names, if there may be more than one file.
     pub(crate) pattern: Option<Pattern>,
     line: Option<Line>,
@@ -188,6 +195,7 @@ impl FileOptions {
             duration: None,
             durability: self.sync.0,
             command: self.on_file.as_ref().map(|text| text.split_whitespace().map(str::to_owned).collect()),
+            index: self.index,
             pattern: None,
             line: self.announce_fd.map(Line::Descriptor),
         };
@@ -271,6 +279,7 @@ impl FileOptions {
             && [tcpdump_size, tcpdump_seconds, tcpdump_files].into_iter().all(Option::is_none)
             && file_time.is_none()
             && on_file.is_none()
+            && !self.index
             && announce_fd.is_none()
             && begin.is_empty()
             && autostop.is_empty()

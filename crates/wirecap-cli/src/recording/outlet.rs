@@ -4,8 +4,9 @@ use std::path::Path;
 use std::thread;
 
 use wirecap::savefile::{self, Format, Record, Section, Sink, Statistics, StreamSink, Timestamp, WriteError};
-use wirecap_recorder::{Launch, Recording, Settings, Target, Watch};
+use wirecap_recorder::{Launch, Recording, Settings, Target};
 
+use super::indexer::{Indexer, Told};
 use super::options::Plan;
 use crate::events::{self, Kind};
 use crate::failure::Failure;
@@ -119,20 +120,11 @@ impl<S: Sink> Outlet for Stream<S> {
 pub(crate) struct Files {
     /// `None` when it has ended.
     recording: Option<Recording>,
+    indexer: Option<Indexer>,
     format: Format,
     interfaces: Vec<savefile::Interface>,
     packets: u64,
     extent: String,
-}
-
-impl Watch for Writing {
-    fn around(&self, work: &mut dyn FnMut()) {
-        self.time(work);
-    }
-
-    fn accepted(&self, bytes: u64) {
-        self.accept(bytes);
-    }
 }
 
 /// Says of each complete file that it is, and then runs the command for it, if there is one.
@@ -178,9 +170,11 @@ impl Files {
             command,
             line: plan.line()?,
         };
-        let recording = Recording::begin(settings, target, super::now(), Box::new(writing.clone()))?;
+        let (indexer, complete) = if plan.index { Some(Indexer::start()?).unzip() } else { (None, None) };
+        let told = Told { writing: writing.clone(), complete };
+        let recording = Recording::begin(settings, target, super::now(), Box::new(told))?;
         let (packets, extent) = (0, String::new());
-        Ok(Self { recording: Some(recording), format: plan.format, interfaces, packets, extent })
+        Ok(Self { recording: Some(recording), indexer, format: plan.format, interfaces, packets, extent })
     }
 
     fn recording(&mut self) -> &mut Recording {
@@ -227,7 +221,11 @@ impl Outlet for Files {
         let Some(recording) = self.recording.take() else { return Ok(self.packets) };
         self.packets = recording.packets();
         let (_, tail) = head_and_tail(self.format, &Section::default(), &self.interfaces, counts)?;
-        let summary = recording.finish(tail)?;
+        let summary = recording.finish(tail);
+        if let Some(indexer) = self.indexer.take() {
+            indexer.finish();
+        }
+        let summary = summary?;
         self.extent = crate::size::human_bytes(summary.bytes);
         if summary.files > 1 {
             self.extent += &format!(" in {} files", summary.files);

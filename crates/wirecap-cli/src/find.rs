@@ -1,0 +1,263 @@
+//! `wirecap find`: packets out of recordings, by their indexes.
+
+mod clock;
+mod places;
+
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+use clap::Args;
+use wirecap::filter::FilterRequest;
+use wirecap::grouped;
+use wirecap::savefile::{FileSink, Format, Interface, LinkType, Record, Sink, Writer};
+use wirecap_index::{Between, FindError, Found, Note, Outcome, Plan, Query, be_idle, plan};
+use wirecap_recorder::{CompressedSink, Compression};
+
+use crate::failure::{Failure, causes};
+use crate::output;
+use crate::progress::LiveLine;
+use crate::recording;
+use crate::recording::options::format_of;
+use crate::screen::announce;
+use crate::signals::Interruption;
+use crate::sink::{self, Output};
+use crate::size::human_bytes;
+pub(crate) use places::places_and_filter;
+
+/// Find packets in recordings, and write them in the order of their times
+///
+/// Reads only those parts of a file that may have matching packets, by the index that stands beside it (see wirecap-index(1)); a
+/// file without an index is read from beginning to end. Files may be added and removed meanwhile. The command uses the
+/// processor and the disk only when no other process needs them.
+#[derive(Debug, Args)]
+pub(crate) struct Arguments {
+    /// Directories, files, or patterns such as 'rec/*.zst'; then a filter expression, see pcap-filter(7). The filter begins with
+    /// the first word that no file has as its name [default filter: everything]
+    #[arg(value_name = "DIR|FILTER", required = true)]
+    words: Vec<String>,
+
+    /// Only packets from this time on: 2026-11-22T18:00:00.5 or 18:00 in local time (with Z: UTC), -10m (before now), or
+    /// seconds since 1970
+    #[arg(long, value_name = "TIME", value_parser = clock::time, allow_hyphen_values = true)]
+    from: Option<u64>,
+
+    /// Only packets before this time
+    #[arg(long, value_name = "TIME", value_parser = clock::time, allow_hyphen_values = true)]
+    to: Option<u64>,
+
+    /// Only packets between two addresses, in both directions and with any VLAN tag, each with or without a port as
+    /// tcpdump prints it: 10.0.0.1.443:10.0.0.2, [fe80::1]:[fe80::2].53
+    #[arg(long, value_name = "A:B", value_parser = Between::parse)]
+    flow: Option<Between>,
+
+    /// The savefile; - is standard output. Its extension says what it is, as with wirecap capture
+    #[arg(short, long, value_name = "FILE", default_value = "-")]
+    write: PathBuf,
+
+    /// Replace the savefile if it exists
+    #[arg(long)]
+    force: bool,
+
+    /// Print how many packets match instead of writing them
+    #[arg(long, conflicts_with_all = ["list", "write", "force"])]
+    count: bool,
+
+    /// Print which files may have matching packets, with the times of their packets, instead of writing packets
+    #[arg(long, conflicts_with_all = ["write", "force"])]
+    list: bool,
+}
+
+impl From<FindError> for Failure {
+    fn from(error: FindError) -> Self {
+        match error {
+            FindError::Query(..) => Self::Usage(error.to_string()),
+            error => Self::Failed(error.into()),
+        }
+    }
+}
+
+/// Link types other than Ethernet that expressions are written for: raw IP, Linux "cooked", 802.11 without and with radiotap.
+const LINK_TYPES: [LinkType; 4] = [LinkType::RAW, LinkType::LINUX_SLL2, LinkType(105), LinkType(127)];
+
+pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
+    let (segments, filter) = places_and_filter(&arguments.words)?;
+    let filter = (!filter.is_empty()).then(|| FilterRequest::from(filter));
+    let mut query = Query::new(filter, arguments.flow, arguments.from, arguments.to);
+    // An expression that is one for no kind of packets is told before a file is read.
+    let prepared = query.prepare(LinkType::ETHERNET);
+    if prepared.is_err() && LINK_TYPES.into_iter().all(|link_type| query.prepare(link_type).is_err()) {
+        return prepared.map_err(|error| Failure::Usage(error.to_string()));
+    }
+    if !arguments.count && !arguments.list && output::is_standard_output(&arguments.write) {
+        output::refuse_terminal()?;
+    }
+    let begun = Instant::now();
+    let mut teller = Teller::new()?;
+    be_idle();
+    let plan = plan(&segments, &mut query, &mut |note| teller.tell(&note))?;
+    teller.live.clear();
+    if arguments.list {
+        list(&plan)?;
+        return teller.outcome();
+    }
+    let mut found = Search { plan, query, teller, begun };
+    if arguments.count {
+        let outcome = found.run(&mut |_| Ok(true))?;
+        output::print(outcome.packets)?;
+        return found.end(&outcome);
+    }
+    if output::is_standard_output(&arguments.write) {
+        return found.write(sink::standard_output(false)?.sink, Format::Pcapng);
+    }
+    output::check_directory(&arguments.write)?;
+    let Output { sink, .. } = sink::create(&arguments.write, None, arguments.force)?;
+    let (format, compression) = (format_of(&arguments.write), Compression::of(&arguments.write));
+    match compression {
+        Compression::None => found.write(sink, format),
+        compression => {
+            let name = arguments.write.display().to_string();
+            found.write(CompressedSink::new(FileSink::into_file(sink), name, compression)?, format)
+        }
+    }
+}
+
+struct Search {
+    plan: Plan,
+    query: Query,
+    teller: Teller,
+    begun: Instant,
+}
+
+impl Search {
+    fn run(&mut self, emit: &mut dyn FnMut(&Found<'_>) -> Result<bool, Failure>) -> Result<Outcome, Failure> {
+        let Self { plan, query, teller, .. } = self;
+        plan.run(query, &mut |note| teller.tell(&note), emit)
+    }
+
+    fn write<S: Sink>(mut self, sink: S, format: Format) -> Result<(), Failure> {
+        let mut writer = Writer::new(sink, format, &recording::section());
+        let mut interfaces = 0;
+        let written = self.run(&mut |found| {
+            let number = found.record.interface;
+            if number == interfaces {
+                add_interface(&mut writer, found.interface)?;
+                interfaces += 1;
+            }
+            writer.write(&Record { ..found.record })?;
+            Ok(true)
+        });
+        let outcome = match written {
+            Ok(outcome) => outcome,
+            // A reader that has seen enough.
+            Err(failure) => return output::unless_broken_pipe(Err(failure)),
+        };
+        if interfaces == 0 {
+            // A file without any is none that others read.
+            add_interface(&mut writer, &Interface::default())?;
+        }
+        output::unless_broken_pipe(writer.finish().map(drop).map_err(Failure::from))?;
+        self.end(&outcome)
+    }
+
+    /// Says what was read.
+    fn end(mut self, outcome: &Outcome) -> Result<(), Failure> {
+        self.teller.live.clear();
+        let segments = &self.plan.segments;
+        let bytes: u64 = segments.iter().map(|segment| segment.bytes).sum();
+        announce(&format!(
+            "found {} packets in {} of {} files: read {} of {} in {:.1} s",
+            grouped(outcome.packets),
+            segments.iter().filter(|segment| !segment.selected.is_empty()).count(),
+            segments.len(),
+            human_bytes(outcome.read_bytes + self.plan.scanned_bytes),
+            human_bytes(bytes),
+            self.begun.elapsed().as_secs_f64(),
+        ));
+        let scanned: Vec<_> = segments.iter().filter(|segment| segment.without.is_some()).collect();
+        if !scanned.is_empty() {
+            let oldest = scanned.iter().filter_map(|segment| segment.times).map(|(first, _)| first).min();
+            let lag = oldest.map(|oldest| {
+                let nanos = recording::now().unix_nanos().saturating_sub(oldest);
+                format!(": the oldest packet without is {} old", clock::age(Duration::from_nanos(nanos)))
+            });
+            announce(&format!(
+                "{} files ({}) have no index yet and were read whole{}",
+                scanned.len(),
+                human_bytes(self.plan.scanned_bytes),
+                lag.unwrap_or_default(),
+            ));
+        }
+        self.teller.outcome()
+    }
+}
+
+/// All have the same bound on lengths: libpcap reads no file whose interfaces differ in it.
+fn add_interface<S: Sink>(writer: &mut Writer<S>, interface: &Interface) -> Result<(), Failure> {
+    let snap_len = wirecap::savefile::PACKET_BYTES_MAX;
+    writer.add_interface(&Interface { snap_len, ..interface.clone() })?;
+    Ok(())
+}
+
+fn list(plan: &Plan) -> Result<(), Failure> {
+    for segment in &plan.segments {
+        let (first, last) = match segment.times {
+            Some((first, last)) => (clock::text(first), clock::text(last)),
+            None => ("-".to_owned(), "-".to_owned()),
+        };
+        output::print(format!(
+            "{}  {first}  {last}  {} packets  {}  {}  may match in {} of {} parts",
+            segment.path.display(),
+            grouped(segment.packets),
+            human_bytes(segment.bytes),
+            segment.without.as_ref().map_or("indexed".to_owned(), ToString::to_string),
+            segment.selected.len(),
+            segment.pieces,
+        ))?;
+    }
+    Ok(())
+}
+
+/// Tells what happens while files are read.
+pub(crate) struct Teller {
+    interruption: Interruption,
+    pub(crate) live: LiveLine,
+    faulty: usize,
+}
+
+impl Teller {
+    pub(crate) fn new() -> Result<Self, Failure> {
+        Ok(Self { interruption: Interruption::watch()?, live: LiveLine::new(), faulty: 0 })
+    }
+
+    /// Whether to go on.
+    pub(crate) fn tell(&mut self, note: &Note<'_>) -> bool {
+        match note {
+            Note::Looked(index, count) if self.live.is_due().is_some() => {
+                self.live.show(&format!("{index} of {count} files"));
+            }
+            Note::Scanning(path, bytes) if self.live.is_due().is_some() => {
+                self.live.show(&format!(
+                    "reading {}, which has no index: {}",
+                    path.display(),
+                    human_bytes(*bytes)
+                ));
+            }
+            Note::Looked(..) | Note::Scanning(..) => {}
+            Note::Vanished(path) => announce(&format!("{} was removed meanwhile", path.display())),
+            Note::Faulty(path, error) => {
+                self.faulty += 1;
+                announce(&format!("{}: {}", path.display(), causes(*error)));
+            }
+        }
+        !self.interruption.came()
+    }
+
+    /// Files that cannot be read make the command fail, when it has done what it can.
+    pub(crate) fn outcome(&self) -> Result<(), Failure> {
+        match self.faulty {
+            0 => Ok(()),
+            1 => Err(Failure::Failed("a file could not be read to its end".into())),
+            count => Err(Failure::Failed(format!("{count} files could not be read to their ends").into())),
+        }
+    }
+}

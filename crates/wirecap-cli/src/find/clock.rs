@@ -1,0 +1,151 @@
+//! Times on the command line, and for people: local time, by the C library.
+#![allow(unsafe_code)]
+
+use std::mem::MaybeUninit;
+use std::time::Duration;
+
+use crate::{recording, size};
+
+const NANOS: u64 = 1_000_000_000;
+
+fn local(seconds: i64) -> libc::tm {
+    let mut broken_down = MaybeUninit::zeroed();
+    // SAFETY: both point to what the function expects. It fails only for years that an `int` does not hold; then the
+    // structure stays as it is, with zeros, which is a value of its own.
+    unsafe {
+        libc::localtime_r(&raw const seconds, broken_down.as_mut_ptr());
+        broken_down.assume_init()
+    }
+}
+
+/// Seconds since the epoch.
+fn seconds(mut broken_down: libc::tm, is_utc: bool) -> i64 {
+    broken_down.tm_isdst = -1;
+    // SAFETY: both read and write the structure, which lives.
+    unsafe {
+        match is_utc {
+            true => libc::timegm(&raw mut broken_down),
+            false => libc::mktime(&raw mut broken_down),
+        }
+    }
+}
+
+/// A point in time, in nanoseconds since the epoch.
+pub(super) fn time(text: &str) -> Result<u64, String> {
+    time_at(text, recording::now().unix_nanos())
+}
+
+fn time_at(text: &str, now: u64) -> Result<u64, String> {
+    let expected =
+        || format!("{text:?} is not a time: write 2026-11-22T18:00:00, 18:00, -10m or seconds since 1970");
+    if let Some(before) = text.strip_prefix('-') {
+        let before = size::duration(before)?;
+        return Ok(now.saturating_sub(before.as_nanos() as u64));
+    }
+    let (whole, fraction) = text.trim_end_matches('Z').split_once('.').map_or(
+        (text.trim_end_matches('Z'), 0),
+        |(whole, digits)| {
+            let nanos =
+                (!digits.is_empty() && digits.len() <= 9).then(|| format!("{digits:0<9}").parse().ok());
+            (whole, nanos.flatten().unwrap_or(u64::MAX))
+        },
+    );
+    if fraction >= NANOS {
+        return Err(expected());
+    }
+    let of_seconds = |seconds: i64| {
+        let nanos = u64::try_from(seconds).ok().and_then(|seconds| seconds.checked_mul(NANOS));
+        nanos.and_then(|nanos| nanos.checked_add(fraction)).ok_or_else(expected)
+    };
+    if let Some(seconds) = whole.parse::<u32>().ok().filter(|_| !text.ends_with('Z')) {
+        return of_seconds(seconds.into());
+    }
+    let (date, clock) = match whole.split_once(['T', ' ']) {
+        Some((date, clock)) => (Some(date), clock),
+        None if whole.contains(':') => (None, whole),
+        None => (Some(whole), "00:00"),
+    };
+    let mut broken_down = local((now / NANOS).cast_signed());
+    if let Some(date) = date {
+        let [year, month, day] = numbers(date, '-').filter(|date| date.len() == 3).ok_or_else(expected)?[..]
+        else {
+            return Err(expected());
+        };
+        if !(1970..=2500).contains(&year) || !(1..=12).contains(&month) || !(1..=31).contains(&day) {
+            return Err(expected());
+        }
+        (broken_down.tm_year, broken_down.tm_mon, broken_down.tm_mday) = (year - 1900, month - 1, day);
+    }
+    let clock = numbers(clock, ':').filter(|clock| (2..=3).contains(&clock.len())).ok_or_else(expected)?;
+    let (hour, minute, second) = (clock[0], clock[1], clock.get(2).copied().unwrap_or(0));
+    if hour > 23 || minute > 59 || second > 60 {
+        return Err(expected());
+    }
+    (broken_down.tm_hour, broken_down.tm_min, broken_down.tm_sec) = (hour, minute, second);
+    of_seconds(seconds(broken_down, text.ends_with('Z')))
+}
+
+fn numbers(text: &str, separator: char) -> Option<Vec<i32>> {
+    let number = |part: &str| part.parse().ok().filter(|_| part.bytes().all(|byte| byte.is_ascii_digit()));
+    text.split(separator).map(number).collect()
+}
+
+/// Local time, to the microsecond.
+pub(super) fn text(nanos: u64) -> String {
+    let time = local((nanos / NANOS).cast_signed());
+    format!(
+        "{:04}-{:02}-{:02}T{:02}:{:02}:{:02}.{:06}",
+        time.tm_year + 1900,
+        time.tm_mon + 1,
+        time.tm_mday,
+        time.tm_hour,
+        time.tm_min,
+        time.tm_sec,
+        nanos % NANOS / 1000
+    )
+}
+
+/// How old something is.
+pub(super) fn age(age: Duration) -> String {
+    match age.as_secs() {
+        seconds @ 0..120 => format!("{seconds} s"),
+        seconds @ 120..7200 => format!("{} min", seconds / 60),
+        seconds @ 7200..172_800 => format!("{} h", seconds / 3600),
+        seconds => format!("{} days", seconds / 86_400),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn times_are_read_in_all_their_forms() {
+        let now = 1_700_000_000 * NANOS;
+        for (text, nanos) in [
+            ("2023-11-14T22:13:20Z", now),
+            ("2023-11-14T22:13:20.5Z", now + NANOS / 2),
+            ("2023-11-14T00:00Z", 1_699_920_000 * NANOS),
+            ("1700000000", now),
+            ("1700000000.000000001", now + 1),
+            ("-10m", now - 600 * NANOS),
+        ] {
+            assert_eq!(time_at(text, now), Ok(nanos), "{text}");
+        }
+        assert_eq!(time_at(&super::text(now), now), Ok(now));
+        assert_eq!(time_at(&super::text(now)[11..19], now), Ok(now));
+        for bad in [
+            "",
+            "x",
+            "2023-13-01",
+            "2023-11-14T25:00",
+            "12",
+            "1:2:3:4",
+            "-",
+            "18:00.",
+            "2023-11-14T22:13:20.1234567890",
+        ] {
+            assert!(bad == "12" || time_at(bad, now).is_err(), "{bad} was taken");
+        }
+    }
+}

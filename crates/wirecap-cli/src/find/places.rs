@@ -1,0 +1,87 @@
+//! Where packets are looked for: directories, files and patterns, before the words of a filter.
+
+use std::path::{Path, PathBuf};
+
+use wirecap_index::segments;
+
+use crate::failure::Failure;
+
+/// The segments at the places that the first words name, and the filter that the others make up.
+pub(crate) fn places_and_filter(words: &[String]) -> Result<(Vec<PathBuf>, String), Failure> {
+    let mut found: Vec<PathBuf> = Vec::new();
+    let mut count = 0;
+    for word in words {
+        let named = named(word)?;
+        if named.is_empty() {
+            break;
+        }
+        count += 1;
+        for place in named {
+            let segments = segments(&place).map_err(|error| {
+                Failure::Failed(format!("cannot read {}: {error}", place.display()).into())
+            })?;
+            found.extend(segments);
+        }
+    }
+    match words.get(count) {
+        Some(word) if count == 0 || is_path(word) => {
+            Err(Failure::Usage(format!("{word}: there is no such file or directory")))
+        }
+        _ => {
+            // One that is named twice is read once.
+            let mut seen = std::collections::HashSet::new();
+            found.retain(|path| seen.insert(path.canonicalize().unwrap_or_else(|_| path.clone())));
+            Ok((found, words[count..].join(" ")))
+        }
+    }
+}
+
+/// The files or directories that a word names; none if it names none.
+fn named(word: &str) -> Result<Vec<PathBuf>, Failure> {
+    if Path::new(word).exists() {
+        return Ok(vec![word.into()]);
+    }
+    if !word.contains(['*', '?']) || word.contains(char::is_whitespace) {
+        return Ok(Vec::new());
+    }
+    let Ok(paths) = glob::glob(word) else { return Ok(Vec::new()) };
+    let paths = paths.filter_map(Result::ok).filter(|path| !is_index(path));
+    Ok(paths.collect())
+}
+
+fn is_index(path: &Path) -> bool {
+    path.extension().is_some_and(|extension| extension == "parquet")
+}
+
+/// Whether a word can only be meant as a path.
+fn is_path(word: &str) -> bool {
+    ["/", "./", "../"].iter().any(|start| word.starts_with(start)) || word.ends_with('/')
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use super::*;
+
+    #[test]
+    fn the_filter_begins_where_the_files_end() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = |name: &str| folder.path().join(name).to_str().unwrap().to_owned();
+        for name in ["a.pcapng", "b.pcapng"] {
+            fs::write(path(name), [0x0a, 0x0d, 0x0d, 0x0a, 28, 0, 0, 0]).unwrap();
+        }
+        fs::write(path("notes.txt"), "not packets").unwrap();
+        fs::write(path("a.pcapng.flows.parquet"), "PAR1").unwrap();
+        let both = vec![PathBuf::from(path("a.pcapng")), path("b.pcapng").into()];
+        let of = |words: &[&str]| {
+            places_and_filter(&words.iter().map(|word| (*word).to_owned()).collect::<Vec<_>>())
+        };
+        let directory = path("");
+        assert_eq!(of(&[&directory, "udp", "port 53"]).unwrap(), (both.clone(), "udp port 53".to_owned()));
+        assert_eq!(of(&[&path("*.pcapng"), &directory]).unwrap(), (both, String::new()));
+        for missing in [&["udp"][..], &["/no/such/folder", "udp"], &[&directory, "./missing", "udp"]] {
+            assert!(of(missing).unwrap_err().to_string().contains("no such file"), "{missing:?}");
+        }
+    }
+}

@@ -1,0 +1,93 @@
+//! `wirecap index`: the indexes of recordings that are missing or damaged.
+
+use std::error::Error;
+use std::io;
+use std::path::Path;
+
+use clap::Args;
+use wirecap::grouped;
+use wirecap::savefile::ReadError;
+use wirecap_index::{Ensured, Note, be_idle, ensure, index_path};
+
+use crate::failure::Failure;
+use crate::find::{Teller, places_and_filter};
+use crate::output;
+use crate::screen::announce;
+use crate::size::human_bytes;
+
+/// Write the indexes of recordings that are missing or damaged
+///
+/// The index of FILE is FILE.flows.parquet: a row for each flow and minute, by which wirecap find reads only the parts that may
+/// match, and which other engines for Parquet can query. wirecap capture writes it for each file that is complete (--index).
+/// The command uses the processor and the disk only when no other process needs them.
+#[derive(Debug, Args)]
+pub(crate) struct Arguments {
+    /// Directories, files, or patterns such as 'rec/*.zst'
+    #[arg(value_name = "DIR", required = true)]
+    places: Vec<String>,
+}
+
+pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
+    let (segments, rest) = places_and_filter(&arguments.places)?;
+    if !rest.is_empty() {
+        return Err(Failure::Usage(format!("{rest}: there is no such file or directory")));
+    }
+    let mut teller = Teller::new()?;
+    be_idle();
+    let (mut written, mut there, mut open) = (0, 0, 0);
+    let mut faulty = 0;
+    let count = segments.len();
+    for (number, segment) in segments.iter().enumerate() {
+        if segment.extension().is_some_and(|extension| extension == "part") {
+            open += 1;
+            continue;
+        }
+        let mut stopped = !teller.tell(&Note::Looked(number, count));
+        let size = segment.metadata().map_or(0, |metadata| metadata.len());
+        let mut progress = |bytes: u64| {
+            if teller.live.is_due().is_some() {
+                let (share, name) = (bytes * 100 / size.max(1), segment.display());
+                teller.live.show(&format!(
+                    "{name}: {share} % of {}, file {} of {count}",
+                    human_bytes(size),
+                    number + 1
+                ));
+            }
+            stopped = !teller.tell(&Note::Looked(number, count));
+            !stopped
+        };
+        match ensure(segment, &mut progress) {
+            Ok(Ensured::There) => there += 1,
+            Ok(Ensured::Written { because, bytes, packets, rows }) => {
+                written += 1;
+                output::print(format!(
+                    "{}: {} packets in {} rows, {} ({because})",
+                    index_path(segment).display(),
+                    grouped(packets),
+                    grouped(rows as u64),
+                    human_bytes(bytes),
+                ))?;
+            }
+            Ok(Ensured::Faulty(fault)) => faulty += tell(&mut teller, segment, &fault),
+            Err(_) if stopped => break,
+            Err(ReadError::Open { source, .. }) if source.kind() == io::ErrorKind::NotFound => {
+                teller.tell(&Note::Vanished(segment));
+            }
+            Err(fault) => faulty += tell(&mut teller, segment, &fault),
+        }
+        if stopped {
+            break;
+        }
+    }
+    teller.live.clear();
+    let being_written = if open > 0 { format!(", {open} not complete") } else { String::new() };
+    announce(&format!(
+        "{written} indexes written, {there} were there, {faulty} files without{being_written}"
+    ));
+    teller.outcome()
+}
+
+fn tell(teller: &mut Teller, segment: &Path, fault: &dyn Error) -> usize {
+    teller.tell(&Note::Faulty(segment, fault));
+    1
+}

@@ -1,0 +1,97 @@
+//! The indexes of a recording's files, made on a thread that runs when no other needs the processor or the disk.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{self, Receiver, Sender};
+use std::thread::{self, JoinHandle};
+
+use wirecap_index::{Ensured, be_idle, ensure, index_path};
+use wirecap_recorder::Watch;
+
+use crate::failure::causes;
+use crate::screen::notice;
+use crate::sink::Writing;
+
+/// Makes the indexes.
+#[derive(Debug)]
+pub(crate) struct Indexer {
+    ends: Arc<AtomicBool>,
+    thread: JoinHandle<Vec<PathBuf>>,
+}
+
+impl Indexer {
+    /// With what is told of complete files.
+    pub(crate) fn start() -> std::io::Result<(Self, Sender<PathBuf>)> {
+        let (complete, files) = mpsc::channel();
+        let ends = Arc::new(AtomicBool::new(false));
+        let asked = Arc::clone(&ends);
+        let thread = thread::Builder::new().name("index".to_owned()).spawn(move || work(&files, &asked))?;
+        Ok((Self { ends, thread }, complete))
+    }
+
+    /// Makes what is left, on this thread: the capture has ended, so that nothing is to be spared. The files must be told already.
+    pub(crate) fn finish(self) {
+        self.ends.store(true, Ordering::Relaxed);
+        for path in self.thread.join().unwrap_or_default() {
+            index(&path, &mut |_| true);
+        }
+    }
+}
+
+/// Gives what it has not done when it is asked to end.
+fn work(files: &Receiver<PathBuf>, ends: &AtomicBool) -> Vec<PathBuf> {
+    be_idle();
+    let mut left = Vec::new();
+    for path in files {
+        if ends.load(Ordering::Relaxed) || !index(&path, &mut |_| !ends.load(Ordering::Relaxed)) {
+            left.push(path);
+        }
+    }
+    left
+}
+
+/// Whether it need not be tried again.
+fn index(path: &std::path::Path, goes_on: &mut dyn FnMut(u64) -> bool) -> bool {
+    let outcome = ensure(path, goes_on);
+    if !goes_on(0) && !matches!(outcome, Ok(Ensured::There | Ensured::Written { .. })) {
+        return false;
+    }
+    match outcome {
+        Ok(Ensured::There | Ensured::Written { .. }) => {}
+        // A budget has removed it already.
+        _ if !path.exists() => {}
+        Ok(Ensured::Faulty(error)) | Err(error) => {
+            notice(&format!("no index: {}: {}", index_path(path).display(), causes(&error)));
+        }
+    }
+    true
+}
+
+/// What the writer tells: how long it takes, and which files are complete or gone.
+pub(crate) struct Told {
+    pub(crate) writing: Writing,
+    pub(crate) complete: Option<Sender<PathBuf>>,
+}
+
+impl Watch for Told {
+    fn around(&self, work: &mut dyn FnMut()) {
+        self.writing.time(work);
+    }
+
+    fn accepted(&self, bytes: u64) {
+        self.writing.accept(bytes);
+    }
+
+    fn completed(&self, path: &std::path::Path) {
+        if let Some(complete) = &self.complete {
+            // The thread is there as long as the recording.
+            let _ = complete.send(path.to_owned());
+        }
+    }
+
+    fn removed(&self, path: &std::path::Path) {
+        // What stays is no more than a file that belongs to nothing; a recording does not end for it.
+        let _ = wirecap_index::remove(path);
+    }
+}

@@ -1,0 +1,163 @@
+//! `wirecap show`: packets on the screen, by the decoder that is installed.
+
+use std::env;
+use std::ffi::OsString;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::process::{Child, ChildStdout, Command, ExitStatus, Stdio};
+
+use clap::{Args, ValueEnum};
+use rustix::process::{Pid, Signal, kill_process};
+
+use crate::failure::Failure;
+use crate::signals::Interruption;
+
+/// Show packets, live or of a file, by tcpdump, else tshark
+///
+/// What stands behind the options of this command goes to the decoder as it is: its own flags, and with tcpdump a filter
+/// expression: wirecap show -i eth0 -nn -v port 53
+#[derive(Debug, Args)]
+pub(crate) struct Arguments {
+    /// Interface to capture from, as with wirecap capture
+    #[arg(short, long, value_name = "DEV[@QUEUES]", required_unless_present = "read")]
+    interface: Option<String>,
+
+    /// Show a savefile, also compressed by gzip or Zstandard; - is standard input
+    #[arg(short, long, value_name = "FILE", conflicts_with = "interface")]
+    read: Option<PathBuf>,
+
+    /// Capture or read only what matches this expression, before the decoder sees it
+    #[arg(short, long, value_name = "FILTER")]
+    filter: Option<String>,
+
+    /// The receive engine, as with wirecap capture
+    #[arg(long, value_name = "ENGINE", conflicts_with = "read")]
+    engine: Option<String>,
+
+    /// The decoder [default: tcpdump, or tshark if there is no tcpdump]
+    #[arg(long, value_enum)]
+    with: Option<Decoder>,
+
+    /// What the decoder is given beside the packets
+    #[arg(value_name = "DECODER'S FLAGS", trailing_var_arg = true, allow_hyphen_values = true)]
+    flags: Vec<OsString>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum Decoder {
+    Tcpdump,
+    Tshark,
+}
+
+impl Decoder {
+    fn program(self) -> &'static str {
+        match self {
+            Self::Tcpdump => "tcpdump",
+            Self::Tshark => "tshark",
+        }
+    }
+
+    /// That of `wanted` that is installed.
+    fn installed(wanted: Option<Self>) -> Result<(Self, PathBuf), Failure> {
+        let candidates = wanted.map_or(vec![Self::Tcpdump, Self::Tshark], |decoder| vec![decoder]);
+        let found = candidates.iter().find_map(|decoder| Some((*decoder, in_path(decoder.program())?)));
+        found.ok_or_else(|| {
+            let missing = match wanted {
+                None => "no decoder is installed: install the package tcpdump, or tshark (Fedora, Arch: wireshark-cli)",
+                Some(Self::Tcpdump) => "tcpdump is not installed: install the package tcpdump",
+                Some(Self::Tshark) => {
+                    "tshark is not installed: install the package tshark (Fedora, Arch: wireshark-cli)"
+                }
+            };
+            Failure::Failed(missing.into())
+        })
+    }
+}
+
+/// Where a program is: in the directories of PATH, or where packages put tools for administrators.
+fn in_path(program: &str) -> Option<PathBuf> {
+    let path = env::var_os("PATH").unwrap_or_default();
+    let directories = env::split_paths(&path).chain(["/usr/sbin", "/sbin"].map(PathBuf::from));
+    directories.map(|directory| directory.join(program)).find(|candidate| is_executable(candidate))
+}
+
+fn is_executable(path: &Path) -> bool {
+    use std::os::unix::fs::PermissionsExt;
+    path.metadata().is_ok_and(|metadata| metadata.is_file() && metadata.permissions().mode() & 0o111 != 0)
+}
+
+pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
+    let (decoder, program) = Decoder::installed(arguments.with)?;
+    let interruption = Interruption::watch()?;
+    let is_standard_input = arguments.read.as_deref() == Some(Path::new("-"));
+    let mut source = None;
+    let input = match is_standard_input && arguments.filter.is_none() {
+        true => Stdio::inherit(),
+        false => {
+            let (child, packets) = packets(arguments, is_standard_input)?;
+            source = Some(child);
+            packets.into()
+        }
+    };
+    let failed =
+        |error: io::Error| Failure::Failed(format!("cannot run {}: {error}", program.display()).into());
+    let mut decoding = Command::new(&program);
+    decoding.args(["-r", "-"]).stdin(input);
+    if arguments.interface.is_some() {
+        // A line for each packet, when it comes.
+        decoding.arg("-l");
+    }
+    let status = decoding.args(&arguments.flags).status().map_err(failed)?;
+    // Its own copy of the pipe's end is closed with it.
+    drop(decoding);
+    let captured = source.map(end).transpose()?;
+    if !status.success() && !interruption.came() {
+        return Err(Failure::Failed(format!("{} failed: {status}", decoder.program()).into()));
+    }
+    // Packets that the decoder did not wait for are no loss: it decides when it has seen enough. Those that the capture lost are
+    // in its ledger.
+    match captured {
+        Some(status) if matches!(status.code(), Some(1 | 2)) && !interruption.came() => {
+            Err(Failure::Failed("the packets could not be read".into()))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// This program, which writes the packets to a pipe.
+fn packets(arguments: &Arguments, is_standard_input: bool) -> Result<(Child, ChildStdout), Failure> {
+    let mut capture = Command::new(env::current_exe()?);
+    capture.args(["capture", "-w", "-"]).stdout(Stdio::piped());
+    if let Some(interface) = &arguments.interface {
+        capture.args(["-i", interface]);
+    }
+    if let Some(engine) = &arguments.engine {
+        capture.args(["--engine", engine]);
+    }
+    match &arguments.read {
+        Some(_) if is_standard_input => {
+            capture.args(["-r", "/dev/stdin"]);
+        }
+        Some(file) => {
+            capture.arg("-r").arg(file).stdin(Stdio::null());
+        }
+        None => {
+            capture.stdin(Stdio::null());
+        }
+    }
+    if let Some(filter) = &arguments.filter {
+        capture.args(["--", filter]);
+    }
+    let mut child = capture.spawn()?;
+    let packets = child.stdout.take().expect("it is piped");
+    Ok((child, packets))
+}
+
+/// Ends a capture whose packets are shown no more, and waits for it.
+fn end(mut child: Child) -> Result<ExitStatus, Failure> {
+    // A decoder that has all packets ends after the capture, which has closed the pipe.
+    if child.try_wait()?.is_none() {
+        let _gone = Pid::from_raw(child.id().cast_signed()).map(|pid| kill_process(pid, Signal::TERM));
+    }
+    Ok(child.wait()?)
+}

@@ -1,0 +1,258 @@
+//! `capture --index`, `index`, `find` and `show`, as their users run them.
+
+#[path = "recording/mod.rs"]
+mod recording;
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use recording::{Bed, WIRECAP};
+use wirecap::savefile::Reader;
+use wirecap_testbed::{Load, Rate, privileged};
+
+fn wirecap(arguments: &[&str]) -> (bool, String, String) {
+    let output = Command::new(WIRECAP).args(arguments).stdin(Stdio::null()).output().unwrap();
+    let text = |bytes: Vec<u8>| String::from_utf8_lossy(&bytes).into_owned();
+    (output.status.success(), text(output.stdout), text(output.stderr))
+}
+
+fn packets(file: &Path) -> Vec<(u64, Vec<u8>)> {
+    let mut reader = Reader::open(file).unwrap_or_else(|error| panic!("{}: {error}", file.display()));
+    let mut packets = Vec::new();
+    while let Some(record) = reader.next_record().unwrap() {
+        packets.push((record.timestamp.unwrap().unix_nanos(), record.data.to_vec()));
+    }
+    packets
+}
+
+fn files(directory: &Path, is_index: bool) -> Vec<PathBuf> {
+    let mut files: Vec<PathBuf> =
+        fs::read_dir(directory).unwrap().map(|entry| entry.unwrap().path()).collect();
+    files.retain(|path| path.to_str().unwrap().ends_with(".flows.parquet") == is_index);
+    files.sort();
+    files
+}
+
+#[test]
+fn what_was_recorded_is_found_while_recording_goes_on_and_nothing_is_lost() {
+    if !privileged() {
+        return;
+    }
+    const SENT: u64 = 60_000;
+    let bed = Bed::new(1);
+    let folder = tempfile::tempdir().unwrap();
+    let directory = folder.path().to_str().unwrap();
+    let pattern = format!("{directory}/r-%i.pcapng.zst");
+    let running = bed.capture(&[
+        "capture",
+        "-i",
+        "a1",
+        "-w",
+        &pattern,
+        "--index",
+        "on",
+        "--file-size",
+        "500K",
+        "-M",
+        "64",
+        "-R",
+        "2048",
+        "--json",
+    ]);
+    let mut generator = bed.generator();
+    generator.send(&[Load::new(0, SENT / 2).at(Rate::PerSecond(30_000))]).unwrap();
+    // The file that is being written has no index; those before may have theirs already.
+    let (is_found, count, said) = wirecap(&["find", directory, "--count", "udp"]);
+    assert!(is_found && count.trim().parse::<u64>().unwrap() > 0, "{count}{said}");
+    assert!(said.contains("no index yet"), "{said}");
+    generator.send(&[Load::new(0, SENT / 2).at(Rate::PerSecond(30_000))]).unwrap();
+    let finished = running.interrupt();
+    finished.assert_success();
+    let ledger = finished.ledger();
+    assert_eq!((&ledger["delivered"], &ledger["recorded"]["in_file"]), (&SENT.into(), &SENT.into()));
+    let recorded = files(folder.path(), false);
+    assert!(recorded.len() > 2, "{recorded:?}");
+    assert_eq!(files(folder.path(), true).len(), recorded.len(), "every complete file has its index");
+    let found = format!("{directory}/found.pcapng");
+    let (is_found, _, said) = wirecap(&["find", directory, "-w", &found, "udp"]);
+    assert!(is_found && !said.contains("no index yet"), "{said}");
+    let all: Vec<_> = recorded.iter().flat_map(|file| packets(file)).collect();
+    assert_eq!(all.len() as u64, SENT);
+    assert_eq!(packets(Path::new(&found)), all);
+    let (_, none, said) = wirecap(&["find", directory, "--count", "host 203.0.113.77"]);
+    assert_eq!(none.trim(), "0", "{said}");
+    assert!(said.contains("in 0 of"), "nothing is read of files that cannot match: {said}");
+}
+
+#[test]
+fn a_file_that_a_budget_removes_takes_its_index_with_it() {
+    if !privileged() {
+        return;
+    }
+    let bed = Bed::new(1);
+    let folder = tempfile::tempdir().unwrap();
+    let pattern = folder.path().join("r-%i.pcap");
+    let pattern = pattern.to_str().unwrap();
+    let running = bed.capture(&[
+        "capture",
+        "-i",
+        "a1",
+        "-w",
+        pattern,
+        "--index",
+        "on",
+        "--file-packets",
+        "50",
+        "--keep-files",
+        "3",
+        "-M",
+        "64",
+        "-R",
+        "1024",
+        "--json",
+    ]);
+    bed.generator().send(&[Load::new(0, 1000).at(Rate::PerSecond(5_000))]).unwrap();
+    let finished = running.interrupt();
+    finished.assert_success();
+    assert_eq!(finished.ledger()["recorded"]["in_file"], 1000);
+    let (recorded, indexes) = (files(folder.path(), false), files(folder.path(), true));
+    assert_eq!(recorded.len(), 3);
+    for index in indexes {
+        let segment = index.to_str().unwrap().strip_suffix(".flows.parquet").unwrap().to_owned();
+        assert!(recorded.contains(&segment.into()), "{} belongs to nothing", index.display());
+    }
+}
+
+/// A recording of 50 packets of generated traffic without a kernel: from port 1000 + n to port 53.
+fn recording_of(folder: &Path, name: &str, begin: u64) -> PathBuf {
+    use wirecap::savefile::{FileSink, Format, Interface, Record, Section, Timestamp, Writer};
+    let path = folder.join(name);
+    let mut writer = Writer::new(FileSink::create(&path).unwrap(), Format::Pcapng, &Section::default());
+    writer.add_interface(&Interface { name: Some("eth0".into()), ..Interface::default() }).unwrap();
+    for number in 0..50_u64 {
+        let mut data = [0; 60];
+        data[12] = 8;
+        data[14] = 0x45;
+        data[17] = 46;
+        data[23] = 17;
+        data[26..34].copy_from_slice(&[10, 0, 0, 1, 10, 0, 0, 2]);
+        data[34..38].copy_from_slice(&[4, number as u8, 0, 53]);
+        data[39] = 26;
+        let timestamp = Some(Timestamp::from_unix_nanos((begin + number * 2) * 1_000_000_000));
+        writer.write(&Record { timestamp, wire_len: 60, data: &data, ..Record::default() }).unwrap();
+    }
+    writer.finish().unwrap();
+    path
+}
+
+#[test]
+fn several_places_are_searched_in_the_order_of_time() {
+    let folder = tempfile::tempdir().unwrap();
+    let (a, b) = (folder.path().join("a"), folder.path().join("b"));
+    fs::create_dir(&a).unwrap();
+    fs::create_dir(&b).unwrap();
+    recording_of(&a, "x.pcapng", 1_700_000_000);
+    recording_of(&b, "y.pcapng", 1_700_000_001);
+    let (is_done, said, error) = wirecap(&["index", a.to_str().unwrap()]);
+    assert!(is_done && said.contains("x.pcapng.flows.parquet: 50 packets"), "{said}{error}");
+    let found = folder.path().join("found.pcap");
+    let (a, b) = (a.to_str().unwrap(), format!("{}/*.pcapng", b.display()));
+    let output = found.to_str().unwrap();
+    let (is_found, _, said) = wirecap(&["find", a, &b, "-w", output, "udp", "and", "src", "port", "1029"]);
+    assert!(is_found, "{said}");
+    let times: Vec<u64> = packets(&found).iter().map(|(nanos, _)| nanos / 1_000_000_000).collect();
+    assert_eq!(times, [1_700_000_010, 1_700_000_011]);
+    let count = |more: &[&str]| wirecap(&[&["find", a, &b, "--count"], more].concat()).1.trim().to_owned();
+    assert_eq!(count(&[]), "100");
+    assert_eq!(count(&["--from", "1700000010", "--to", "1700000020"]), "10");
+    assert_eq!(count(&["--flow", "10.0.0.2.53:10.0.0.1"]), "100");
+    assert_eq!(count(&["--flow", "10.0.0.2:10.0.0.1.1030", "udp"]), "2");
+    assert_eq!(count(&["--flow", "10.0.0.2:10.0.0.3"]), "0");
+    let (_, listed, _) = wirecap(&["find", a, &b, "--list", "src port 1029"]);
+    assert!(
+        listed.lines().count() == 2 && listed.contains("indexed") && listed.contains("it has no index"),
+        "{listed}"
+    );
+    let (is_done, _, said) = wirecap(&["find", folder.path().join("none").to_str().unwrap(), "udp"]);
+    assert!(!is_done && said.contains("no such file"), "{said}");
+    let (is_done, _, said) = wirecap(&["find", a, "udp and and"]);
+    assert!(!is_done && said.contains("udp and and"), "{said}");
+    // The index of a file that has become another one is written again.
+    fs::remove_file(format!("{a}/x.pcapng")).unwrap();
+    recording_of(Path::new(a), "x.pcapng", 1_600_000_000);
+    assert_eq!(count(&["--to", "1650000000"]), "50");
+    assert!(wirecap(&["index", a]).1.contains("not that of this file"));
+    assert!(wirecap(&["index", a]).2.contains("0 indexes written, 1 were there"));
+}
+
+#[test]
+fn packets_are_not_written_to_a_terminal() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = recording_of(folder.path(), "x.pcapng", 1_700_000_000);
+    let file = file.to_str().unwrap();
+    for command in
+        [format!("find {file}"), format!("capture -r {file} -w -"), format!("capture -r {file} -w /dev/tty")]
+    {
+        let command = format!("{WIRECAP} {command}");
+        let output = Command::new("script")
+            .args(["-qec", &command, "/dev/null"])
+            .stdin(Stdio::null())
+            .output()
+            .unwrap();
+        let said = String::from_utf8_lossy(&output.stdout).into_owned();
+        assert!(output.status.code() == Some(2) && said.contains("terminal"), "{command}: {output:?}");
+    }
+}
+
+#[test]
+fn the_installed_decoder_shows_packets_with_its_own_flags() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = recording_of(folder.path(), "x.pcapng", 1_700_000_000);
+    let file = file.to_str().unwrap();
+    let (is_shown, lines, said) =
+        wirecap(&["show", "-r", file, "-nn", "-tt", "src port 1025 or src port 1030"]);
+    assert!(is_shown && lines.lines().count() == 2, "{lines}{said}");
+    assert!(
+        lines.starts_with("1700000002.000000") && lines.contains("10.0.0.1.1030 > 10.0.0.2.53"),
+        "{lines}"
+    );
+    let (is_shown, lines, said) = wirecap(&[
+        "show",
+        "-r",
+        file,
+        "--filter",
+        "src port 1025",
+        "--with",
+        "tshark",
+        "-T",
+        "fields",
+        "-e",
+        "udp.srcport",
+    ]);
+    assert!(is_shown && lines.trim() == "1025", "{lines}{said}");
+    // A decoder that has seen enough is no failure.
+    let (is_shown, lines, said) = wirecap(&["show", "-r", file, "-nn", "-c", "3"]);
+    assert!(is_shown && lines.lines().count() == 3, "{lines}{said}");
+    let output =
+        Command::new(WIRECAP).args(["show", "-r", file]).env("PATH", "/nonexistent").output().unwrap();
+    let missing = String::from_utf8_lossy(&output.stderr).into_owned();
+    // Where it is in a directory for administrators it is found all the same.
+    assert!(output.status.success() || missing.contains("install the package tcpdump"), "{missing}");
+    let (is_shown, _, said) = wirecap(&["show", "-r", "/no/such/file"]);
+    assert!(!is_shown && said.contains("/no/such/file"), "{said}");
+}
+
+#[test]
+fn packets_are_shown_as_they_come() {
+    if !privileged() {
+        return;
+    }
+    let bed = Bed::new(1);
+    let mut running = bed.start(Command::new(WIRECAP).args(["show", "-i", "a1", "-nn", "-c", "5", "udp"]));
+    running.wait_for("capturing");
+    bed.generator().send(&[Load::new(0, 5).at(Rate::PerSecond(100))]).unwrap();
+    let finished = running.finish();
+    finished.assert_success();
+    assert_eq!(String::from_utf8_lossy(&finished.stdout).lines().count(), 5);
+}

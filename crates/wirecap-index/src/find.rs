@@ -1,0 +1,502 @@
+//! Finds packets in many segments, in the order of their times, and reads no more of them than may have some.
+
+use std::cmp::Reverse;
+use std::collections::{BTreeSet, BinaryHeap};
+use std::error::Error;
+use std::fmt;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use wirecap_savefile::{Direction, Interface, ReadError, Reader, Record, Timestamp};
+
+use crate::build::build;
+use crate::query::{Query, QueryError};
+use crate::row::{Row, times};
+use crate::segment::{Piece, Segment, complete_name};
+use crate::store::{self, Without};
+
+/// What is worth saying while packets are looked for.
+#[derive(Debug)]
+pub enum Note<'a> {
+    /// So many segments were looked at, of so many.
+    Looked(usize, usize),
+    /// A segment without an index is read; of its bytes so many were.
+    Scanning(&'a Path, u64),
+    /// A segment was removed meanwhile.
+    Vanished(&'a Path),
+    /// A segment cannot be read, or not to its end.
+    Faulty(&'a Path, &'a dyn Error),
+}
+
+/// Why packets cannot be looked for.
+#[derive(Debug)]
+pub enum FindError {
+    /// The filter cannot be had for packets of a segment.
+    Query(PathBuf, QueryError),
+    /// A note was answered so.
+    Stopped,
+}
+
+impl fmt::Display for FindError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Query(path, error) => write!(f, "{}: {error}", path.display()),
+            Self::Stopped => f.write_str("stopped"),
+        }
+    }
+}
+
+impl Error for FindError {}
+
+/// A segment and what is read of it.
+#[derive(Debug)]
+pub struct Planned {
+    /// The segment.
+    pub path: PathBuf,
+    /// Why it was scanned instead of its index.
+    pub without: Option<Without>,
+    /// Bytes of the segment.
+    pub bytes: u64,
+    /// Packets of the segment.
+    pub packets: u64,
+    /// The earliest and the latest time of its packets, in nanoseconds since the epoch.
+    pub times: Option<(u64, u64)>,
+    /// How many pieces it has.
+    pub pieces: usize,
+    /// Those that may have what is looked for.
+    pub selected: Vec<Piece>,
+    /// Those that the others are not understood without.
+    context: Vec<Piece>,
+    /// Whether it is read up to a fault.
+    is_faulty: bool,
+}
+
+/// What is read, and in which order.
+#[derive(Debug)]
+pub struct Plan {
+    /// The segments, in the order in which they were given.
+    pub segments: Vec<Planned>,
+    /// Bytes of segments that were scanned.
+    pub scanned_bytes: u64,
+    /// Segments that were gone, or cannot be read.
+    pub vanished: usize,
+    /// Segments that cannot be read, or not to their end.
+    pub faulty: usize,
+}
+
+/// What was found.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Outcome {
+    /// Packets.
+    pub packets: u64,
+    /// Bytes of segments that were read, as they are in the files.
+    pub read_bytes: u64,
+    /// Bytes of those pieces that have packets which were looked for.
+    pub matching_bytes: u64,
+    /// Pieces that were read.
+    pub pieces: u64,
+    /// Segments that vanished while they were read.
+    pub vanished: usize,
+    /// Segments that could not be read as their index says.
+    pub faulty: usize,
+}
+
+/// A packet that was found.
+#[derive(Debug)]
+pub struct Found<'a> {
+    /// The packet; its interface is the number of `interface` among all that were found.
+    pub record: Record<'a>,
+    /// Its interface.
+    pub interface: &'a Interface,
+}
+
+/// Looks which segments may have what is looked for. `note` stops it by `false`.
+///
+/// # Errors
+///
+/// [`FindError`].
+pub fn plan(
+    segments: &[PathBuf],
+    query: &mut Query,
+    note: &mut dyn FnMut(Note<'_>) -> bool,
+) -> Result<Plan, FindError> {
+    let mut plan = Plan { segments: Vec::new(), scanned_bytes: 0, vanished: 0, faulty: 0 };
+    for (index, path) in segments.iter().enumerate() {
+        if !note(Note::Looked(index, segments.len())) {
+            return Err(FindError::Stopped);
+        }
+        let planned = match store::open(path) {
+            Ok(table) => {
+                let rows = match query.may_be_in(&table) {
+                    Ok(true) => table.rows(),
+                    Ok(false) => Ok(Vec::new()),
+                    Err(error) => {
+                        plan.refuse(path, &error, note);
+                        continue;
+                    }
+                };
+                match rows {
+                    Ok(rows) => {
+                        let (bytes, packets) = (table.identity.bytes, table.packets);
+                        match planned(path, None, bytes, packets, table.pieces, &rows, query) {
+                            Ok(planned) => Some(planned),
+                            Err(error) => {
+                                plan.refuse(path, &error, note);
+                                None
+                            }
+                        }
+                    }
+                    Err(damaged) => {
+                        scan(path, Without::Damaged(damaged.to_string()), query, note, &mut plan)?
+                    }
+                }
+            }
+            Err(without) => scan(path, without, query, note, &mut plan)?,
+        };
+        plan.segments.extend(planned);
+    }
+    Ok(plan)
+}
+
+/// Reads a segment in place of its index.
+fn scan(
+    path: &Path,
+    without: Without,
+    query: &mut Query,
+    note: &mut dyn FnMut(Note<'_>) -> bool,
+    plan: &mut Plan,
+) -> Result<Option<Planned>, FindError> {
+    let mut stopped = false;
+    let mut progress = |bytes| {
+        stopped = !note(Note::Scanning(path, bytes));
+        !stopped
+    };
+    let mut name = path;
+    let mut built = build(name, &mut progress);
+    if let (Err(ReadError::Open { source, .. }), Some(complete)) = (&built, complete_name(path))
+        && source.kind() == io::ErrorKind::NotFound
+    {
+        name = complete;
+        built = build(name, &mut progress);
+    }
+    match built {
+        Ok(built) => {
+            let index = built.index;
+            plan.scanned_bytes += index.identity.bytes;
+            // The last packet of a segment that is being written need not be there yet.
+            let is_open = complete_name(name).is_some();
+            if let Some(fault) = built.fault.as_ref().filter(|_| !is_open) {
+                plan.faulty += 1;
+                note(Note::Faulty(name, fault));
+            }
+            let (bytes, packets) = (index.identity.bytes, index.packets);
+            match planned(name, Some(without), bytes, packets, index.pieces, &index.rows, query) {
+                Ok(mut planned) => {
+                    planned.is_faulty = built.fault.is_some();
+                    Ok(Some(planned))
+                }
+                Err(error) => {
+                    plan.refuse(name, &error, note);
+                    Ok(None)
+                }
+            }
+        }
+        Err(_) if stopped => Err(FindError::Stopped),
+        Err(ReadError::Open { source, .. }) if source.kind() == io::ErrorKind::NotFound => {
+            plan.vanished += 1;
+            note(Note::Vanished(path));
+            Ok(None)
+        }
+        // Begun, but nothing is in it yet.
+        Err(ReadError::Empty) => Ok(None),
+        Err(error) => {
+            plan.faulty += 1;
+            note(Note::Faulty(path, &error));
+            Ok(None)
+        }
+    }
+}
+
+fn planned(
+    path: &Path,
+    without: Option<Without>,
+    bytes: u64,
+    packets: u64,
+    pieces: Vec<Piece>,
+    rows: &[Row],
+    query: &mut Query,
+) -> Result<Planned, QueryError> {
+    let mut selected = BTreeSet::new();
+    for row in rows {
+        query.pieces_of_row(row, &mut |piece| {
+            selected.insert(piece as usize);
+        })?;
+    }
+    let selected = selected.into_iter().filter_map(|piece| pieces.get(piece).copied());
+    let selected: Vec<Piece> = selected.filter(|piece| query.may_be_in_piece(piece)).collect();
+    let context = match selected.is_empty() {
+        true => Vec::new(),
+        false => pieces.iter().filter(|piece| piece.has_context).copied().collect(),
+    };
+    Ok(Planned {
+        path: path.to_owned(),
+        without,
+        bytes,
+        packets,
+        times: times(&pieces),
+        pieces: pieces.len(),
+        selected,
+        context,
+        is_faulty: false,
+    })
+}
+
+/// A packet that waits for earlier ones: by time, then by segment, then by its number there.
+#[derive(Debug)]
+struct Waiting {
+    order: (u64, usize, u64),
+    interface: u32,
+    timestamp: Option<Timestamp>,
+    queue: Option<u32>,
+    direction: Option<Direction>,
+    wire_len: u32,
+    data: Box<[u8]>,
+}
+
+impl PartialEq for Waiting {
+    fn eq(&self, other: &Self) -> bool {
+        self.order == other.order
+    }
+}
+
+impl Eq for Waiting {}
+
+impl PartialOrd for Waiting {
+    fn partial_cmp(&self, other: &Self) -> Option<std::cmp::Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl Ord for Waiting {
+    fn cmp(&self, other: &Self) -> std::cmp::Ordering {
+        self.order.cmp(&other.order)
+    }
+}
+
+impl Plan {
+    /// The filter cannot be had for packets of this segment, which is left out.
+    fn refuse(&mut self, path: &Path, error: &QueryError, note: &mut dyn FnMut(Note<'_>) -> bool) {
+        self.faulty += 1;
+        note(Note::Faulty(path, error));
+    }
+
+    /// Gives the packets in the order of their times to `emit`, which has enough when it says `false`.
+    ///
+    /// # Errors
+    ///
+    /// `E` from `emit`; [`FindError`] for a filter that cannot be had, made an `E`.
+    pub fn run<E: From<FindError>>(
+        &self,
+        query: &mut Query,
+        note: &mut dyn FnMut(Note<'_>) -> bool,
+        emit: &mut dyn FnMut(&Found<'_>) -> Result<bool, E>,
+    ) -> Result<Outcome, E> {
+        let read_bytes = Arc::new(AtomicU64::new(0));
+        let mut search = Search {
+            plan: self,
+            outcome: Outcome::default(),
+            interfaces: Vec::new(),
+            waiting: BinaryHeap::new(),
+            read_bytes: Arc::clone(&read_bytes),
+            given_up: BTreeSet::new(),
+        };
+        let mut jobs: Vec<(u64, usize, usize)> = Vec::new();
+        for (segment, planned) in self.segments.iter().enumerate() {
+            let pieces = planned.selected.iter().enumerate();
+            jobs.extend(pieces.map(|(piece, Piece { earliest, .. })| (*earliest, segment, piece)));
+        }
+        jobs.sort_unstable();
+        let mut is_enough = false;
+        for (earliest, segment, piece) in jobs {
+            is_enough = !search.emit_before(earliest, emit)?;
+            if is_enough {
+                break;
+            }
+            if search.given_up.contains(&segment) {
+                continue;
+            }
+            if !note(Note::Looked(segment, self.segments.len())) {
+                return Err(FindError::Stopped.into());
+            }
+            search.read(segment, piece, query, note)?;
+        }
+        if !is_enough {
+            search.emit_before(u64::MAX, emit)?;
+        }
+        search.outcome.read_bytes = read_bytes.load(Ordering::Relaxed);
+        Ok(search.outcome)
+    }
+}
+
+struct Search<'a> {
+    plan: &'a Plan,
+    outcome: Outcome,
+    /// All that packets were found on.
+    interfaces: Vec<Interface>,
+    waiting: BinaryHeap<Reverse<Waiting>>,
+    read_bytes: Arc<AtomicU64>,
+    /// Segments that cannot be read.
+    given_up: BTreeSet<usize>,
+}
+
+impl Search<'_> {
+    /// Gives what nothing earlier can come before; `false` if that was enough.
+    fn emit_before<E>(
+        &mut self,
+        nanos: u64,
+        emit: &mut dyn FnMut(&Found<'_>) -> Result<bool, E>,
+    ) -> Result<bool, E> {
+        while let Some(Reverse(first)) = self.waiting.peek() {
+            if first.order.0 >= nanos && nanos != u64::MAX {
+                break;
+            }
+            let Some(Reverse(packet)) = self.waiting.pop() else { break };
+            let Waiting { interface, timestamp, queue, direction, wire_len, ref data, .. } = packet;
+            let record = Record { interface, timestamp, queue, direction, wire_len, data };
+            let found = Found { record, interface: &self.interfaces[interface as usize] };
+            self.outcome.packets += 1;
+            if !emit(&found)? {
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    }
+
+    fn read(
+        &mut self,
+        segment: usize,
+        piece: usize,
+        query: &mut Query,
+        note: &mut dyn FnMut(Note<'_>) -> bool,
+    ) -> Result<(), FindError> {
+        let planned = &self.plan.segments[segment];
+        match self.read_piece(segment, piece, query) {
+            Ok(()) => Ok(()),
+            Err(Fault::Query(error)) => Err(FindError::Query(planned.path.clone(), error)),
+            Err(Fault::Vanished) => {
+                self.given_up.insert(segment);
+                self.outcome.vanished += 1;
+                note(Note::Vanished(&planned.path));
+                Ok(())
+            }
+            Err(Fault::Unreadable(error)) => {
+                self.given_up.insert(segment);
+                self.outcome.faulty += 1;
+                note(Note::Faulty(&planned.path, &*error));
+                Ok(())
+            }
+        }
+    }
+
+    fn read_piece(&mut self, segment: usize, piece: usize, query: &mut Query) -> Result<(), Fault> {
+        let planned = &self.plan.segments[segment];
+        let piece = planned.selected[piece];
+        self.outcome.pieces += 1;
+        let opened = Segment::open(&planned.path, &self.read_bytes)?;
+        let before = || planned.context.iter().filter(|part| part.offset < piece.offset);
+        let mut skip: u64 = before().map(|part| part.packets).sum();
+        let mut reader = Reader::from_start(opened.expand_with(&planned.context, &piece)?)?;
+        let mut numbers: Vec<Option<u32>> = Vec::new();
+        let mut left = piece.packets;
+        let mut is_match = false;
+        while left > 0 {
+            let Some(record) = reader.next_record()? else { return Err(Fault::of_index()) };
+            if skip > 0 {
+                skip -= 1;
+                continue;
+            }
+            let number = piece.first_packet + piece.packets - left;
+            left -= 1;
+            let nanos = record.timestamp.map_or(0, Timestamp::unix_nanos);
+            if !(piece.earliest..=piece.latest).contains(&nanos) {
+                return Err(Fault::of_index());
+            }
+            let (interface, timestamp, queue) = (record.interface, record.timestamp, record.queue);
+            let (direction, wire_len) = (record.direction, record.wire_len);
+            let place = interface as usize;
+            // What is copied may be taken back: the reader lends packet or interfaces.
+            let data: Box<[u8]> = record.data.into();
+            let described = &reader.interfaces()[place];
+            let record = Record { interface, timestamp, queue, direction, wire_len, data: &data };
+            if !query.matches(described.link_type, &record).map_err(Fault::Query)? {
+                continue;
+            }
+            is_match = true;
+            if numbers.len() <= place {
+                numbers.resize(place + 1, None);
+            }
+            let interface = match numbers[place] {
+                Some(interface) => interface,
+                None => number_of(&mut self.interfaces, described),
+            };
+            numbers[place] = Some(interface);
+            let order = (nanos, segment, number);
+            self.waiting.push(Reverse(Waiting {
+                order,
+                interface,
+                timestamp,
+                queue,
+                direction,
+                wire_len,
+                data,
+            }));
+        }
+        if is_match {
+            self.outcome.matching_bytes += piece.bytes;
+        }
+        // The fault of a segment that could not be read to its end is in its last piece.
+        if !planned.is_faulty && reader.next_record()?.is_some() {
+            return Err(Fault::of_index());
+        }
+        Ok(())
+    }
+}
+
+/// The number of an interface among those that are known.
+fn number_of(interfaces: &mut Vec<Interface>, interface: &Interface) -> u32 {
+    let place = interfaces.iter().position(|known| known == interface).unwrap_or_else(|| {
+        interfaces.push(interface.clone());
+        interfaces.len() - 1
+    });
+    place as u32
+}
+
+/// Why a piece cannot be read.
+enum Fault {
+    Query(QueryError),
+    Vanished,
+    Unreadable(Box<dyn Error>),
+}
+
+impl Fault {
+    fn of_index() -> Self {
+        Self::Unreadable("its index is not that of this file: wirecap index makes another one".into())
+    }
+}
+
+impl From<io::Error> for Fault {
+    fn from(error: io::Error) -> Self {
+        match error.kind() {
+            io::ErrorKind::NotFound => Self::Vanished,
+            _ => Self::Unreadable(error.into()),
+        }
+    }
+}
+
+impl From<ReadError> for Fault {
+    fn from(error: ReadError) -> Self {
+        Self::Unreadable(error.into())
+    }
+}

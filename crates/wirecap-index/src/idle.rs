@@ -1,0 +1,18 @@
+//! Work that takes only what no other work needs of the processor and the disk.
+#![allow(unsafe_code)]
+
+use libc::{SCHED_IDLE, SYS_ioprio_set, sched_param, sched_setscheduler, syscall};
+
+const IOPRIO_WHO_PROCESS: i32 = 1;
+const IOPRIO_CLASS_IDLE: i32 = 3;
+const IOPRIO_CLASS_SHIFT: i32 = 13;
+
+/// From now on this thread, and threads that it starts, run when no other is ready, and use the disk when no other does. A system
+/// that refuses leaves the thread as it is.
+pub fn be_idle() {
+    let priority = sched_param { sched_priority: 0 };
+    // SAFETY: the kernel reads the parameter, which lives; 0 is this thread.
+    unsafe { sched_setscheduler(0, SCHED_IDLE, &raw const priority) };
+    // SAFETY: the call takes three integers; 0 is this thread.
+    unsafe { syscall(SYS_ioprio_set, IOPRIO_WHO_PROCESS, 0, IOPRIO_CLASS_IDLE << IOPRIO_CLASS_SHIFT) };
+}

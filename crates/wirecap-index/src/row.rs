@@ -1,0 +1,181 @@
+//! An index in memory: its rows and pieces.
+
+use wirecap_filter::Sketch;
+use wirecap_savefile::{Format, LinkType, Record};
+
+use crate::flow::Flow;
+use crate::identity::Identity;
+use crate::segment::Piece;
+
+/// A row has the packets of so long a time at most, from one multiple of it to the next.
+pub const SLICE_NANOS: u64 = 60_000_000_000;
+
+/// Which flows are in a segment, and where.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Index {
+    pub(crate) identity: Identity,
+    pub(crate) format: Format,
+    pub(crate) packets: u64,
+    pub(crate) wire_bytes: u64,
+    /// Their names and link types.
+    pub(crate) interfaces: Vec<(Option<String>, LinkType)>,
+    pub(crate) pieces: Vec<Piece>,
+    /// By the number of their flow, then by time.
+    pub(crate) rows: Vec<Row>,
+}
+
+impl Index {
+    /// Packets of the segment.
+    pub fn packets(&self) -> u64 {
+        self.packets
+    }
+
+    /// Bytes of the packets, on the wire.
+    pub fn wire_bytes(&self) -> u64 {
+        self.wire_bytes
+    }
+
+    /// Flows and time slices.
+    pub fn rows(&self) -> &[Row] {
+        &self.rows
+    }
+
+    /// The parts that the segment is read in.
+    pub fn pieces(&self) -> &[Piece] {
+        &self.pieces
+    }
+
+    /// The earliest and the latest time of its packets, in nanoseconds since the epoch; none if there are no packets.
+    pub fn times(&self) -> Option<(u64, u64)> {
+        times(&self.pieces)
+    }
+}
+
+pub(crate) fn times(pieces: &[Piece]) -> Option<(u64, u64)> {
+    let with_packets = || pieces.iter().filter(|piece| piece.packets > 0);
+    let earliest = with_packets().map(|piece| piece.earliest).min()?;
+    Some((earliest, with_packets().map(|piece| piece.latest).max()?))
+}
+
+/// The packets of one flow, in one direction, on one interface, in one slice of time.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Row {
+    /// What they have in common.
+    pub flow: Flow,
+    /// The number of their interface in the segment.
+    pub interface: u32,
+    /// The earliest time, in nanoseconds since the epoch; 0 of packets without times.
+    pub first: u64,
+    /// The latest time.
+    pub last: u64,
+    /// How many.
+    pub packets: u64,
+    /// Their bytes on the wire.
+    pub bytes: u64,
+    /// Of the longest packet in the segment so many bytes are there.
+    pub captured_max: u32,
+    /// The length of the shortest packet on the wire.
+    pub wire_min: u32,
+    /// The length of the longest.
+    pub wire_max: u32,
+    /// Of TCP: flags that one packet at least has, and those that all have.
+    pub tcp_flags: Option<(u8, u8)>,
+    /// The number of the first packet in the segment, from 0.
+    pub first_packet: u64,
+    /// The number of the last.
+    pub last_packet: u64,
+    /// Where they are, piece by piece.
+    pub parts: Vec<Part>,
+}
+
+/// The packets of a row that are in one piece.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Part {
+    /// The number of the piece.
+    pub piece: u32,
+    /// How many they are.
+    pub packets: u32,
+    /// As of the row.
+    pub tcp_flags: Option<(u8, u8)>,
+}
+
+/// Flags that one packet at least has, and those that all have, with one more packet; of one it may be that they are not known.
+fn with_flags(flags: Option<(u8, u8)>, is_first: bool, more: Option<u8>) -> Option<(u8, u8)> {
+    match (flags, more) {
+        (None, Some(more)) if is_first => Some((more, more)),
+        (Some((any, all)), Some(more)) => Some((any | more, all & more)),
+        _ => None,
+    }
+}
+
+impl Row {
+    pub(crate) fn new(flow: Flow, interface: u32) -> Self {
+        Self {
+            flow,
+            interface,
+            first: u64::MAX,
+            last: 0,
+            packets: 0,
+            bytes: 0,
+            captured_max: 0,
+            wire_min: u32::MAX,
+            wire_max: 0,
+            tcp_flags: None,
+            first_packet: 0,
+            last_packet: 0,
+            parts: Vec::new(),
+        }
+    }
+
+    pub(crate) fn add(
+        &mut self,
+        record: &Record<'_>,
+        nanos: u64,
+        tcp_flags: Option<u8>,
+        number: u64,
+        piece: u32,
+    ) {
+        self.tcp_flags = with_flags(self.tcp_flags, self.packets == 0, tcp_flags);
+        if self.packets == 0 {
+            self.first_packet = number;
+        }
+        self.last_packet = number;
+        self.packets += 1;
+        self.bytes += u64::from(record.wire_len);
+        self.first = self.first.min(nanos);
+        self.last = self.last.max(nanos);
+        self.captured_max = self.captured_max.max(record.data.len() as u32);
+        self.wire_min = self.wire_min.min(record.wire_len);
+        self.wire_max = self.wire_max.max(record.wire_len);
+        match self.parts.last_mut() {
+            Some(part) if part.piece == piece => {
+                part.packets += 1;
+                part.tcp_flags = with_flags(part.tcp_flags, false, tcp_flags);
+            }
+            _ => {
+                self.parts.push(Part { piece, packets: 1, tcp_flags: with_flags(None, true, tcp_flags) });
+            }
+        }
+    }
+
+    /// What is known of its packets: each is as one of these says.
+    pub fn sketches(&self) -> Vec<Sketch> {
+        self.sketches_with(self.tcp_flags)
+    }
+
+    /// The same of those packets that have these flags.
+    pub(crate) fn sketches_with(&self, tcp_flags: Option<(u8, u8)>) -> Vec<Sketch> {
+        let sketch = self.flow.sketch(self.captured_max, self.wire_min..=self.wire_max, tcp_flags);
+        let Some(place) = self.flow.later_fragment() else { return vec![sketch] };
+        // The offset of a later fragment is not 0: one of its bits is the lowest that is set.
+        let of_lowest = |bit: u32| {
+            let (known, set) = ((2_u16 << bit) - 1, 1_u16 << bit);
+            let mut sketch = sketch.clone();
+            for (index, (known, set)) in known.to_be_bytes().into_iter().zip(set.to_be_bytes()).enumerate() {
+                sketch.know_bits(place + index, known, set);
+            }
+            sketch
+        };
+        (0..13).map(of_lowest).collect()
+    }
+}

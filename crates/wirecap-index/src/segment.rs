@@ -1,0 +1,317 @@
+//! A segment, which is a savefile of a recording, as the pieces that it can be read in.
+//!
+//! Zstandard frames and gzip members can be read on their own. A piece is as few of them as begin and end between two packets;
+//! of a file that is not compressed, a range of bytes that does.
+
+use std::fs::File;
+use std::io::{self, BufRead, BufReader, Cursor, Read, Seek};
+use std::os::unix::fs::FileExt;
+use std::path::Path;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use flate2::bufread::GzDecoder;
+
+/// A part of a segment that is read as a whole.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Piece {
+    /// Where it begins in the file.
+    pub offset: u64,
+    /// Bytes that it has in the file.
+    pub bytes: u64,
+    /// Where it begins in what the file expands to.
+    pub begin: u64,
+    /// Bytes that it expands to.
+    pub len: u64,
+    /// The number of its first packet in the segment, from 0.
+    pub first_packet: u64,
+    /// Packets that begin in it.
+    pub packets: u64,
+    /// The earliest time of a packet, in nanoseconds since the epoch; packets without a time count as 0.
+    pub earliest: u64,
+    /// The latest time of a packet.
+    pub latest: u64,
+    /// Whether it has blocks that are no packets, which what stands behind it may not be understood without.
+    pub has_context: bool,
+}
+
+/// How a segment is compressed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Compression {
+    None,
+    Gzip,
+    Zstandard,
+}
+
+const GZIP: [u8; 2] = [0x1f, 0x8b];
+const ZSTANDARD: [u8; 4] = [0x28, 0xb5, 0x2f, 0xfd];
+/// The low four bits of the first byte are free.
+const SKIPPABLE: [u8; 4] = [0x50, 0x2a, 0x4d, 0x18];
+
+impl Compression {
+    /// By a file's first bytes.
+    pub(crate) fn of(head: &[u8]) -> Self {
+        match () {
+            () if head.starts_with(&GZIP) => Self::Gzip,
+            () if head.starts_with(&ZSTANDARD) || is_skippable(head) => Self::Zstandard,
+            () => Self::None,
+        }
+    }
+}
+
+fn is_skippable(head: &[u8]) -> bool {
+    matches!(head, [first, b, c, d, ..] if first & 0xf0 == SKIPPABLE[0] && [*b, *c, *d] == SKIPPABLE[1..])
+}
+
+/// A frame or member that was read.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Frame {
+    pub(crate) offset: u64,
+    pub(crate) bytes: u64,
+    /// Where it ends in what the file expands to.
+    pub(crate) end: u64,
+}
+
+/// The frames that a [`Frames`] has come behind.
+#[derive(Debug, Default)]
+pub(crate) struct FrameLog {
+    count: AtomicUsize,
+    frames: Mutex<Vec<Frame>>,
+}
+
+impl FrameLog {
+    pub(crate) fn len(&self) -> usize {
+        self.count.load(Ordering::Acquire)
+    }
+
+    pub(crate) fn get(&self, index: usize) -> Frame {
+        self.frames.lock().unwrap_or_else(PoisonError::into_inner)[index]
+    }
+
+    fn push(&self, frame: Frame) {
+        self.frames.lock().unwrap_or_else(PoisonError::into_inner).push(frame);
+        self.count.fetch_add(1, Ordering::Release);
+    }
+}
+
+/// What a segment expands to, from its beginning, frame by frame.
+pub(crate) struct Frames {
+    state: State,
+    log: Arc<FrameLog>,
+    /// Where the present frame begins.
+    offset: u64,
+    /// Bytes that were given.
+    given: u64,
+}
+
+enum State {
+    Plain(BufReader<File>),
+    Between(Compression, BufReader<File>),
+    Gzip(GzDecoder<BufReader<File>>),
+    Zstandard(zstd::Decoder<'static, BufReader<File>>),
+    Ended,
+}
+
+impl Frames {
+    pub(crate) fn open(path: &Path) -> io::Result<(Self, Compression, Arc<FrameLog>)> {
+        let mut file = BufReader::with_capacity(256 << 10, File::open(path)?);
+        let compression = Compression::of(file.fill_buf()?);
+        let log = Arc::new(FrameLog::default());
+        let state = match compression {
+            Compression::None => State::Plain(file),
+            compression => State::Between(compression, file),
+        };
+        Ok((Self { state, log: Arc::clone(&log), offset: 0, given: 0 }, compression, log))
+    }
+
+    /// Comes behind a frame.
+    fn end_frame(&mut self, compression: Compression, mut file: BufReader<File>) -> io::Result<()> {
+        let end = file.stream_position()?;
+        self.log.push(Frame { offset: self.offset, bytes: end - self.offset, end: self.given });
+        self.state = State::Between(compression, file);
+        Ok(())
+    }
+
+    /// Begins the next frame.
+    fn begin_frame(&mut self, compression: Compression, mut file: BufReader<File>) -> io::Result<()> {
+        loop {
+            let mut head = [0; 8];
+            let present = peek(&mut file, &mut head)?;
+            let head = &head[..present];
+            let is_gzip = compression == Compression::Gzip;
+            if head.is_empty() || is_gzip && !head.starts_with(&GZIP) {
+                return Ok(()); // what gzip finds behind its last member it does not look at, either
+            }
+            if is_gzip {
+                self.offset = file.stream_position()?;
+                self.state = State::Gzip(GzDecoder::new(file));
+                return Ok(());
+            }
+            if !is_skippable(head) {
+                self.offset = file.stream_position()?;
+                self.state = State::Zstandard(zstd::Decoder::with_buffer(file)?.single_frame());
+                return Ok(());
+            }
+            let Some(len) = head.last_chunk().filter(|_| head.len() == 8) else {
+                return Err(io::ErrorKind::UnexpectedEof.into());
+            };
+            file.seek_relative(8 + i64::from(u32::from_le_bytes(*len)))?;
+        }
+    }
+}
+
+/// The next bytes, which stay where they are; fewer at the end of the file.
+fn peek(file: &mut BufReader<File>, into: &mut [u8]) -> io::Result<usize> {
+    let buffered = file.fill_buf()?;
+    if buffered.len() >= into.len() {
+        into.copy_from_slice(&buffered[..into.len()]);
+        return Ok(into.len());
+    }
+    let at = file.stream_position()?;
+    let mut present = 0;
+    while present < into.len() {
+        match file.get_ref().read_at(&mut into[present..], at + present as u64)? {
+            0 => break,
+            count => present += count,
+        }
+    }
+    Ok(present)
+}
+
+impl Read for Frames {
+    fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
+        loop {
+            match std::mem::replace(&mut self.state, State::Ended) {
+                State::Plain(mut file) => {
+                    let count = file.read(into)?;
+                    self.state = State::Plain(file);
+                    return Ok(count);
+                }
+                State::Between(compression, file) => self.begin_frame(compression, file)?,
+                State::Gzip(mut member) => match member.read(into)? {
+                    0 => self.end_frame(Compression::Gzip, member.into_inner())?,
+                    count => {
+                        self.given += count as u64;
+                        self.state = State::Gzip(member);
+                        return Ok(count);
+                    }
+                },
+                State::Zstandard(mut frame) => match frame.read(into)? {
+                    0 => self.end_frame(Compression::Zstandard, frame.finish())?,
+                    count => {
+                        self.given += count as u64;
+                        self.state = State::Zstandard(frame);
+                        return Ok(count);
+                    }
+                },
+                State::Ended => return Ok(0),
+            }
+        }
+    }
+}
+
+/// A segment whose pieces are read.
+#[derive(Debug, Clone)]
+pub(crate) struct Segment {
+    file: Arc<File>,
+    compression: Compression,
+    /// Bytes of the file that were read.
+    read: Arc<AtomicU64>,
+}
+
+impl Segment {
+    /// Opens it. One whose name said that it is not complete may have got its name meanwhile.
+    pub(crate) fn open(path: &Path, read: &Arc<AtomicU64>) -> io::Result<Self> {
+        let file = match File::open(path) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => match complete_name(path) {
+                Some(name) => File::open(name)?,
+                None => return Err(error),
+            },
+            opened => opened?,
+        };
+        let mut head = [0; 4];
+        let present = file.read_at(&mut head, 0)?;
+        Ok(Self {
+            file: Arc::new(file),
+            compression: Compression::of(&head[..present]),
+            read: Arc::clone(read),
+        })
+    }
+
+    /// What a piece expands to; an error if that has not as many bytes as the piece says.
+    pub(crate) fn expand(&self, piece: &Piece) -> io::Result<Box<dyn Read + Send>> {
+        let range = Range { segment: self.clone(), at: piece.offset, left: piece.bytes };
+        let source: Box<dyn Read + Send> = match self.compression {
+            Compression::None => Box::new(range),
+            Compression::Gzip => {
+                Box::new(flate2::bufread::MultiGzDecoder::new(BufReader::with_capacity(64 << 10, range)))
+            }
+            Compression::Zstandard => Box::new(zstd::Decoder::new(range)?),
+        };
+        Ok(Box::new(Exactly { source, left: piece.len }))
+    }
+
+    /// The piece behind those that give it its meaning.
+    pub(crate) fn expand_with(&self, context: &[Piece], piece: &Piece) -> io::Result<Box<dyn Read + Send>> {
+        let mut source: Box<dyn Read + Send> = Box::new(Cursor::new([]));
+        for part in context.iter().filter(|part| part.offset < piece.offset).chain([piece]) {
+            source = Box::new(source.chain(self.expand(part)?));
+        }
+        Ok(source)
+    }
+}
+
+/// The name of a segment that is complete, for one that was not.
+pub(crate) fn complete_name(path: &Path) -> Option<&Path> {
+    path.to_str().and_then(|path| path.strip_suffix(".part")).map(Path::new)
+}
+
+/// A part of a file.
+struct Range {
+    segment: Segment,
+    at: u64,
+    left: u64,
+}
+
+impl Read for Range {
+    fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
+        let count = into.len().min(usize::try_from(self.left).unwrap_or(usize::MAX));
+        let count = self.segment.file.read_at(&mut into[..count], self.at)?;
+        if count == 0 && self.left > 0 && !into.is_empty() {
+            return Err(io::Error::new(
+                io::ErrorKind::UnexpectedEof,
+                "the segment is shorter than its index says",
+            ));
+        }
+        self.at += count as u64;
+        self.left -= count as u64;
+        self.segment.read.fetch_add(count as u64, Ordering::Relaxed);
+        Ok(count)
+    }
+}
+
+/// As many bytes as were said, or an error.
+struct Exactly<R> {
+    source: R,
+    left: u64,
+}
+
+impl<R: Read> Read for Exactly<R> {
+    fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
+        if into.is_empty() {
+            return Ok(0);
+        }
+        let count = self.source.read(into)?;
+        let differs = || {
+            io::Error::new(
+                io::ErrorKind::InvalidData,
+                "a piece of the segment is not as long as its index says",
+            )
+        };
+        if count == 0 && self.left > 0 {
+            return Err(differs());
+        }
+        self.left = self.left.checked_sub(count as u64).ok_or_else(differs)?;
+        Ok(count)
+    }
+}

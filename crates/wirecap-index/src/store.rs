@@ -1,0 +1,212 @@
+//! Index files beside their segments: which there are, which are believed, and how they are written.
+
+use std::fmt;
+use std::fs::{self, File};
+use std::io::{self, Read, Write};
+use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+
+use rustix::fs::OFlags;
+use wirecap_savefile::ReadError;
+
+use crate::build::{Built, build};
+use crate::identity::{Identity, modified};
+use crate::row::Index;
+use crate::table::{self, Table};
+
+/// Ends the name of an index.
+const EXTENSION: &str = ".flows.parquet";
+/// Larger files are not read.
+const INDEX_BYTES_MAX: u64 = 1 << 30;
+
+/// The name of a segment's index.
+pub fn index_path(segment: &Path) -> PathBuf {
+    let mut name = segment.as_os_str().to_owned();
+    name.push(EXTENSION);
+    name.into()
+}
+
+/// Why a segment has no index that is believed.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Without {
+    /// There is none.
+    Missing,
+    /// It cannot be read, or contradicts itself.
+    Damaged(String),
+    /// It is that of another segment, or the segment was written to since.
+    Stale,
+}
+
+impl fmt::Display for Without {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Missing => f.write_str("it has no index"),
+            Self::Damaged(problem) => write!(f, "its index is damaged: {problem}"),
+            Self::Stale => f.write_str("its index is not that of this file as it is now"),
+        }
+    }
+}
+
+/// The index file of a segment, if it is believed.
+pub(crate) fn open(segment: &Path) -> Result<Table, Without> {
+    let damaged = |error: &dyn fmt::Display| Without::Damaged(error.to_string());
+    let path = index_path(segment);
+    let mut options = File::options();
+    let file = options.read(true).custom_flags(OFlags::NOFOLLOW.bits().cast_signed()).open(&path);
+    let mut file = match file {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Err(Without::Missing),
+        Err(error) => return Err(damaged(&error)),
+        Ok(file) => file,
+    };
+    let metadata = file.metadata().map_err(|error| damaged(&error))?;
+    if metadata.len() > INDEX_BYTES_MAX || !metadata.is_file() {
+        return Err(damaged(&"it is too large"));
+    }
+    let mut bytes = Vec::with_capacity(metadata.len() as usize);
+    (&mut file).take(INDEX_BYTES_MAX).read_to_end(&mut bytes).map_err(|error| damaged(&error))?;
+    let table = Table::open(bytes).map_err(|error| damaged(&error))?;
+    let now = Identity::of(segment).map_err(|error| damaged(&error))?;
+    let then = table.identity;
+    // A copy may be younger than its index says, but whoever writes into a segment writes after its index was written.
+    let is_later = now.modified != then.modified && now.modified > modified(&metadata);
+    match (now.bytes, now.fingerprint) == (then.bytes, then.fingerprint) && !is_later {
+        true => Ok(table),
+        false => Err(Without::Stale),
+    }
+}
+
+/// Reads the whole index of a segment.
+///
+/// # Errors
+///
+/// [`Without`].
+pub fn load(segment: &Path) -> Result<Index, Without> {
+    open(segment)?.index().map_err(|error| Without::Damaged(error.to_string()))
+}
+
+/// What became of a segment.
+#[derive(Debug)]
+pub enum Ensured {
+    /// Its index is there and is believed.
+    There,
+    /// Its index was written, with so many bytes.
+    Written {
+        /// Why there was none.
+        because: Without,
+        /// Bytes of the index.
+        bytes: u64,
+        /// Packets of the segment.
+        packets: u64,
+        /// Its rows.
+        rows: usize,
+    },
+    /// It cannot be read to its end, and has no index therefore.
+    Faulty(ReadError),
+}
+
+/// Writes the index of a segment if there is none that is believed; `progress` as for [`build`].
+///
+/// # Errors
+///
+/// [`ReadError::Open`] if the segment cannot be opened, also because it is gone, or the index cannot be written; others if the
+/// segment is no savefile.
+pub fn ensure(segment: &Path, progress: &mut dyn FnMut(u64) -> bool) -> Result<Ensured, ReadError> {
+    let because = match load(segment) {
+        Ok(_) => return Ok(Ensured::There),
+        Err(because) => because,
+    };
+    let Built { index, fault } = build(segment, progress)?;
+    if let Some(fault) = fault {
+        return Ok(Ensured::Faulty(fault));
+    }
+    let failed = |source| ReadError::Open { path: index_path(segment), source };
+    let bytes = write(segment, &index).map_err(failed)?;
+    Ok(Ensured::Written { because, bytes, packets: index.packets, rows: index.rows.len() })
+}
+
+/// Writes an index beside its segment, in the place of another one; the bytes that it has.
+///
+/// # Errors
+///
+/// If it cannot be written; [`io::ErrorKind::NotFound`] if the segment is gone, or is another file by now.
+pub fn write(segment: &Path, index: &Index) -> io::Result<u64> {
+    let bytes = table::write(index).map_err(io::Error::other)?;
+    let path = index_path(segment);
+    let mut part = path.as_os_str().to_owned();
+    part.push(".part");
+    let part = PathBuf::from(part);
+    // Of a process that ended meanwhile.
+    let _none = fs::remove_file(&part);
+    let mode = fs::metadata(segment)?.permissions().mode() & 0o666;
+    let written = File::options()
+        .write(true)
+        .create_new(true)
+        .mode(mode)
+        .custom_flags(OFlags::NOFOLLOW.bits().cast_signed())
+        .open(&part)
+        .and_then(|mut file| file.write_all(&bytes))
+        .and_then(|()| match Identity::of(segment)? == index.identity {
+            true => fs::rename(&part, &path),
+            false => Err(io::Error::new(io::ErrorKind::NotFound, "the segment was replaced meanwhile")),
+        });
+    if let Err(error) = written {
+        let _gone = fs::remove_file(&part);
+        return Err(error);
+    }
+    // A segment that went in between takes its index with it.
+    if fs::symlink_metadata(segment).is_err() {
+        remove(segment)?;
+    }
+    Ok(bytes.len() as u64)
+}
+
+/// Removes the index of a segment, if there is one.
+///
+/// # Errors
+///
+/// If it is there and cannot be removed.
+pub fn remove(segment: &Path) -> io::Result<()> {
+    match fs::remove_file(index_path(segment)) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+        outcome => outcome,
+    }
+}
+
+/// The segments at `place`: a file, or the savefiles of a directory in the order of their names, with those that are being
+/// written.
+///
+/// # Errors
+///
+/// If it is not there or cannot be read.
+pub fn segments(place: &Path) -> io::Result<Vec<PathBuf>> {
+    if !fs::metadata(place)?.is_dir() {
+        return Ok(vec![place.to_owned()]);
+    }
+    let mut found = Vec::new();
+    for entry in fs::read_dir(place)? {
+        let path = entry?.path();
+        if is_savefile(&path) {
+            found.push(path);
+        }
+    }
+    found.sort();
+    Ok(found)
+}
+
+/// Whether a file begins as savefiles do, compressed or not.
+fn is_savefile(path: &Path) -> bool {
+    let is_index = |path: &Path| {
+        path.as_os_str().to_str().is_some_and(|name| name.trim_end_matches(".part").ends_with(EXTENSION))
+    };
+    if is_index(path) || !fs::metadata(path).is_ok_and(|metadata| metadata.is_file()) {
+        return false;
+    }
+    let mut head = [0; 4];
+    let read = File::open(path).and_then(|mut file| file.read_exact(&mut head));
+    let (head, swapped) = (u32::from_le_bytes(head), u32::from_be_bytes(head));
+    let is_known = |magic: u32| {
+        matches!(magic, 0x0a0d_0d0a | 0xa1b2_c3d4 | 0xa1b2_3c4d | 0xa1b2_cd34 | 0xfd2f_b528)
+            || magic & 0xffff == 0x8b1f
+    };
+    read.is_ok() && (is_known(head) || matches!(swapped, 0xa1b2_c3d4 | 0xa1b2_3c4d | 0xa1b2_cd34))
+}

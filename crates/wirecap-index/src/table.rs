@@ -1,0 +1,868 @@
+//! An index as a Parquet file: version 1 of the schema, which `docs/index.md` describes.
+//!
+//! What cannot be read exactly as it was written is [`Damaged`], and what was read is never believed then: there is a checksum
+//! over the whole file, and every number is held against the others.
+
+use std::error::Error;
+use std::fmt::{self, Write as _};
+use std::hash::Hasher;
+use std::net::IpAddr;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+
+use bytes::Bytes;
+use parquet::basic::Compression;
+use parquet::bloom_filter::Sbbf;
+use parquet::column::reader::get_typed_column_reader;
+use parquet::data_type::{ByteArray, ByteArrayType, DataType, Int32Type, Int64Type};
+use parquet::errors::ParquetError;
+use parquet::file::metadata::{KeyValue, SortingColumn};
+use parquet::file::properties::{EnabledStatistics, ReaderProperties, WriterProperties, WriterVersion};
+use parquet::file::reader::{FileReader, RowGroupReader};
+use parquet::file::serialized_reader::{ReadOptionsBuilder, SerializedFileReader};
+use parquet::file::writer::{SerializedFileWriter, SerializedRowGroupWriter};
+use parquet::schema::parser::parse_message_type;
+use parquet::schema::types::{ColumnPath, Type};
+use twox_hash::XxHash64;
+use wirecap_savefile::{Format, LinkType};
+
+use crate::flow::{Flow, Fragment, Vlan};
+use crate::identity::Identity;
+use crate::row::{Index, Part, Row};
+use crate::segment::Piece;
+
+/// The schema's version.
+pub const SCHEMA_VERSION: u32 = 1;
+
+/// Rows of one row group.
+const GROUP_ROWS: usize = 1 << 17;
+/// False positives of Bloom filters.
+const FALSE_POSITIVES: f64 = 0.01;
+/// Layouts of packets that are told apart; an index with more has no list of them.
+const LAYOUTS_MAX: usize = 64;
+
+/// The columns, in the order of their names below.
+const SCHEMA: &str = "
+message flows {
+  required int64 flow (INTEGER(64,false));
+  required int64 first (TIMESTAMP(NANOS,true));
+  required int64 last (TIMESTAMP(NANOS,true));
+  required int32 interface (INTEGER(32,false));
+  optional binary interface_name (STRING);
+  required int32 link_type (INTEGER(16,false));
+  optional int32 vlan_type (INTEGER(16,false));
+  optional int32 vlan (INTEGER(16,false));
+  optional int32 inner_vlan_type (INTEGER(16,false));
+  optional int32 inner_vlan (INTEGER(16,false));
+  optional int32 ether_type (INTEGER(16,false));
+  optional binary src_addr (STRING);
+  optional binary dst_addr (STRING);
+  optional int32 protocol (INTEGER(8,false));
+  optional int32 next_header (INTEGER(8,false));
+  required int32 fragment (INTEGER(8,false));
+  optional int32 transport_offset (INTEGER(16,false));
+  optional int32 src_port (INTEGER(16,false));
+  optional int32 dst_port (INTEGER(16,false));
+  required int64 packets (INTEGER(64,false));
+  required int64 bytes (INTEGER(64,false));
+  required int32 captured_max (INTEGER(32,false));
+  required int32 wire_min (INTEGER(32,false));
+  required int32 wire_max (INTEGER(32,false));
+  optional int32 tcp_flags (INTEGER(8,false));
+  optional int32 tcp_flags_all (INTEGER(8,false));
+  required int64 first_packet (INTEGER(64,false));
+  required int64 last_packet (INTEGER(64,false));
+  required group pieces (LIST) {
+    repeated group list {
+      required group element {
+        required int64 offset (INTEGER(64,false));
+        required int32 packets (INTEGER(32,false));
+        optional int32 tcp_flags (INTEGER(8,false));
+        optional int32 tcp_flags_all (INTEGER(8,false));
+      }
+    }
+  }
+}";
+
+const SRC_ADDR: usize = 11;
+const DST_ADDR: usize = 12;
+const SRC_PORT: usize = 17;
+const DST_PORT: usize = 18;
+
+/// What stands in the place of the checksum while that is computed.
+const NO_CHECKSUM: &str = "xxh64:0000000000000000";
+
+mod key {
+    pub(super) const SCHEMA: &str = "wirecap.schema";
+    pub(super) const SEGMENT_BYTES: &str = "wirecap.segment_bytes";
+    pub(super) const SEGMENT_FINGERPRINT: &str = "wirecap.segment_fingerprint";
+    pub(super) const SEGMENT_MODIFIED: &str = "wirecap.segment_modified";
+    pub(super) const FORMAT: &str = "wirecap.format";
+    pub(super) const PACKETS: &str = "wirecap.packets";
+    pub(super) const BYTES: &str = "wirecap.bytes";
+    pub(super) const INTERFACES: &str = "wirecap.interfaces";
+    pub(super) const LAYOUTS: &str = "wirecap.layouts";
+    pub(super) const PIECES: &str = "wirecap.pieces";
+    pub(super) const CHECKSUM: &str = "wirecap.checksum";
+}
+
+/// Why an index file is not believed.
+#[derive(Debug)]
+pub struct Damaged(String);
+
+impl fmt::Display for Damaged {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl Error for Damaged {}
+
+impl From<ParquetError> for Damaged {
+    fn from(error: ParquetError) -> Self {
+        Self(error.to_string())
+    }
+}
+
+fn schema() -> Arc<Type> {
+    Arc::new(parse_message_type(SCHEMA).expect("the schema is well-formed"))
+}
+
+/// The index as the bytes of a file.
+///
+/// # Errors
+///
+/// If the library cannot write it.
+pub(crate) fn write(index: &Index) -> Result<Vec<u8>, ParquetError> {
+    let sorting =
+        [0, 1].map(|column_idx| SortingColumn { column_idx, descending: false, nulls_first: false });
+    let mut properties = WriterProperties::builder()
+        .set_writer_version(WriterVersion::PARQUET_1_0)
+        .set_compression(Compression::SNAPPY)
+        .set_statistics_enabled(EnabledStatistics::Chunk)
+        .set_offset_index_disabled(true)
+        .set_sorting_columns(Some(sorting.to_vec()))
+        .set_created_by(concat!("wirecap ", env!("CARGO_PKG_VERSION")).to_owned())
+        .set_key_value_metadata(Some(metadata(index)));
+    // How large a filter may be; it is folded to what its values need.
+    let values_max = index.rows.len().clamp(64, GROUP_ROWS) as u64;
+    for name in ["flow", "src_addr", "dst_addr", "src_port", "dst_port"] {
+        let column = ColumnPath::from(name);
+        properties = properties
+            .set_column_bloom_filter_enabled(column.clone(), true)
+            .set_column_bloom_filter_fpp(column.clone(), FALSE_POSITIVES)
+            .set_column_bloom_filter_max_ndv(column, values_max);
+    }
+    let mut writer = SerializedFileWriter::new(Vec::new(), schema(), Arc::new(properties.build()))?;
+    for rows in index.rows.chunks(GROUP_ROWS) {
+        let mut group = writer.next_row_group()?;
+        write_group(&mut group, rows, index)?;
+        group.close()?;
+    }
+    let mut file = writer.into_inner()?;
+    let place = checksum_place(&file).ok_or_else(|| ParquetError::General("no checksum".to_owned()))?;
+    let checksum = format!("{:016x}", checksum(&file, place));
+    file[place..place + 16].copy_from_slice(checksum.as_bytes());
+    Ok(file)
+}
+
+/// Where the sixteen digits are.
+fn checksum_place(file: &[u8]) -> Option<usize> {
+    let prefix = &NO_CHECKSUM.as_bytes()[..6];
+    let found = file.windows(prefix.len()).rposition(|window| window == prefix)?;
+    (found + NO_CHECKSUM.len() <= file.len()).then_some(found + prefix.len())
+}
+
+/// xxHash64 of the file with zeros in place of the digits.
+fn checksum(file: &[u8], place: usize) -> u64 {
+    let mut hasher = XxHash64::with_seed(0);
+    hasher.write(&file[..place]);
+    hasher.write(&[b'0'; 16]);
+    hasher.write(&file[place + 16..]);
+    hasher.finish()
+}
+
+fn metadata(index: &Index) -> Vec<KeyValue> {
+    let Identity { bytes, fingerprint, modified } = index.identity;
+    let mut interfaces = String::new();
+    for (name, link_type) in &index.interfaces {
+        let name = name.as_deref().unwrap_or_default();
+        let _ = writeln!(interfaces, "{} {name}", link_type.0);
+    }
+    let mut pieces = String::new();
+    for piece in &index.pieces {
+        let Piece { offset, bytes, begin, len, first_packet, packets, earliest, latest, has_context } = piece;
+        let context = u8::from(*has_context);
+        let _ = writeln!(
+            pieces,
+            "{offset} {bytes} {begin} {len} {first_packet} {packets} {earliest} {latest} {context}"
+        );
+    }
+    let pair = |key: &str, value: String| KeyValue::new(key.to_owned(), value);
+    vec![
+        pair(key::SCHEMA, SCHEMA_VERSION.to_string()),
+        pair(key::SEGMENT_BYTES, bytes.to_string()),
+        pair(key::SEGMENT_FINGERPRINT, format!("{fingerprint:016x}")),
+        pair(key::SEGMENT_MODIFIED, modified.to_string()),
+        pair(key::FORMAT, if index.format == Format::Pcap { "pcap" } else { "pcapng" }.to_owned()),
+        pair(key::PACKETS, index.packets.to_string()),
+        pair(key::BYTES, index.wire_bytes.to_string()),
+        pair(key::INTERFACES, interfaces),
+        pair(key::LAYOUTS, layouts(&index.rows)),
+        pair(key::PIECES, pieces),
+        pair(key::CHECKSUM, NO_CHECKSUM.to_owned()),
+    ]
+}
+
+/// The layouts of all rows, a line each: numbers as in the columns, 4, 6 or 0 for the addresses, 1 where there
+/// are ports, the lengths; `-` is none.
+fn layouts(rows: &[Row]) -> String {
+    let mut distinct: Vec<Layout> = Vec::new();
+    for row in rows {
+        let flow = row.flow.layout();
+        match distinct.iter().position(|layout| layout.flow == flow) {
+            Some(place) => distinct[place].add(row),
+            None if distinct.len() == LAYOUTS_MAX => return String::new(),
+            None => {
+                let mut layout = Layout { flow, captured_max: 0, wire_min: u32::MAX, wire_max: 0 };
+                layout.add(row);
+                distinct.push(layout);
+            }
+        }
+    }
+    let mut text = String::new();
+    for Layout { flow, captured_max, wire_min, wire_max } in distinct {
+        let optional = |number: Option<u16>| number.map_or("-".to_owned(), |number| number.to_string());
+        let version = |address: Option<IpAddr>| match address {
+            None => 0,
+            Some(IpAddr::V4(_)) => 4,
+            Some(IpAddr::V6(_)) => 6,
+        };
+        let _ = writeln!(
+            text,
+            "{} {} {} {} {} {} {} {} {} {} {} {captured_max} {wire_min} {wire_max}",
+            flow.link_type.0,
+            optional(flow.vlans[0].map(|vlan| vlan.tpid)),
+            optional(flow.vlans[0].map(|vlan| vlan.id)),
+            optional(flow.vlans[1].map(|vlan| vlan.tpid)),
+            optional(flow.vlans[1].map(|vlan| vlan.id)),
+            optional(flow.ether_type),
+            version(flow.source),
+            version(flow.destination),
+            flow.fragment as u8,
+            optional(flow.transport_offset),
+            u8::from(flow.ports.is_some()),
+        );
+    }
+    text
+}
+
+/// Packets of rows that are laid out alike.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(crate) struct Layout {
+    pub(crate) flow: Flow,
+    pub(crate) captured_max: u32,
+    pub(crate) wire_min: u32,
+    pub(crate) wire_max: u32,
+}
+
+impl Layout {
+    fn add(&mut self, row: &Row) {
+        self.captured_max = self.captured_max.max(row.captured_max);
+        self.wire_min = self.wire_min.min(row.wire_min);
+        self.wire_max = self.wire_max.max(row.wire_max);
+    }
+
+    fn parse(line: &str) -> Option<Self> {
+        let mut fields = line.split(' ');
+        let mut number = || fields.next()?.parse::<u32>().ok();
+        let link_type = LinkType(u16::try_from(number()?).ok()?);
+        let mut optional = || match fields.next()? {
+            "-" => Some(None),
+            number => number.parse::<u16>().ok().map(Some),
+        };
+        let outer = (optional()?, optional()?);
+        let inner = (optional()?, optional()?);
+        let ether_type = optional()?;
+        let address = |version: Option<u16>| match version? {
+            0 => Some(None),
+            4 => Some(Some(IpAddr::from([0; 4]))),
+            6 => Some(Some(IpAddr::from([0; 16]))),
+            _ => None,
+        };
+        let (source, destination) = (address(optional()?)?, address(optional()?)?);
+        let fragment = fragment(optional()??.into())?;
+        let transport_offset = optional()?;
+        let ports = (optional()?? != 0).then_some((0, 0));
+        let mut number = || fields.next()?.parse::<u32>().ok();
+        let (captured_max, wire_min, wire_max) = (number()?, number()?, number()?);
+        let vlan = |(tpid, id): (Option<u16>, Option<u16>)| Some(Vlan { tpid: tpid?, id: id? });
+        let vlans = [vlan(outer), vlan(inner)];
+        let flow = Flow {
+            link_type,
+            vlans,
+            ether_type,
+            source,
+            destination,
+            fragment,
+            transport_offset,
+            ports,
+            ..Flow::default()
+        };
+        (wire_min <= wire_max).then_some(Self { flow, captured_max, wire_min, wire_max })
+    }
+}
+
+fn fragment(number: u32) -> Option<Fragment> {
+    Some(match number {
+        0 => Fragment::None,
+        1 => Fragment::First,
+        2 => Fragment::Later,
+        _ => return None,
+    })
+}
+
+fn text_of(address: Option<IpAddr>) -> Option<ByteArray> {
+    address.map(|address| ByteArray::from(address.to_string().into_bytes()))
+}
+
+fn write_group(
+    group: &mut SerializedRowGroupWriter<'_, Vec<u8>>,
+    rows: &[Row],
+    index: &Index,
+) -> Result<(), ParquetError> {
+    let mut columns = Columns { group };
+    let vlan = |row: &Row, place: usize| row.flow.vlans[place];
+    columns.longs(rows.iter().map(|row| row.flow.number()))?;
+    columns.longs(rows.iter().map(|row| row.first))?;
+    columns.longs(rows.iter().map(|row| row.last))?;
+    columns.numbers(rows.iter().map(|row| row.interface))?;
+    let names: Vec<Option<ByteArray>> = index
+        .interfaces
+        .iter()
+        .map(|(name, _)| name.as_ref().map(|name| ByteArray::from(name.clone().into_bytes())))
+        .collect();
+    columns.texts(rows.iter().map(|row| names.get(row.interface as usize).cloned().flatten()))?;
+    columns.numbers(rows.iter().map(|row| u32::from(row.flow.link_type.0)))?;
+    columns.optional(rows.iter().map(|row| vlan(row, 0).map(|vlan| vlan.tpid.into())))?;
+    columns.optional(rows.iter().map(|row| vlan(row, 0).map(|vlan| vlan.id.into())))?;
+    columns.optional(rows.iter().map(|row| vlan(row, 1).map(|vlan| vlan.tpid.into())))?;
+    columns.optional(rows.iter().map(|row| vlan(row, 1).map(|vlan| vlan.id.into())))?;
+    columns.optional(rows.iter().map(|row| row.flow.ether_type.map(u32::from)))?;
+    columns.texts(rows.iter().map(|row| text_of(row.flow.source)))?;
+    columns.texts(rows.iter().map(|row| text_of(row.flow.destination)))?;
+    columns.optional(rows.iter().map(|row| row.flow.protocol.map(u32::from)))?;
+    columns.optional(rows.iter().map(|row| row.flow.next_header.map(u32::from)))?;
+    columns.numbers(rows.iter().map(|row| row.flow.fragment as u32))?;
+    columns.optional(rows.iter().map(|row| row.flow.transport_offset.map(u32::from)))?;
+    columns.optional(rows.iter().map(|row| row.flow.ports.map(|(source, _)| source.into())))?;
+    columns.optional(rows.iter().map(|row| row.flow.ports.map(|(_, destination)| destination.into())))?;
+    columns.longs(rows.iter().map(|row| row.packets))?;
+    columns.longs(rows.iter().map(|row| row.bytes))?;
+    columns.numbers(rows.iter().map(|row| row.captured_max))?;
+    columns.numbers(rows.iter().map(|row| row.wire_min))?;
+    columns.numbers(rows.iter().map(|row| row.wire_max))?;
+    columns.optional(rows.iter().map(|row| row.tcp_flags.map(|(any, _)| any.into())))?;
+    columns.optional(rows.iter().map(|row| row.tcp_flags.map(|(_, all)| all.into())))?;
+    columns.longs(rows.iter().map(|row| row.first_packet))?;
+    columns.longs(rows.iter().map(|row| row.last_packet))?;
+    let parts = || rows.iter().flat_map(|row| row.parts.iter());
+    let repetitions: Vec<i16> =
+        rows.iter().flat_map(|row| (0..row.parts.len()).map(|place| i16::from(place > 0))).collect();
+    let definitions = vec![1; repetitions.len()];
+    let offsets: Vec<i64> =
+        parts().map(|part| index.pieces[part.piece as usize].offset.cast_signed()).collect();
+    columns.write::<Int64Type>(&offsets, Some(&definitions), Some(&repetitions))?;
+    let packets: Vec<i32> = parts().map(|part| part.packets.cast_signed()).collect();
+    columns.write::<Int32Type>(&packets, Some(&definitions), Some(&repetitions))?;
+    let definitions: Vec<i16> = parts().map(|part| 1 + i16::from(part.tcp_flags.is_some())).collect();
+    let (any, all): (Vec<i32>, Vec<i32>) =
+        parts().filter_map(|part| part.tcp_flags).map(|(any, all)| (i32::from(any), i32::from(all))).unzip();
+    columns.write::<Int32Type>(&any, Some(&definitions), Some(&repetitions))?;
+    columns.write::<Int32Type>(&all, Some(&definitions), Some(&repetitions))
+}
+
+/// Writes one column after the other.
+struct Columns<'a, 'b> {
+    group: &'a mut SerializedRowGroupWriter<'b, Vec<u8>>,
+}
+
+impl Columns<'_, '_> {
+    fn longs(&mut self, values: impl Iterator<Item = u64>) -> Result<(), ParquetError> {
+        let values: Vec<i64> = values.map(u64::cast_signed).collect();
+        self.write::<Int64Type>(&values, None, None)
+    }
+
+    fn numbers(&mut self, values: impl Iterator<Item = u32>) -> Result<(), ParquetError> {
+        let values: Vec<i32> = values.map(u32::cast_signed).collect();
+        self.write::<Int32Type>(&values, None, None)
+    }
+
+    fn optional(&mut self, values: impl Iterator<Item = Option<u32>>) -> Result<(), ParquetError> {
+        let values: Vec<Option<u32>> = values.collect();
+        let definitions: Vec<i16> = values.iter().map(|value| i16::from(value.is_some())).collect();
+        let values: Vec<i32> = values.into_iter().flatten().map(u32::cast_signed).collect();
+        self.write::<Int32Type>(&values, Some(&definitions), None)
+    }
+
+    fn texts(&mut self, values: impl Iterator<Item = Option<ByteArray>>) -> Result<(), ParquetError> {
+        let values: Vec<Option<ByteArray>> = values.collect();
+        let definitions: Vec<i16> = values.iter().map(|value| i16::from(value.is_some())).collect();
+        let values: Vec<ByteArray> = values.into_iter().flatten().collect();
+        self.write::<ByteArrayType>(&values, Some(&definitions), None)
+    }
+
+    fn write<T: DataType>(
+        &mut self,
+        values: &[T::T],
+        definitions: Option<&[i16]>,
+        repetitions: Option<&[i16]>,
+    ) -> Result<(), ParquetError> {
+        let mut column = self.group.next_column()?.expect("the schema has as many columns");
+        column.typed::<T>().write_batch(values, definitions, repetitions)?;
+        column.close()
+    }
+}
+
+/// An index file whose rows are not read yet.
+pub(crate) struct Table {
+    reader: SerializedFileReader<Bytes>,
+    pub(crate) identity: Identity,
+    pub(crate) format: Format,
+    pub(crate) packets: u64,
+    pub(crate) wire_bytes: u64,
+    pub(crate) interfaces: Vec<(Option<String>, LinkType)>,
+    pub(crate) pieces: Vec<Piece>,
+    /// None if there were too many.
+    pub(crate) layouts: Option<Vec<Layout>>,
+}
+
+impl Table {
+    /// Reads what stands beside the rows.
+    ///
+    /// # Errors
+    ///
+    /// [`Damaged`].
+    pub(crate) fn open(file: Vec<u8>) -> Result<Self, Damaged> {
+        let damaged = |text: &str| Damaged(text.to_owned());
+        let place =
+            checksum_place(&file).ok_or_else(|| damaged("it is cut short, or no index of wirecap"))?;
+        let digits = std::str::from_utf8(&file[place..place + 16]).unwrap_or_default();
+        if u64::from_str_radix(digits, 16) != Ok(checksum(&file, place)) {
+            return Err(damaged("its checksum is wrong"));
+        }
+        unpanicked(move || Self::open_checked(Bytes::from(file)))
+    }
+
+    fn open_checked(file: Bytes) -> Result<Self, Damaged> {
+        let damaged = |text: &str| Damaged(text.to_owned());
+        let properties = ReaderProperties::builder().set_read_bloom_filter(true).build();
+        let options = ReadOptionsBuilder::new().with_reader_properties(properties).build();
+        let reader = SerializedFileReader::new_with_options(file, options)?;
+        let metadata = reader.metadata().file_metadata();
+        let value = |key: &str| {
+            let pairs = metadata.key_value_metadata().into_iter().flatten();
+            let value = pairs.filter(|pair| pair.key == key).find_map(|pair| pair.value.clone());
+            value.ok_or_else(|| Damaged(format!("it has no {key}")))
+        };
+        let number =
+            |key: &str| value(key)?.parse::<u64>().map_err(|_| Damaged(format!("its {key} is not a number")));
+        let version = number(key::SCHEMA)?;
+        if version != u64::from(SCHEMA_VERSION) {
+            return Err(Damaged(format!("its schema has version {version}, not {SCHEMA_VERSION}")));
+        }
+        if metadata.schema_descr().root_schema() != &*schema() {
+            return Err(damaged("its columns are not those of its schema's version"));
+        }
+        let identity = Identity {
+            bytes: number(key::SEGMENT_BYTES)?,
+            fingerprint: u64::from_str_radix(&value(key::SEGMENT_FINGERPRINT)?, 16)
+                .map_err(|_| damaged("the segment's fingerprint is not a number"))?,
+            modified: value(key::SEGMENT_MODIFIED)?
+                .parse()
+                .map_err(|_| damaged("the segment's time is not a number"))?,
+        };
+        let format = match value(key::FORMAT)?.as_str() {
+            "pcap" => Format::Pcap,
+            "pcapng" => Format::Pcapng,
+            _ => return Err(damaged("the segment's format is not known")),
+        };
+        let interfaces = value(key::INTERFACES)?.lines().map(interface).collect::<Option<_>>();
+        let layouts = value(key::LAYOUTS)?;
+        let layouts: Option<Vec<Layout>> = match layouts.is_empty() {
+            true => None,
+            false => Some(
+                layouts
+                    .lines()
+                    .map(Layout::parse)
+                    .collect::<Option<_>>()
+                    .ok_or_else(|| damaged("its layouts mean nothing"))?,
+            ),
+        };
+        let pieces: Option<Vec<Piece>> = value(key::PIECES)?.lines().map(piece).collect();
+        let table = Self {
+            identity,
+            format,
+            packets: number(key::PACKETS)?,
+            wire_bytes: number(key::BYTES)?,
+            interfaces: interfaces.ok_or_else(|| damaged("its interfaces mean nothing"))?,
+            pieces: pieces.ok_or_else(|| damaged("its pieces mean nothing"))?,
+            layouts,
+            reader,
+        };
+        table.check_pieces()?;
+        Ok(table)
+    }
+
+    /// Whether the pieces fit the segment and each other.
+    fn check_pieces(&self) -> Result<(), Damaged> {
+        let (mut offset, mut begin, mut packets) = (0, 0, 0);
+        for piece in &self.pieces {
+            let is_next = piece.offset >= offset
+                && piece.begin == begin
+                && (piece.packets == 0 || piece.first_packet == packets);
+            let (end, expanded) = (piece.offset.checked_add(piece.bytes), begin.checked_add(piece.len));
+            let (Some(end), Some(expanded), true) = (end, expanded, is_next) else {
+                return Err(Damaged("its pieces are not one behind the other".to_owned()));
+            };
+            (offset, begin) = (end, expanded);
+            packets = packets.saturating_add(piece.packets);
+        }
+        if offset > self.identity.bytes || packets != self.packets {
+            return Err(Damaged("its pieces are not those of its segment".to_owned()));
+        }
+        Ok(())
+    }
+
+    /// Whether a row may have this source or destination; `true` is not certain.
+    pub(crate) fn may_have(&self, wanted: &Wanted) -> bool {
+        let check = || -> Result<bool, Damaged> {
+            for group in 0..self.reader.num_row_groups() {
+                let group = self.reader.get_row_group(group)?;
+                let has = |column: usize, is_in: &dyn Fn(&Sbbf) -> bool| {
+                    group.get_column_bloom_filter(column).is_none_or(is_in)
+                };
+                let has_address = |column: usize, address: Option<IpAddr>| {
+                    address.is_none_or(|address| {
+                        has(column, &|filter| filter.check(address.to_string().as_str()))
+                    })
+                };
+                let has_port = |column: usize, port: Option<u16>| {
+                    port.is_none_or(|port| has(column, &|filter| filter.check(&i32::from(port))))
+                };
+                if has_address(SRC_ADDR, wanted.source)
+                    && has_address(DST_ADDR, wanted.destination)
+                    && has_port(SRC_PORT, wanted.ports.0)
+                    && has_port(DST_PORT, wanted.ports.1)
+                {
+                    return Ok(true);
+                }
+            }
+            Ok(false)
+        };
+        unpanicked(check).unwrap_or(true)
+    }
+
+    /// The rows.
+    ///
+    /// # Errors
+    ///
+    /// [`Damaged`].
+    pub(crate) fn rows(&self) -> Result<Vec<Row>, Damaged> {
+        let rows = unpanicked(|| {
+            let count = self.reader.metadata().file_metadata().num_rows();
+            if u64::try_from(count).is_ok_and(|count| count > self.packets) {
+                return Err(Damaged("it has more rows than packets".to_owned()));
+            }
+            let mut rows = Vec::new();
+            for group in 0..self.reader.num_row_groups() {
+                self.read_group(&*self.reader.get_row_group(group)?, &mut rows)?;
+            }
+            Ok(rows)
+        })?;
+        let packets = rows.iter().map(|row| row.packets).fold(0, u64::saturating_add);
+        let bytes = rows.iter().map(|row| row.bytes).fold(0, u64::saturating_add);
+        match (packets, bytes) == (self.packets, self.wire_bytes) {
+            true => Ok(rows),
+            false => Err(Damaged("its rows are not those of its segment".to_owned())),
+        }
+    }
+
+    fn read_group(&self, group: &dyn RowGroupReader, rows: &mut Vec<Row>) -> Result<(), Damaged> {
+        let inconsistent = || Damaged("a row contradicts the others".to_owned());
+        let mut input = Input { group, rows: group.metadata().num_rows() as usize, column: 0 };
+        let flow_numbers = input.longs()?;
+        let (first, last) = (input.longs()?, input.longs()?);
+        let interface = input.numbers()?;
+        input.skip();
+        let link_type = input.numbers()?;
+        let vlan_type = [(input.optional()?, input.optional()?), (input.optional()?, input.optional()?)];
+        let ether_type = input.optional()?;
+        let (source, destination) = (input.addresses()?, input.addresses()?);
+        let (protocol, next_header) = (input.optional()?, input.optional()?);
+        let fragments = input.numbers()?;
+        let transport_offset = input.optional()?;
+        let (source_port, destination_port) = (input.optional()?, input.optional()?);
+        let (packets, bytes) = (input.longs()?, input.longs()?);
+        let (captured_max, wire_min, wire_max) = (input.numbers()?, input.numbers()?, input.numbers()?);
+        let (flags_any, flags_all) = (input.optional()?, input.optional()?);
+        let (first_packet, last_packet) = (input.longs()?, input.longs()?);
+        let mut parts = self.read_parts(&mut input)?.into_iter().peekable();
+        let word = |value: Option<u32>| match value {
+            None => Some(None),
+            Some(value) => u16::try_from(value).ok().map(Some),
+        };
+        let byte = |value: Option<u32>| match value {
+            None => Some(None),
+            Some(value) => u8::try_from(value).ok().map(Some),
+        };
+        for place in 0..input.rows {
+            let read = || -> Option<Row> {
+                let mut vlans = [None; 2];
+                for (vlan, (tpid, id)) in vlans.iter_mut().zip(&vlan_type) {
+                    *vlan = match (word(tpid[place])?, word(id[place])?) {
+                        (Some(tpid), Some(id)) => Some(Vlan { tpid, id }),
+                        (None, None) => None,
+                        _ => return None,
+                    };
+                }
+                let flow = Flow {
+                    link_type: LinkType(u16::try_from(link_type[place]).ok()?),
+                    vlans,
+                    ether_type: word(ether_type[place])?,
+                    source: source[place],
+                    destination: destination[place],
+                    protocol: byte(protocol[place])?,
+                    next_header: byte(next_header[place])?,
+                    fragment: fragment(fragments[place])?,
+                    transport_offset: word(transport_offset[place])?,
+                    ports: word(source_port[place])?.zip(word(destination_port[place])?),
+                };
+                (flow.number() == flow_numbers[place]).then_some(())?;
+                Some(Row {
+                    flow,
+                    interface: interface[place],
+                    first: first[place],
+                    last: last[place],
+                    packets: packets[place],
+                    bytes: bytes[place],
+                    captured_max: captured_max[place],
+                    wire_min: wire_min[place],
+                    wire_max: wire_max[place],
+                    tcp_flags: byte(flags_any[place])?.zip(byte(flags_all[place])?),
+                    first_packet: first_packet[place],
+                    last_packet: last_packet[place],
+                    parts: Vec::new(),
+                })
+            };
+            let mut row = read().ok_or_else(inconsistent)?;
+            while let Some((_, part)) = parts.next_if(|(is_more, _)| *is_more != row.parts.is_empty()) {
+                row.parts.push(part);
+            }
+            let counted = row.parts.iter().map(|part| u64::from(part.packets)).sum::<u64>();
+            let is_sound = counted == row.packets
+                && row.first <= row.last
+                && row.wire_min <= row.wire_max
+                && row.first_packet <= row.last_packet
+                && row.last_packet < self.packets
+                && (row.interface as usize) < self.interfaces.len();
+            if !is_sound {
+                return Err(inconsistent());
+            }
+            rows.push(row);
+        }
+        match parts.next() {
+            None => Ok(()),
+            Some(_) => Err(inconsistent()),
+        }
+    }
+
+    /// The parts of all rows, and of each whether it belongs to the same row as the one before.
+    fn read_parts(&self, input: &mut Input<'_>) -> Result<Vec<(bool, Part)>, Damaged> {
+        let inconsistent = || Damaged("a row contradicts the others".to_owned());
+        let (offsets, _, repetitions) = input.read::<Int64Type>()?;
+        let (counts, _, count_repetitions) = input.read::<Int32Type>()?;
+        let (any, any_definitions, any_repetitions) = input.read::<Int32Type>()?;
+        let (all, all_definitions, all_repetitions) = input.read::<Int32Type>()?;
+        let is_alike = [&count_repetitions, &any_repetitions, &all_repetitions]
+            .iter()
+            .all(|others| **others == repetitions)
+            && [offsets.len(), counts.len()].iter().all(|len| *len == repetitions.len())
+            && any_definitions == all_definitions
+            && any_definitions.len() == repetitions.len();
+        if !is_alike {
+            return Err(inconsistent());
+        }
+        let mut flags = any.iter().zip(&all);
+        let mut parts = Vec::with_capacity(offsets.len());
+        for (place, repetition) in repetitions.iter().enumerate() {
+            let tcp_flags = match any_definitions[place] {
+                2 => {
+                    let (any, all) = flags.next().ok_or_else(inconsistent)?;
+                    let byte = |flags: i32| u8::try_from(flags).map_err(|_| inconsistent());
+                    Some((byte(*any)?, byte(*all)?))
+                }
+                _ => None,
+            };
+            let piece = self.piece_at(offsets[place].cast_unsigned()).ok_or_else(inconsistent)?;
+            parts.push((*repetition > 0, Part { piece, packets: counts[place].cast_unsigned(), tcp_flags }));
+        }
+        Ok(parts)
+    }
+
+    /// The number of the piece that begins there, of those with packets.
+    fn piece_at(&self, offset: u64) -> Option<u32> {
+        let place = self.pieces.partition_point(|piece| piece.offset < offset);
+        let same = self.pieces[place..].iter().take_while(|piece| piece.offset == offset);
+        let ahead = same.enumerate().find(|(_, piece)| piece.packets > 0)?.0;
+        u32::try_from(place + ahead).ok()
+    }
+
+    /// All of it.
+    ///
+    /// # Errors
+    ///
+    /// [`Damaged`].
+    pub(crate) fn index(self) -> Result<Index, Damaged> {
+        let rows = self.rows()?;
+        let Self { identity, format, packets, wire_bytes, interfaces, pieces, .. } = self;
+        Ok(Index { identity, format, packets, wire_bytes, interfaces, pieces, rows })
+    }
+}
+
+impl fmt::Debug for Table {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Table").field("packets", &self.packets).finish_non_exhaustive()
+    }
+}
+
+/// Addresses and ports that a row must have.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
+pub(crate) struct Wanted {
+    pub(crate) source: Option<IpAddr>,
+    pub(crate) destination: Option<IpAddr>,
+    pub(crate) ports: (Option<u16>, Option<u16>),
+}
+
+/// What `read` gives, or that the library could not cope with the file.
+fn unpanicked<T>(read: impl FnOnce() -> Result<T, Damaged>) -> Result<T, Damaged> {
+    catch_unwind(AssertUnwindSafe(read)).unwrap_or_else(|_| Err(Damaged("it cannot be read".to_owned())))
+}
+
+fn interface(line: &str) -> Option<(Option<String>, LinkType)> {
+    let (link_type, name) = line.split_once(' ')?;
+    Some(((!name.is_empty()).then(|| name.to_owned()), LinkType(link_type.parse().ok()?)))
+}
+
+fn piece(line: &str) -> Option<Piece> {
+    let numbers: Vec<u64> = line.split(' ').map(str::parse).collect::<Result<_, _>>().ok()?;
+    let [offset, bytes, begin, len, first_packet, packets, earliest, latest, context] = *numbers else {
+        return None;
+    };
+    let has_context = context != 0;
+    Some(Piece { offset, bytes, begin, len, first_packet, packets, earliest, latest, has_context })
+}
+
+/// Reads one column after the other.
+struct Input<'a> {
+    group: &'a dyn RowGroupReader,
+    rows: usize,
+    column: usize,
+}
+
+/// A column's values, definition levels and repetition levels.
+type Levels<T> = (Vec<T>, Vec<i16>, Vec<i16>);
+
+impl Input<'_> {
+    fn skip(&mut self) {
+        self.column += 1;
+    }
+
+    fn read<T: DataType>(&mut self) -> Result<Levels<T::T>, Damaged> {
+        let mut reader = get_typed_column_reader::<T>(self.group.get_column_reader(self.column)?);
+        self.column += 1;
+        let (mut values, mut definitions, mut repetitions) = (Vec::new(), Vec::new(), Vec::new());
+        let mut read = 0;
+        while read < self.rows {
+            let left = self.rows - read;
+            let (records, ..) =
+                reader.read_records(left, Some(&mut definitions), Some(&mut repetitions), &mut values)?;
+            if records == 0 {
+                return Err(Damaged("a column has too few values".to_owned()));
+            }
+            read += records;
+        }
+        Ok((values, definitions, repetitions))
+    }
+
+    fn longs(&mut self) -> Result<Vec<u64>, Damaged> {
+        let (values, ..) = self.read::<Int64Type>()?;
+        self.all(values.into_iter().map(i64::cast_unsigned).collect())
+    }
+
+    fn numbers(&mut self) -> Result<Vec<u32>, Damaged> {
+        let (values, ..) = self.read::<Int32Type>()?;
+        self.all(values.into_iter().map(i32::cast_unsigned).collect())
+    }
+
+    fn optional(&mut self) -> Result<Vec<Option<u32>>, Damaged> {
+        let (values, definitions, _) = self.read::<Int32Type>()?;
+        let mut values = values.into_iter().map(i32::cast_unsigned);
+        let values = definitions.iter().map(|level| (*level > 0).then(|| values.next()).flatten()).collect();
+        self.all(values)
+    }
+
+    fn addresses(&mut self) -> Result<Vec<Option<IpAddr>>, Damaged> {
+        let (values, definitions, _) = self.read::<ByteArrayType>()?;
+        let mut values = values.into_iter();
+        let mut addresses = Vec::with_capacity(definitions.len());
+        for level in definitions {
+            let value = (level > 0).then(|| values.next()).flatten();
+            addresses.push(match value {
+                None => None,
+                Some(value) => {
+                    let text = value.as_utf8()?;
+                    Some(text.parse().map_err(|_| Damaged(format!("{text:?} is no address")))?)
+                }
+            });
+        }
+        self.all(addresses)
+    }
+
+    /// As many as there are rows.
+    fn all<T>(&self, values: Vec<T>) -> Result<Vec<T>, Damaged> {
+        match values.len() == self.rows {
+            true => Ok(values),
+            false => Err(Damaged("a column has too few values".to_owned())),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_documentation_has_all_columns() {
+        let page = include_str!("../../../docs/index.md");
+        for field in schema().get_fields() {
+            assert!(page.contains(&format!("`{}`", field.name())), "docs/index.md has no `{}`", field.name());
+        }
+        for key in [
+            key::SCHEMA,
+            key::SEGMENT_BYTES,
+            key::SEGMENT_FINGERPRINT,
+            key::SEGMENT_MODIFIED,
+            key::FORMAT,
+            key::PACKETS,
+            key::BYTES,
+            key::INTERFACES,
+            key::LAYOUTS,
+            key::PIECES,
+            key::CHECKSUM,
+        ] {
+            assert!(page.contains(&format!("`{key}`")), "docs/index.md has no `{key}`");
+        }
+        assert!(page.contains(&format!("version {SCHEMA_VERSION}")));
+    }
+}

@@ -1,0 +1,192 @@
+//! An index that lies, is cut short, or is that of another file is not believed: what is found is the same.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::slice::from_ref;
+use std::time::{Duration, SystemTime};
+
+use wirecap_index::{
+    Ensured, Note, Query, Without, build, ensure, index_path, load, plan, remove, segments, write,
+};
+use wirecap_savefile::LinkType;
+
+use crate::files::{Packet, find, ip_packet, query, write_segment};
+
+fn traffic(seed: u64, count: u64) -> Vec<Packet> {
+    let packet = |number: u64| {
+        let (a, b) = ((number % 7) as u16, (number % 11) as u16);
+        ip_packet(1_700_000_000_000_000_000 + seed + number * 1_000_000, (a, 1000 + b), (b, 53), None, 100)
+    };
+    (0..count).map(packet).collect()
+}
+
+fn recorded(folder: &Path, name: &str, packets: &[Packet]) -> PathBuf {
+    let path = folder.join(name);
+    write_segment(&path, packets, LinkType::ETHERNET, 10_000);
+    let Ensured::Written { because: Without::Missing, .. } = ensure(&path, &mut |_| true).unwrap() else {
+        panic!("there was an index already");
+    };
+    path
+}
+
+#[test]
+fn an_index_with_any_byte_changed_is_made_again() {
+    let folder = tempfile::tempdir().unwrap();
+    let packets = traffic(0, 500);
+    let path = recorded(folder.path(), "s.pcapng.zst", &packets);
+    let whole = fs::read(index_path(&path)).unwrap();
+    let good = load(&path).unwrap();
+    let expected = find(from_ref(&path), query("host 10.0.0.3")).0;
+    assert!(!expected.is_empty());
+    for place in (0..whole.len()).step_by(whole.len() / 150 + 1) {
+        let mut changed = whole.clone();
+        changed[place] ^= 0x10;
+        fs::write(index_path(&path), changed).unwrap();
+        let without = load(&path).expect_err("it is another one");
+        assert!(matches!(without, Without::Damaged(_)), "byte {place}: {without}");
+    }
+    for len in [0, 1, 8, whole.len() / 2, whole.len() - 1] {
+        fs::write(index_path(&path), &whole[..len]).unwrap();
+        let (found, plan, _) = find(from_ref(&path), query("host 10.0.0.3"));
+        assert!(matches!(plan.segments[0].without, Some(Without::Damaged(_))));
+        assert_eq!(found, expected);
+        let outcome = ensure(&path, &mut |_| true).unwrap();
+        assert!(matches!(outcome, Ensured::Written { because: Without::Damaged(_), .. }), "{outcome:?}");
+        assert_eq!(load(&path).unwrap(), good);
+    }
+}
+
+#[test]
+fn the_index_of_another_file_is_not_believed() {
+    let folder = tempfile::tempdir().unwrap();
+    let (packets, others) = (traffic(0, 500), traffic(7, 500));
+    let path = recorded(folder.path(), "a.pcapng", &packets);
+    let other = recorded(folder.path(), "b.pcapng", &others);
+    assert_eq!(path.metadata().unwrap().len(), other.metadata().unwrap().len());
+    fs::copy(index_path(&other), index_path(&path)).unwrap();
+    assert_eq!(load(&path), Err(Without::Stale));
+    assert_eq!(find(from_ref(&path), query("")).0, packets);
+    assert!(matches!(
+        ensure(&path, &mut |_| true).unwrap(),
+        Ensured::Written { because: Without::Stale, .. }
+    ));
+    assert_eq!(find(&[path, other], query("")).0.len(), 1000);
+}
+
+#[test]
+fn a_file_that_was_written_to_has_no_index_any_more() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut packets = traffic(0, 3000);
+    let path = recorded(folder.path(), "s.pcap", &packets);
+    // In the midst of the file, where no fingerprint is taken: another host.
+    let mut bytes = fs::read(&path).unwrap();
+    let place = 24 + 1500 * (16 + packets[0].data.len());
+    bytes[place + 16 + 29] = 200;
+    packets[1500].data[29] = 200;
+    fs::write(&path, bytes).unwrap();
+    fs::File::options()
+        .write(true)
+        .open(&path)
+        .unwrap()
+        .set_modified(SystemTime::now() + Duration::from_secs(5))
+        .unwrap();
+    assert_eq!(load(&path), Err(Without::Stale));
+    assert_eq!(find(from_ref(&path), query("host 10.0.0.200")).0, [packets[1500].clone()]);
+}
+
+#[test]
+fn a_copy_keeps_its_index() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = recorded(folder.path(), "s.pcapng.zst", &traffic(0, 100));
+    let copy = folder.path().join("copy.pcapng.zst");
+    fs::copy(&path, &copy).unwrap();
+    fs::copy(index_path(&path), index_path(&copy)).unwrap();
+    assert!(load(&copy).is_ok());
+}
+
+#[test]
+fn numbers_that_do_not_fit_the_file_are_told_while_it_is_read() {
+    let folder = tempfile::tempdir().unwrap();
+    let packets = traffic(0, 2000);
+    let path = recorded(folder.path(), "s.pcapng", &packets);
+    let other = recorded(folder.path(), "t.pcapng", &traffic(1, 2000));
+    // As of a file with the same beginning, end and length; no checksum can tell.
+    let mut query = query("");
+    let planned = plan(from_ref(&path), &mut query, &mut |_| true).unwrap();
+    let mut bytes = fs::read(&other).unwrap();
+    let middle = bytes.len() / 2;
+    bytes[middle..middle + 5000].fill(0);
+    fs::write(&path, bytes).unwrap();
+    let mut told = 0;
+    let outcome = planned.run(
+        &mut query,
+        &mut |note| {
+            told += usize::from(matches!(note, Note::Faulty(..)));
+            true
+        },
+        &mut |_| Ok::<bool, wirecap_index::FindError>(true),
+    );
+    assert_eq!((told, outcome.unwrap().faulty), (1, 1));
+}
+
+#[test]
+fn a_file_that_vanishes_is_told_and_the_others_are_searched() {
+    let folder = tempfile::tempdir().unwrap();
+    let (packets, others) = (traffic(0, 300), traffic(500, 300));
+    let path = recorded(folder.path(), "a.pcapng.zst", &packets);
+    let other = recorded(folder.path(), "b.pcapng.zst", &others);
+    let mut query: Query = query("");
+    let planned = plan(&[path.clone(), other], &mut query, &mut |_| true).unwrap();
+    fs::remove_file(&path).unwrap();
+    remove(&path).unwrap();
+    let (mut vanished, mut found) = (0, 0);
+    let outcome = planned
+        .run(
+            &mut query,
+            &mut |note| {
+                vanished += usize::from(matches!(note, Note::Vanished(_)));
+                true
+            },
+            &mut |_| {
+                found += 1;
+                Ok::<bool, wirecap_index::FindError>(true)
+            },
+        )
+        .unwrap();
+    assert_eq!((vanished, found, outcome.vanished, outcome.faulty), (1, 300, 1, 0));
+}
+
+#[test]
+fn a_file_that_is_being_written_is_read_as_far_as_it_goes() {
+    let folder = tempfile::tempdir().unwrap();
+    let packets = traffic(0, 1000);
+    let part = folder.path().join("s.pcapng.zst.part");
+    write_segment(&folder.path().join("s.pcapng.zst"), &packets, LinkType::ETHERNET, 10_000);
+    fs::rename(folder.path().join("s.pcapng.zst"), &part).unwrap();
+    let bytes = fs::read(&part).unwrap();
+    fs::write(&part, &bytes[..bytes.len() * 2 / 3]).unwrap();
+    let listed = segments(folder.path()).unwrap();
+    assert_eq!(listed, from_ref(&part));
+    let (found, plan, outcome) = find(&listed, query(""));
+    assert!(found.len() > 500 && found == packets[..found.len()], "{} were found", found.len());
+    assert_eq!(
+        (plan.segments[0].without.clone(), plan.faulty, outcome.faulty),
+        (Some(Without::Missing), 0, 0)
+    );
+    // It is complete between the look and the reading.
+    fs::rename(&part, folder.path().join("s.pcapng.zst")).unwrap();
+    assert_eq!(find(&listed, query("")).0, found);
+}
+
+#[test]
+fn an_index_is_not_written_for_a_file_that_was_replaced() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = recorded(folder.path(), "s.pcapng", &traffic(0, 100));
+    let built = build(&path, &mut |_| true).unwrap();
+    remove(&path).unwrap();
+    write_segment(&path, &traffic(3, 200), LinkType::ETHERNET, 10_000);
+    write(&path, &built.index).expect_err("it is that of another file");
+    assert_eq!(load(&path), Err(Without::Missing));
+    let names = fs::read_dir(folder.path()).unwrap().count();
+    assert_eq!(names, 1, "nothing stays beside the file");
+}

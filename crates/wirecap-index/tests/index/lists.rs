@@ -1,0 +1,101 @@
+//! An index lists exactly the packets of its segment: against flows that the generator of the traffic knows.
+
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+use std::slice::from_ref;
+
+use proptest::prelude::*;
+use wirecap_index::{Built, SLICE_NANOS, build, index_path, load, write};
+use wirecap_savefile::LinkType;
+
+use crate::files::{find, ip_packet, query, write_segment};
+
+const NAMES: [&str; 4] = ["s.pcapng", "s.pcap", "s.pcapng.zst", "s.pcap.gz"];
+
+/// Of a flow and a slice: packets, bytes, first and last time, TCP flags.
+#[derive(Debug, Default, PartialEq, Eq)]
+struct Sums {
+    packets: u64,
+    bytes: u64,
+    times: Vec<u64>,
+    any: u8,
+    not_all: u8,
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(64))]
+    #[test]
+    fn rows_are_the_flows_of_the_packets(
+        name in 0..NAMES.len(),
+        page_bytes in 200_usize..20_000,
+        plan in proptest::collection::vec(
+            (0_u16..6, 0_u16..3, 0_u16..6, 0_u16..3, proptest::option::of(0_u8..64), 0_usize..600, 0_u64..SLICE_NANOS / 20),
+            0..400,
+        ),
+    ) {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join(NAMES[name]);
+        let mut nanos = 1_700_000_000_000_000_000;
+        let mut expected: BTreeMap<_, Sums> = BTreeMap::new();
+        let mut packets = Vec::new();
+        for (a, port_a, b, port_b, flags, payload, pause) in plan {
+            nanos += pause;
+            let packet = ip_packet(nanos, (a, 5000 + port_a), (b, 53 + port_b), flags, payload);
+            let protocol = if flags.is_some() { 6 } else { 17 };
+            let sums = expected.entry((a, 5000 + port_a, b, 53 + port_b, protocol, nanos / SLICE_NANOS)).or_default();
+            sums.packets += 1;
+            sums.bytes += u64::from(packet.wire_len);
+            sums.times.push(nanos);
+            sums.any |= flags.unwrap_or(0);
+            sums.not_all |= !flags.unwrap_or(0xff);
+            packets.push(packet);
+        }
+        write_segment(&path, &packets, LinkType::ETHERNET, page_bytes);
+        let Built { index, fault } = build(&path, &mut |_| true).unwrap();
+        prop_assert!(fault.is_none(), "{:?}", fault);
+        prop_assert_eq!(index.packets(), packets.len() as u64);
+        prop_assert_eq!(index.rows().len(), expected.len());
+        let host = |address: Option<IpAddr>| match address {
+            Some(IpAddr::V4(address)) => u16::from_be_bytes([address.octets()[2], address.octets()[3]]),
+            other => panic!("{other:?}"),
+        };
+        let mut in_pieces = vec![0; index.pieces().len()];
+        for row in index.rows() {
+            let (flow, ports) = (row.flow, row.flow.ports.unwrap());
+            let key = (
+                host(flow.source),
+                ports.0,
+                host(flow.destination),
+                ports.1,
+                flow.protocol.unwrap(),
+                row.first / SLICE_NANOS,
+            );
+            let sums = expected.remove(&key);
+            prop_assert!(sums.is_some(), "{:?} is there twice, or is not there", key);
+            let sums = sums.unwrap();
+            prop_assert_eq!((row.packets, row.bytes), (sums.packets, sums.bytes));
+            prop_assert_eq!((row.first, row.last), (sums.times[0], *sums.times.last().unwrap()));
+            let flags = (flow.protocol == Some(6)).then_some((sums.any, !sums.not_all));
+            prop_assert_eq!(row.tcp_flags, flags);
+            for part in &row.parts {
+                in_pieces[part.piece as usize] += u64::from(part.packets);
+            }
+        }
+        let counted: Vec<u64> = index.pieces().iter().map(|piece| piece.packets).collect();
+        prop_assert_eq!(in_pieces, counted);
+        write(&path, &index).unwrap();
+        prop_assert_eq!(&load(&path).unwrap(), &index);
+        // What is found by the index is what is there.
+        let (found, plan, outcome) = find(from_ref(&path), query(""));
+        prop_assert!(plan.segments[0].without.is_none());
+        prop_assert_eq!(&found, &packets);
+        prop_assert_eq!(outcome.packets, packets.len() as u64);
+        let (found, _, outcome) = find(from_ref(&path), query("udp and src host 10.0.0.1 and dst port 53"));
+        let is_one = |data: &[u8]| data[23] == 17 && data[29] == 1 && data[26..29] == [10, 0, 0] && data[36..38] == [0, 53];
+        let expected: Vec<_> = packets.iter().filter(|packet| is_one(&packet.data)).cloned().collect();
+        prop_assert_eq!(found, expected);
+        let head = index.pieces()[0].bytes;
+        prop_assert!(outcome.read_bytes <= outcome.matching_bytes + head * outcome.pieces);
+        prop_assert!(index_path(&path).exists());
+    }
+}
