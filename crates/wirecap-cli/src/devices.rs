@@ -7,6 +7,7 @@ use serde_json::json;
 use wirecap::Holder;
 use wirecap::device::{self, ChosenEngine, Device};
 
+use crate::doctor;
 use crate::failure::Failure;
 use crate::output;
 
@@ -50,8 +51,17 @@ fn table(devices: &[Device]) -> String {
             let owner = program.owner().map(|owner| format!(": {owner}")).unwrap_or_default();
             text += &format!("  XDP program {} is attached ({}){owner}\n", program.program_id, program.mode);
         }
+        if let Some(brief) = brief(device) {
+            let noun = if brief.count == 1 { "finding" } else { "findings" };
+            text += &format!("  doctor: {} {noun}, first: {}\n", brief.count, brief.worst);
+        }
     }
     text
+}
+
+/// What doctor says of the interface itself. The loopback has no wire.
+fn brief(device: &Device) -> Option<doctor::Brief> {
+    if device.is_loopback() { None } else { doctor::brief(&device.name) }
 }
 
 /// The processes that capture from the interface by the engine `xdp`, each with its receive queues.
@@ -148,6 +158,7 @@ fn in_json(device: &Device) -> serde_json::Value {
         .into_iter()
         .map(|(holder, queues)| json!({ "pid": holder.pid, "program": holder.program, "queues": queues }))
         .collect::<Vec<_>>();
+    let findings = brief(device).map(|brief| json!({ "count": brief.count, "worst": brief.worst }));
     json!({
         "name": device.name,
         "index": device.index,
@@ -164,6 +175,7 @@ fn in_json(device: &Device) -> serde_json::Value {
         "rung": rung,
         "why": choice.why,
         "captured_by": captured_by,
+        "findings": findings,
     })
 }
 

@@ -17,6 +17,8 @@ pub(crate) enum Failure {
     Failed(Box<dyn Error + Send + Sync>),
     /// Nothing failed, but packets were lost, or may have been. The ledger has said so: exit status 3.
     Lossy,
+    /// Nothing failed, and `doctor` has shown what it found: exit status 3.
+    Findings,
 }
 
 impl Failure {
@@ -24,7 +26,7 @@ impl Failure {
         match self {
             Self::Usage(_) => ExitCode::from(2),
             Self::Failed(_) => ExitCode::FAILURE,
-            Self::Lossy => ExitCode::from(3),
+            Self::Lossy | Self::Findings => ExitCode::from(3),
         }
     }
 
@@ -51,6 +53,7 @@ impl fmt::Display for Failure {
             Self::Usage(message) => f.write_str(message),
             Self::Failed(error) => f.write_str(&causes(&**error)),
             Self::Lossy => f.write_str("packets were lost"),
+            Self::Findings => f.write_str("there are findings"),
         }
     }
 }

@@ -80,6 +80,12 @@ impl From<FindError> for Failure {
 const LINK_TYPES: [LinkType; 4] = [LinkType::RAW, LinkType::LINUX_SLL2, LinkType(105), LinkType(127)];
 
 pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
+    if let (Some(from), Some(to)) = (arguments.from, arguments.to)
+        && from >= to
+    {
+        let (from, to) = (clock::text(from), clock::text(to));
+        return Err(Failure::Usage(format!("--from {from} is not before --to {to}: no packet can match")));
+    }
     let (segments, filter) = places_and_filter(&arguments.words)?;
     let filter = (!filter.is_empty()).then(|| FilterRequest::from(filter));
     let mut query = Query::new(filter, arguments.flow, arguments.from, arguments.to);
@@ -88,8 +94,16 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
     if prepared.is_err() && LINK_TYPES.into_iter().all(|link_type| query.prepare(link_type).is_err()) {
         return prepared.map_err(|error| Failure::Usage(error.to_string()));
     }
-    if !arguments.count && !arguments.list && output::is_standard_output(&arguments.write) {
-        output::refuse_terminal()?;
+    if segments.is_empty() {
+        return Err(Failure::Failed("there are no recordings in these directories".into()));
+    }
+    match output::is_standard_output(&arguments.write) {
+        _ if arguments.count || arguments.list => output::check_open()?,
+        true => {
+            output::check_open()?;
+            output::refuse_terminal()?;
+        }
+        false => output::check(&arguments.write, arguments.force)?,
     }
     let begun = Instant::now();
     let mut teller = Teller::new()?;
@@ -109,7 +123,6 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
     if output::is_standard_output(&arguments.write) {
         return found.write(sink::standard_output(false)?.sink, Format::Pcapng);
     }
-    output::check_directory(&arguments.write)?;
     let Output { sink, .. } = sink::create(&arguments.write, None, arguments.force)?;
     let (format, compression) = (format_of(&arguments.write), Compression::of(&arguments.write));
     match compression {
@@ -178,11 +191,12 @@ impl Search {
             let oldest = scanned.iter().filter_map(|segment| segment.times).map(|(first, _)| first).min();
             let lag = oldest.map(|oldest| {
                 let nanos = recording::now().unix_nanos().saturating_sub(oldest);
-                format!(": the oldest packet without is {} old", clock::age(Duration::from_nanos(nanos)))
+                format!(": the oldest packet in them is {} old", clock::age(Duration::from_nanos(nanos)))
             });
+            let count = scanned.len();
             announce(&format!(
-                "{} files ({}) have no index yet and were read whole{}",
-                scanned.len(),
+                "{count} {} ({}) without a valid index read whole{}",
+                if count == 1 { "file" } else { "files" },
                 human_bytes(self.plan.scanned_bytes),
                 lag.unwrap_or_default(),
             ));
@@ -199,7 +213,8 @@ fn add_interface<S: Sink>(writer: &mut Writer<S>, interface: &Interface) -> Resu
 }
 
 fn list(plan: &Plan) -> Result<(), Failure> {
-    for segment in &plan.segments {
+    let selected = plan.segments.iter().filter(|segment| !segment.selected.is_empty());
+    for segment in selected.clone() {
         let (first, last) = match segment.times {
             Some((first, last)) => (clock::text(first), clock::text(last)),
             None => ("-".to_owned(), "-".to_owned()),
@@ -214,6 +229,7 @@ fn list(plan: &Plan) -> Result<(), Failure> {
             segment.pieces,
         ))?;
     }
+    announce(&format!("{} of {} files may have matching packets", selected.count(), plan.segments.len()));
     Ok(())
 }
 

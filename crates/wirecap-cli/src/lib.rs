@@ -10,6 +10,7 @@ mod control;
 mod count;
 mod demo;
 mod devices;
+mod doctor;
 mod events;
 mod failure;
 mod filter;
@@ -74,6 +75,7 @@ enum Command {
     Rotate(ask::RotateArguments),
     Events(ask::EventsArguments),
     Devices(devices::Arguments),
+    Doctor(doctor::Arguments),
     Generate(generate::Arguments),
     Replay(replay::Arguments),
     Demo(demo::Arguments),
@@ -122,6 +124,7 @@ pub fn main() -> ExitCode {
         Command::Rotate(arguments) => ask::rotate(&arguments),
         Command::Events(arguments) => ask::events(&arguments),
         Command::Devices(arguments) => devices::run(&arguments),
+        Command::Doctor(arguments) => doctor::run(&arguments),
         Command::Generate(arguments) => generate::run(&arguments),
         Command::Replay(arguments) => replay::run(&arguments),
         Command::Demo(arguments) => demo::run(&arguments),
@@ -132,8 +135,8 @@ pub fn main() -> ExitCode {
     events::flush();
     match outcome {
         Ok(()) => ExitCode::SUCCESS,
-        // The ledger has said it.
-        Err(failure @ Failure::Lossy) => failure.exit_code(),
+        // The ledger, or the list of findings, has said it.
+        Err(failure @ (Failure::Lossy | Failure::Findings)) => failure.exit_code(),
         Err(failure) => {
             eprintln!("wirecap: {failure}");
             failure.exit_code()

@@ -65,7 +65,7 @@ fn what_was_recorded_is_found_while_recording_goes_on_and_nothing_is_lost() {
     // The file that is being written has no index; those before may have theirs already.
     let (is_found, count, said) = wirecap(&["find", directory, "--count", "udp"]);
     assert!(is_found && count.trim().parse::<u64>().unwrap() > 0, "{count}{said}");
-    assert!(said.contains("no index yet"), "{said}");
+    assert!(said.contains("without a valid index"), "{said}");
     generator.send(&[Load::new(0, SENT / 2).at(Rate::PerSecond(30_000))]).unwrap();
     let finished = running.interrupt();
     finished.assert_success();
@@ -76,7 +76,7 @@ fn what_was_recorded_is_found_while_recording_goes_on_and_nothing_is_lost() {
     assert_eq!(files(folder.path(), true).len(), recorded.len(), "every complete file has its index");
     let found = format!("{directory}/found.pcapng");
     let (is_found, _, said) = wirecap(&["find", directory, "-w", &found, "udp"]);
-    assert!(is_found && !said.contains("no index yet"), "{said}");
+    assert!(is_found && !said.contains("without a valid index"), "{said}");
     let all: Vec<_> = recorded.iter().flat_map(|file| packets(file)).collect();
     assert_eq!(all.len() as u64, SENT);
     assert_eq!(packets(Path::new(&found)), all);
@@ -184,6 +184,65 @@ fn several_places_are_searched_in_the_order_of_time() {
     assert_eq!(count(&["--to", "1650000000"]), "50");
     assert!(wirecap(&["index", a]).1.contains("not that of this file"));
     assert!(wirecap(&["index", a]).2.contains("0 indexes written, 1 were there"));
+}
+
+#[test]
+fn what_cannot_be_searched_is_an_error_with_its_status() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = |name: &str| folder.path().join(name).to_str().unwrap().to_owned();
+    for name in ["rec", "empty"] {
+        fs::create_dir(path(name)).unwrap();
+    }
+    let (whole, cut) =
+        (recording_of(Path::new(&path("rec")), "a.pcapng", 1_700_000_000), path("rec/b.pcapng"));
+    let bytes = fs::read(&whole).unwrap();
+    fs::write(path("exists.pcap"), "kept").unwrap();
+    let find = |arguments: &[&str]| {
+        let output = Command::new(WIRECAP).arg("find").args(arguments).stdin(Stdio::null()).output().unwrap();
+        let text = |bytes: Vec<u8>| String::from_utf8_lossy(&bytes).into_owned();
+        (output.status.code().unwrap(), text(output.stdout), text(output.stderr))
+    };
+    let (rec, empty, exists) = (path("rec"), path("empty"), path("exists.pcap"));
+    let (from, to) = ("2026-11-22T18:00", "2026-11-22T17:00");
+    for (arguments, status, said) in [
+        (&["/no/such/directory", "udp"][..], 2, "no such file"),
+        (&[&empty, "--count"], 1, "no recordings"),
+        (&[&rec, "--from", from, "--to", to, "--count"], 2, "is not before --to"),
+        (&[&rec, "--from", from, "--to", from, "--count"], 2, "is not before --to"),
+        (&[&rec, "--from", "yesterday"], 2, "is not a time"),
+        (&[&rec, "-w", &exists], 1, "--force replaces it"),
+        (&[&rec, "-w", &rec], 1, "is a directory"),
+        (&[&rec, "--count", "port"], 2, "port"),
+    ] {
+        let (code, output, error) = find(arguments);
+        assert!(
+            code == status && error.contains(said) && output.is_empty(),
+            "{arguments:?}: {code} {output} {error}"
+        );
+    }
+    assert_eq!(fs::read(&exists).unwrap(), b"kept");
+    // A damaged index is replaced by a look at the file; what is left of a damaged file is found, and the status says so.
+    assert!(wirecap(&["index", &rec]).0);
+    fs::write(path("rec/a.pcapng.flows.parquet"), "PAR1").unwrap();
+    let (code, count, error) = find(&[&rec, "--count", "udp"]);
+    assert_eq!((code, count.trim()), (0, "50"), "{error}");
+    assert!(error.contains("1 file (") && error.contains("without a valid index"), "{error}");
+    fs::write(&cut, &bytes[..bytes.len() / 2]).unwrap();
+    let (code, count, error) = find(&[&rec, "--count", "udp"]);
+    let count: u64 = count.trim().parse().unwrap();
+    assert!(code == 1 && (51..100).contains(&count) && error.contains("b.pcapng"), "{count} {error}");
+    let (code, listed, error) = find(&[&rec, "--list", "tcp"]);
+    assert!(code == 1 && listed.is_empty() && error.contains("0 of 2 files may have"), "{listed}{error}");
+    // A reader of a pipe that has seen enough is no failure.
+    fs::remove_file(&cut).unwrap();
+    let mut child = Command::new(WIRECAP)
+        .args(["find", &rec])
+        .stdout(Stdio::piped())
+        .stderr(Stdio::null())
+        .spawn()
+        .unwrap();
+    drop(child.stdout.take());
+    assert_eq!(child.wait().unwrap().code(), Some(0));
 }
 
 #[test]

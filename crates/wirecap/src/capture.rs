@@ -49,6 +49,7 @@ use watch::{Watched, Watcher};
 pub use builder::{CaptureBuilder, DEFAULT_CHUNK_CELLS, DEFAULT_CHUNKS, DEFAULT_SNAP_LEN, Engine};
 pub use event::Event;
 pub use interface::{Interface, Reception};
+pub use target::wanted_pool_bytes;
 
 /// A running capture. Dropping it stops and closes it.
 #[derive(Debug)]

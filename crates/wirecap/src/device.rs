@@ -15,10 +15,12 @@ mod listeners;
 mod netlink;
 mod offload;
 mod owner;
+mod settings;
 mod sockets;
 mod survey;
 pub(crate) mod vital;
 mod xdp;
+mod xdp_since;
 
 use std::fmt;
 use std::io;
@@ -38,8 +40,10 @@ pub use counters::{DeviceCounters, DropSource};
 pub(crate) use hardware_clock::HardwareClock;
 pub use offload::Offloads;
 pub use owner::XdpOwner;
+pub use settings::{Channels, Feature, Pause, RxCoalescing, RxErrors, RxRing, Settings, Spreading};
 pub(crate) use sockets::{AbstractName, abstract_names};
 pub use xdp::{AttachedXdp, RxMetadata, XdpFeatures, XdpMode, XdpSupport, XskFeatures};
+pub use xdp_since::{KernelVersion, XdpSince};
 
 /// All interfaces in the network namespace of the calling thread, in the order of their indices.
 ///

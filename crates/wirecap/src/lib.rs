@@ -63,7 +63,7 @@ pub use capture::affinity::{BadPin, Pin, Placement};
 pub use capture::source::Source;
 pub use capture::worker::{Waker, Worker};
 pub use capture::{Capture, CaptureBuilder, DEFAULT_CHUNK_CELLS, DEFAULT_CHUNKS, DEFAULT_SNAP_LEN};
-pub use capture::{Engine, Event, Interface, Reception, Stopper};
+pub use capture::{Engine, Event, Interface, Reception, Stopper, wanted_pool_bytes};
 pub use device::Rung;
 pub use error::{CaptureError, FilterChangeError, OpenError};
 pub use forward::{DetachedPacket, Drain, NoRoom, OutPacket, Port, PortError, TxQueue};
@@ -72,6 +72,7 @@ pub use ledger::{
     Account, Drops, Ledger, LostLater, Mode, PortAccount, PortDrops, PortLedger, Recorded, RingLedger,
     Unseen, UnseenReason,
 };
+pub use limits::Cgroup;
 pub use names::{Holder, RingName};
 pub use numbers::grouped;
 pub use packet::reader::BlockReader;
@@ -85,4 +86,4 @@ pub use warning::Warning;
 pub use wirecap_filter as filter;
 pub use wirecap_filter::bpf;
 pub use wirecap_savefile as savefile;
-pub use xdp::holders;
+pub use xdp::{CellFit, holders};

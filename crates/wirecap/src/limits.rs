@@ -8,7 +8,7 @@ use rustix::process::{Resource, getrlimit};
 use wirecap_filter::opener::{self, Privilege};
 
 use crate::error::OpenError;
-use cgroup::Cgroup;
+pub use cgroup::Cgroup;
 
 /// Refuses memory that the machine or a memory cgroup of the process has not got, or that the process may not have
 /// locked: of `needed_bytes`, `locked_bytes` count against the limit.

@@ -50,6 +50,7 @@ pub(crate) use attachment::Attachment;
 pub(crate) use claim::Turn;
 pub(crate) use commons::Commons;
 pub(crate) use lesson::{Lesson, Refusal, why_copy};
+pub use sizes::CellFit;
 pub(crate) use sizes::{cell_bytes, check_pools, longest_frame, pool_bytes};
 pub(crate) use tx::{PortClaims, PreparedTx, open_port};
 

@@ -127,9 +127,10 @@ impl BpfError {
         }
     }
 
-    /// True if the object vanished before it could be opened.
+    /// True if the object vanished before it could be opened, or is a link that is not attached yet: until then the kernel
+    /// lists its id, and answers EAGAIN to a request to open it.
     pub(super) fn is_gone(&self) -> bool {
-        self.errno() == Some(libc::ENOENT)
+        matches!(self.errno(), Some(libc::ENOENT | libc::EAGAIN))
     }
 }
 

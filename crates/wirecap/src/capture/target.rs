@@ -556,6 +556,12 @@ impl LinkRate {
 /// A ring keeps a burst of some thousand packets also where there are many.
 const RING_BYTES_MIN: u64 = 16 << 20;
 
+/// Bytes that a capture from the whole of `device` takes for packets by default, if the memory is there: an eighth of that of the
+/// machine or of the memory cgroup is the most.
+pub fn wanted_pool_bytes(device: &Device) -> u64 {
+    default_pool_bytes(LinkRate::of(device).pool_bytes(), device.rx_queues.into(), u64::MAX)
+}
+
 /// Bytes of the cells of all rings where the user does not say: what the links need, with something for each of the rings, but no more than an
 /// eighth of the memory of the machine or of the cgroup.
 fn default_pool_bytes(links: u64, rings: u64, memory: u64) -> u64 {

@@ -118,6 +118,8 @@ mod tests {
     const LINK: LinkStatistics = LinkStatistics {
         rx_packets: 1 << 20,
         rx_dropped: 1000,
+        rx_length_errors: 0,
+        rx_crc_errors: 0,
         rx_over_errors: 0,
         rx_fifo_errors: 30,
         rx_missed_errors: 7,

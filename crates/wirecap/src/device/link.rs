@@ -68,6 +68,8 @@ impl Link {
 pub(super) struct LinkStatistics {
     pub(super) rx_packets: u64,
     pub(super) rx_dropped: u64,
+    pub(super) rx_length_errors: u64,
+    pub(super) rx_crc_errors: u64,
     pub(super) rx_over_errors: u64,
     pub(super) rx_fifo_errors: u64,
     pub(super) rx_missed_errors: u64,
@@ -82,6 +84,8 @@ impl LinkStatistics {
         Some(Self {
             rx_packets: counter(0)?,
             rx_dropped: counter(6)?,
+            rx_length_errors: counter(10)?,
+            rx_crc_errors: counter(12)?,
             rx_over_errors: counter(11)?,
             rx_fifo_errors: counter(14)?,
             rx_missed_errors: counter(15)?,
@@ -202,6 +206,8 @@ mod tests {
         let expected = LinkStatistics {
             rx_packets: 0,
             rx_dropped: 6,
+            rx_length_errors: 10,
+            rx_crc_errors: 12,
             rx_over_errors: 11,
             rx_fifo_errors: 14,
             rx_missed_errors: 15,

@@ -6,24 +6,27 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// A memory cgroup with a limit.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Cgroup {
+use serde::{Deserialize, Serialize};
+
+/// A memory cgroup with a limit, which this process is in.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Cgroup {
     /// The file that has the limit.
-    pub(crate) file: PathBuf,
-    pub(crate) limit_bytes: u64,
+    pub file: PathBuf,
+    /// The limit.
+    pub limit_bytes: u64,
     /// Bytes in use that the kernel cannot take back.
-    pub(crate) used_bytes: u64,
+    pub used_bytes: u64,
 }
 
 impl Cgroup {
     /// Bytes that may still be taken.
-    pub(crate) fn available_bytes(&self) -> u64 {
+    pub fn available_bytes(&self) -> u64 {
         self.limit_bytes.saturating_sub(self.used_bytes)
     }
 
     /// The cgroups of this process that limit its memory.
-    pub(crate) fn all() -> Vec<Self> {
+    pub fn all() -> Vec<Self> {
         let read = |path: &Path| fs::read_to_string(path).ok();
         let of_process = |name| read(Path::new(name)).unwrap_or_default();
         limits(&of_process("/proc/self/mountinfo"), &of_process("/proc/self/cgroup"), &read)

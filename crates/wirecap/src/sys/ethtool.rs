@@ -18,13 +18,18 @@ pub(crate) const NAME_BYTES: usize = 16;
 const SIOCGHWTSTAMP: libc::Ioctl = 0x89b1;
 
 const GDRVINFO: u32 = 0x03;
+const GCOALESCE: u32 = 0x0e;
 const GRINGPARAM: u32 = 0x10;
+const GPAUSEPARAM: u32 = 0x12;
 const GSTRINGS: u32 = 0x1b;
 const GSTATS: u32 = 0x1d;
+const GRXFH: u32 = 0x29;
 const GRXRINGS: u32 = 0x2d;
 const GSSET_INFO: u32 = 0x37;
 const GFEATURES: u32 = 0x3a;
 const GCHANNELS: u32 = 0x3c;
+const GET_TS_INFO: u32 = 0x41;
+const GRSSH: u32 = 0x46;
 const GLINKSETTINGS: u32 = 0x4c;
 
 const STRING_BYTES: usize = 32;
@@ -78,6 +83,59 @@ pub(crate) struct Channels {
     pub(crate) tx: u32,
     /// The most receive queues that there can be.
     pub(crate) rx_max: u32,
+}
+
+/// The queues of each kind.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct ChannelKinds {
+    /// Queues that only receive.
+    pub(crate) rx: u32,
+    pub(crate) rx_max: u32,
+    /// Queues that receive and send.
+    pub(crate) combined: u32,
+    pub(crate) combined_max: u32,
+}
+
+/// The size of receive rings.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct RxRing {
+    pub(crate) descriptors: u32,
+    pub(crate) descriptors_max: u32,
+}
+
+/// When a device interrupts for received packets.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct RxCoalescing {
+    pub(crate) usecs: u32,
+    pub(crate) frames: u32,
+    pub(crate) is_adaptive: bool,
+}
+
+/// What a device does with pause frames.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Pause {
+    pub(crate) is_negotiated: bool,
+    pub(crate) rx: bool,
+    pub(crate) tx: bool,
+}
+
+/// How a device spreads flows over its receive queues.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Spreading {
+    /// The queue of each hash, modulo the length.
+    pub(crate) table: Vec<u32>,
+    pub(crate) key: Vec<u8>,
+    /// Both directions of a flow are made one before they are hashed.
+    pub(crate) is_symmetric: bool,
+}
+
+/// An offload.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Feature {
+    /// The kernel's name, as in `rx-gro`.
+    pub(crate) name: String,
+    pub(crate) is_active: bool,
+    pub(crate) is_changeable: bool,
 }
 
 /// What a driver says of itself.
@@ -138,14 +196,93 @@ impl<'a> Ethtool<'a> {
         Ok(Channels { rx, tx: raw.tx + raw.combined, rx_max: rx_max.saturating_add(combined_max).max(rx) })
     }
 
+    /// The queues of each kind, in use and at most.
+    pub(crate) fn channel_kinds(&self) -> io::Result<ChannelKinds> {
+        let mut raw = RawChannels { command: GCHANNELS, ..RawChannels::default() };
+        // SAFETY: as in `channels`.
+        unsafe { self.request((&raw mut raw).cast()) }?;
+        let [rx_max, _, _, combined_max] = raw.max;
+        Ok(ChannelKinds { rx: raw.rx, rx_max, combined: raw.combined, combined_max })
+    }
+
     /// How many descriptors each of the device's receive rings has.
     pub(crate) fn rx_descriptors(&self) -> io::Result<u32> {
+        self.rx_ring().map(|ring| ring.descriptors)
+    }
+
+    /// The size of the device's receive rings.
+    pub(crate) fn rx_ring(&self) -> io::Result<RxRing> {
         // `struct ethtool_ringparam`: the command, the most of four kinds, then those in use, receiving first.
         let mut words = [0_u32; 9];
         words[0] = GRINGPARAM;
         // SAFETY: for GRINGPARAM the kernel writes a `struct ethtool_ringparam`, which is nine words of 32 bits.
         unsafe { self.request(words.as_mut_ptr().cast()) }?;
-        Ok(words[5])
+        Ok(RxRing { descriptors: words[5], descriptors_max: words[1] })
+    }
+
+    /// How long the device waits before it interrupts for received packets.
+    pub(crate) fn rx_coalescing(&self) -> io::Result<RxCoalescing> {
+        // `struct ethtool_coalesce`: the command; for receiving microseconds, frames, and both again for while an interrupt is
+        // served; four of sending; the interval of statistics; whether receiving and sending adapt; eleven more.
+        let mut words = [0_u32; 23];
+        words[0] = GCOALESCE;
+        // SAFETY: for GCOALESCE the kernel writes a `struct ethtool_coalesce`, which is 23 words of 32 bits.
+        unsafe { self.request(words.as_mut_ptr().cast()) }?;
+        Ok(RxCoalescing { usecs: words[1], frames: words[2], is_adaptive: words[10] != 0 })
+    }
+
+    /// Whether pause frames are obeyed and sent.
+    pub(crate) fn pause(&self) -> io::Result<Pause> {
+        // `struct ethtool_pauseparam`: the command, autonegotiation, receiving, sending.
+        let mut words = [0_u32; 4];
+        words[0] = GPAUSEPARAM;
+        // SAFETY: for GPAUSEPARAM the kernel writes a `struct ethtool_pauseparam`, four words of 32 bits.
+        unsafe { self.request(words.as_mut_ptr().cast()) }?;
+        Ok(Pause { is_negotiated: words[1] != 0, rx: words[2] != 0, tx: words[3] != 0 })
+    }
+
+    /// How the device chooses a receive queue.
+    pub(crate) fn spreading(&self) -> io::Result<Spreading> {
+        // `struct ethtool_rxfh`: the command, the context, entries of the table, bytes of the key, the function and the
+        // transformation as bytes, a reserved word; then the table and the key, if their announced sizes are the driver's.
+        const HEAD_WORDS: usize = 6;
+        let mut head = [0_u32; HEAD_WORDS];
+        head[0] = GRSSH;
+        // SAFETY: for GRSSH with sizes of 0 the kernel writes the head only, 24 bytes.
+        unsafe { self.request(head.as_mut_ptr().cast()) }?;
+        let (entries, key_bytes) = (head[2] as usize, head[3] as usize);
+        if entries > ENTRIES_MAX || key_bytes > ENTRIES_MAX {
+            return Err(io::ErrorKind::InvalidData.into());
+        }
+        // SAFETY: the kernel refuses sizes that are not the driver's at that moment (EINVAL), so it writes the head, and 4 bytes
+        // for each entry and the key: less than ROOM_ENTRIES entries of 32 bytes.
+        let room = unsafe { self.ask_for_entries(&[GRSSH, 0, head[2], head[3], 0, 0]) }?;
+        let (head, rest) = room.bytes().split_at(HEAD_WORDS * size_of::<u32>());
+        let (table, rest) = rest.split_at(entries * size_of::<u32>());
+        Ok(Spreading {
+            table: table.as_chunks::<4>().0.iter().map(|entry| u32::from_ne_bytes(*entry)).collect(),
+            key: rest[..key_bytes].to_vec(),
+            is_symmetric: head[17] & 0b11 != 0 && head[17] != u8::MAX,
+        })
+    }
+
+    /// Which parts of a packet of this flow type (`TCP_V4_FLOW` and so on) are hashed, as a set of `RXH_` bits.
+    pub(crate) fn hashed_parts(&self, flow_type: u32) -> io::Result<u64> {
+        let mut words = [0_u64; 32];
+        words[0] = pair(GRXFH, flow_type);
+        // SAFETY: for GRXFH the kernel writes at most `sizeof(struct ethtool_rxnfc)` = 192 bytes; 256 are there.
+        unsafe { self.request(words.as_mut_ptr().cast()) }?;
+        Ok(words[1])
+    }
+
+    /// The number of the device's own clock (`/dev/ptpN`), if it has one.
+    pub(crate) fn clock_index(&self) -> io::Result<Option<u32>> {
+        // `struct ethtool_ts_info`: the command, capabilities, the clock or -1, then eight words of modes.
+        let mut words = [0_u32; 11];
+        words[0] = GET_TS_INFO;
+        // SAFETY: for GET_TS_INFO the kernel writes a `struct ethtool_ts_info`, eleven words of 32 bits.
+        unsafe { self.request(words.as_mut_ptr().cast()) }?;
+        Ok(u32::try_from(words[2].cast_signed()).ok())
     }
 
     /// The number of receive rings that the hardware spreads flows over.
@@ -189,8 +326,16 @@ impl<'a> Ethtool<'a> {
 
     /// The names of the offloads that are on now, in the kernel's words (`rx-gro`, `rx-lro`).
     pub(crate) fn active_features(&self) -> io::Result<Vec<String>> {
+        let features = self.features()?.into_iter();
+        Ok(features.filter(|feature| feature.is_active).map(|feature| feature.name).collect())
+    }
+
+    /// All offloads that the kernel knows.
+    pub(crate) fn features(&self) -> io::Result<Vec<Feature>> {
         // For each 32 features four words: those available, requested, active and never changed.
+        const AVAILABLE: usize = 0;
         const ACTIVE: usize = 2;
+        const NEVER_CHANGED: usize = 3;
         let names = self.strings(StringSet::Features)?;
         let blocks = names.len().div_ceil(32);
         let mut words = vec![0_u32; 2 + 4 * blocks];
@@ -198,13 +343,13 @@ impl<'a> Ethtool<'a> {
         words[1] = blocks as u32;
         // SAFETY: for GFEATURES the kernel writes at most as many blocks of 16 bytes as `words[1]` says.
         unsafe { self.request(words.as_mut_ptr().cast()) }?;
-        let is_active = |index: usize| words[2 + 4 * (index / 32) + ACTIVE] >> (index % 32) & 1 == 1;
-        Ok(names
-            .into_iter()
-            .enumerate()
-            .filter(|&(index, _)| is_active(index))
-            .map(|(_, name)| name)
-            .collect())
+        let has = |index: usize, which: usize| words[2 + 4 * (index / 32) + which] >> (index % 32) & 1 == 1;
+        let feature = |(index, name)| Feature {
+            name,
+            is_active: has(index, ACTIVE),
+            is_changeable: has(index, AVAILABLE) && !has(index, NEVER_CHANGED),
+        };
+        Ok(names.into_iter().enumerate().filter(|(_, name)| !name.is_empty()).map(feature).collect())
     }
 
     /// Which received packets the device stamps, `enum hwtstamp_rx_filters`.

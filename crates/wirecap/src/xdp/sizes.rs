@@ -32,13 +32,9 @@ pub(super) const ONE_CELL_MTU: u32 = CELL_BYTES[1] - HEADROOM_BYTES - LINK_HEADE
 ///
 /// [`OpenError::BadParameter`] if a chunk of `chunk_cells` cells cannot hold the longest frame.
 pub(crate) fn cell_bytes(device: &Device, chunk_cells: u32) -> Result<u32, OpenError> {
-    let one_is_enough = |cell: &u32| cells_per_frame(device, *cell) == 1;
-    let fits_a_buffer = |cell: &u32| buffers_per_frame(device, *cell) == 1;
     let may_be_zero_copy = device.xdp.as_ref().is_none_or(XdpSupport::is_zero_copy);
-    let cell_bytes = CELL_BYTES.into_iter().find(|cell| may_be_zero_copy && fits_a_buffer(cell));
-    let cell_bytes = cell_bytes.or_else(|| CELL_BYTES.into_iter().find(one_is_enough));
-    let cell_bytes = cell_bytes.unwrap_or(CELL_BYTES[1]);
-    let needed = cells_per_frame(device, cell_bytes);
+    let CellFit { cell_bytes, cells_per_frame: needed, .. } =
+        CellFit::new(device.driver.as_deref(), device.mtu, may_be_zero_copy);
     if needed > chunk_cells {
         return Err(OpenError::BadParameter {
             parameter: "M (cells per chunk)",
@@ -56,15 +52,62 @@ pub(crate) fn longest_frame(device: &Device) -> usize {
 
 /// How many cells of this size the longest frame of `device` takes.
 pub(super) fn cells_per_frame(device: &Device, cell_bytes: u32) -> u32 {
-    (device.mtu + LINK_HEADER_BYTES).div_ceil(cell_bytes - HEADROOM_BYTES)
+    cells_of_frame(device.mtu, cell_bytes)
+}
+
+fn cells_of_frame(mtu: u32, cell_bytes: u32) -> u32 {
+    (mtu + LINK_HEADER_BYTES).div_ceil(cell_bytes - HEADROOM_BYTES)
 }
 
 /// How many buffers of the device the longest frame of `device` takes, where cells of this size are its buffers.
 pub(super) fn buffers_per_frame(device: &Device, cell_bytes: u32) -> u32 {
-    let known = |(driver, _): &&(&str, u32)| device.driver.as_deref() == Some(driver);
-    let step_bytes = BUFFER_STEP_BYTES.iter().find(known).map_or(1, |(_, step_bytes)| *step_bytes);
+    buffers_of_frame(device.driver.as_deref(), device.mtu, cell_bytes)
+}
+
+fn buffers_of_frame(driver: Option<&str>, mtu: u32, cell_bytes: u32) -> u32 {
     let room = cell_bytes - HEADROOM_BYTES;
-    (device.mtu + LINK_HEADER_BYTES).div_ceil(room - room % step_bytes)
+    (mtu + LINK_HEADER_BYTES).div_ceil(room - room % buffer_step_bytes(driver))
+}
+
+fn buffer_step_bytes(driver: Option<&str>) -> u32 {
+    let known = |(name, _): &&(&str, u32)| driver == Some(*name);
+    BUFFER_STEP_BYTES.iter().find(known).map_or(1, |(_, step_bytes)| *step_bytes)
+}
+
+/// The cells that the engine `xdp` chooses for an interface, and how its longest frame fits them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct CellFit {
+    /// Bytes of a cell.
+    pub cell_bytes: u32,
+    /// How many cells the longest frame takes.
+    pub cells_per_frame: u32,
+    /// How many buffers of the device it takes where cells are the device's buffers (zero-copy), given the steps in which the
+    /// driver programs their size. More than one is no zero-copy.
+    pub buffers_per_frame: u32,
+    /// These steps in bytes; 1 where none are known.
+    pub buffer_step_bytes: u32,
+    /// The longest MTU whose frames fit one of the device's buffers made of the largest cell.
+    pub one_buffer_mtu: u32,
+}
+
+impl CellFit {
+    /// For frames of this MTU, received by this driver, which may do so without a copy.
+    pub fn new(driver: Option<&str>, mtu: u32, may_be_zero_copy: bool) -> Self {
+        let one_is_enough = |cell: &u32| cells_of_frame(mtu, *cell) == 1;
+        let fits_a_buffer = |cell: &u32| buffers_of_frame(driver, mtu, *cell) == 1;
+        let cell_bytes = CELL_BYTES.into_iter().find(|cell| may_be_zero_copy && fits_a_buffer(cell));
+        let cell_bytes = cell_bytes.or_else(|| CELL_BYTES.into_iter().find(one_is_enough));
+        let cell_bytes = cell_bytes.unwrap_or(CELL_BYTES[1]);
+        let (step, room) = (buffer_step_bytes(driver), CELL_BYTES[1] - HEADROOM_BYTES);
+        Self {
+            cell_bytes,
+            cells_per_frame: cells_of_frame(mtu, cell_bytes),
+            buffers_per_frame: buffers_of_frame(driver, mtu, cell_bytes),
+            buffer_step_bytes: step,
+            one_buffer_mtu: room - room % step - LINK_HEADER_BYTES,
+        }
+    }
 }
 
 /// How many chunks of cells the pool of a queue has that has so many rings, each of which is to hold R x M
@@ -145,6 +188,7 @@ mod tests {
         assert_eq!(cell_bytes("igb", 3050, true), 4096);
         device.mtu = 3051;
         assert_eq!((buffers_per_frame(&device, 4096), cells_per_frame(&device, 4096)), (2, 1));
+        assert_eq!(CellFit::new(Some("igb"), 1500, true).one_buffer_mtu, 3050);
     }
 
     #[test]

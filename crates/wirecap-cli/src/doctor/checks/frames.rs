@@ -1,0 +1,180 @@
+//! What devices and drivers do to frames before a capture sees them, and which frames they refuse.
+
+use wirecap::CellFit;
+
+use crate::doctor::finding::{Change, Diagnosis, Finding, Setting, Severity};
+use crate::doctor::host::{Host, Nic};
+
+/// What most networks with long frames use.
+const LONG_MTU: u32 = 9000;
+
+pub(super) fn check(nic: &Nic, _host: &Host, diagnosis: &mut Diagnosis) {
+    if nic.settings.features.is_empty() {
+        diagnosis.cannot_see(Some(nic), "offloads", "the driver does not report them (ethtool -k)");
+    }
+    merging(nic, diagnosis);
+    cutting(nic, diagnosis);
+    vlan(nic, diagnosis);
+    errors(nic, diagnosis);
+    cells(nic, diagnosis);
+}
+
+fn feature_off(nic: &Nic, name: &str, finding: Finding) -> Finding {
+    let finding = finding.seen(format!("ethtool -k {}", nic.name), format!("{name} on"));
+    match nic.feature(name) {
+        Some(feature) if feature.changeable => {
+            let setting = Setting::Feature { interface: nic.name.clone(), name: name.to_owned() };
+            finding.change(setting, "on", "off", true)
+        }
+        _ => finding.advice("the driver does not let it be switched off; capture on another interface"),
+    }
+}
+
+fn merging(nic: &Nic, diagnosis: &mut Diagnosis) {
+    let merged = |feature| nic.feature(feature).is_some_and(|feature| feature.active);
+    if merged("rx-gro") && nic.is_native_xdp() {
+        let finding = Finding::of_nic(nic, "gro", Severity::Note, "GRO merges TCP segments for --engine packet")
+            .so("Not what --engine auto captures here, but what the engine packet and programs on the libpcap drop-in do: \
+                 they see packets of up to 64 KiB that never were on the wire.");
+        diagnosis.found(feature_off(nic, "rx-gro", finding));
+    } else if merged("rx-gro") {
+        let finding = Finding::of_nic(nic, "gro", Severity::Falsifies, "GRO merges received TCP segments")
+            .so("Captured packets of up to 64 KiB never were on the wire: their number, lengths and times are wrong.");
+        diagnosis.found(feature_off(nic, "rx-gro", finding));
+    }
+    for (name, check, words) in [("rx-lro", "lro", "LRO"), ("rx-gro-hw", "gro-hardware", "GRO in hardware")] {
+        if merged(name) {
+            let finding = Finding::of_nic(
+                nic,
+                check,
+                Severity::Falsifies,
+                format!("the device merges received TCP segments ({words})"),
+            );
+            let finding = finding.so(
+                "Captured packets never were on the wire, whatever the engine, and drivers refuse XDP programs meanwhile.",
+            );
+            diagnosis.found(feature_off(nic, name, finding));
+        }
+    }
+}
+
+/// What the host sends is captured before it is cut; where it sends nothing there is nothing to cut.
+fn cutting(nic: &Nic, diagnosis: &mut Diagnosis) {
+    if nic.host_traffic.is_none() {
+        return;
+    }
+    let is_cut = |name: &str| name == "tx-generic-segmentation" || name.starts_with("tx-tcp");
+    let active: Vec<&String> = nic
+        .settings
+        .features
+        .iter()
+        .filter(|(name, feature)| is_cut(name) && feature.active && feature.changeable)
+        .map(|(name, _)| name)
+        .collect();
+    if active.is_empty() {
+        return;
+    }
+    let change = |name: &&String| Change {
+        setting: Setting::Feature { interface: nic.name.clone(), name: (**name).clone() },
+        from: "on".to_owned(),
+        to: "off".to_owned(),
+    };
+    let names: Vec<&str> = active.iter().map(|name| name.as_str()).collect();
+    let title = "sent TCP segments are captured before they are cut (TSO, GSO)";
+    let finding = Finding::of_nic(nic, "segmentation", Severity::Falsifies, title)
+        .seen(format!("ethtool -k {}", nic.name), format!("on: {}", names.join(", ")))
+        .so("What this host sends is captured as packets of up to 64 KiB that never were on the wire. What it receives is not \
+             concerned.")
+        .changes(format!("ethtool -K {} tso off gso off", nic.name), active.iter().map(change));
+    diagnosis.found(finding);
+}
+
+fn vlan(nic: &Nic, diagnosis: &mut Diagnosis) {
+    // A veth hands tags on beside the frame; XDP frames have them inside. The stack's engine puts them back.
+    if nic.engine != "xdp" || !nic.is_hardware() {
+        return;
+    }
+    for name in ["rx-vlan-hw-parse", "rx-vlan-stag-hw-parse"] {
+        if nic.feature(name).is_some_and(|feature| feature.active) {
+            let finding = Finding::of_nic(
+                nic,
+                "vlan-offload",
+                Severity::Falsifies,
+                "the device takes VLAN tags out of received frames",
+            );
+            let finding = finding.so(
+                "The engine xdp captures them without their tags, and filters such as `vlan 5` do not match.",
+            );
+            diagnosis.found(feature_off(nic, name, finding));
+        }
+    }
+}
+
+fn errors(nic: &Nic, diagnosis: &mut Diagnosis) {
+    let Some(errors) = nic.settings.rx_errors else {
+        return diagnosis.cannot_see(
+            Some(nic),
+            "refused frames",
+            "the kernel does not report them (ip -s -s link)",
+        );
+    };
+    let source = format!("ip -s -s link show dev {}", nic.name);
+    if errors.length > 0 {
+        let title = format!("the device refused {} frames for their length", errors.length);
+        let finding = Finding::of_nic(nic, "long-frames", Severity::Loses, title)
+            .seen(source.clone(), format!("rx length errors {}, MTU {}", errors.length, nic.mtu))
+            .so("Frames longer than the MTU are not captured. (The count is since the interface was made.)");
+        let finding = match nic.mtu < LONG_MTU {
+            true => {
+                let setting = Setting::Mtu { interface: nic.name.clone() };
+                finding.change(
+                    setting,
+                    nic.mtu.to_string(),
+                    &LONG_MTU.to_string(),
+                    nic.host_traffic.is_none(),
+                )
+            }
+            false => finding.advice("raise the MTU further, if the device takes that"),
+        };
+        diagnosis.found(finding);
+    }
+    if errors.crc > 0 {
+        let title = format!("the device refused {} frames with a wrong check sequence", errors.crc);
+        let finding = Finding::of_nic(nic, "crc-errors", Severity::Loses, title)
+            .seen(source, format!("rx crc errors {}", errors.crc))
+            .so("They are not captured. A cable, a transceiver or a tap is bad. (The count is since the interface was made.)")
+            .command(format!("ethtool -m {}", nic.name))
+            .advice("look at the received power, and exchange the cable or the transceiver");
+        diagnosis.found(finding);
+    }
+}
+
+fn cells(nic: &Nic, diagnosis: &mut Diagnosis) {
+    if nic.engine != "xdp" {
+        return;
+    }
+    let is_zero_copy = nic.rung.as_deref() == Some("zero-copy");
+    let fit = CellFit::new(nic.driver.as_deref(), nic.mtu, is_zero_copy);
+    let source = format!("ip link show dev {}", nic.name);
+    let setting = Setting::Mtu { interface: nic.name.clone() };
+    let better = fit.one_buffer_mtu.to_string();
+    if is_zero_copy && fit.buffers_per_frame > 1 {
+        let title = format!("no zero-copy with an MTU of {}", nic.mtu);
+        let driver = nic.driver.as_deref().unwrap_or("the driver");
+        let finding = Finding::of_nic(nic, "mtu", Severity::Costs, title).seen(source, format!("mtu {}", nic.mtu)).so(format!(
+            "{driver} programs its buffers in steps of {} bytes, so the longest frame takes {} of a {}-byte cell's. wirecap \
+             captures with a copy instead. If no longer frames arrive, an MTU of {better} is enough.",
+            fit.buffer_step_bytes, fit.buffers_per_frame, fit.cell_bytes
+        ));
+        diagnosis.found(finding.change(setting, nic.mtu.to_string(), &better, false));
+    } else if fit.cells_per_frame > 1 {
+        let title =
+            format!("the longest frame takes {} cells with an MTU of {}", fit.cells_per_frame, nic.mtu);
+        let finding = Finding::of_nic(nic, "mtu", Severity::Costs, title).seen(source, format!("mtu {}", nic.mtu)).so(format!(
+            "A cell has {} bytes. Long frames are captured in parts, which drivers without multi-buffer XDP refuse: then the \
+             capture is on generic XDP. If no longer frames arrive, an MTU of {better} is enough.",
+            fit.cell_bytes
+        ));
+        diagnosis.found(finding.change(setting, nic.mtu.to_string(), &better, false));
+    }
+}
