@@ -1,6 +1,7 @@
 //! The broker itself: reads requests, looks whether the terms allow them, and asks the kernel.
 
 use std::ffi::CString;
+use std::fs::{self, File};
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
@@ -47,8 +48,22 @@ pub fn serve(socket: impl Into<OwnedFd>) -> io::Result<()> {
         let opened: Vec<BorrowedFd<'_>> = opened.iter().map(AsFd::as_fd).collect();
         send(&socket, &encode(&reply)?, &opened)?;
     }
+    if let Some(socket) = &server.terms.socket {
+        let _another_one_may_have_removed_it = remove_dead(socket);
+    }
     server.running.iter_mut().for_each(|child| drop(child.wait()));
     Ok(())
+}
+
+/// Removes a socket that no process listens to. Where sockets are made only by those who hold `.lock`, none can be between its
+/// bind(2) and its listen(2) then.
+fn remove_dead(socket: &Path) -> io::Result<()> {
+    let lock = File::open(socket.with_file_name(".lock"))?;
+    lock.lock()?;
+    match UnixStream::connect(socket) {
+        Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => fs::remove_file(socket),
+        _ => Ok(()),
+    }
 }
 
 #[derive(Debug)]

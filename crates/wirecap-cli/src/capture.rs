@@ -16,6 +16,7 @@ use wirecap::{
 use wirecap_broker::Broker;
 use wirecap_recorder::{Commands, CompressedSink, Compression, Launch, Target};
 
+use crate::control::{Claim, ControlOptions};
 use crate::failure::Failure;
 use crate::filter::{FilterOptions, filtered};
 use crate::losses;
@@ -66,6 +67,9 @@ pub(crate) struct Arguments {
 
     #[command(flatten)]
     filter: FilterOptions,
+
+    #[command(flatten)]
+    control: ControlOptions,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -204,7 +208,8 @@ fn record<O: Outlet>(
 ) -> Result<(), Failure> {
     let options = &arguments.options;
     let filter = arguments.filter.request()?;
-    let broker = arguments.drop_privileges(plan)?;
+    let claim = arguments.control.claim("capture", &options.sources())?;
+    let broker = arguments.drop_privileges(plan, &claim)?;
     let timestamps: Timestamps = arguments.timestamp.into();
     if plan.pattern.is_some() {
         signals::rotate_on_hangup();
@@ -217,12 +222,13 @@ fn record<O: Outlet>(
             false => builder.retire_after(plan.flush_interval(FLUSH_INTERVAL)).small_blocks(),
         }
     })?;
+    let mut control = claim.serve()?;
     let duration = [options.duration, plan.duration].into_iter().flatten().min();
     let deadline = duration.map(|duration| Instant::now() + duration);
     let mut worker = capture.workers().pop().expect("a new capture has its workers");
     let writing = Writing::to(arguments.name());
     let mut recorder = None;
-    let outcome = losses::watched(&capture, Some(&writing), || {
+    let outcome = losses::watched(&capture, Some(&writing), &control, || {
         let interfaces = capture
             .interfaces()
             .iter()
@@ -248,8 +254,10 @@ fn record<O: Outlet>(
         None => (Recorded { to: arguments.name(), ..Recorded::default() }, outcome),
     };
     ledger.recorded = Some(recorded);
-    options.report(&ledger)?;
-    outcome.and(Failure::unless_lossless(&ledger))
+    let reported = options.report(&ledger);
+    let outcome = outcome.and_then(|()| Failure::unless_lossless(&ledger));
+    control.end(&ledger, &outcome);
+    reported.and(outcome)
 }
 
 /// Takes out what is still in the rings of a capture that was stopped: it was delivered, and the ledger must not blame the
@@ -268,14 +276,12 @@ impl Arguments {
     }
 
     /// Gives up the privileges of this process, if it was asked to, for one that opens what needs some.
-    fn drop_privileges(&self, plan: &Plan) -> Result<Option<Broker>, Failure> {
-        let interfaces: Vec<String> =
-            self.options.interfaces.sources.iter().map(|source| source.device().to_owned()).collect();
+    fn drop_privileges(&self, plan: &Plan, claim: &Claim) -> Result<Option<Broker>, Failure> {
         let directory = match &plan.pattern {
             Some(pattern) => pattern.directory(),
             None => output::directory_of(&self.write),
         };
-        self.user.drop_privileges(&interfaces, directory, plan.command.as_deref())
+        self.user.drop_privileges(&self.options.sources(), directory, plan.command.as_deref(), claim.socket())
     }
 
     /// Whether the output is, or leads to, something else than a file: standard output, a pipe, a terminal.

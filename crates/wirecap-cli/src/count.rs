@@ -1,21 +1,27 @@
 //! `wirecap count`: packets and bytes per ring, live.
 
-use std::io;
+use std::io::{self, IsTerminal, Write};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use clap::Args;
 use wirecap::{Capture, CaptureError, Worker, grouped};
 
+use crate::control::ControlOptions;
 use crate::failure::Failure;
 use crate::filter::{FilterOptions, filtered};
 use crate::losses;
 use crate::options::CaptureOptions;
+use crate::output;
 use crate::screen::Screen;
 use crate::size;
 
 /// Count packets and bytes per ring, live
+///
+/// On standard output a table on a terminal, else a line per interval; with --json they go to standard error. A reader that closes the
+/// pipe ends the capture. The final ledger goes to standard error.
 #[derive(Debug, Args)]
 pub(crate) struct Arguments {
     #[command(flatten)]
@@ -32,7 +38,13 @@ pub(crate) struct Arguments {
 
     #[command(flatten)]
     filter: FilterOptions,
+
+    #[command(flatten)]
+    control: ControlOptions,
 }
+
+/// How long the end waits for what is being shown.
+const LAST_FRAME: Duration = Duration::from_secs(1);
 
 /// What the workers have counted so far, one per ring.
 #[derive(Debug, Default)]
@@ -50,13 +62,15 @@ impl Tally {
 pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
     let cpus = thread::available_parallelism().map_or(1, usize::from);
     let filter = arguments.filter.request()?;
+    let claim = arguments.control.claim("count", &arguments.options.sources())?;
     let capture = arguments.options.open(|builder| match arguments.workers {
         Some(count) => filtered(builder, filter).workers(count),
         None => filtered(builder, filter).at_most_workers(cpus),
     })?;
+    let mut control = claim.serve()?;
     let tallies: Vec<Tally> = (0..capture.most_rings()).map(|_| Tally::default()).collect();
     let running = AtomicBool::new(true);
-    let outcome = losses::watched(&capture, None, || {
+    let outcome = losses::watched(&capture, None, &control, || {
         thread::scope(|scope| {
             let workers: Vec<_> = capture
                 .workers()
@@ -65,16 +79,17 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
                 .collect();
             let display = scope.spawn(|| show(arguments, &capture, &tallies, &running));
             let outcomes = workers.into_iter().map(|worker| worker.join().expect("counting does not panic"));
-            let outcome = outcomes.fold(Ok(()), Result::and);
+            let outcome = outcomes.fold(Ok(()), Result::and).map_err(Failure::from);
             running.store(false, Ordering::Release);
             display.thread().unpark();
-            outcome
+            outcome.and(display.join().expect("showing does not panic"))
         })
     });
     let ledger = capture.close();
-    arguments.options.report(&ledger)?;
-    outcome?;
-    Failure::unless_lossless(&ledger)
+    let reported = arguments.options.report(&ledger);
+    let outcome = outcome.and_then(|()| Failure::unless_lossless(&ledger));
+    control.end(&ledger, &outcome);
+    reported.and(outcome)
 }
 
 /// One worker's loop: nothing per packet.
@@ -99,12 +114,60 @@ fn total(tallies: &[Tally]) -> u64 {
     tallies.iter().map(|tally| tally.read().0).sum()
 }
 
-/// Shows the rates until the workers are done: a table that redraws itself on a terminal, a line per
-/// interval elsewhere.
-fn show(arguments: &Arguments, capture: &Capture, tallies: &[Tally], running: &AtomicBool) {
+/// Draws on a thread of its own: a terminal that was stopped, or a pipe that is not read, holds up nothing else.
+struct Live {
+    frames: Option<SyncSender<Vec<String>>>,
+    outcome: Receiver<io::Result<()>>,
+    is_terminal: bool,
+}
+
+impl Live {
+    /// On standard output, or, where that has the ledger as JSON, on standard error.
+    fn new(json: bool) -> io::Result<Self> {
+        match json {
+            true => Self::on(Screen::on(io::stderr())),
+            false => Self::on(Screen::on(io::stdout())),
+        }
+    }
+
+    fn on<W: Write + IsTerminal + Send + 'static>(mut screen: Screen<W>) -> io::Result<Self> {
+        let is_terminal = screen.is_terminal();
+        let (frames, inbox) = sync_channel::<Vec<String>>(1);
+        let (ended, outcome) = sync_channel(1);
+        thread::Builder::new().name("display".to_owned()).spawn(move || {
+            // A terminal that went away is no reason to stop counting.
+            let mut draw = |lines: Vec<String>| {
+                screen.redraw(&lines).or_else(|error| if is_terminal { Ok(()) } else { Err(error) })
+            };
+            drop(ended.send(inbox.iter().try_for_each(&mut draw)));
+        })?;
+        Ok(Self { frames: Some(frames), outcome, is_terminal })
+    }
+
+    /// Shows the lines, unless those before are still being written; false if no more can be shown.
+    fn show(&self, lines: Vec<String>) -> bool {
+        let sent = self.frames.as_ref().map(|frames| frames.try_send(lines));
+        !matches!(sent, Some(Err(TrySendError::Disconnected(_))))
+    }
+
+    /// Waits until everything is written, but not for long, and gives what came of it.
+    fn end(mut self) -> io::Result<()> {
+        drop(self.frames.take());
+        self.outcome.recv_timeout(LAST_FRAME).unwrap_or(Ok(()))
+    }
+}
+
+/// Shows the rates until the workers are done: a table that redraws itself on a terminal, a line per interval elsewhere. The
+/// reader of a pipe ends the capture when it has seen enough.
+fn show(
+    arguments: &Arguments,
+    capture: &Capture,
+    tallies: &[Tally],
+    running: &AtomicBool,
+) -> Result<(), Failure> {
     let started = Instant::now();
     let deadline = arguments.options.duration.map(|duration| started + duration);
-    let mut screen = Screen::on(io::stderr());
+    let live = Live::new(arguments.options.json)?;
     let mut last: Vec<(u64, u64)> = vec![(0, 0); tallies.len()];
     let mut shown = started;
     while running.load(Ordering::Acquire) {
@@ -114,7 +177,7 @@ fn show(arguments: &Arguments, capture: &Capture, tallies: &[Tally], running: &A
         let now = Instant::now();
         if deadline.is_some_and(|deadline| now >= deadline) {
             capture.stop();
-            return;
+            break;
         }
         if now < next || !running.load(Ordering::Acquire) {
             continue;
@@ -122,11 +185,16 @@ fn show(arguments: &Arguments, capture: &Capture, tallies: &[Tally], running: &A
         let counts: Vec<(u64, u64)> = tallies.iter().map(Tally::read).collect();
         let (rings, sum) = rates(capture, &counts, &last, (now - shown).as_secs_f64());
         let lines =
-            if screen.is_terminal() { table(capture, &rings, &sum) } else { vec![line(now - started, &sum)] };
-        // A terminal that went away is no reason to stop counting.
-        let _ = screen.redraw(&lines);
+            if live.is_terminal { table(capture, &rings, &sum) } else { vec![line(now - started, &sum)] };
+        if !live.show(lines) && !arguments.options.json {
+            capture.stop();
+            break;
+        }
         (last, shown) = (counts, now);
     }
+    let shown = live.end();
+    // Beside the ledger as JSON it is no part of the result.
+    if arguments.options.json { Ok(()) } else { output::unless_reader_ended(shown) }
 }
 
 /// What happened on a ring, or on all of them, since the last look.

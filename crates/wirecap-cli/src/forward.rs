@@ -20,6 +20,7 @@ use wirecap::{
     Capture, CaptureError, DEFAULT_SNAP_LEN, Interface, LostLater, Reception, Timestamps, grouped,
 };
 
+use crate::control::ControlOptions;
 use crate::failure::Failure;
 use crate::losses;
 use crate::options::{self, EngineOptions};
@@ -116,6 +117,9 @@ pub(crate) struct Arguments {
     /// Print the final ledger as one JSON object on standard output
     #[arg(long)]
     json: bool,
+
+    #[command(flatten)]
+    control: ControlOptions,
 }
 
 /// What the paper's programs apply x times.
@@ -134,6 +138,8 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
     };
     let mirror = arguments.mirror.as_deref();
     mirror.map(|path| Mirror::check(path, arguments.force)).transpose()?;
+    let sources = [arguments.a.clone(), arguments.b.clone()];
+    let claim = arguments.control.claim("forward", &sources)?;
     let capture = arguments.open(&names)?;
     stop_on_signals(capture.stopper())?;
     let egresses = ways.iter().map(|way| Egress::find(&way.to)).collect::<Result<_, _>>()?;
@@ -142,9 +148,13 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
     arguments.engine.describe(&capture, "forwarding");
     options::warn(&capture.ledger().warnings);
     warn_of_second_forwarder(&capture);
+    let drop = arguments.drop.clone();
+    let mut control = claim.serve_with(Box::new(move |filter| {
+        Ok(passing::passing(Some(filter), drop.as_deref())?.unwrap_or_else(|| "".into()))
+    }))?;
     let treatment = Treatment { mirror, weight, latency: arguments.latency };
     let writing = treatment.mirror.as_ref().map(|mirror| mirror.writing().clone());
-    let (latencies, outcome) = losses::watched(&capture, writing.as_ref(), || {
+    let (latencies, outcome) = losses::watched(&capture, writing.as_ref(), &control, || {
         thread::scope(|scope| {
             let work = |worker| scope.spawn(|| way::forward(worker, &capture, &ways, &treatment));
             let workers: Vec<_> = capture.workers().into_iter().map(work).collect();
@@ -177,12 +187,11 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
     };
     let report = Report { ways: &ways, ledger: &ledger, latencies: arguments.latency.then_some(latencies) };
     report.show();
-    if arguments.json {
-        output::print(report.json()?)?;
-    }
-    outcome?;
-    mirrored?;
-    Failure::unless_lossless(&ledger)
+    let reported = if arguments.json { report.json().and_then(output::print) } else { Ok(()) };
+    let outcome = outcome.and(mirrored.map_err(Failure::from));
+    let outcome = outcome.and_then(|()| Failure::unless_lossless(&ledger));
+    control.end(&ledger, &outcome);
+    reported.and(outcome)
 }
 
 /// With the engine `packet` the host has its packets, too, and may send them the same way.

@@ -8,6 +8,7 @@ use clap::Args;
 use wirecap::{Capture, CaptureError, Worker, grouped};
 use wirecap_testbed::SlowCore;
 
+use crate::control::ControlOptions;
 use crate::failure::Failure;
 use crate::losses;
 use crate::options::CaptureOptions;
@@ -32,6 +33,9 @@ pub(crate) struct Arguments {
     /// The filter that is applied; packets that it rejects are counted, not dropped
     #[arg(value_name = "FILTER", default_values_t = ["net".to_owned(), "131.225.2".to_owned(), "and".to_owned(), "udp".to_owned()])]
     filter: Vec<String>,
+
+    #[command(flatten)]
+    control: ControlOptions,
 }
 
 const PATIENCE: Duration = Duration::from_millis(200);
@@ -47,14 +51,16 @@ struct Handled {
 pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
     let expression = arguments.filter.join(" ");
     let weight = Weight::new(arguments.weight, &expression, arguments.options.interfaces.snap_len)?;
+    let claim = arguments.control.claim("handle", &arguments.options.sources())?;
     let capture = arguments.options.open(|builder| match arguments.workers {
         Some(count) => builder.workers(count.into()),
         None => builder,
     })?;
+    let mut control = claim.serve()?;
     if let Some(cost) = arguments.weight.cost() {
         warn_of_shortfall(&capture, cost);
     }
-    let outcomes = losses::watched(&capture, None, || {
+    let outcomes = losses::watched(&capture, None, &control, || {
         thread::scope(|scope| {
             let handle = |worker| scope.spawn(|| handle(worker, &weight, &capture));
             let workers: Vec<_> = capture.workers().into_iter().map(handle).collect();
@@ -76,9 +82,11 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
             eprintln!("{}", handled.line(worker));
         }
     }
-    arguments.options.report(&ledger)?;
-    outcomes.into_iter().collect::<Result<Vec<_>, _>>()?;
-    Failure::unless_lossless(&ledger)
+    let reported = arguments.options.report(&ledger);
+    let outcome = outcomes.into_iter().try_for_each(|outcome| outcome.map(drop));
+    let outcome = outcome.map_err(Failure::from).and_then(|()| Failure::unless_lossless(&ledger));
+    control.end(&ledger, &outcome);
+    reported.and(outcome)
 }
 
 /// Says if a load that the workers can process may be lost, because of how it is spread over the rings.

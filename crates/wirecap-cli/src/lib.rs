@@ -3,12 +3,15 @@
 #[macro_use]
 mod output;
 
+mod ask;
 mod capture;
 mod closed;
+mod control;
 mod count;
 mod demo;
 mod devices;
 mod doctor;
+mod events;
 mod failure;
 mod filter;
 mod find;
@@ -66,6 +69,11 @@ enum Command {
     Profile(profile::Arguments),
     Handle(handle::Arguments),
     Forward(forward::Arguments),
+    Status(ask::StatusArguments),
+    Stop(ask::StopArguments),
+    Filter(ask::FilterArguments),
+    Rotate(ask::RotateArguments),
+    Events(ask::EventsArguments),
     Devices(devices::Arguments),
     Doctor(doctor::Arguments),
     Generate(generate::Arguments),
@@ -110,6 +118,11 @@ pub fn main() -> ExitCode {
         Command::Profile(arguments) => profile::run(&arguments),
         Command::Handle(arguments) => handle::run(&arguments),
         Command::Forward(arguments) => forward::run(&arguments),
+        Command::Status(arguments) => ask::status(&arguments),
+        Command::Stop(arguments) => ask::stop(&arguments),
+        Command::Filter(arguments) => ask::filter(&arguments),
+        Command::Rotate(arguments) => ask::rotate(&arguments),
+        Command::Events(arguments) => ask::events(&arguments),
         Command::Devices(arguments) => devices::run(&arguments),
         Command::Doctor(arguments) => doctor::run(&arguments),
         Command::Generate(arguments) => generate::run(&arguments),
@@ -119,6 +132,7 @@ pub fn main() -> ExitCode {
         Command::Broker(_) => privileges::serve(),
         Command::ManPages(arguments) => man::run(&arguments, Cli::command()),
     };
+    events::flush();
     match outcome {
         Ok(()) => ExitCode::SUCCESS,
         // The ledger, or the list of findings, has said it.

@@ -7,7 +7,8 @@ use std::time::{Duration, Instant};
 
 use wirecap::{Capture, Ledger, LostLater, grouped};
 
-use crate::screen::notice;
+use crate::control::Control;
+use crate::events::{self, Kind};
 use crate::signals;
 use crate::sink::Writing;
 
@@ -24,14 +25,23 @@ const STALL: Duration = Duration::from_secs(1);
 /// Something that takes nothing for so long holds up what is captured.
 const PAUSE: Duration = Duration::from_millis(10);
 
-/// Does `work` while another thread watches the capture: it says what is lost, and answers SIGUSR1 with the ledger.
-pub(crate) fn watched<T>(capture: &Capture, writing: Option<&Writing>, work: impl FnOnce() -> T) -> T {
+/// Does `work` while another thread watches the capture: it says what is lost, and answers SIGUSR1 and the clients of the control
+/// socket with the ledger.
+pub(crate) fn watched<T>(
+    capture: &Capture,
+    writing: Option<&Writing>,
+    control: &Control,
+    work: impl FnOnce() -> T,
+) -> T {
     let done = AtomicBool::new(false);
-    thread::scope(|scope| {
-        let watcher = scope.spawn(|| watch(capture, writing, &done));
+    let outcome = thread::scope(|scope| {
+        let watcher = scope.spawn(|| watch(capture, writing, control, &done));
         let _end = End(&done, watcher.thread().clone());
         work()
-    })
+    });
+    // What follows on standard error stands below what was said.
+    events::flush();
+    outcome
 }
 
 /// Ends the watcher, also if what was watched panics.
@@ -44,30 +54,47 @@ impl Drop for End<'_> {
     }
 }
 
-fn watch(capture: &Capture, writing: Option<&Writing>, done: &AtomicBool) {
+/// The ledger so far, with what the writer discarded.
+fn ledger_so_far(capture: &Capture, writing: Option<&Writing>) -> Ledger {
+    let mut ledger = capture.ledger();
+    let discarded = writing.map_or(0, Writing::discarded);
+    if discarded > 0 {
+        let reason = "discarded for the writer".to_owned();
+        ledger.lost_later.push(LostLater { packets: discarded, reason });
+    }
+    ledger
+}
+
+fn watch(capture: &Capture, writing: Option<&Writing>, control: &Control, done: &AtomicBool) {
     let names: Vec<String> =
         capture.interfaces().iter().map(|interface| interface.device.name.clone()).collect();
     let mut losses = Losses::default();
     let mut slowness = writing.map(Slowness::of);
     let mut backlog = Backlog::default();
+    let mut agent = control.agent(capture, writing);
+    let mut next = Instant::now() + LOOK;
     while !done.load(Ordering::Acquire) {
-        thread::park_timeout(LOOK);
-        let mut ledger = capture.ledger();
-        let discarded = writing.map_or(0, Writing::discarded);
-        if discarded > 0 {
-            let reason = "discarded for the writer".to_owned();
-            ledger.lost_later.push(LostLater { packets: discarded, reason });
-        }
-        if signals::statistics_asked_for() {
-            notice(&format!("so far: {ledger}"));
+        thread::park_timeout(next.saturating_duration_since(Instant::now()));
+        if let Some(agent) = &mut agent {
+            agent.do_jobs(|| ledger_so_far(capture, writing));
         }
         let now = Instant::now();
+        if now < next && !done.load(Ordering::Acquire) {
+            continue;
+        }
+        next = now + LOOK;
+        let ledger = ledger_so_far(capture, writing);
+        let discarded = writing.map_or(0, Writing::discarded);
+        if signals::statistics_asked_for() {
+            events::print(format!("so far: {ledger}"));
+        }
         let is_slow = slowness.as_mut().is_some_and(|slowness| slowness.look(now));
         let slow = writing.filter(|_| is_slow).map(Writing::name);
         let writer = writing.map(|writing| (writing.name(), discarded));
         let backlog = writing.and_then(|writing| backlog.look(writing.name(), writing.waiting(), now));
-        backlog.iter().for_each(|line| notice(line));
-        losses.look(&ledger, &names, writer, slow, now).iter().for_each(|line| notice(line));
+        backlog.iter().for_each(|line| events::say(Kind::Loss, line));
+        let lines = losses.look(&ledger, &names, writer, slow, now);
+        lines.iter().for_each(|line| events::say(Kind::Loss, line));
     }
 }
 
@@ -124,11 +151,13 @@ impl<'a> Slowness<'a> {
         match self.stalled {
             None if blocked >= STALL => {
                 self.stalled = now.checked_sub(blocked);
-                notice(&format!("warning: {name} takes nothing: packets wait in the pools"));
+                let line = format!("warning: {name} takes nothing: packets wait in the pools");
+                events::say(Kind::Loss, &line);
             }
             Some(since) if blocked < STALL => {
                 self.stalled = None;
-                notice(&format!("{name} takes packets again, after {:.1} s", (now - since).as_secs_f64()));
+                let seconds = (now - since).as_secs_f64();
+                events::say(Kind::Loss, &format!("{name} takes packets again, after {seconds:.1} s"));
             }
             _ => {}
         }

@@ -8,10 +8,10 @@ use wirecap::{
     Capture, CaptureBuilder, Direction, Engine, Interface, Ledger, Pin, Reception, Spread, Warning, grouped,
 };
 
+use crate::events::{self, Kind};
 use crate::failure::Failure;
 use crate::interfaces::Interfaces;
 use crate::output;
-use crate::screen::announce;
 use crate::signals::stop_on_signals;
 use crate::size;
 
@@ -164,6 +164,11 @@ impl From<DirectionName> for Direction {
 struct Warm(Option<u32>);
 
 impl CaptureOptions {
+    /// What it captures from: `eth0@0-3`; nothing if it reads a savefile.
+    pub(crate) fn sources(&self) -> Vec<String> {
+        self.interfaces.sources.iter().map(|source| source.device().to_owned()).collect()
+    }
+
     /// The capture these options describe.
     fn builder(&self) -> CaptureBuilder {
         let source = match (&self.read, self.interfaces.sources.split_first()) {
@@ -218,7 +223,7 @@ impl EngineOptions {
             .promiscuous(!self.no_promiscuous_mode)
             .stuck_after(self.stuck_after)
             .attach_again(!self.no_attach_again)
-            .on_event(|event| announce(&event.to_string()))
+            .on_event(|event| events::say(Kind::Interface, &event.to_string()))
             .pin(self.pin.clone());
         let builder = self.warm.0.into_iter().fold(builder, CaptureBuilder::warm);
         let builder = match self.threshold {

@@ -36,6 +36,11 @@ pub(crate) fn check_open() -> Result<(), Failure> {
 /// What came of writing to standard output. A reader who has seen enough is the usual end of a pipe.
 pub(crate) fn printed(outcome: io::Result<()>) -> Result<(), Failure> {
     check_open()?;
+    unless_reader_ended(outcome)
+}
+
+/// What came of writing to standard output, whether it was open or not.
+pub(crate) fn unless_reader_ended(outcome: io::Result<()>) -> Result<(), Failure> {
     match outcome {
         Err(error) if error.kind() != io::ErrorKind::BrokenPipe => {
             Err(Failure::Failed(format!("cannot write to standard output: {error}").into()))

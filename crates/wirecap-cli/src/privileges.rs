@@ -30,12 +30,14 @@ pub(crate) struct UserOption {
 
 impl UserOption {
     /// Drops this process's privileges, if that was asked for. `interfaces` are all that may be captured from, `directory` is
-    /// the only one that may be written to, and the process that keeps the privileges runs `command` for complete files.
+    /// the only one that may be written to, the process that keeps the privileges runs `command` for complete files, and
+    /// removes `socket` at the end.
     pub(crate) fn drop_privileges(
         &self,
         interfaces: &[String],
         directory: &Path,
         command: Option<&[String]>,
+        socket: Option<&Path>,
     ) -> Result<Option<Broker>, Failure> {
         let Some(name) = &self.user else { return Ok(None) };
         let failed = |what: &str, error: io::Error| Failure::Failed(format!("{what}: {error}").into());
@@ -46,6 +48,7 @@ impl UserOption {
             user: user.clone(),
             directory: directory.clone(),
             command: command.map(<[String]>::to_vec),
+            socket: socket.map(path::absolute).transpose()?,
         };
         let mut program = Command::new("/proc/self/exe");
         // A pipe that the recording goes to is none of its business.

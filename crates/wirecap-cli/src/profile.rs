@@ -11,6 +11,7 @@ use clap::Args;
 use plotters::prelude::*;
 use wirecap::{Capture, CaptureError, Chunk, RingName, Timestamps, grouped};
 
+use crate::control::Control;
 use crate::failure::Failure;
 use crate::filter::{FilterOptions, filtered};
 use crate::losses;
@@ -71,7 +72,9 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
     let csv = arguments.csv.as_deref().map(create).transpose()?;
     let svg = arguments.svg.as_deref().map(|path| create(path).map(|file| (path, file))).transpose()?;
     let mut profile = Profile::new(&capture.rings(), arguments.bin);
-    let outcome = losses::watched(&capture, None, || collect(&capture, &arguments.options, &mut profile));
+    let outcome = losses::watched(&capture, None, &Control::none(), || {
+        collect(&capture, &arguments.options, &mut profile)
+    });
     let ledger = capture.close();
     eprintln!("{}", profile.chart());
     if let Some(csv) = csv {

@@ -3,9 +3,8 @@
 
 use std::io;
 use std::process;
-use std::sync::Arc;
-use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -13,6 +12,8 @@ use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGUSR1, SIGUSR2, SIGXFSZ};
 use signal_hook::flag;
 use signal_hook::iterator::Signals;
 use wirecap::Stopper;
+
+use crate::events::{self, Kind};
 
 /// Signals that come within this time of the first one are the same request: timeout(1) and service managers signal the
 /// process and its group.
@@ -60,9 +61,9 @@ pub(crate) fn end_asked_for() -> bool {
     ENDING.load(Ordering::Relaxed)
 }
 
-/// Stops the capture of `stopper` at the first signal.
+/// Stops the capture of `stopper` at the first signal, which is an event of it.
 pub(crate) fn stop_on_signals(stopper: Stopper) -> io::Result<()> {
-    on_signal(move || stopper.stop())
+    on_signal(|signal| events::log(Kind::End, &format!("ending: {}", name(signal))), move || stopper.stop())
 }
 
 /// Whether a signal came, from now on.
@@ -79,7 +80,7 @@ impl Interruption {
     pub(crate) fn watch_and(answer: impl FnOnce() + Send + 'static) -> io::Result<Self> {
         let interruption = Self::default();
         let noticed = interruption.clone();
-        on_signal(move || {
+        on_signal(drop, move || {
             noticed.0.store(true, Ordering::Relaxed);
             answer();
         })?;
@@ -91,30 +92,64 @@ impl Interruption {
     }
 }
 
-/// Runs `end` at the first signal. The kernel undoes what a process that ends at once leaves behind.
-fn on_signal(end: impl FnOnce() + Send + 'static) -> io::Result<()> {
+/// Asks for another file, as SIGHUP does; false if that would end the command.
+pub(crate) fn ask_for_rotation() -> bool {
+    let rotates = HANGUP_ROTATES.load(Ordering::Relaxed);
+    if rotates {
+        ROTATION.store(true, Ordering::Relaxed);
+    }
+    rotates
+}
+
+/// Asks for the end, as a first signal does. Asking again, or a signal later, asks for the same end.
+pub(crate) fn ask_for_end() {
+    ENDING.store(true, Ordering::Relaxed);
+    let end = END.lock().unwrap_or_else(PoisonError::into_inner).take();
+    end.into_iter().for_each(|end| drop(thread::spawn(end)));
+}
+
+/// What is done at the first signal.
+type End = Box<dyn FnOnce() + Send>;
+
+/// Is taken out by the first who asks for the end.
+static END: Mutex<Option<End>> = Mutex::new(None);
+
+/// Runs `report` and `end` at the first signal. The kernel undoes what a process that ends at once leaves behind.
+fn on_signal(report: fn(i32), end: impl FnOnce() + Send + 'static) -> io::Result<()> {
     let mut signals = Signals::new([SIGINT, SIGTERM, SIGHUP])?;
+    *END.lock().unwrap_or_else(PoisonError::into_inner) = Some(Box::new(end));
     thread::Builder::new().name("signals".to_owned()).spawn(move || {
         let mut requests = Requests::default();
-        let mut end = Some(end);
         for signal in signals.forever() {
             if signal == SIGHUP && HANGUP_ROTATES.load(Ordering::Relaxed) {
+                events::log(Kind::Rotation, "another file was asked for: SIGHUP");
                 ROTATION.store(true, Ordering::Relaxed);
                 continue;
             }
-            ENDING.store(true, Ordering::Relaxed);
-            match (requests.signal_at(Instant::now()), end.take()) {
+            match requests.signal_at(Instant::now()) {
                 // On a thread of its own: the time of the next signal is when it comes, not when this is done.
-                (Request::First, Some(end)) => drop(thread::spawn(end)),
-                (Request::Second, _) => {
+                Request::First => {
+                    report(signal);
+                    ask_for_end();
+                }
+                Request::Second => {
                     eprintln!("wirecap: second signal: ended at once, with nothing more said");
                     process::exit(1);
                 }
-                (Request::First | Request::Same, _) => {}
+                Request::Same => {}
             }
         }
     })?;
     Ok(())
+}
+
+/// What a signal that ends a command is called.
+fn name(signal: i32) -> &'static str {
+    match signal {
+        SIGINT => "SIGINT",
+        SIGTERM => "SIGTERM",
+        _ => "SIGHUP",
+    }
 }
 
 /// Which signals ask for the same.

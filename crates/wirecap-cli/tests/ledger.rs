@@ -72,6 +72,50 @@ fn sigusr1_prints_the_ledger_so_far() {
 }
 
 #[test]
+fn timeout_does_not_cost_the_ledger_of_any_command() {
+    if !privileged() {
+        return;
+    }
+    let bed = Bed::new(1);
+    for command in ["count", "handle"] {
+        // timeout(1) signals the command, then its own process group, which has the command in it.
+        let script = format!("timeout 1 {WIRECAP} {command} -i a1 -R 16 --json; echo status $? >&2");
+        let running = self::script(&bed, &script);
+        bed.generator().send(&[Load::new(0, 100)]).unwrap();
+        let finished = running.finish();
+        assert_eq!(finished.ledger()["delivered"], 100, "{}", finished.stderr);
+        said(&finished, &["status 124", "lossless: yes"]);
+        let mut running = bed.capture(&[command, "-i", "a1", "-R", "16", "--json"]);
+        running.signal(Signal::USR1);
+        running.wait_for("so far:");
+        running.interrupt().assert_success();
+    }
+}
+
+#[test]
+fn count_writes_into_a_pipe_and_ends_with_its_reader() {
+    if !privileged() {
+        return;
+    }
+    let bed = Bed::new(1);
+    let script = format!("{WIRECAP} count -i a1 -R 16 --interval 100ms | head -n 2");
+    let running = self::script(&bed, &script);
+    bed.generator().send(&[Load::new(0, 100)]).unwrap();
+    let finished = running.finish();
+    let text = String::from_utf8(finished.stdout.clone()).unwrap();
+    assert_eq!(text.lines().filter(|line| line.contains(" packets, ")).count(), 2, "{text}");
+    said(&finished, &["lossless: yes"]);
+    // The reader reads nothing: the time is over all the same.
+    let mut unread = bed.start(
+        Command::new("sh")
+            .args(["-c", &format!("{WIRECAP} count -i a1 -R 16 --interval 1ms --duration 2s | sleep 5")]),
+    );
+    unread.wait_for("capturing");
+    unread.wait_for("lossless: yes");
+    unread.finish();
+}
+
+#[test]
 fn a_limit_on_the_file_s_size_ends_the_capture_with_its_ledger() {
     if !privileged() {
         return;

@@ -7,10 +7,10 @@ use std::time::{Duration, Instant};
 use wirecap::savefile::{FileSink, Format, WriteError, Writer};
 use wirecap::{Capture, Chunk, Ledger, Recorded, Timestamp, Timestamps};
 
+use crate::events::{self, Kind};
 use crate::failure::Failure;
 use crate::output;
 use crate::recording;
-use crate::screen::notice;
 use crate::sink::{self, PipeEnd, TimedSink, Writing};
 
 /// What was recorded at the latest after this time can be read from the file.
@@ -134,7 +134,8 @@ impl State {
     /// The first failure is said at once.
     fn note(&mut self, outcome: Result<(), WriteError>) {
         if let Err(failure) = outcome {
-            notice(&format!("warning: {}; packets pass unrecorded from now on", one_line(&failure)));
+            let line = format!("warning: {}; packets pass unrecorded from now on", one_line(&failure));
+            events::say(Kind::Loss, &line);
             (self.writer, self.failure) = (None, Some(failure));
         }
     }

@@ -1,5 +1,6 @@
 //! Where a capture's packets go: to a stream, on the thread that captures; or to files, on a thread of their own.
 
+use std::path::Path;
 use std::thread;
 
 use wirecap::savefile::{self, Format, Record, Section, Sink, Statistics, StreamSink, Timestamp, WriteError};
@@ -7,6 +8,7 @@ use wirecap_recorder::{Launch, Recording, Settings, Target};
 
 use super::indexer::{Indexer, Told};
 use super::options::Plan;
+use crate::events::{self, Kind};
 use crate::failure::Failure;
 use crate::sink::{PipeEnd, TimedSink, Writing};
 
@@ -125,6 +127,21 @@ pub(crate) struct Files {
     extent: String,
 }
 
+/// Says of each complete file that it is, and then runs the command for it, if there is one.
+#[derive(Debug)]
+struct Reported(Option<Box<dyn Launch>>);
+
+impl Launch for Reported {
+    fn launch(&mut self, path: &Path) {
+        events::log(Kind::Rotation, &format!("{} is complete", path.display()));
+        self.0.iter_mut().for_each(|command| command.launch(path));
+    }
+
+    fn finish(&mut self) {
+        self.0.iter_mut().for_each(|command| command.finish());
+    }
+}
+
 impl Files {
     pub(crate) fn begin(
         plan: &Plan,
@@ -134,6 +151,10 @@ impl Files {
         section: &Section,
         interfaces: Vec<savefile::Interface>,
     ) -> Result<Self, Failure> {
+        let command = match plan.pattern {
+            Some(_) => Some(Box::new(Reported(command)) as Box<dyn Launch>),
+            None => command,
+        };
         let (head, tail) = head_and_tail(plan.format, section, &interfaces, &full_counts(interfaces.len()))?;
         let settings = Settings {
             format: plan.format,

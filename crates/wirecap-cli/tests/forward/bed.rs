@@ -240,9 +240,13 @@ impl Forwarder {
         }
     }
 
+    pub(crate) fn signal(&self, signal: Signal) {
+        kill_process(Pid::from_raw(self.child.id() as i32).unwrap(), signal).unwrap();
+    }
+
     /// Ends it as Ctrl-C does.
     pub(crate) fn interrupt(self) -> Finished {
-        kill_process(Pid::from_raw(self.child.id() as i32).unwrap(), Signal::INT).unwrap();
+        self.signal(Signal::INT);
         self.finish()
     }
 

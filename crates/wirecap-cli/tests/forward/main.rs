@@ -2,6 +2,7 @@
 //!
 //! `WIRECAP_TRANSFER_SECONDS=180` makes each transfer last as long, instead of a second.
 
+mod asked;
 mod bed;
 mod changed;
 mod egress;

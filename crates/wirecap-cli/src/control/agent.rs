@@ -1,0 +1,160 @@
+//! What the thread that watches a capture does for the clients of its control socket.
+
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use serde_json::{Value, json};
+use wirecap::filter::FilterRequest;
+use wirecap::{Capture, Interface, Ledger, Reception};
+
+use super::desk::{Desk, Job, Line, Task};
+use crate::events::{self, Kind};
+use crate::failure::{Failure, causes};
+use crate::options;
+use crate::sink::Writing;
+
+/// A status that is no older is given again: the ledger takes the rings' locks, whatever clients ask for.
+const FRESH: Duration = Duration::from_millis(10);
+
+/// What an expression stands for in this capture.
+pub(crate) type Meaning = Box<dyn Fn(&str) -> Result<FilterRequest, Failure> + Send + Sync>;
+
+/// Who the capture is.
+#[derive(Debug, Clone)]
+pub(super) struct Identity {
+    pub(super) name: String,
+    pub(super) command: &'static str,
+    pub(super) started: SystemTime,
+}
+
+/// Does the jobs on a desk. When it is dropped no more are done.
+pub(crate) struct Agent<'a> {
+    desk: &'a Desk,
+    identity: &'a Identity,
+    meaning: &'a Meaning,
+    capture: &'a Capture,
+    writing: Option<&'a Writing>,
+    /// The filter, if it was changed.
+    filter: Option<String>,
+    last: Option<(Instant, Line)>,
+}
+
+impl<'a> Agent<'a> {
+    pub(super) fn new(
+        (desk, identity, meaning): (&'a Desk, &'a Identity, &'a Meaning),
+        capture: &'a Capture,
+        writing: Option<&'a Writing>,
+    ) -> Self {
+        desk.begin_jobs();
+        Self { desk, identity, meaning, capture, writing, filter: None, last: None }
+    }
+
+    /// Does what was asked for since the last time. `ledger` gives what is known of the capture.
+    pub(crate) fn do_jobs(&mut self, ledger: impl Fn() -> Ledger) {
+        for Job { client, task } in self.desk.take_jobs() {
+            let answer = match task {
+                Task::Status => self.recent_status(&ledger),
+                Task::Filter(expression) => self.set_filter(&expression).to_string().into(),
+            };
+            self.desk.answer(client, answer);
+        }
+    }
+
+    fn recent_status(&mut self, ledger: impl Fn() -> Ledger) -> Line {
+        if let Some((at, status)) = &self.last
+            && at.elapsed() < FRESH
+        {
+            return Line::clone(status);
+        }
+        let status: Line = self.status(&ledger(), "running").to_string().into();
+        self.last = Some((Instant::now(), Line::clone(&status)));
+        status
+    }
+
+    fn status(&self, ledger: &Ledger, state: &str) -> Value {
+        let unix_s =
+            |time: SystemTime| time.duration_since(UNIX_EPOCH).map_or(0.0, |since| since.as_secs_f64());
+        let geometry = self.capture.geometry();
+        let rings = ledger.rings.iter().zip(self.capture.backlogs());
+        let waiting: Vec<Value> =
+            rings.map(|(ring, packets)| json!({ "name": ring.name, "waiting": packets })).collect();
+        // What cannot be made JSON is a defect, and no reason to end a capture.
+        let json = options::in_json(ledger).unwrap_or_default();
+        json!({
+            "ok": true,
+            "name": self.identity.name,
+            "command": self.identity.command,
+            "version": env!("CARGO_PKG_VERSION"),
+            "pid": std::process::id(),
+            "state": state,
+            "started_unix_s": unix_s(self.identity.started),
+            "unix_s": unix_s(SystemTime::now()),
+            "interfaces": self.interfaces(),
+            "ledger": json,
+            "verdict": ledger.verdict(),
+            "pool": {
+                "chunk_cells": geometry.chunk_cells,
+                "chunks": geometry.chunks,
+                "cells": geometry.cells(),
+                "rings": waiting,
+            },
+            "writer": self.writing.map(writer),
+        })
+    }
+
+    fn interfaces(&self) -> Vec<Value> {
+        let filter = |interface: &Interface| match &self.filter {
+            Some(changed) => Some(changed.clone()).filter(|filter| !filter.is_empty()),
+            None => interface.filter.as_ref().map(ToString::to_string),
+        };
+        let describe = |interface: &Interface| {
+            json!({
+                "name": interface.device.name,
+                "engine": match &interface.reception {
+                    Reception::Xdp { .. } => "xdp",
+                    _ => "packet",
+                },
+                "queues": interface.queues,
+                "rings": interface.rings,
+                "snap_len": interface.snap_len,
+                "filter": filter(interface),
+            })
+        };
+        self.capture.interfaces().iter().map(describe).collect()
+    }
+
+    fn set_filter(&mut self, expression: &str) -> Value {
+        let request = (self.meaning)(expression).map_err(|failure| failure.to_string());
+        let changed =
+            request.and_then(|request| self.capture.set_filter(request).map_err(|error| causes(&error)));
+        match changed {
+            Ok(()) => {
+                let text = match expression {
+                    "" => "the filter was changed: all packets are captured".to_owned(),
+                    _ => format!("the filter was changed to: {}", expression.escape_debug()),
+                };
+                events::say(Kind::Filter, &text);
+                self.filter = Some(expression.to_owned());
+                self.last = None;
+                json!({ "ok": true })
+            }
+            Err(reason) => json!({ "ok": false, "error": reason }),
+        }
+    }
+}
+
+impl Drop for Agent<'_> {
+    fn drop(&mut self) {
+        self.desk.end_jobs(&self.status(&self.capture.ledger(), "ending").to_string().into());
+    }
+}
+
+/// What the packets are written to.
+fn writer(writing: &Writing) -> Value {
+    json!({
+        "to": writing.name(),
+        "waiting": writing.waiting(),
+        "discarded": writing.discarded(),
+        "bytes": writing.accepted_bytes(),
+        "blocked_s": writing.blocked_for().as_secs_f64(),
+    })
+}

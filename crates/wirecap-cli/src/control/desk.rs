@@ -1,0 +1,179 @@
+//! Where two threads meet: the one that serves the control socket, and never touches the capture, puts down what clients ask for;
+//! the one that watches the capture, and never touches a socket, puts down the answers. Neither waits for the other.
+
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread::{self, Thread};
+
+use rustix::event::{EventfdFlags, eventfd};
+
+/// A line for a client, without its end.
+pub(super) type Line = Arc<str>;
+
+/// Which connection it is.
+pub(super) type ClientId = u64;
+
+/// What only a thread that knows the capture can do.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Task {
+    Status,
+    Filter(String),
+}
+
+/// A task for a client.
+#[derive(Debug)]
+pub(super) struct Job {
+    pub(super) client: ClientId,
+    pub(super) task: Task,
+}
+
+/// What both threads have.
+#[derive(Debug, Clone)]
+pub(crate) struct Desk(Arc<Shared>);
+
+#[derive(Debug)]
+struct Shared {
+    state: Mutex<State>,
+    /// Rung when there is something for the thread that serves the socket.
+    bell: OwnedFd,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    jobs: Vec<Job>,
+    answers: Vec<(ClientId, Line)>,
+    /// The thread that does the jobs, once there is one.
+    agent: Option<Thread>,
+    stage: Stage,
+}
+
+/// How far the capture is.
+#[derive(Debug, Default, Clone)]
+pub(super) enum Stage {
+    /// Jobs are done, now or soon.
+    #[default]
+    Running,
+    /// The packets are through, and the last status is known: what was captured is being completed.
+    Ending(Line),
+    /// The end has come, and this is the answer to those who wait for it.
+    Ended(Line),
+}
+
+/// What the capture says when it can do nothing more.
+pub(super) const ENDING: &str = r#"{"ok":false,"error":"the capture is ending"}"#;
+
+impl Desk {
+    pub(super) fn new() -> io::Result<Self> {
+        let bell = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
+        Ok(Self(Arc::new(Shared { state: Mutex::default(), bell })))
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.0.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// An eventfd that is readable when there is something for the thread that serves the socket.
+    pub(super) fn bell(&self) -> BorrowedFd<'_> {
+        self.0.bell.as_fd()
+    }
+
+    fn ring(&self) {
+        // It is full only if it has been rung and not been heard.
+        let _ = rustix::io::write(&self.0.bell, &1_u64.to_ne_bytes());
+    }
+
+    /// Puts down a job. When the capture is ending, the answer is there at once.
+    pub(super) fn ask(&self, job: Job) -> Option<Line> {
+        let mut state = self.state();
+        match (&state.stage, &job.task) {
+            (Stage::Running, _) => {
+                state.jobs.push(job);
+                state.agent.iter().for_each(Thread::unpark);
+                None
+            }
+            (Stage::Ending(status), Task::Status) => Some(Arc::clone(status)),
+            (Stage::Ending(_) | Stage::Ended(_), _) => Some(ENDING.into()),
+        }
+    }
+
+    /// Takes the answers that were put down, and says how far the capture is.
+    pub(super) fn take_answers(&self) -> (Vec<(ClientId, Line)>, Stage) {
+        let mut heard = [0; 8];
+        // Empty if another wake-up has heard it already.
+        let _ = rustix::io::read(&self.0.bell, &mut heard);
+        let mut state = self.state();
+        (std::mem::take(&mut state.answers), state.stage.clone())
+    }
+
+    /// This thread does the jobs from now on, and is unparked for each.
+    pub(super) fn begin_jobs(&self) {
+        self.state().agent = Some(thread::current());
+    }
+
+    /// Takes the jobs that were put down.
+    pub(super) fn take_jobs(&self) -> Vec<Job> {
+        std::mem::take(&mut self.state().jobs)
+    }
+
+    /// Puts down an answer.
+    pub(super) fn answer(&self, client: ClientId, line: Line) {
+        self.state().answers.push((client, line));
+        self.ring();
+    }
+
+    /// No more jobs are done. `status` is the last one.
+    pub(super) fn end_jobs(&self, status: &Line) {
+        let mut state = self.state();
+        state.stage = Stage::Ending(Arc::clone(status));
+        let jobs = std::mem::take(&mut state.jobs);
+        let answers = jobs.into_iter().map(|job| match job.task {
+            Task::Status => (job.client, Arc::clone(status)),
+            Task::Filter(_) => (job.client, ENDING.into()),
+        });
+        state.answers.extend(answers);
+        drop(state);
+        self.ring();
+    }
+
+    /// The end has come: clients that wait for it get this line, and the thread that serves the socket ends.
+    pub(super) fn end(&self, line: Line) {
+        let mut state = self.state();
+        if !matches!(state.stage, Stage::Ended(_)) {
+            state.stage = Stage::Ended(line);
+        }
+        drop(state);
+        self.ring();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn status(client: ClientId) -> Job {
+        Job { client, task: Task::Status }
+    }
+
+    #[test]
+    fn every_job_is_answered_also_when_the_capture_ends() {
+        let desk = Desk::new().unwrap();
+        assert_eq!(desk.ask(status(1)), None);
+        let jobs = desk.take_jobs();
+        assert_eq!(jobs.len(), 1);
+        desk.answer(1, "first".into());
+        assert_eq!(desk.ask(status(2)), None);
+        assert_eq!(desk.ask(Job { client: 3, task: Task::Filter("udp".to_owned()) }), None);
+        desk.end_jobs(&"last".into());
+        let (answers, stage) = desk.take_answers();
+        let answers: Vec<(ClientId, &str)> =
+            answers.iter().map(|(client, line)| (*client, &**line)).collect();
+        assert_eq!(answers, [(1, "first"), (2, "last"), (3, ENDING)]);
+        assert!(matches!(stage, Stage::Ending(_)));
+        assert_eq!(desk.ask(status(4)).as_deref(), Some("last"));
+        desk.end("end".into());
+        desk.end("not twice".into());
+        assert!(matches!(desk.take_answers().1, Stage::Ended(line) if &*line == "end"));
+        assert_eq!(desk.ask(status(5)).as_deref(), Some(ENDING));
+    }
+}

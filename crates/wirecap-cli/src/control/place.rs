@@ -1,0 +1,323 @@
+//! Where control sockets are: the directory, the names in it, and who may have one.
+
+use std::env;
+use std::fmt;
+use std::fs::{self, DirBuilder, File, OpenOptions, Permissions, TryLockError};
+use std::io;
+use std::os::fd::OwnedFd;
+use std::os::unix::fs::{DirBuilderExt, FileTypeExt, MetadataExt, OpenOptionsExt, PermissionsExt};
+use std::os::unix::net::UnixListener;
+use std::path::{Path, PathBuf};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use rustix::fs::OFlags;
+use rustix::io::Errno;
+use rustix::net::{
+    AddressFamily, SocketAddrUnix, SocketFlags, SocketType, bind, connect, listen, socket_with, sockopt,
+};
+use rustix::process::geteuid;
+
+/// Where sockets are, unless the environment names another directory.
+const DIRECTORY: &str = "/run/wirecap";
+/// The variable that does.
+pub(crate) const DIRECTORY_VARIABLE: &str = "WIRECAP_CONTROL_DIR";
+/// Held while a name is taken: without it two processes could both find the same socket without an owner.
+const LOCK: &str = ".lock";
+/// How long to wait for it.
+const LOCK_PATIENCE: Duration = Duration::from_secs(2);
+/// The longest name.
+const NAME_BYTES_MAX: usize = 64;
+/// How many captures may have the same name but for a number behind it.
+const NUMBER_MAX: u32 = 1000;
+/// Connections that may wait until the server takes them.
+const BACKLOG: i32 = 128;
+
+/// The directory of the control sockets.
+pub(crate) fn directory() -> PathBuf {
+    env::var_os(DIRECTORY_VARIABLE)
+        .filter(|value| !value.is_empty())
+        .unwrap_or_else(|| DIRECTORY.into())
+        .into()
+}
+
+/// A capture's name, as `--name` has it.
+pub(crate) fn parse_name(text: &str) -> Result<String, String> {
+    let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || b"._@,+:-".contains(&byte);
+    match text.as_bytes() {
+        [] => Err("a name has at least one character".to_owned()),
+        [b'.' | b'-', ..] => Err("a name does not begin with . or -".to_owned()),
+        bytes if bytes.len() > NAME_BYTES_MAX => {
+            Err(format!("a name has {NAME_BYTES_MAX} characters at most"))
+        }
+        bytes if !bytes.iter().copied().all(is_plain) => {
+            Err("a name consists of letters, digits and the characters . _ @ , + : -".to_owned())
+        }
+        _ => Ok(text.to_owned()),
+    }
+}
+
+/// What a capture of these sources is called: `eth0`, `eth0@0-3`, `eth0+eth1`.
+pub(super) fn name_of(sources: &[String]) -> String {
+    let allowed =
+        |char: char| if char.is_ascii_alphanumeric() || "._@,+:-".contains(char) { char } else { '_' };
+    let mut name: String = sources.join("+").chars().map(allowed).take(NAME_BYTES_MAX - 5).collect();
+    if name.is_empty() || name.starts_with(['.', '-']) {
+        name.insert(0, '_');
+    }
+    name
+}
+
+/// Why a capture has no control socket.
+#[derive(Debug)]
+pub(super) enum ClaimError {
+    /// Another capture has the name.
+    Taken {
+        /// The name.
+        name: String,
+        /// The process, if it is known.
+        pid: Option<i32>,
+    },
+    /// The directory cannot be used.
+    Directory {
+        /// Which one.
+        directory: PathBuf,
+        /// Why not.
+        reason: String,
+    },
+}
+
+impl fmt::Display for ClaimError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Taken { name, pid: Some(pid) } => {
+                write!(f, "the name {name} is taken by process {pid}; choose another one (--name)")
+            }
+            Self::Taken { name, pid: None } => {
+                write!(f, "the name {name} is taken by another process; choose another one (--name)")
+            }
+            Self::Directory { directory, reason } => write!(f, "{}: {reason}", directory.display()),
+        }
+    }
+}
+
+/// A control socket's place: its name in the directory. Removed when it is dropped.
+#[derive(Debug)]
+pub(crate) struct Place {
+    pub(crate) name: String,
+    pub(crate) path: PathBuf,
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        let directory = self.path.parent().unwrap_or(Path::new("."));
+        // A process without privileges has no right to do so: then its broker does.
+        let Ok(_turn) = take_turn(directory) else { return };
+        // What is there may have been replaced: inode numbers are used again, so that they do not tell.
+        let own = rustix::process::getpid().as_raw_pid();
+        if state_of(&self.path)
+            .is_ok_and(|state| matches!(state, State::Dead) || state == State::Taken(Some(own)))
+        {
+            let _ = fs::remove_file(&self.path);
+        }
+    }
+}
+
+/// Takes the name, or, unless that `is_exact`, one with a number behind it. Only the owner and the group of the socket can
+/// connect to it.
+pub(super) fn claim(
+    directory: &Path,
+    name: &str,
+    is_exact: bool,
+) -> Result<(Place, UnixListener), ClaimError> {
+    let unusable = |reason: String| ClaimError::Directory { directory: directory.to_owned(), reason };
+    prepare(directory).map_err(unusable)?;
+    let _turn = take_turn(directory).map_err(unusable)?;
+    let numbered = |number| if number == 1 { name.to_owned() } else { format!("{name}-{number}") };
+    let mut taken = None;
+    for name in (1..=if is_exact { 1 } else { NUMBER_MAX }).map(numbered) {
+        let path = directory.join(&name);
+        match state_of(&path).map_err(|error| unusable(error.to_string()))? {
+            State::Taken(pid) => {
+                taken.get_or_insert(ClaimError::Taken { name, pid });
+                continue;
+            }
+            State::Dead => fs::remove_file(&path).map_err(|error| unusable(error.to_string()))?,
+            State::Free => {}
+        }
+        let listener = listen_at(&path).map_err(|error| unusable(format!("{name}: {error}")))?;
+        return Ok((Place { name, path }, listener));
+    }
+    Err(taken.expect("a name that is not free is taken"))
+}
+
+/// Creates the directory if it is not there, and makes sure that no other user can put anything into it.
+fn prepare(directory: &Path) -> Result<(), String> {
+    match DirBuilder::new().mode(0o755).create(directory) {
+        // Whatever the umask has taken away.
+        Ok(()) => fs::set_permissions(directory, Permissions::from_mode(0o755))
+            .map_err(|error| format!("cannot set its mode: {error}"))?,
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
+        Err(error) => return Err(format!("cannot create it: {error}")),
+    }
+    let metadata = fs::metadata(directory).map_err(|error| error.to_string())?;
+    let owner = metadata.uid();
+    match () {
+        () if !metadata.is_dir() => Err("is not a directory".to_owned()),
+        () if owner != 0 && owner != geteuid().as_raw() => Err(format!("belongs to user {owner}")),
+        () if metadata.mode() & 0o022 != 0 => {
+            Err("other users can write to it; chmod 0755 makes it safe".to_owned())
+        }
+        () => Ok(()),
+    }
+}
+
+/// Waits until no other process takes a name.
+fn take_turn(directory: &Path) -> Result<File, String> {
+    let path = directory.join(LOCK);
+    let flags = OFlags::NOFOLLOW.bits().cast_signed();
+    let mut options = OpenOptions::new();
+    options.write(true).create(true).truncate(false).mode(0o600).custom_flags(flags);
+    let file = options.open(&path).map_err(|error| format!("cannot create a file in it: {error}"))?;
+    let deadline = Instant::now() + LOCK_PATIENCE;
+    loop {
+        match file.try_lock() {
+            Ok(()) => return Ok(file),
+            Err(TryLockError::Error(error)) => return Err(format!("cannot lock {LOCK}: {error}")),
+            Err(TryLockError::WouldBlock) if Instant::now() >= deadline => {
+                return Err(format!("another process has locked {LOCK}"));
+            }
+            Err(TryLockError::WouldBlock) => thread::sleep(Duration::from_millis(5)),
+        }
+    }
+}
+
+/// What a path stands for.
+#[derive(Debug, PartialEq, Eq)]
+enum State {
+    /// Nothing.
+    Free,
+    /// A socket that no process listens to any more.
+    Dead,
+    /// A socket that a process listens to, or something else than a socket.
+    Taken(Option<i32>),
+}
+
+fn state_of(path: &Path) -> io::Result<State> {
+    match fs::symlink_metadata(path) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(State::Free),
+        Err(error) => return Err(error),
+        Ok(metadata) if !metadata.file_type().is_socket() => return Ok(State::Taken(None)),
+        Ok(_) => {}
+    }
+    let socket = new_socket(SocketFlags::NONBLOCK)?;
+    match connect(&socket, &SocketAddrUnix::new(path)?) {
+        Err(Errno::CONNREFUSED) => Ok(State::Dead),
+        Err(Errno::NOENT) => Ok(State::Free),
+        Err(_) => Ok(State::Taken(None)),
+        Ok(()) => {
+            let pid = sockopt::socket_peercred(&socket).ok().map(|peer| peer.pid.as_raw_pid());
+            Ok(State::Taken(pid))
+        }
+    }
+}
+
+/// A socket of the local kind.
+pub(super) fn new_socket(flags: SocketFlags) -> io::Result<OwnedFd> {
+    Ok(socket_with(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC | flags, None)?)
+}
+
+/// Nothing can connect before the mode is set: until `listen` the kernel refuses it.
+fn listen_at(path: &Path) -> io::Result<UnixListener> {
+    let socket = new_socket(SocketFlags::NONBLOCK)?;
+    bind(&socket, &SocketAddrUnix::new(path)?)?;
+    let ready = fs::set_permissions(path, Permissions::from_mode(0o660))
+        .and_then(|()| listen(&socket, BACKLOG).map_err(io::Error::from));
+    if let Err(error) = ready {
+        let _ = fs::remove_file(path);
+        return Err(error);
+    }
+    Ok(UnixListener::from(socket))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::net::UnixStream;
+
+    use tempfile::TempDir;
+
+    use super::*;
+
+    fn directory() -> (TempDir, PathBuf) {
+        let outer = TempDir::new().unwrap();
+        let inner = outer.path().join("wirecap");
+        (outer, inner)
+    }
+
+    fn mode(path: &Path) -> u32 {
+        fs::symlink_metadata(path).unwrap().mode() & 0o777
+    }
+
+    #[test]
+    fn the_directory_is_for_all_to_read_and_the_socket_for_owner_and_group() {
+        let (_outer, directory) = directory();
+        let (place, listener) = claim(&directory, "eth0", true).unwrap();
+        assert_eq!((mode(&directory), mode(&place.path)), (0o755, 0o660));
+        UnixStream::connect(&place.path).unwrap();
+        drop(listener);
+        let path = place.path.clone();
+        drop(place);
+        assert!(!path.exists());
+    }
+
+    #[test]
+    fn a_name_that_is_taken_is_refused_or_gets_a_number() {
+        let (_outer, directory) = directory();
+        let (place, _listener) = claim(&directory, "eth0", true).unwrap();
+        let error = claim(&directory, "eth0", true).unwrap_err();
+        let pid = std::process::id().to_string();
+        assert!(error.to_string().contains(&pid), "{error}");
+        let (second, _second) = claim(&directory, "eth0", false).unwrap();
+        let (third, _third) = claim(&directory, "eth0", false).unwrap();
+        assert_eq!([&place.name, &second.name, &third.name], ["eth0", "eth0-2", "eth0-3"]);
+    }
+
+    #[test]
+    fn a_socket_whose_owner_is_dead_is_replaced_and_nothing_else_is() {
+        let (_outer, directory) = directory();
+        let (place, listener) = claim(&directory, "eth0", true).unwrap();
+        // As if the process had been killed.
+        drop(listener);
+        std::mem::forget(place);
+        let (again, _listener) = claim(&directory, "eth0", true).unwrap();
+        UnixStream::connect(&again.path).unwrap();
+        fs::write(directory.join("file"), "kept").unwrap();
+        assert!(matches!(claim(&directory, "file", true), Err(ClaimError::Taken { .. })));
+        assert_eq!(fs::read(directory.join("file")).unwrap(), b"kept");
+    }
+
+    #[test]
+    fn a_directory_that_others_can_write_to_is_not_used() {
+        let (_outer, directory) = directory();
+        fs::create_dir(&directory).unwrap();
+        fs::set_permissions(&directory, Permissions::from_mode(0o777)).unwrap();
+        let error = claim(&directory, "eth0", true).unwrap_err();
+        assert!(error.to_string().contains("other users can write to it"), "{error}");
+        assert_eq!(fs::read_dir(&directory).unwrap().count(), 0);
+    }
+
+    #[test]
+    fn names_are_those_of_the_interfaces_and_fit_into_a_path() {
+        let name =
+            |sources: &[&str]| name_of(&sources.iter().map(|&name| name.to_owned()).collect::<Vec<_>>());
+        assert_eq!(name(&["eth0"]), "eth0");
+        assert_eq!(name(&["eth0@0-3", "eth1"]), "eth0@0-3+eth1");
+        assert_eq!(name(&[".hidden"]), "_.hidden");
+        assert_eq!(name(&["a*b/c"]), "a_b_c");
+        assert!(name(&["interface"; 20]).len() < NAME_BYTES_MAX);
+        for name in ["", ".lock", "-x", "a/b", "a b", &"n".repeat(65)] {
+            assert!(parse_name(name).is_err(), "{name}");
+        }
+        assert_eq!(parse_name("eth0@0-3+eth1").unwrap(), "eth0@0-3+eth1");
+    }
+}

@@ -1,0 +1,505 @@
+//! A running capture is asked over its control socket: what it says agrees with the ledger to the packet, what it is told is done,
+//! and no client holds it up.
+
+mod recording;
+
+use std::collections::BTreeMap;
+use std::fs::{self, Permissions};
+use std::io::{BufRead, BufReader, Read, Write};
+use std::os::unix::fs::{FileTypeExt, PermissionsExt};
+use std::os::unix::net::UnixStream;
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Duration;
+
+use recording::{Bed, Finished, Running, WIRECAP, copy_for_everybody, tcpdump};
+use rustix::process::Signal;
+use serde_json::{Value, json};
+use tempfile::TempDir;
+use wirecap_testbed::{Load, pass_program, privileged, wait_until};
+
+/// The user who has no rights to anything.
+const NOBODY: u32 = 65534;
+const ENGINES: [&str; 2] = ["xdp", "packet"];
+
+/// A bed with a directory of its own for control sockets.
+struct Desk {
+    bed: Bed,
+    directory: TempDir,
+}
+
+impl Desk {
+    fn new(queue_count: u32) -> Self {
+        let directory = TempDir::new_in("/tmp").unwrap();
+        fs::set_permissions(directory.path(), Permissions::from_mode(0o755)).unwrap();
+        Self { bed: Bed::new(queue_count), directory }
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.directory.path().join("control").join(name)
+    }
+
+    fn file(&self, name: &str) -> String {
+        self.directory.path().join(name).display().to_string()
+    }
+
+    fn command(&self, program: impl AsRef<Path>, arguments: &[&str]) -> Command {
+        let mut command = Command::new(program.as_ref());
+        command.args(arguments).env("WIRECAP_CONTROL_DIR", self.directory.path().join("control"));
+        command
+    }
+
+    /// Starts a capture and waits until it can be asked.
+    fn capture(&self, name: &str, arguments: &[&str]) -> Running {
+        let mut running = self.bed.start(&mut self.command(WIRECAP, arguments));
+        running.wait_for("capturing");
+        wait_until("the capture can be asked", || self.wirecap(&["status", name]).status.success());
+        running
+    }
+
+    fn wirecap(&self, arguments: &[&str]) -> Finished {
+        self.bed.run(&mut self.command(WIRECAP, arguments))
+    }
+
+    fn client(&self, name: &str) -> Client {
+        let stream = UnixStream::connect(self.path(name)).unwrap();
+        stream.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
+        Client(BufReader::new(stream))
+    }
+
+    fn status(&self, name: &str) -> Value {
+        self.client(name).ask(&json!({ "command": "status" }))
+    }
+}
+
+struct Client(BufReader<UnixStream>);
+
+impl Client {
+    fn send(&mut self, text: &str) {
+        self.0.get_mut().write_all(text.as_bytes()).unwrap();
+    }
+
+    fn read(&mut self) -> Value {
+        let mut line = String::new();
+        self.0.read_line(&mut line).unwrap();
+        serde_json::from_str(&line).unwrap_or_else(|error| panic!("{error}: {line:?}"))
+    }
+
+    fn ask(&mut self, request: &Value) -> Value {
+        self.send(&format!("{request}\n"));
+        self.read()
+    }
+
+    /// Whether the other side has closed it, after what it had to say.
+    fn is_closed(&mut self) -> bool {
+        let mut rest = Vec::new();
+        self.0.read_to_end(&mut rest).is_ok()
+    }
+}
+
+fn number(value: &Value) -> u64 {
+    value.as_u64().unwrap_or_else(|| panic!("{value} is not a count"))
+}
+
+/// The drops of an account, by all reasons.
+fn dropped(account: &Value) -> u64 {
+    account["dropped"].as_object().unwrap().values().filter_map(Value::as_u64).sum()
+}
+
+/// What holds for the account of a ring and for the sum, at each moment.
+#[track_caller]
+fn assert_conserved(account: &Value) {
+    assert_eq!(number(&account["offered"]), number(&account["delivered"]) + dropped(account), "{account}");
+    if let Some(filtered) = account["filtered"].as_u64() {
+        assert_eq!(number(&account["seen"]), number(&account["offered"]) + filtered, "{account}");
+    }
+}
+
+#[track_caller]
+fn assert_ledger_conserved(ledger: &Value) {
+    assert_conserved(ledger);
+    let rings = ledger["rings"].as_array().unwrap();
+    rings.iter().for_each(|ring| assert_conserved(ring));
+    let sum: u64 = rings.iter().map(|ring| number(&ring["delivered"])).sum();
+    assert_eq!(sum, number(&ledger["delivered"]), "{ledger}");
+}
+
+/// The counts that two ledgers of one capture must have in common.
+fn counts(ledger: &Value) -> BTreeMap<&str, Value> {
+    let names = ["seen", "offered", "delivered", "bytes", "filtered", "dropped", "rings"];
+    names.iter().map(|name| (*name, ledger[*name].clone())).collect()
+}
+
+#[test]
+fn each_status_under_load_conserves_packets_and_the_last_one_is_the_final_ledger() {
+    if !privileged() {
+        return;
+    }
+    for engine in ENGINES {
+        let desk = Desk::new(2);
+        let _passing = (engine == "packet").then(|| pass_program(&desk.bed.pair.receiver).unwrap());
+        let arguments = ["count", "-i", "a1", "--engine", engine, "-M", "64", "-R", "32", "--json", "udp"];
+        let running = desk.capture("a1", &arguments);
+        let mut client = desk.client("a1");
+        let mut generator = desk.bed.generator();
+        let load = |queue| Load::new(queue, 150_000).per_second(100_000);
+        let run = generator.start(&[load(0), load(1)]).unwrap();
+        let (mut polls, mut delivered) = (0, 0);
+        while delivered < 200_000 {
+            let status = client.ask(&json!({ "command": "status" }));
+            let ledger = &status["ledger"];
+            assert_ledger_conserved(ledger);
+            assert!(number(&ledger["delivered"]) >= delivered, "{ledger}");
+            delivered = number(&ledger["delivered"]);
+            polls += 1;
+            if number(&ledger["offered"]) >= 300_000 {
+                break;
+            }
+        }
+        let sent: u64 = run.wait().unwrap().iter().map(|sent| sent.frames).sum();
+        assert!(polls > 10, "{polls} polls");
+        let mut last = Value::Null;
+        wait_until("all packets are accounted for", || {
+            last = client.ask(&json!({ "command": "status" }));
+            number(&last["ledger"]["offered"]) + last["ledger"]["filtered"].as_u64().unwrap_or(0) >= sent
+                && last["pool"]["rings"].as_array().unwrap().iter().all(|ring| ring["waiting"] == 0)
+        });
+        assert_ledger_conserved(&last["ledger"]);
+        let stopped = desk.wirecap(&["stop", "a1", "--json"]);
+        let finished = running.finish();
+        let ledger = finished.ledger();
+        assert_eq!(counts(&stopped.ledger()), counts(&ledger), "{}", stopped.stderr);
+        assert_eq!(counts(&last["ledger"]), counts(&ledger), "{}", finished.stderr);
+        assert_eq!(number(&ledger["offered"]), sent, "{ledger}");
+        assert_eq!(stopped.status.code(), finished.status.code(), "{}", stopped.stderr);
+        assert!(!desk.path("a1").exists());
+    }
+}
+
+#[test]
+fn a_capture_is_shown_gets_another_filter_rotates_and_ends_with_its_ledger() {
+    if !privileged() {
+        return;
+    }
+    let desk = Desk::new(1);
+    let file = desk.file("t-%i.pcap");
+    let running = desk.capture(
+        "rec",
+        &[
+            "capture",
+            "-i",
+            "a1",
+            "-R",
+            "64",
+            "-w",
+            &file,
+            "--file-packets",
+            "1000",
+            "--name",
+            "rec",
+            "--json",
+            "udp",
+        ],
+    );
+    assert!(fs::symlink_metadata(desk.path("rec")).unwrap().file_type().is_socket());
+    desk.bed.generator().send(&[Load::new(0, 100)]).unwrap();
+    wait_until("the packets are in", || number(&desk.status("rec")["ledger"]["delivered"]) == 100);
+    let shown = desk.wirecap(&["status", "rec"]);
+    shown.assert_success();
+    let text = String::from_utf8(shown.stdout).unwrap();
+    for words in ["rec: capture, process ", "a1: filter: udp", "a1@0", "so far lossless: yes"] {
+        assert!(text.contains(words), "{words:?} is not in {text}");
+    }
+    let overview = String::from_utf8(desk.wirecap(&["status"]).stdout).unwrap();
+    assert!(overview.lines().all(|line| line.len() <= 80) && overview.contains("rec"), "{overview}");
+
+    let mut reader = desk.client("rec");
+    assert_eq!(reader.ask(&json!({ "command": "events" })), json!({ "ok": true }));
+    desk.wirecap(&["filter", "rec", "not", "udp"]).assert_success();
+    let event = reader.read();
+    assert_eq!(event["event"], "filter", "{event}");
+    desk.bed.generator().send(&[Load::new(0, 50)]).unwrap();
+    let status = desk.status("rec");
+    assert_eq!(status["interfaces"][0]["filter"], "not udp");
+    assert_eq!(status["ledger"]["delivered"], 100, "{status}");
+    desk.wirecap(&["filter", "rec", "no such filter"]).assert_refused(1, &["rec: "]);
+    desk.wirecap(&["filter", "rec", ""]).assert_success();
+
+    desk.wirecap(&["rotate", "rec"]).assert_success();
+    let files = || fs::read_dir(desk.directory.path()).unwrap().flatten().map(|entry| entry.path());
+    let complete = || files().filter(|path| path.extension().is_some_and(|kind| kind == "pcap")).collect();
+    wait_until("the first file is complete", || Vec::<PathBuf>::len(&complete()) == 1);
+    desk.bed.generator().send(&[Load::new(0, 30)]).unwrap();
+    wait_until("the packets are in", || number(&desk.status("rec")["ledger"]["delivered"]) == 130);
+
+    let stopped = desk.wirecap(&["stop", "rec"]);
+    stopped.assert_success();
+    assert!(String::from_utf8_lossy(&stopped.stdout).contains("rec: 130 packets delivered; lossless: yes"));
+    let finished = running.finish();
+    finished.assert_success();
+    let ledger = finished.ledger();
+    assert_eq!(
+        (number(&ledger["delivered"]), number(&ledger["recorded"]["in_file"])),
+        (130, 130),
+        "{ledger}"
+    );
+    let paths: Vec<PathBuf> = complete();
+    let packets: usize = paths.iter().map(|path| tcpdump(path, &[]).0.len()).sum();
+    assert_eq!((paths.len(), packets), (2, 130));
+    let mut last = Value::Null;
+    while last["event"] != "end" || !last["text"].as_str().unwrap().contains("lossless") {
+        last = reader.read();
+    }
+    assert!(reader.is_closed());
+    desk.wirecap(&["stop", "rec"]).assert_refused(1, &["no running capture is called rec"]);
+}
+
+#[test]
+fn what_a_capture_cannot_do_is_refused_and_its_loss_is_in_the_exit_status_of_stop() {
+    if !privileged() {
+        return;
+    }
+    let desk = Desk::new(1);
+    let arguments = ["handle", "-i", "a1", "-M", "16", "-R", "4", "--cost", "1000000", "--json", "udp"];
+    let running = desk.capture("a1", &arguments);
+    desk.wirecap(&["rotate", "a1"]).assert_refused(1, &["does not write a set of files"]);
+    desk.bed.generator().send(&[Load::new(0, 1_000)]).unwrap();
+    wait_until("packets are lost", || dropped(&desk.status("a1")["ledger"]) > 0);
+    let stopped = desk.wirecap(&["stop", "a1", "--timeout", "60s"]);
+    assert_eq!(stopped.status.code(), Some(3), "{}", stopped.stderr);
+    let finished = running.finish();
+    assert_eq!(finished.status.code(), Some(3), "{}", finished.stderr);
+    let ledger = finished.ledger();
+    assert_ledger_conserved(&ledger);
+    assert_eq!(number(&ledger["offered"]), 1_000, "{ledger}");
+}
+
+#[test]
+fn a_name_of_a_live_capture_is_not_taken_and_one_of_a_dead_capture_is() {
+    if !privileged() {
+        return;
+    }
+    let desk = Desk::new(1);
+    let arguments = ["count", "-i", "a1", "--engine", "packet", "-R", "16", "--json"];
+    let first = desk.capture("a1", &arguments);
+    let second = desk.capture("a1-2", &arguments);
+    let named = [&arguments[..], &["--name", "a1"]].concat();
+    let pid = first.id().to_string();
+    desk.wirecap(&named).assert_refused(1, &["the name a1 is taken by process", &pid]);
+    first.signal(Signal::KILL);
+    assert_eq!(first.finish_killed(), None);
+    assert!(desk.path("a1").exists());
+    desk.wirecap(&["status", "a1"]).assert_refused(1, &["no running capture is called a1"]);
+    let third = desk.capture("a1", &named);
+    for (running, name) in [(second, "a1-2"), (third, "a1")] {
+        assert_eq!(number(&desk.status(name)["pid"]), u64::from(running.id()));
+        desk.wirecap(&["stop", name]).assert_success();
+        running.finish().assert_success();
+    }
+    let silent = desk.bed.start(&mut desk.command(WIRECAP, &[&arguments[..], &["--no-control"]].concat()));
+    let mut silent = silent;
+    silent.wait_for("capturing");
+    assert!(!desk.path("a1").exists());
+    silent.interrupt().assert_success();
+}
+
+#[test]
+fn a_capture_that_may_have_no_socket_runs_and_says_so() {
+    if !privileged() {
+        return;
+    }
+    let desk = Desk::new(1);
+    let control = desk.path("");
+    fs::create_dir(&control).unwrap();
+    fs::set_permissions(&control, Permissions::from_mode(0o777)).unwrap();
+    let mut running =
+        desk.bed.start(&mut desk.command(WIRECAP, &["count", "-i", "a1", "-R", "16", "--json"]));
+    running.wait_for("capturing");
+    desk.bed.generator().send(&[Load::new(0, 10)]).unwrap();
+    let finished = running.interrupt();
+    finished.assert_success();
+    assert_eq!(finished.ledger()["delivered"], 10);
+    let said = finished.stderr.matches("no control socket: ").count();
+    assert!(said == 1 && finished.stderr.contains("--no-control"), "{}", finished.stderr);
+}
+
+#[test]
+fn another_user_sees_and_changes_nothing() {
+    if !privileged() {
+        return;
+    }
+    let desk = Desk::new(1);
+    let (_folder, program) = copy_for_everybody();
+    let file = desk.file("t-%i.pcap");
+    let running = desk.capture(
+        "a1",
+        &["capture", "-i", "a1", "-R", "64", "-w", &file, "--file-packets", "1000", "--json", "udp"],
+    );
+    desk.bed.generator().send(&[Load::new(0, 100)]).unwrap();
+    wait_until("the packets are in", || number(&desk.status("a1")["ledger"]["delivered"]) == 100);
+    let before = desk.status("a1");
+    let run = |arguments: &[&str]| {
+        desk.bed.run(desk.command(&program, arguments).uid(NOBODY).gid(NOBODY).current_dir("/"))
+    };
+    for arguments in [
+        &["status", "a1"][..],
+        &["status"],
+        &["status", "--json"],
+        &["stop", "a1"],
+        &["filter", "a1", "tcp"],
+        &["rotate", "a1"],
+        &["events", "a1"],
+    ] {
+        let finished = run(arguments);
+        finished.assert_refused(1, &["Permission denied", "only its owner, its group and root"]);
+        assert!(finished.stdout.is_empty(), "{arguments:?}: {finished:?}");
+    }
+    // Nor can the socket be replaced, removed, or its lock be held.
+    let directory = desk.path("");
+    let script = format!(
+        "cd {} && ! rm -f a1 && ! mv a1 b && ! touch c && ! flock -n .lock true && ! flock -n a1 true",
+        directory.display()
+    );
+    desk.bed.run(Command::new("sh").args(["-c", &script]).uid(NOBODY).gid(NOBODY)).assert_success();
+    let after = desk.status("a1");
+    assert_eq!((&before["interfaces"], &before["state"]), (&after["interfaces"], &after["state"]));
+    desk.bed.generator().send(&[Load::new(0, 50)]).unwrap();
+    wait_until("the packets are in", || number(&desk.status("a1")["ledger"]["delivered"]) == 150);
+    let finished = running.interrupt();
+    finished.assert_success();
+    assert_eq!(finished.ledger()["recorded"]["in_file"], 150);
+    let files = fs::read_dir(desk.directory.path()).unwrap().flatten();
+    assert_eq!(files.filter(|entry| entry.path().extension().is_some()).count(), 1, "it was rotated");
+}
+
+#[test]
+fn no_client_holds_up_the_capture_or_other_clients() {
+    if !privileged() {
+        return;
+    }
+    let desk = Desk::new(1);
+    let file = desk.file("t.pcap");
+    // As many cells as packets: none is lost, however busy the machine is.
+    let arguments = ["capture", "-i", "a1", "-M", "64", "-R", "512", "-w", &file, "--json", "udp"];
+    let running = desk.capture("a1", &arguments);
+    let mut generator = desk.bed.generator();
+    let run = generator.start(&[Load::new(0, 30_000).per_second(10_000)]).unwrap();
+
+    // Clients that ask and never read, until their sockets are full.
+    let mut stopped = Vec::new();
+    for _ in 0..8 {
+        let client = UnixStream::connect(desk.path("a1")).unwrap();
+        client.set_nonblocking(true).unwrap();
+        let requests = "{\"command\":\"status\"}\n".repeat(3_000);
+        let _as_much_as_there_is_room_for = (&client).write(requests.as_bytes());
+        stopped.push(client);
+    }
+    // One that follows events and never reads, while there are many.
+    let mut deaf = desk.client("a1");
+    deaf.send("{\"command\":\"events\"}\n");
+
+    // A line that is sent in pieces is one, and one that never ends is none.
+    let mut slow = desk.client("a1");
+    for piece in ["{\"comm", "and\": ", "\"status\"", "}\n"] {
+        slow.send(piece);
+        assert_eq!(desk.status("a1")["ok"], true);
+    }
+    assert_eq!(slow.read()["ok"], true);
+    slow.send("{\"command\":");
+    assert_eq!(desk.status("a1")["ok"], true);
+
+    // What is no request is refused, and the next one is answered.
+    let mut wrong = desk.client("a1");
+    for line in
+        ["status", "{}", "[]", "\"stop\"", "{\"command\":\"halt\"}", "{\"command\":\"stop\",\"x\":1}", "\0\0"]
+    {
+        wrong.send(&format!("{line}\n"));
+        assert_eq!(wrong.read()["ok"], false, "{line}");
+    }
+    wrong.0.get_mut().write_all(&[0xff, 0x80, b'\n', b'\n']).unwrap();
+    assert_eq!(wrong.read()["ok"], false);
+    assert_eq!(wrong.ask(&json!({ "command": "status" }))["ok"], true);
+
+    // Many requests at once are answered one by one.
+    let mut eager = desk.client("a1");
+    eager.send(&"{\"command\":\"status\"}\n".repeat(20));
+    (0..20).for_each(|_| assert_eq!(eager.read()["ok"], true));
+
+    // A line without an end is not kept.
+    let mut endless = desk.client("a1");
+    let _closed_before_all_was_sent = endless.0.get_mut().write_all(&vec![b'x'; 1 << 20]);
+    let mut answer = String::new();
+    if endless.0.read_line(&mut answer).is_ok_and(|count| count > 0) {
+        assert!(answer.contains("longer than 65536 bytes"), "{answer}");
+    }
+
+    // A thousand connections that say nothing: the next one is answered all the same.
+    let mut silent = Vec::new();
+    for _ in 0..1_000 {
+        silent.push(UnixStream::connect(desk.path("a1")).unwrap());
+    }
+    assert_eq!(desk.status("a1")["ok"], true);
+    let descriptors = fs::read_dir(format!("/proc/{}/fd", running.id())).unwrap().count();
+    assert!(descriptors < 200, "{descriptors} descriptors");
+    let memory = running.peak_memory_bytes();
+
+    let sent = run.wait().unwrap()[0].frames;
+    wait_until("all packets are in", || number(&desk.status("a1")["ledger"]["delivered"]) == sent);
+    desk.wirecap(&["stop", "a1"]).assert_success();
+    let finished = running.finish();
+    finished.assert_success();
+    let ledger = finished.ledger();
+    assert_eq!(number(&ledger["recorded"]["in_file"]), sent, "{ledger}");
+    assert_eq!(tcpdump(Path::new(&file), &[]).0.len() as u64, sent);
+    // The pool is 64 MiB of it.
+    assert!(memory < 256 << 20, "{memory} bytes");
+    drop((stopped, deaf, silent));
+}
+
+#[test]
+fn a_capture_without_privileges_can_be_asked_and_its_socket_is_removed() {
+    if !privileged() {
+        return;
+    }
+    for engine in ENGINES {
+        let desk = Desk::new(1);
+        let _passing = (engine == "packet").then(|| pass_program(&desk.bed.pair.receiver).unwrap());
+        let folder = desk.directory.path().join("recordings");
+        fs::create_dir(&folder).unwrap();
+        std::os::unix::fs::chown(&folder, Some(NOBODY), None).unwrap();
+        let file = folder.join("t-%i.pcap").display().to_string();
+        let arguments = [
+            "capture",
+            "-i",
+            "a1",
+            "--engine",
+            engine,
+            "-R",
+            "64",
+            "-w",
+            &file,
+            "--file-packets",
+            "1000",
+            "-Z",
+            "nobody",
+            "--json",
+            "udp",
+        ];
+        let running = desk.capture("a1", &arguments);
+        desk.bed.generator().send(&[Load::new(0, 100)]).unwrap();
+        wait_until("the packets are in", || number(&desk.status("a1")["ledger"]["delivered"]) == 100);
+        desk.wirecap(&["filter", "a1", "tcp"]).assert_success();
+        desk.bed.generator().send(&[Load::new(0, 50)]).unwrap();
+        desk.wirecap(&["filter", "a1", "udp", "or", "tcp"]).assert_success();
+        desk.wirecap(&["rotate", "a1"]).assert_success();
+        desk.bed.generator().send(&[Load::new(0, 10)]).unwrap();
+        wait_until("the packets are in", || number(&desk.status("a1")["ledger"]["delivered"]) == 110);
+        desk.wirecap(&["stop", "a1"]).assert_success();
+        let finished = running.finish();
+        finished.assert_success();
+        assert_eq!(finished.ledger()["recorded"]["in_file"], 110, "{}", finished.stderr);
+        assert!(!finished.stderr.contains("refused"), "{}", finished.stderr);
+        wait_until("the socket is removed", || !desk.path("a1").exists());
+    }
+}
