@@ -70,11 +70,12 @@ pub(crate) fn host(scope: &Scope<'_>) -> Result<Host, Failure> {
 
 /// Reads everything but the disk.
 pub(crate) fn interfaces(names: &[String]) -> Result<Host, Failure> {
-    let all = device::devices()?;
     let devices: Vec<Device> = match names {
-        [] => all.iter().filter(|device| device.up && !device.is_loopback()).cloned().collect(),
+        [] => device::devices()?.into_iter().filter(|device| device.up && !device.is_loopback()).collect(),
         names => names.iter().map(|name| Device::find(name)).collect::<Result<_, _>>()?,
     };
+    // All others are asked for only where one may have ports: on a host with many it takes long.
+    let all = if devices.iter().any(may_have_ports) { device::devices()? } else { Vec::new() };
     let mut files = Files::default();
     for path in FILES {
         files.read(path);
@@ -211,9 +212,13 @@ fn nic(device: &Device, all: &[Device], files: &mut Files) -> Result<Nic, Failur
     Ok(nic)
 }
 
+fn may_have_ports(device: &Device) -> bool {
+    matches!(device.kind.as_deref(), Some("bond" | "bridge" | "team"))
+}
+
 /// The ports of a bond or a bridge.
 fn ports(device: &Device, all: &[Device]) -> Vec<String> {
-    if !matches!(device.kind.as_deref(), Some("bond" | "bridge" | "team")) {
+    if !may_have_ports(device) {
         return Vec::new();
     }
     let is_port = |other: &&Device| other.uppers.iter().any(|upper| upper.name == device.name);
