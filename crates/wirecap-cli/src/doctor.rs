@@ -105,13 +105,13 @@ fn fix(diagnosis: &Diagnosis, arguments: &Arguments) -> Result<(), Failure> {
         false => {
             let taken_back = if made.is_empty() { "" } else { "; `wirecap doctor --undo` takes them back" };
             let left = report::count_words(&left.findings);
-            output::print(format_args!("{} changes made{taken_back}.\nLeft: {left}.", made.len()))?;
+            output::print(format_args!("{} made{taken_back}.\nLeft: {left}.", fix::changes(made.len())))?;
         }
     }
     match (failures, left.findings.is_empty()) {
         (0, true) => Ok(()),
         (0, false) => Err(Failure::Findings),
-        _ => Err(Failure::Failed(format!("{failures} changes could not be made").into())),
+        _ => Err(Failure::Failed(format!("{} could not be made", fix::changes(failures)).into())),
     }
 }
 
@@ -123,7 +123,7 @@ fn undo(arguments: &Arguments) -> Result<(), Failure> {
     for change in &undone {
         output::print(change.setting.line(&change.to))?;
     }
-    output::print(format_args!("{} changes taken back.", undone.len()))
+    output::print(format_args!("{} taken back.", fix::changes(undone.len())))
 }
 
 fn changed_in_json(change: &Change) -> serde_json::Value {

@@ -631,7 +631,7 @@ fn one_answer_fixes_one_finding() {
         fs::write(world.path(&format!("/proc/sys/net/core/{name}")), "50\n").unwrap();
     }
     let output = world.run("printf 'n\\ny\\n' | wirecap doctor eth1 --fix --journal journal.json");
-    assert!(output.stdout.contains("1 changes made"), "{output:#?}");
+    assert!(output.stdout.contains("1 change made"), "{output:#?}");
     let value = |name: &str| fs::read_to_string(world.path(&format!("/proc/sys/net/core/{name}"))).unwrap();
     assert_eq!(
         (value("busy_poll").lines().next(), value("busy_read").lines().next()),

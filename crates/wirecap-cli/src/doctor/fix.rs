@@ -22,6 +22,11 @@ pub(crate) const JOURNAL: &str = "/run/wirecap/doctor.json";
 
 const NAMESPACE: &str = "/proc/self/ns/net";
 
+/// As many changes, in words.
+pub(super) fn changes(count: usize) -> String {
+    if count == 1 { "1 change".to_owned() } else { format!("{count} changes") }
+}
+
 /// The changes that were made and not taken back.
 #[derive(Debug)]
 pub(crate) struct Journal {
@@ -141,7 +146,7 @@ impl Journal {
         }
         match failures {
             0 => Ok(undone),
-            _ => Err(Failure::Failed(format!("{failures} changes could not be taken back").into())),
+            _ => Err(Failure::Failed(format!("{} could not be taken back", changes(failures)).into())),
         }
     }
 }
