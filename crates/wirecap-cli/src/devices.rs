@@ -1,5 +1,6 @@
 //! `wirecap devices`: what can be captured, and how `--engine auto` would do it.
 
+use std::collections::BTreeMap;
 use std::io::{self, Write};
 
 use clap::Args;
@@ -7,7 +8,7 @@ use serde_json::json;
 use wirecap::Holder;
 use wirecap::device::{self, ChosenEngine, Device};
 
-use crate::doctor;
+use crate::doctor::{self, Brief};
 use crate::failure::Failure;
 use crate::output;
 
@@ -21,17 +22,19 @@ pub(crate) struct Arguments {
 
 pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
     let devices = device::devices()?;
+    let briefs = doctor::briefs(&devices);
     if arguments.json {
-        output::print(serde_json::Value::from_iter(devices.iter().map(in_json)))
+        let described = devices.iter().map(|device| in_json(device, briefs.get(&device.name)));
+        output::print(serde_json::Value::from_iter(described))
     } else {
-        output::printed(write!(io::stdout(), "{}", table(&devices)))
+        output::printed(write!(io::stdout(), "{}", table(&devices, &briefs)))
     }
 }
 
 const HEADING: [&str; 7] = ["name", "state", "driver", "rx queues", "MTU", "speed", "addresses"];
 
 /// A row per interface, below it what the engine would be.
-fn table(devices: &[Device]) -> String {
+fn table(devices: &[Device], briefs: &BTreeMap<String, Brief>) -> String {
     let rows: Vec<[String; 7]> = devices.iter().map(row).collect();
     let width = |column: usize| {
         let entries = rows.iter().map(|row| row[column].len());
@@ -51,17 +54,12 @@ fn table(devices: &[Device]) -> String {
             let owner = program.owner().map(|owner| format!(": {owner}")).unwrap_or_default();
             text += &format!("  XDP program {} is attached ({}){owner}\n", program.program_id, program.mode);
         }
-        if let Some(brief) = brief(device) {
+        if let Some(brief) = briefs.get(&device.name) {
             let noun = if brief.count == 1 { "finding" } else { "findings" };
             text += &format!("  doctor: {} {noun}, first: {}\n", brief.count, brief.worst);
         }
     }
     text
-}
-
-/// What doctor says of the interface itself. The loopback has no wire.
-fn brief(device: &Device) -> Option<doctor::Brief> {
-    if device.is_loopback() { None } else { doctor::brief(&device.name) }
 }
 
 /// The processes that capture from the interface by the engine `xdp`, each with its receive queues.
@@ -144,7 +142,7 @@ fn addresses(device: &Device) -> Vec<String> {
     device.addresses.iter().map(ToString::to_string).collect()
 }
 
-fn in_json(device: &Device) -> serde_json::Value {
+fn in_json(device: &Device, brief: Option<&Brief>) -> serde_json::Value {
     let choice = device.choose_engine();
     let (engine, rung) = match choice.engine {
         ChosenEngine::Xdp(rung) => ("xdp", rung.map(|rung| rung.to_string())),
@@ -158,7 +156,7 @@ fn in_json(device: &Device) -> serde_json::Value {
         .into_iter()
         .map(|(holder, queues)| json!({ "pid": holder.pid, "program": holder.program, "queues": queues }))
         .collect::<Vec<_>>();
-    let findings = brief(device).map(|brief| json!({ "count": brief.count, "worst": brief.worst }));
+    let findings = brief.map(|brief| json!({ "count": brief.count, "worst": brief.worst }));
     json!({
         "name": device.name,
         "index": device.index,

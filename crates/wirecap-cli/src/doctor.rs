@@ -9,12 +9,14 @@ mod host;
 mod read;
 mod report;
 
+use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
 use clap::Args;
 use serde_json::json;
+use wirecap::device::Device;
 
 use crate::failure::Failure;
 use crate::output;
@@ -138,14 +140,16 @@ pub(crate) struct Brief {
     pub(crate) worst: String,
 }
 
-/// The findings about an interface itself; `None` if there are none, or it cannot be looked at.
-pub(crate) fn brief(interface: &str) -> Option<Brief> {
-    let host = read::interfaces(&[interface.to_owned()]).ok()?;
-    let findings = checks::diagnose(&host).findings;
-    let own: Vec<_> =
-        findings.iter().filter(|finding| finding.interface.as_deref() == Some(interface)).collect();
-    let worst = own.first()?;
-    Some(Brief { count: own.len(), worst: format!("{} ({})", worst.title, worst.severity.words()) })
+/// The findings about each interface itself, by its name; those without any are left out, and the loopback, which has no wire.
+pub(crate) fn briefs(devices: &[Device]) -> BTreeMap<String, Brief> {
+    let mut briefs: BTreeMap<String, Brief> = BTreeMap::new();
+    for finding in checks::diagnose(&read::known(devices)).findings {
+        let Some(interface) = finding.interface else { continue };
+        // The worst comes first.
+        let worst = || Brief { count: 0, worst: format!("{} ({})", finding.title, finding.severity.words()) };
+        briefs.entry(interface).or_insert_with(worst).count += 1;
+    }
+    briefs
 }
 
 fn show(diagnosis: &Diagnosis, in_json: bool) -> Result<(), Failure> {

@@ -70,20 +70,22 @@ pub(crate) fn host(scope: &Scope<'_>) -> Result<Host, Failure> {
 
 /// Reads everything but the disk.
 pub(crate) fn interfaces(names: &[String]) -> Result<Host, Failure> {
+    let all = device::devices()?;
     let devices: Vec<Device> = match names {
-        [] => device::devices()?.into_iter().filter(|device| device.up && !device.is_loopback()).collect(),
+        [] => all.iter().filter(|device| device.up && !device.is_loopback()).cloned().collect(),
         names => names.iter().map(|name| Device::find(name)).collect::<Result<_, _>>()?,
     };
-    // All others are asked for only where one may have ports: on a host with many it takes long.
-    let all = if devices.iter().any(may_have_ports) { device::devices()? } else { Vec::new() };
-    let mut files = Files::default();
-    for path in FILES {
-        files.read(path);
-    }
-    processors(&mut files);
-    processes(&mut files);
+    let mut files = Files::of_the_host();
     let nics = devices.iter().map(|device| nic(device, &all, &mut files)).collect::<Result<_, _>>()?;
-    Ok(Host { format: FORMAT, files: files.0, nics, cgroups: Cgroup::all(), disk: None })
+    Ok(files.with(nics))
+}
+
+/// The same for interfaces that were looked at already, but those that have gone meanwhile.
+pub(crate) fn known(devices: &[Device]) -> Host {
+    let mut files = Files::of_the_host();
+    let examined = devices.iter().filter(|device| !device.is_loopback());
+    let nics = examined.filter_map(|device| nic(device, devices, &mut files).ok()).collect();
+    files.with(nics)
 }
 
 /// Texts by the paths of their files.
@@ -91,6 +93,20 @@ pub(crate) fn interfaces(names: &[String]) -> Result<Host, Failure> {
 struct Files(BTreeMap<String, Reading>);
 
 impl Files {
+    /// Those that are not of an interface.
+    fn of_the_host() -> Self {
+        let mut files = Self::default();
+        FILES.iter().for_each(|path| files.read(path));
+        processors(&mut files);
+        processes(&mut files);
+        files
+    }
+
+    /// The host with these interfaces.
+    fn with(self, nics: Vec<Nic>) -> Host {
+        Host { format: FORMAT, files: self.0, nics, cgroups: Cgroup::all(), disk: None }
+    }
+
     fn read(&mut self, path: &str) {
         let reading = match text_of(Path::new(path)) {
             Ok(text) => Reading::Text(text),
@@ -212,13 +228,9 @@ fn nic(device: &Device, all: &[Device], files: &mut Files) -> Result<Nic, Failur
     Ok(nic)
 }
 
-fn may_have_ports(device: &Device) -> bool {
-    matches!(device.kind.as_deref(), Some("bond" | "bridge" | "team"))
-}
-
 /// The ports of a bond or a bridge.
 fn ports(device: &Device, all: &[Device]) -> Vec<String> {
-    if !may_have_ports(device) {
+    if !matches!(device.kind.as_deref(), Some("bond" | "bridge" | "team")) {
         return Vec::new();
     }
     let is_port = |other: &&Device| other.uppers.iter().any(|upper| upper.name == device.name);
