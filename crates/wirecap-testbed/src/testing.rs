@@ -1,9 +1,9 @@
 //! What tests on a shared machine agree on: who skips, and who waits.
 
 use std::env;
-use std::fs::{File, OpenOptions};
+use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -49,6 +49,33 @@ pub fn wait_until(what: &str, mut is_so: impl FnMut() -> bool) {
         assert!(Instant::now() < deadline, "timed out waiting until {what}");
         thread::sleep(Duration::from_millis(10));
     }
+}
+
+/// The savefiles below the folder of traces, in order: that of `WIRECAP_TRACES`, or `shared/traces` beside the project's folder.
+/// None, and a word about it on standard error, where there is no such folder: the traces are no part of the project.
+///
+/// # Panics
+///
+/// If a folder that can be opened cannot be read to its end.
+pub fn traces() -> Vec<PathBuf> {
+    let beside_project = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../shared/traces");
+    let root = env::var_os("WIRECAP_TRACES").map_or(beside_project, PathBuf::from);
+    let (mut found, mut folders) = (Vec::new(), vec![root.clone()]);
+    while let Some(folder) = folders.pop() {
+        for entry in fs::read_dir(folder).into_iter().flatten() {
+            let path = entry.expect("the folder can be read").path();
+            match path.extension().and_then(|extension| extension.to_str()) {
+                _ if path.is_dir() => folders.push(path),
+                Some("pcap" | "pcapng" | "cap") => found.push(path),
+                _ => {}
+            }
+        }
+    }
+    if found.is_empty() {
+        eprintln!("SKIP: no traces in {}", root.display());
+    }
+    found.sort();
+    found
 }
 
 /// Held while a test counts losses or measures rates: two of those at once disturb each other.

@@ -1,34 +1,10 @@
 //! Other people's files through the engine `file`, against the reader alone.
 
-use std::env;
-use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use wirecap::savefile::Reader;
 use wirecap::{Capture, CaptureError, OpenError, Timestamp, Timestamps};
-
-/// The savefiles in the folder of traces; none, and a word about it, where there is no such folder.
-fn traces() -> Vec<PathBuf> {
-    let beside_project = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../shared/traces");
-    let root = env::var_os("WIRECAP_TRACES").map_or(beside_project, PathBuf::from);
-    let mut found = Vec::new();
-    let mut folders = vec![root.clone()];
-    while let Some(folder) = folders.pop() {
-        for entry in fs::read_dir(folder).into_iter().flatten() {
-            let path = entry.expect("the folder can be read").path();
-            match path.extension().and_then(|extension| extension.to_str()) {
-                _ if path.is_dir() => folders.push(path),
-                Some("pcap" | "pcapng" | "cap") => found.push(path),
-                _ => {}
-            }
-        }
-    }
-    if found.is_empty() {
-        // Never a failure: the traces are no part of the project.
-        eprintln!("SKIP: no traces in {}", root.display());
-    }
-    found
-}
+use wirecap_testbed::traces;
 
 /// What both ways of reading know of a packet.
 #[derive(Debug, PartialEq, Eq)]

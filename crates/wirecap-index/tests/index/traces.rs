@@ -10,30 +10,9 @@ use std::slice::from_ref;
 use wirecap_filter::Filter;
 use wirecap_index::{Ensured, Row, build, ensure, load};
 use wirecap_savefile::{Interface, LinkType, Reader};
+use wirecap_testbed::traces;
 
 use crate::files::{Packet, find, head, packets_of, query, write_segment};
-
-/// The savefiles in the folder of traces; none, and a word about it, where there is no such folder.
-fn traces() -> Vec<PathBuf> {
-    let beside_project = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../shared/traces");
-    let root = std::env::var_os("WIRECAP_TRACES").map_or(beside_project, PathBuf::from);
-    let (mut found, mut folders) = (Vec::new(), vec![root.clone()]);
-    while let Some(folder) = folders.pop() {
-        for entry in fs::read_dir(folder).into_iter().flatten() {
-            let path = entry.unwrap().path();
-            match path.extension().and_then(|extension| extension.to_str()) {
-                _ if path.is_dir() => folders.push(path),
-                Some("pcap" | "pcapng" | "cap") => found.push(path),
-                _ => {}
-            }
-        }
-    }
-    if found.is_empty() {
-        eprintln!("SKIP: no traces in {}", root.display());
-    }
-    found.sort();
-    found
-}
 
 /// Traces whose packets are all of this link type.
 fn traces_of(link_type: LinkType) -> Vec<PathBuf> {
