@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use clap::Args;
 use wirecap::filter::FilterRequest;
 use wirecap::grouped;
-use wirecap::savefile::{FileSink, Format, Interface, LinkType, Record, Sink, Writer};
+use wirecap::savefile::{FileSink, Format, Interface, LinkType, Sink, Writer};
 use wirecap_index::{Between, FindError, Found, Note, Outcome, Plan, Query, be_idle, plan};
 use wirecap_recorder::{CompressedSink, Compression};
 
@@ -156,7 +156,7 @@ impl Search {
                 add_interface(&mut writer, found.interface)?;
                 interfaces += 1;
             }
-            writer.write(&Record { ..found.record })?;
+            writer.write(&found.record)?;
             Ok(true)
         });
         let outcome = match written {

@@ -17,6 +17,7 @@ use recording::{Bed, Finished, Running, WIRECAP, copy_for_everybody, tcpdump};
 use rustix::process::Signal;
 use serde_json::{Value, json};
 use tempfile::TempDir;
+use wirecap::bpf::Link;
 use wirecap_testbed::{Load, pass_program, privileged, wait_until};
 
 /// The user who has no rights to anything.
@@ -27,13 +28,22 @@ const ENGINES: [&str; 2] = ["xdp", "packet"];
 struct Desk {
     bed: Bed,
     directory: TempDir,
+    /// On the receiver, where packet sockets are to get the frames of a sender inside the kernel.
+    _passing: Option<Link>,
 }
 
 impl Desk {
     fn new(queue_count: u32) -> Self {
         let directory = TempDir::new_in("/tmp").unwrap();
         fs::set_permissions(directory.path(), Permissions::from_mode(0o755)).unwrap();
-        Self { bed: Bed::new(queue_count), directory }
+        Self { bed: Bed::new(queue_count), directory, _passing: None }
+    }
+
+    /// One on which this engine gets what the bed's generator sends.
+    fn of_engine(engine: &str, queue_count: u32) -> Self {
+        let desk = Self::new(queue_count);
+        let passing = (engine == "packet").then(|| pass_program(&desk.bed.pair.receiver).unwrap());
+        Self { _passing: passing, ..desk }
     }
 
     fn path(&self, name: &str) -> PathBuf {
@@ -137,8 +147,7 @@ fn each_status_under_load_conserves_packets_and_the_last_one_is_the_final_ledger
         return;
     }
     for engine in ENGINES {
-        let desk = Desk::new(2);
-        let _passing = (engine == "packet").then(|| pass_program(&desk.bed.pair.receiver).unwrap());
+        let desk = Desk::of_engine(engine, 2);
         let arguments = ["count", "-i", "a1", "--engine", engine, "-M", "64", "-R", "32", "--json", "udp"];
         let running = desk.capture("a1", &arguments);
         let mut client = desk.client("a1");
@@ -463,8 +472,7 @@ fn a_capture_without_privileges_can_be_asked_and_its_socket_is_removed() {
         return;
     }
     for engine in ENGINES {
-        let desk = Desk::new(1);
-        let _passing = (engine == "packet").then(|| pass_program(&desk.bed.pair.receiver).unwrap());
+        let desk = Desk::of_engine(engine, 1);
         let folder = desk.directory.path().join("recordings");
         fs::create_dir(&folder).unwrap();
         std::os::unix::fs::chown(&folder, Some(NOBODY), None).unwrap();

@@ -67,7 +67,7 @@ pub(crate) fn open(segment: &Path) -> Result<Table, Without> {
     let table = Table::open(bytes).map_err(|error| damaged(&error))?;
     let now = Identity::of(segment).map_err(|error| damaged(&error))?;
     let then = table.identity;
-    // A copy may be younger than its index says, but whoever writes into a segment writes after its index was written.
+    // A copy may be younger than its index says; a change of the segment is later than its index.
     let is_later = now.modified != then.modified && now.modified > modified(&metadata);
     match (now.bytes, now.fingerprint) == (then.bytes, then.fingerprint) && !is_later {
         true => Ok(table),

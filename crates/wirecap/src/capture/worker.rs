@@ -238,7 +238,7 @@ impl Worker {
         CellReader::new(ring)
     }
 
-    /// The ring, if there is one ring, and nobody else to take packets from it.
+    /// The ring, if there is one ring, and no other worker takes packets from it.
     fn only_ring(&self) -> Option<Arc<dyn Ring>> {
         let group = &self.shared.group;
         let is_alone = group.workers() == 1 && group.rings().len() == 1 && self.shared.exchange().is_none();

@@ -76,7 +76,7 @@ impl CellReader {
         let range = range.start.min(end) as usize..end as usize;
         let (base, snap_len) = (self.ring.base(), self.ring.identity().snap_len);
         // SAFETY: the ring's pool stays mapped as long as the ring; these packets were found to lie in it in one piece each,
-        // with a time in front, and nobody writes to them until they are put back, for which `each` has no means.
+        // with a time in front, and nothing writes to them until they are put back, for which `each` has no means.
         unsafe {
             heads::each_by_program(base, &self.list.cells, range, snap_len, self.ahead_of_utc_nanos, each);
         }

@@ -89,7 +89,7 @@ impl Chunk {
 ///
 /// # Safety
 ///
-/// Each packet must lie in one piece in memory that stays for `'a` and that nobody writes to, behind its time by the program,
+/// Each packet must lie in one piece in memory that stays for `'a` and that nothing writes to, behind its time by the program,
 /// which is so far ahead of UTC.
 #[inline]
 pub(crate) unsafe fn each_by_program<'a>(
