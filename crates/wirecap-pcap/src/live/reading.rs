@@ -9,7 +9,7 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use wirecap::filter::PacketType;
-use wirecap::{BlockReader, CaptureError, CellReader, Chunk, NextBlock, Packet, Worker};
+use wirecap::{BlockReader, CaptureError, CellReader, Chunk, Head, NextBlock, Packet, Worker};
 
 use super::Live;
 use super::batch::{Batch, Delivered};
@@ -20,6 +20,26 @@ use crate::filter_slot::{Sieve, locked};
 use crate::forks::SoleReader;
 use crate::pollable::Pollable;
 use crate::socket::{self, Health};
+
+/// What is read where the kernel has put it.
+trait Heads {
+    /// Shows the packets in these places of what is in hand; the place behind the last one shown.
+    fn for_each_head(&mut self, range: Range<u32>, each: impl FnMut(Head<'_>)) -> u32;
+}
+
+impl Heads for BlockReader {
+    #[inline]
+    fn for_each_head(&mut self, range: Range<u32>, each: impl FnMut(Head<'_>)) -> u32 {
+        Self::for_each_head(self, range, each)
+    }
+}
+
+impl Heads for CellReader {
+    #[inline]
+    fn for_each_head(&mut self, range: Range<u32>, each: impl FnMut(Head<'_>)) -> u32 {
+        Self::for_each_head(self, range, each)
+    }
+}
 
 /// How long a read waits at a time, before it looks whether its thread was cancelled or an interface that was down is
 /// gone. It goes on until there are packets or somebody breaks it off, since libpcap's timeout is one for packets that
@@ -138,44 +158,26 @@ impl Live {
         let next = reader.next as u32;
         let range = next..next.saturating_add(limit as u32);
         let end = match &mut reader.blocks {
-            Some(InPlace::Blocks(blocks)) => self.gather_from_block(blocks, range, batch),
-            Some(InPlace::Cells(cells)) => self.gather_from_cells(cells, range, batch),
+            Some(InPlace::Blocks(blocks)) => self.gather_in_place(blocks, range, batch),
+            Some(InPlace::Cells(cells)) => self.gather_in_place(cells, range, batch),
             None => return false,
         };
         batch.end = end as usize;
         !batch.is_empty()
     }
 
-    // Functions of their own, as `look_at_all`: each loop needs the processor's registers.
+    // A function of its own for each kind of reader, as `look_at_all`: the loop needs the processor's registers.
     #[inline(never)]
-    fn gather_from_block<const N: usize>(
+    fn gather_in_place<const N: usize>(
         &self,
-        blocks: &mut BlockReader,
+        heads: &mut impl Heads,
         range: Range<u32>,
         batch: &mut Batch<N>,
     ) -> u32 {
         let (snap_len, nanos) = (self.snap_len, self.nanos);
         let (mut after, mut end) = (range.start, range.start);
         batch.extend(|places| {
-            end = blocks.for_each_head(range, |head| {
-                after += 1;
-                places.push(Delivered::new(&head, snap_len, nanos, after, 0));
-            });
-        });
-        end
-    }
-
-    #[inline(never)]
-    fn gather_from_cells<const N: usize>(
-        &self,
-        cells: &mut CellReader,
-        range: Range<u32>,
-        batch: &mut Batch<N>,
-    ) -> u32 {
-        let (snap_len, nanos) = (self.snap_len, self.nanos);
-        let (mut after, mut end) = (range.start, range.start);
-        batch.extend(|places| {
-            end = cells.for_each_head(range, |head| {
+            end = heads.for_each_head(range, |head| {
                 after += 1;
                 places.push(Delivered::new(&head, snap_len, nanos, after, 0));
             });
