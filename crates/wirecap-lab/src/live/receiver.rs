@@ -15,6 +15,8 @@ use super::programs::order::Order;
 
 /// How long a receiver may take to open or to end.
 const PATIENCE: Duration = Duration::from_secs(60);
+/// How often a receiver's processor time is looked at.
+const STEP: Duration = Duration::from_millis(50);
 
 /// A process that ends with this at the latest.
 #[derive(Debug)]
@@ -106,20 +108,39 @@ impl Receiver {
         Ok(cpu_times(&self.id().to_string())?.into_values().sum())
     }
 
-    /// Waits until the process does nothing any more, for `calm` at a stretch.
+    /// The processor time that the process takes per [`STEP`] before anything is sent: a program that looks at its
+    /// ring every few microseconds never does nothing. The least of several steps, since it may still be opening.
     ///
     /// # Errors
     ///
     /// When it is gone.
-    pub fn settle(&self, calm: Duration) -> Outcome<()> {
-        const STEP: Duration = Duration::from_millis(50);
+    pub fn idle(&self) -> Outcome<Duration> {
+        const STEPS: u32 = 4;
+        let mut least = STEP;
+        let mut last = self.cpu_time()?.ran;
+        for _ in 0..STEPS {
+            thread::sleep(STEP);
+            let ran = self.cpu_time()?.ran;
+            least = least.min(ran.abs_diff(last));
+            last = ran;
+        }
+        Ok(least)
+    }
+
+    /// Waits until the process takes hardly more processor time than when it was `idle`, for `calm` at a stretch.
+    ///
+    /// # Errors
+    ///
+    /// When it is gone.
+    pub fn settle(&self, idle: Duration, calm: Duration) -> Outcome<()> {
+        let calm_is_below = idle * 3 / 2 + STEP / 20;
         let mut last = self.cpu_time()?.ran;
         let mut calm_since = Instant::now();
         while calm_since.elapsed() < calm && self.started.elapsed() < PATIENCE {
             thread::sleep(STEP.min(calm));
             let ran = self.cpu_time()?.ran;
             // Less than before: a thread has ended, and took its time along.
-            if ran.abs_diff(last) > STEP / 20 {
+            if ran.abs_diff(last) > calm_is_below {
                 calm_since = Instant::now();
             }
             last = ran;

@@ -295,13 +295,14 @@ fn between<T>(
     let file = MemoryFile::new()?;
     let command = contender.command.replacing(FILE, FILE_PATH);
     let receiver = bed.receive_with(&command, contender.ready, file.share()?)?;
+    let idle = receiver.idle()?;
     let mut counters = Counters::of(&bed.pair.sender)?;
     let begun = begin();
     let run = watch(Some(&receiver), || sender.send(bed))?;
     if contender.spins {
         thread::sleep(contender.calm);
     } else {
-        receiver.settle(contender.calm)?;
+        receiver.settle(idle, contender.calm)?;
     }
     end(begun, &receiver)?;
     let finished = receiver.stop()?;
