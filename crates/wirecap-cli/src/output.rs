@@ -15,7 +15,8 @@ use crate::failure::Failure;
 macro_rules! eprintln {
     ($($text:tt)*) => {{
         use std::io::Write as _;
-        let _nobody_reads = writeln!(std::io::stderr(), $($text)*);
+        let text = format!($($text)*);
+        let _nobody_reads = writeln!(std::io::stderr(), "{}", $crate::service::marked(&text));
     }};
 }
 

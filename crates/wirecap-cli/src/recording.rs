@@ -5,6 +5,8 @@ pub(crate) mod options;
 pub(crate) mod outlet;
 
 use std::fs;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Mutex, PoisonError};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use wirecap::savefile::{self, Record, Section, WriteError};
@@ -13,6 +15,23 @@ use wirecap_recorder::{Pattern, refuse_busy};
 
 use crate::failure::Failure;
 use crate::output;
+use options::Rules;
+
+/// The rules that were asked for while the recording goes on, until it takes them.
+static RULES: Mutex<Option<Rules>> = Mutex::new(None);
+static HAS_RULES: AtomicBool = AtomicBool::new(false);
+
+/// Asks for other rules for the files.
+pub(crate) fn change_rules(rules: Rules) {
+    *RULES.lock().unwrap_or_else(PoisonError::into_inner) = Some(rules);
+    HAS_RULES.store(true, Ordering::Release);
+}
+
+/// The rules that were asked for since the last time.
+pub(crate) fn changed_rules() -> Option<Rules> {
+    let has_rules = HAS_RULES.load(Ordering::Relaxed) && HAS_RULES.swap(false, Ordering::Acquire);
+    has_rules.then(|| RULES.lock().unwrap_or_else(PoisonError::into_inner).take())?
+}
 
 /// This program on this host.
 pub(crate) fn section() -> Section {

@@ -1,0 +1,117 @@
+//! `wirecap extcap` as Wireshark speaks to it, and with tshark.
+
+mod recording;
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
+use std::process::{Command, Stdio};
+
+use recording::{Bed, Finished, WIRECAP, tshark};
+use rustix::process::Signal;
+use tempfile::TempDir;
+use wirecap_testbed::{Load, pass_program, privileged, wait_until};
+
+fn extcap(bed: &Bed, arguments: &[&str]) -> Finished {
+    bed.run(Command::new(WIRECAP).arg("extcap").args(arguments))
+}
+
+fn lines(finished: &Finished) -> Vec<String> {
+    finished.assert_success();
+    String::from_utf8(finished.stdout.clone()).unwrap().lines().map(str::to_owned).collect()
+}
+
+#[test]
+fn interfaces_link_layers_settings_and_filters_are_told() {
+    if !privileged() {
+        return;
+    }
+    let bed = Bed::new(4);
+    let list = lines(&extcap(&bed, &["--extcap-interfaces", "--extcap-version=4.0"]));
+    assert!(list[0].starts_with("extcap {version=") && list[0].contains("{display=wirecap}"), "{list:?}");
+    assert_eq!(
+        list[1..],
+        ["interface {value=wirecap-a1}{display=wirecap: a1 (xdp or packet, 4 receive queues)}"]
+    );
+    let interface = "--extcap-interface=wirecap-a1";
+    assert_eq!(
+        lines(&extcap(&bed, &[interface, "--extcap-dlts"])),
+        ["dlt {number=1}{name=EN10MB}{display=Ethernet}"]
+    );
+    let settings = lines(&extcap(&bed, &[interface, "--extcap-config"]));
+    for call in ["--engine", "--queues", "--snaplen", "--buffer"] {
+        assert!(
+            settings.iter().any(|line| line.contains(&format!("{{call={call}}}"))),
+            "{call}: {settings:#?}"
+        );
+    }
+    assert!(lines(&extcap(&bed, &[interface, "--extcap-capture-filter=udp port 53"])).is_empty());
+    let fault = lines(&extcap(&bed, &[interface, "--extcap-capture-filter=udb"]));
+    assert!(fault.concat().contains("udb"), "{fault:?}");
+    extcap(&bed, &["--extcap-interface=wirecap-absent", "--extcap-dlts"]).assert_refused(1, &["absent"]);
+    extcap(&bed, &[]).assert_refused(2, &["--extcap-interfaces"]);
+    extcap(&bed, &[interface, "--capture"]).assert_refused(2, &["--fifo"]);
+}
+
+#[test]
+fn packets_go_into_the_pipe_until_the_end_is_asked_for() {
+    if !privileged() {
+        return;
+    }
+    let (bed, folder) = (Bed::new(4), TempDir::new().unwrap());
+    let _passing = pass_program(&bed.pair.receiver).unwrap();
+    let pipe = folder.path().join("pipe");
+    assert!(Command::new("mkfifo").arg(&pipe).status().unwrap().success());
+    for (more, kept) in
+        [(&[][..], 300), (&["--engine=xdp", "--queues=1-2"], 150), (&["--extcap-capture-filter=tcp"], 0)]
+    {
+        let arguments =
+            ["extcap", "--capture", "--extcap-interface=wirecap-a1", "--fifo", pipe.to_str().unwrap()];
+        let mut running = bed.start(Command::new(WIRECAP).args([&arguments, more].concat()));
+        let mut reader = fs::File::open(&pipe).unwrap();
+        let file = folder.path().join("packets.pcapng");
+        let reading = std::thread::spawn({
+            let file = file.clone();
+            move || std::io::copy(&mut reader, &mut fs::File::create(file).unwrap()).unwrap()
+        });
+        running.wait_for("capturing");
+        let loads: Vec<Load> = [0, 1, 2, 3].map(|queue| Load::new(queue, 75)).into();
+        bed.generator().send(&loads).unwrap();
+        wait_until("the packets are through", || tshark(&file, &["frame.number"]).len() == kept);
+        running.signal(Signal::TERM);
+        running.finish().assert_success();
+        reading.join().unwrap();
+        assert_eq!(tshark(&file, &["frame.number"]).len(), kept, "{more:?}");
+    }
+}
+
+#[test]
+fn tshark_lists_the_interfaces_and_captures_from_them() {
+    if !privileged() {
+        return;
+    }
+    let (bed, folder) = (Bed::new(1), TempDir::new_in("/tmp").unwrap());
+    let _passing = pass_program(&bed.pair.receiver).unwrap();
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../packaging/extcap/wirecap");
+    let wrapper = fs::read_to_string(source).unwrap().replace("exec wirecap", &format!("exec {WIRECAP}"));
+    fs::write(folder.path().join("wirecap"), wrapper).unwrap();
+    fs::set_permissions(folder.path().join("wirecap"), fs::Permissions::from_mode(0o755)).unwrap();
+    let command = || {
+        let mut command = Command::new("tshark");
+        command.env("WIRESHARK_EXTCAP_DIR", folder.path()).env("HOME", folder.path()).stdin(Stdio::null());
+        command
+    };
+    let list = bed.run(command().arg("-D"));
+    let text = String::from_utf8_lossy(&list.stdout).into_owned() + &list.stderr;
+    assert!(text.contains("wirecap-a1 (wirecap: a1"), "{text}");
+    let file = folder.path().join("packets.pcapng");
+    let mut running = bed.start(command().args(["-i", "wirecap-a1", "-c", "40", "-w"]).arg(&file));
+    running.wait_for("Capturing on");
+    wait_until("tshark has its packets", || {
+        bed.generator().send(&[Load::new(0, 10)]).unwrap();
+        file.exists() && fs::metadata(&file).unwrap().len() > 40 * 60
+    });
+    let finished = running.finish();
+    finished.assert_success();
+    assert_eq!(tshark(&file, &["frame.number"]).len(), 40, "{}", finished.stderr);
+}
