@@ -589,9 +589,7 @@ impl<O: Outlet> Recorder<O> {
             capture.stop();
         }
         service::came_round();
-        if let Some(rules) = recording::changed_rules() {
-            self.outlet.change_rules(&rules)?;
-        }
+        recording::with_changed_rules(|rules| self.outlet.change_rules(rules))?;
         if signals::rotation_asked_for() {
             self.outlet.rotate()?;
         }

@@ -138,7 +138,9 @@ fn any_is_every_interface_that_is_up_and_the_loopback_is_one_of_them() {
     // One line for each.
     running.wait_for("capturing");
     let socket = bed.receiver.run_in(|| std::net::UdpSocket::bind("127.0.0.1:0").unwrap()).unwrap();
-    (0..7).for_each(|_| drop(socket.send_to(b"x", "127.0.0.1:9").unwrap()));
+    for _ in 0..7 {
+        socket.send_to(b"x", "127.0.0.1:9").unwrap();
+    }
     let finished = running.interrupt();
     finished.assert_success();
     let ledger = finished.ledger();

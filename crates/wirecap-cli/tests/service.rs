@@ -160,7 +160,8 @@ fn the_manager_hears_of_start_life_reload_and_end_and_the_journal_has_priorities
         "{log}"
     );
     assert!(log.lines().all(|line| line.starts_with("<6>") || line.starts_with("<4>")), "{log}");
-    for words in ["<6>capturing a1: ", "t-0.pcapng is complete", "<6>ending: SIGTERM", "<6>lossless: yes"] {
+    for words in ["<6>capturing a1: ", "t-00001.pcapng is complete", "<6>ending: SIGTERM", "<6>lossless: yes"]
+    {
         assert!(log.contains(words), "{words}: {log}");
     }
 }
@@ -221,18 +222,12 @@ fn a_configuration_that_is_wrong_changes_nothing_and_is_named() {
     host.run(&["capture", "--config", "absent.conf"]).assert_refused(1, &["absent.conf: No such file"]);
     host.configure("file-packets = 1000\nfilter = udp\n");
     let service = host.start(&[]);
-    for (rest, words) in [
-        ("file-packets = 1000\nfilter = udb\n", "udb"),
-        ("file-packets = none\n", "file-packets"),
-        ("filter = udp\n", "set of files"),
-    ] {
+    for (rest, words) in
+        [("file-packets = 1000\nfilter = udb\n", "udb"), ("file-packets = none\n", "file-packets")]
+    {
         host.configure(rest);
         let finished = host.run(&["reload", "a1"]);
-        assert!(
-            !finished.status.success() && (finished.stderr.contains(words) || rest == "filter = udp\n"),
-            "{rest}: {}",
-            finished.stderr
-        );
+        assert!(!finished.status.success() && finished.stderr.contains(words), "{rest}: {}", finished.stderr);
         let status: Value = serde_json::from_slice(&host.run(&["status", "a1", "--json"]).stdout).unwrap();
         assert_eq!(status["interfaces"][0]["filter"], "udp");
     }

@@ -465,12 +465,19 @@ impl fmt::Display for Ledger {
             write_table(f, &self.port_rows())?;
         }
         if let Some(recorded) = &self.recorded {
-            write_table(f, &recorded.rows(self.total.delivered))?;
+            let mut rows = recorded.rows(self.total.delivered);
+            if recorded.to.len() > NAME_MAX {
+                writeln!(f, "recorded to {}", recorded.to)?;
+                rows.iter_mut().for_each(|row| row[0].clear());
+            }
+            write_table(f, &rows)?;
         }
         write!(f, "{}", self.verdict())
     }
 }
 
+/// A longer name of a file has a line of its own.
+const NAME_MAX: usize = 24;
 /// What a terminal has at least.
 const COLUMNS: usize = 80;
 
@@ -560,6 +567,10 @@ mod tests {
         let mut ledger = ledger(vec![large.clone(), large.clone()], None);
         assert!(wide(&ledger) <= COLUMNS, "{ledger}");
         assert!(ledger.to_string().contains("\n0: no cell, ring full, other, offloaded\n"), "{ledger}");
+        let to = "/var/lib/wirecap/recordings/eth0-%Y%m%d-%H%M%S-%i.pcapng.zst".to_owned();
+        let (written, in_file) = (19_999_999_998, 19_999_999_998);
+        ledger.recorded = Some(Recorded { to, written, in_file, ..Recorded::default() });
+        assert!(wide(&ledger) <= COLUMNS, "{ledger}");
         let dropped = Drops { no_cell: 1_234_567, ring_full: 89, ..Drops::default() };
         large.account = Account { dropped, ..large.account }.balanced();
         ledger = self::ledger(vec![large], Some(0));
