@@ -119,12 +119,10 @@ impl Pulse {
         let Some(manager) = manager() else { return };
         if let Some(interval) = manager.watchdog
             && self.told.is_none_or(|told| now - told >= interval / 4)
+            && self.is_alive(ROUNDS.load(Ordering::Relaxed), is_writing)
         {
-            let before = std::mem::replace(&mut self.rounds, ROUNDS.load(Ordering::Relaxed));
-            if self.rounds != before || self.rounds == 0 || is_writing {
-                tell("WATCHDOG=1");
-                self.told = Some(now);
-            }
+            tell("WATCHDOG=1");
+            self.told = Some(now);
         }
         if self.status.is_none_or(|(at, _)| now - at >= STATUS) {
             let rate = self.status.map_or(0.0, |(at, delivered)| {
@@ -135,6 +133,14 @@ impl Pulse {
             tell(&format!("STATUS={delivered} packets, {rate}packets/s, {lost} lost"));
             self.status = Some((now, ledger.total.delivered));
         }
+    }
+}
+
+impl Pulse {
+    /// Whether the thread that records came round since the last look, or has a reason not to; `rounds` is 0 in a command without one.
+    fn is_alive(&mut self, rounds: u64, is_writing: bool) -> bool {
+        let before = std::mem::replace(&mut self.rounds, rounds);
+        rounds != before || rounds == 0 || is_writing
     }
 }
 
@@ -176,6 +182,14 @@ fn with_priorities(text: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_thread_that_stands_still_is_alive_only_while_it_waits_for_the_disk() {
+        let mut pulse = Pulse::new();
+        let looks = [(0, false), (0, false), (3, false), (3, false), (3, true), (4, false), (4, false)];
+        let alive = looks.map(|(rounds, is_writing)| pulse.is_alive(rounds, is_writing));
+        assert_eq!(alive, [true, true, true, false, true, true, false]);
+    }
 
     #[test]
     fn each_line_has_the_priority_of_what_it_says() {

@@ -139,7 +139,7 @@ impl<'a> Agent<'a> {
         let present = match &self.filter {
             Some(filter) => filter.clone(),
             None => {
-                let first = self.capture.interfaces().into_iter().next();
+                let first = self.capture.interfaces().first();
                 first.and_then(|first| first.filter.as_ref().map(ToString::to_string)).unwrap_or_default()
             }
         };
