@@ -40,7 +40,7 @@ fn traffic(number: u64, packets: u64) -> Vec<Packet> {
 
 #[test]
 fn one_flow_is_found_in_a_large_recording_without_reading_it() {
-    let gigabytes: f64 = std::env::var("WIRECAP_RECORDING_GB").map_or(0.1, |text| text.parse().unwrap());
+    let gigabytes: f64 = std::env::var("WIRECAP_RECORDING_GB").map_or(0.06, |text| text.parse().unwrap());
     let folder = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
     let (mut segments, mut bytes, mut number): (Vec<PathBuf>, u64, u64) = (Vec::new(), 0, 0);
     let small = gigabytes < 1.0;
