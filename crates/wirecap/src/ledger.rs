@@ -573,7 +573,7 @@ mod tests {
         assert!(wide(&ledger) <= COLUMNS, "{ledger}");
         let dropped = Drops { no_cell: 1_234_567, ring_full: 89, ..Drops::default() };
         large.account = Account { dropped, ..large.account }.balanced();
-        ledger = self::ledger(vec![large], Some(0));
+        ledger = self::ledger(vec![large], Some(3));
         assert!(wide(&ledger) <= COLUMNS, "{ledger}");
         let text = ledger.to_string();
         let lines: Vec<&str> = text.lines().collect();
