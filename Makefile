@@ -202,7 +202,7 @@ deps-demo:
 deps-vm:
 	@.ci/need ip:iproute2 setpriv:util-linux /usr/share/keyrings/debian-archive-keyring.gpg:debian-archive-keyring
 deps-test: deps-build deps-demo
-	@.ci/need tcpdump:tcpdump tshark:tshark capinfos:wireshark-common ethtool:ethtool pcap-config:libpcap-dev nm:binutils valgrind:valgrind g++:g++ pkg-config:pkgconf ping:iputils-ping iperf3:iperf3 /bin/kill:procps
+	@.ci/need tcpdump:tcpdump tshark:tshark capinfos:wireshark-common ethtool:ethtool pcap-config:libpcap-dev nm:binutils valgrind:valgrind g++:g++ pkg-config:pkgconf ping:iputils-ping iperf3:iperf3 /bin/kill:procps promtool:prometheus chromium-headless-shell:chromium-headless-shell
 # Each by itself: one that cannot be installed is named in the report as absent.
 deps-lab: deps-demo deps-dpdk
 	@for rival in tcpdump:tcpdump dumpcap:wireshark-common netsniff-ng:netsniff-ng stdbuf:coreutils; do \
