@@ -281,7 +281,12 @@ impl Arguments {
             Some(pattern) => pattern.directory(),
             None => output::directory_of(&self.write),
         };
-        self.user.drop_privileges(&self.options.sources(), directory, plan.command.as_deref(), claim.socket())
+        self.user.drop_privileges(
+            &self.options.sources(),
+            directory,
+            plan.command.as_deref(),
+            &claim.sockets(),
+        )
     }
 
     /// Whether the output is, or leads to, something else than a file: standard output, a pipe, a terminal.

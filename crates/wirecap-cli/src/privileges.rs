@@ -4,6 +4,7 @@ use std::io;
 use std::os::fd::AsFd;
 use std::path::{self, Path};
 use std::process::{Command, Stdio};
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use clap::Args;
 use rustix::fs::{Access, access};
@@ -15,6 +16,14 @@ use wirecap_broker::{Broker, Confinement, Landlocked, Terms, User};
 use wirecap_recorder::Launch;
 
 use crate::failure::Failure;
+
+/// Set when this process has given up its privileges.
+static DROPPED: AtomicBool = AtomicBool::new(false);
+
+/// Whether this process has given up its privileges: what it may not do ends it.
+pub(crate) fn are_dropped() -> bool {
+    DROPPED.load(Ordering::Relaxed)
+}
 
 /// Who records.
 #[derive(Debug, Clone, Default, Args)]
@@ -31,13 +40,13 @@ pub(crate) struct UserOption {
 impl UserOption {
     /// Drops this process's privileges, if that was asked for. `interfaces` are all that may be captured from, `directory` is
     /// the only one that may be written to, the process that keeps the privileges runs `command` for complete files, and
-    /// removes `socket` at the end.
+    /// removes `sockets` at the end.
     pub(crate) fn drop_privileges(
         &self,
         interfaces: &[String],
         directory: &Path,
         command: Option<&[String]>,
-        socket: Option<&Path>,
+        sockets: &[&Path],
     ) -> Result<Option<Broker>, Failure> {
         let Some(name) = &self.user else { return Ok(None) };
         let failed = |what: &str, error: io::Error| Failure::Failed(format!("{what}: {error}").into());
@@ -48,7 +57,7 @@ impl UserOption {
             user: user.clone(),
             directory: directory.clone(),
             command: command.map(<[String]>::to_vec),
-            socket: socket.map(path::absolute).transpose()?,
+            sockets: sockets.iter().map(path::absolute).collect::<Result<_, _>>()?,
         };
         let mut program = Command::new("/proc/self/exe");
         // A pipe that the recording goes to is none of its business.
@@ -61,6 +70,7 @@ impl UserOption {
         let landlocked = Confinement::recording(user, &directory)
             .enter()
             .map_err(|error| failed(&format!("cannot go on as user {name}"), error))?;
+        DROPPED.store(true, Ordering::Relaxed);
         if landlocked != Landlocked::Fully {
             let much = if landlocked == Landlocked::Not { "no" } else { "not every" };
             eprintln!(
