@@ -151,7 +151,7 @@ fn each_scrape_under_load_conserves_packets_and_the_last_one_is_the_final_ledger
         return;
     }
     for engine in ENGINES {
-        for mode in [&[][..], &["-T", "30", "-x", "20"]] {
+        for mode in [&[][..], &["-T", "30", "-x", "5"]] {
             let desk = Desk::of_engine(engine, 2);
             let socket = desk.file("http.sock");
             let command = if mode.is_empty() { "count" } else { "handle" };
@@ -169,7 +169,7 @@ fn each_scrape_under_load_conserves_packets_and_the_last_one_is_the_final_ledger
             assert_eq!(fs::metadata(socket).unwrap().permissions().mode() & 0o777, 0o660);
             let mut generator = desk.bed.generator();
             // Skewed, so that buddies help in advanced mode.
-            let loads = [Load::new(0, 150_000).per_second(100_000), Load::new(1, 30_000).per_second(20_000)];
+            let loads = [Load::new(0, 60_000).per_second(60_000), Load::new(1, 12_000).per_second(12_000)];
             let run = generator.start(&loads).unwrap();
             let (mut scrapes, mut offered) = (0, 0);
             while !run.is_finished() {
@@ -183,7 +183,7 @@ fn each_scrape_under_load_conserves_packets_and_the_last_one_is_the_final_ledger
             let mut last = Value::Null;
             wait_until("all packets are accounted for", || {
                 last = serde_json::from_str(&get(socket, "/status.json").body).unwrap();
-                number(&last["ledger"]["offered"]) >= sent.min(180_000)
+                number(&last["ledger"]["offered"]) >= sent
                     && last["pool"]["rings"].as_array().unwrap().iter().all(|ring| ring["waiting"] == 0)
             });
             assert_ledger_conserved(&last["ledger"]);
@@ -557,7 +557,7 @@ fn prometheus_scrapes_under_load_and_has_the_final_ledger() {
         return;
     }
     let desk = Desk::new(2);
-    let arguments = ["handle", "-i", "a1", "-M", "64", "-R", "32", "-T", "30", "-x", "20", "--json", "udp"];
+    let arguments = ["handle", "-i", "a1", "-M", "64", "-R", "32", "-T", "30", "-x", "5", "--json", "udp"];
     let (running, port) = serving(&desk, &arguments);
     let rules = fs::canonicalize(PathBuf::from(CONTRIB).join("prometheus/wirecap.rules.yml")).unwrap();
     let config = serde_json::json!({
@@ -584,7 +584,7 @@ fn prometheus_scrapes_under_load_and_has_the_final_ledger() {
             .is_ok_and(|answer| answer["data"]["result"][0]["value"][1] == "1")
     });
     let mut generator = desk.bed.generator();
-    let loads = [Load::new(0, 150_000).per_second(75_000), Load::new(1, 30_000).per_second(15_000)];
+    let loads = [Load::new(0, 100_000).per_second(50_000), Load::new(1, 20_000).per_second(10_000)];
     let sent: u64 = generator.send(&loads).unwrap().iter().map(|sent| sent.frames).sum();
     wait_until("all packets are accounted for", || {
         let status = desk.status("a1");
@@ -638,7 +638,7 @@ fn a_browser_shows_the_page_and_finds_nothing_that_its_policy_forbids() {
         return;
     };
     let desk = Desk::new(2);
-    let arguments = ["handle", "-i", "a1", "-M", "64", "-R", "32", "-T", "30", "-x", "20", "--json", "udp"];
+    let arguments = ["handle", "-i", "a1", "-M", "64", "-R", "32", "-T", "30", "-x", "5", "--json", "udp"];
     let (running, port) = serving(&desk, &arguments);
     desk.bed.generator().send(&[Load::new(0, 2_000).per_second(20_000), Load::new(1, 200)]).unwrap();
     wait_until("the packets are accounted for", || number(&desk.status("a1")["ledger"]["offered"]) == 2_200);

@@ -272,12 +272,19 @@ fn heading(look: Look, change: &Change<'_>, width: usize) -> Line<'static> {
     let verdict = text(&now["verdict"]).to_owned();
     let style = if ledger["lossless"] == true { look.good() } else { look.bad() };
     let name = text(&now["name"]).to_owned();
-    let rest = format!("{}{}", look.separator(), parts.join(look.separator()));
-    let room = width.saturating_sub(name.chars().count() + 2 + rest.chars().count());
-    // The reasons stand below.
-    let verdict = match verdict.split_once(" (") {
-        Some((short, _)) if verdict.chars().count() > room => short.to_owned(),
-        _ => verdict,
+    let short = verdict.split(" (").next().unwrap_or_default().to_owned();
+    let count = |text: &str| text.chars().count();
+    let rest =
+        |parts: &[String]| parts.iter().map(|part| format!("{}{part}", look.separator())).collect::<String>();
+    // What there is no room for is left out whole.
+    while !parts.is_empty() && count(&name) + 2 + count(&short) + count(&rest(&parts)) > width {
+        parts.pop();
+    }
+    let rest = rest(&parts);
+    // The reasons stand below, too.
+    let verdict = match count(&name) + 2 + count(&verdict) + count(&rest) <= width {
+        true => verdict,
+        false => short,
     };
     let spans =
         [Span::styled(name, look.strong()), Span::raw("  "), Span::styled(verdict, style), Span::raw(rest)];
@@ -290,6 +297,8 @@ struct Columns {
     name: usize,
     bar: usize,
     is_wide: bool,
+    /// Without where the other cells are.
+    is_narrow: bool,
 }
 
 const COUNT: usize = 9;
@@ -298,23 +307,31 @@ const SERVED: usize = 12;
 
 impl Columns {
     fn of(width: usize) -> Self {
-        let is_wide = width >= 120;
+        let (is_wide, is_narrow) = (width >= 120, width < 76);
+        let counts = if is_narrow { 3 } else { 5 };
         let name = if is_wide { 20 } else { 13 };
         let wide = if is_wide { COUNT + 1 + FILTERED + 1 + SERVED + 1 } else { 0 };
-        Self { name, bar: width.saturating_sub(name + 5 * (COUNT + 1) + wide + 1).max(4), is_wide }
+        Self {
+            name,
+            bar: width.saturating_sub(name + counts * (COUNT + 1) + wide + 1).max(4),
+            is_wide,
+            is_narrow,
+        }
     }
 
     fn heading(self) -> String {
-        let Self { name, bar, is_wide } = self;
+        let Self { name, bar, is_wide, is_narrow } = self;
         let bits = if is_wide { format!(" {:>COUNT$}", "bit/s") } else { String::new() };
+        let cells =
+            if is_narrow { String::new() } else { format!(" {:>COUNT$} {:>COUNT$}", "captured", "posted") };
         let wide = if is_wide {
             format!(" {:>FILTERED$} {:>SERVED$}", "filtered", "served by")
         } else {
             String::new()
         };
         format!(
-            "{:<name$} {:>COUNT$}{bits} {:<bar$} {:>COUNT$} {:>COUNT$} {:>COUNT$} {:>COUNT$}{wide}",
-            "ring", "packets/s", "pool, T", "waiting", "captured", "posted", "lost",
+            "{:<name$} {:>COUNT$}{bits} {:<bar$} {:>COUNT$}{cells} {:>COUNT$}{wide}",
+            "ring", "packets/s", "pool, T", "waiting", "lost",
         )
     }
 
@@ -364,8 +381,8 @@ impl Columns {
         filtered: Option<u64>,
         served: &str,
     ) -> Vec<Span<'static>> {
-        let counts =
-            [waiting, captured, posted].map(|count| format!(" {:>COUNT$}", brief(count, COUNT))).concat();
+        let shown = if self.is_narrow { vec![waiting] } else { vec![waiting, captured, posted] };
+        let counts: String = shown.iter().map(|count| format!(" {:>COUNT$}", brief(*count, COUNT))).collect();
         let filtered = filtered.map_or("-".to_owned(), |count| brief(count, FILTERED));
         let wide =
             if self.is_wide { format!(" {filtered:>FILTERED$} {served:>SERVED$}") } else { String::new() };
@@ -556,7 +573,7 @@ mod tests {
         let buffer = terminal.backend().buffer();
         let width = usize::from(buffer.area.width);
         let cells: Vec<&str> = buffer.content().iter().map(ratatui::buffer::Cell::symbol).collect();
-        cells.chunks(width).map(|line| line.concat()).collect()
+        cells.chunks(width).map(<[&str]>::concat).collect()
     }
 
     #[test]
