@@ -24,6 +24,7 @@ mod index;
 mod interfaces;
 mod lab;
 mod losses;
+mod lost;
 mod man;
 mod merge;
 mod options;

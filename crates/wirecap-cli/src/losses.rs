@@ -5,7 +5,6 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use serde::Serialize;
 use wirecap::{Capture, Ledger, LostLater, grouped};
 
 use crate::advice::{Advisor, Question};
@@ -13,6 +12,7 @@ use crate::control::Control;
 use crate::doctor::Bottleneck;
 use crate::events::{self, Kind};
 use crate::history;
+use crate::lost::Lost;
 use crate::signals;
 use crate::sink::Writing;
 
@@ -252,15 +252,6 @@ struct Losses {
     by_key: HashMap<Key, Loss>,
     /// Of which it was said at the last look that they begin.
     begun: Vec<Key>,
-}
-
-/// What was lost at one place for one reason.
-#[derive(Debug, Clone, PartialEq, Serialize)]
-pub(crate) struct Lost {
-    place: String,
-    reason: &'static str,
-    packets: u64,
-    last_unix_s: f64,
 }
 
 impl Losses {

@@ -9,7 +9,7 @@ use wirecap::{Capture, Interface, Ledger, Reception, RingState};
 use super::desk::{Desk, Job, Line, Task};
 use crate::events::{self, Kind};
 use crate::failure::{Failure, causes};
-use crate::losses::Lost;
+use crate::lost::Lost;
 use crate::options;
 use crate::sink::Writing;
 use crate::threads;

@@ -2,11 +2,7 @@
 
 use std::fmt::Write;
 
-use super::response::Response;
-
-/// What anything but the page may load and run: nothing.
-pub(super) const POLICY: &str =
-    "default-src 'none'; frame-ancestors 'none'; base-uri 'none'; form-action 'none'";
+use super::response::{POLICY, Response};
 
 const PAGE: &str = include_str!("page.html");
 /// In its place the page gets a number that nothing else knows, and only what bears that number runs.

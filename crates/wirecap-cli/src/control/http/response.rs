@@ -1,13 +1,15 @@
 //! An answer: what every one of them says to browsers, and its body.
 
-use super::page::POLICY;
+/// What an answer may load and run unless it says otherwise: nothing.
+pub(super) const POLICY: &str =
+    "default-src 'none'; frame-ancestors 'none'; base-uri 'none'; form-action 'none'";
 
 /// What a client gets.
 #[derive(Debug)]
 pub(super) struct Response {
     pub(super) status: &'static str,
     pub(super) content_type: &'static str,
-    /// What may be loaded and run, in place of [nothing at all](NOTHING).
+    /// What may be loaded and run, in place of [nothing](POLICY).
     pub(super) policy: Option<String>,
     pub(super) body: String,
 }
