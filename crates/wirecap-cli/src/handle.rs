@@ -16,6 +16,7 @@ use crate::options::CaptureOptions;
 use crate::progress::Progress;
 use crate::service;
 use crate::size;
+use crate::threads;
 use crate::weight::{Weight, WeightOptions};
 
 /// Process every packet x times by the filter, as an application of chosen weight
@@ -68,8 +69,9 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
     service::ready();
     let outcomes = losses::watched(&capture, None, &control, || {
         thread::scope(|scope| {
-            let handle = |worker| scope.spawn(|| handle(worker, &weight, &capture));
-            let workers: Vec<_> = capture.workers().into_iter().map(handle).collect();
+            let handle =
+                |(index, worker)| threads::spawn_worker(scope, index, || handle(worker, &weight, &capture));
+            let workers: Vec<_> = capture.workers().into_iter().enumerate().map(handle).collect();
             watch(&capture, &arguments.options, || workers.iter().all(thread::ScopedJoinHandle::is_finished));
             let join =
                 |worker: thread::ScopedJoinHandle<'_, _>| worker.join().expect("handling does not panic");

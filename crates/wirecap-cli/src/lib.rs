@@ -3,6 +3,7 @@
 #[macro_use]
 mod output;
 
+mod advice;
 mod ask;
 mod capture;
 mod closed;
@@ -22,10 +23,12 @@ mod forward;
 mod generate;
 mod habits;
 mod handle;
+mod history;
 mod index;
 mod interfaces;
 mod lab;
 mod losses;
+mod lost;
 mod man;
 mod merge;
 mod options;
@@ -41,6 +44,8 @@ mod show;
 mod signals;
 mod sink;
 mod size;
+mod threads;
+mod top;
 mod weight;
 
 use std::ffi::OsString;
@@ -82,6 +87,7 @@ enum Command {
     Reload(ask::ReloadArguments),
     Rotate(ask::RotateArguments),
     Events(ask::EventsArguments),
+    Top(top::Arguments),
     #[command(short_flag = 'D')]
     Devices(devices::Arguments),
     Doctor(doctor::Arguments),
@@ -188,6 +194,7 @@ fn run(command: Command) -> Result<(), Failure> {
         Command::Reload(arguments) => ask::reload(&arguments),
         Command::Rotate(arguments) => ask::rotate(&arguments),
         Command::Events(arguments) => ask::events(&arguments),
+        Command::Top(arguments) => top::run(&arguments),
         Command::Devices(arguments) => devices::run(&arguments),
         Command::Doctor(arguments) => doctor::run(&arguments),
         Command::Generate(arguments) => generate::run(&arguments),
