@@ -57,9 +57,9 @@ extern "C" {
 #define WIRECAP_VERSION_PATCH 0
 #define WIRECAP_VERSION_NUMBER (WIRECAP_VERSION_MAJOR * 1000000 + WIRECAP_VERSION_MINOR * 1000 + WIRECAP_VERSION_PATCH)
 
-/* In place of a number that nobody counts, or of a time that nobody looked up. Never 0. */
+/* A number that is not counted, or a time that was not read. Never 0. */
 #define WIRECAP_NOT_REPORTED UINT64_MAX
-/* In place of a receive queue that nobody tells. */
+/* A receive queue that is not known. */
 #define WIRECAP_NO_QUEUE UINT32_MAX
 /* A timeout that never comes. */
 #define WIRECAP_FOREVER INT64_C(-1)
@@ -71,7 +71,7 @@ enum wirecap_status {
     WIRECAP_NONE = 2,                 /* no chunk came in that time, or the worker was woken; no free cell to send */
     WIRECAP_ERROR_HANDLE = -1,        /* the handle is null, was closed, or is of another kind */
     WIRECAP_ERROR_ARGUMENT = -2,      /* a pointer is null, or a name or a number cannot be */
-    WIRECAP_ERROR_BUSY = -3,          /* somebody else has it: another process, another thread */
+    WIRECAP_ERROR_BUSY = -3,          /* in use by another process or thread */
     WIRECAP_ERROR_DEVICE = -4,        /* no such interface or queue, or it is down, or it is gone */
     WIRECAP_ERROR_PERMISSION = -5,    /* root or capabilities are needed */
     WIRECAP_ERROR_MEMORY = -6,        /* the pools are larger than the memory, or than what may be locked */
@@ -231,8 +231,8 @@ int wirecap_group_set_warm(wirecap_group *group, uint32_t cells);
 int wirecap_group_set_elastic(wirecap_group *group);
 
 /*
- * Which packets are wanted, in tcpdump's language (pcap-filter(7)); an empty expression wants all. It decides
- * on packets as they were on the wire, VLAN tags in place. wirecap_open compiles it, by the system's libpcap.
+ * The filter, in tcpdump's language (pcap-filter(7)); an empty expression matches all packets. It is applied
+ * to packets as they were on the wire, VLAN tags in place. wirecap_open compiles it, by the system's libpcap.
  */
 int wirecap_group_set_filter(wirecap_group *group, const char *expression);
 
@@ -258,7 +258,7 @@ int wirecap_group_set_snap_len(wirecap_group *group, uint32_t bytes);
  * packet. Such a capture has its interface for itself.
  */
 enum wirecap_timestamps {
-    WIRECAP_TIMESTAMPS_NONE = 0,       /* nobody's, which costs nothing; the default */
+    WIRECAP_TIMESTAMPS_NONE = 0,       /* none, which costs nothing; the default */
     WIRECAP_TIMESTAMPS_BATCH = 1,      /* every eighth packet's of a batch, for all up to the next */
     WIRECAP_TIMESTAMPS_PACKET = 2,     /* every packet's */
     WIRECAP_TIMESTAMPS_HARDWARE = 3    /* every packet's, by the clock of the device; engine xdp */
@@ -361,7 +361,7 @@ struct wirecap_ledger;
 int wirecap_close(wirecap_capture *capture, struct wirecap_ledger **ledger);
 
 /*
- * Captures the packets that the expression wants from now on, and no others; an empty one wants all. No packet
+ * Captures the packets that match the expression from now on, and no others; an empty one matches all. No packet
  * that both filters want is lost or delivered twice. Takes some milliseconds.
  *
  * Errors: FILTER (there is no such filter; the capture was stopped), PERMISSION. Nothing is changed then,
@@ -611,7 +611,7 @@ struct wirecap_account {
     uint64_t offered;              /* packets that should have been delivered: seen - filtered */
     uint64_t delivered;            /* packets handed out in chunks */
     uint64_t bytes;                /* of those, as they were on the wire */
-    uint64_t filtered;             /* packets that the filter turned away; or WIRECAP_NOT_REPORTED */
+    uint64_t filtered;             /* non-matching packets; or WIRECAP_NOT_REPORTED */
     uint64_t dropped_no_cell;      /* every cell of the pool was in use */
     uint64_t dropped_ring_full;    /* the ring had no room */
     uint64_t dropped_device;       /* lost in the device; NOT_REPORTED for single rings, and by some drivers */

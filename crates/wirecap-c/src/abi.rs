@@ -6,7 +6,7 @@ use wirecap::{Account, Engine, PortAccount};
 
 use crate::failure::{Failure, Status};
 
-/// `WIRECAP_NOT_REPORTED`: what nobody counts or knows.
+/// `WIRECAP_NOT_REPORTED`: a value that is not counted or not known.
 pub(crate) const NOT_REPORTED: u64 = u64::MAX;
 /// `WIRECAP_NO_QUEUE`.
 pub(crate) const NO_QUEUE: u32 = u32::MAX;

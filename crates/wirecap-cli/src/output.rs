@@ -11,11 +11,11 @@ use wirecap::savefile::{FileSink, WriteError};
 use crate::closed;
 use crate::failure::Failure;
 
-/// As std's, which panics where nobody reads any more: that is no reason to stop capturing or forwarding.
+/// As std's, which panics if the reader has closed the pipe: that is no reason to stop capturing or forwarding.
 macro_rules! eprintln {
     ($($text:tt)*) => {{
         use std::io::Write as _;
-        let _nobody_reads = writeln!(std::io::stderr(), $($text)*);
+        let _closed_pipe = writeln!(std::io::stderr(), $($text)*);
     }};
 }
 
@@ -49,7 +49,7 @@ pub(crate) fn unless_reader_ended(outcome: io::Result<()>) -> Result<(), Failure
     }
 }
 
-/// The outcome of writing a savefile. Whoever read the pipe has seen enough: the usual end of a pipe.
+/// The outcome of writing a savefile. A reader that closes the pipe is its usual end, not an error.
 pub(crate) fn unless_broken_pipe(outcome: Result<(), Failure>) -> Result<(), Failure> {
     match outcome {
         Err(Failure::Failed(error))

@@ -58,7 +58,7 @@ pub(crate) struct Arguments {
 
     /// Give every round but the first other IP addresses, so that a short recording becomes many flows
     ///
-    /// Flows stay apart and both directions of a connection together. Checksums are mended. Multicast,
+    /// Flows stay apart and both directions of a connection together. Checksums are updated. Multicast,
     /// broadcast and local addresses stay as they are, as do those in ARP and inside payloads.
     #[arg(long, alias = "unique-ip")]
     rewrite: bool,

@@ -18,7 +18,7 @@ pub(crate) fn bytes(text: &str) -> Result<u64, String> {
     number.checked_mul(1 << shift).ok_or_else(|| "it is too large".to_owned())
 }
 
-/// So long that nobody waits for its end, and so short that its nanoseconds can be counted in 64 bits.
+/// Too long to wait for, and so short that its nanoseconds can be counted in 64 bits.
 const HOURS_MAX: f64 = 1e6;
 
 /// A time with an optional unit: `10` (seconds), `10s`, `500ms`, `5m`, `1h`.

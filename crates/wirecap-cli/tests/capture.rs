@@ -391,10 +391,10 @@ fn missing_privileges_are_named() {
         return;
     }
     let bed = Bed::new(1);
-    let nobody = ["--reuid=65534", "--regid=65534", "--clear-groups"];
+    let unprivileged = ["--reuid=65534", "--regid=65534", "--clear-groups"];
     let (_directory, program) = copy_for_everybody();
     let setpriv = |more: &[&str], arguments: &[&str]| {
-        bed.run(Command::new("setpriv").args(nobody).args(more).arg(&program).args(arguments))
+        bed.run(Command::new("setpriv").args(unprivileged).args(more).arg(&program).args(arguments))
     };
     setpriv(&[], &["count", "-i", "a1", "-R", "4"]).assert_refused(1, &["CAP_NET_RAW", "root"]);
     let capabilities = ["--inh-caps=+net_raw,+net_admin,+bpf", "--ambient-caps=+net_raw,+net_admin,+bpf"];

@@ -21,7 +21,7 @@ use wirecap::bpf::Link;
 use wirecap_testbed::{Load, pass_program, privileged, wait_until};
 
 /// The user who has no rights to anything.
-const NOBODY: u32 = 65534;
+const UNPRIVILEGED: u32 = 65534;
 const ENGINES: [&str; 2] = ["xdp", "packet"];
 
 /// A bed with a directory of its own for control sockets.
@@ -349,7 +349,7 @@ fn another_user_sees_and_changes_nothing() {
     wait_until("the packets are in", || number(&desk.status("a1")["ledger"]["delivered"]) == 100);
     let before = desk.status("a1");
     let run = |arguments: &[&str]| {
-        desk.bed.run(desk.command(&program, arguments).uid(NOBODY).gid(NOBODY).current_dir("/"))
+        desk.bed.run(desk.command(&program, arguments).uid(UNPRIVILEGED).gid(UNPRIVILEGED).current_dir("/"))
     };
     for arguments in [
         &["status", "a1"][..],
@@ -370,7 +370,9 @@ fn another_user_sees_and_changes_nothing() {
         "cd {} && ! rm -f a1 && ! mv a1 b && ! touch c && ! flock -n .lock true && ! flock -n a1 true",
         directory.display()
     );
-    desk.bed.run(Command::new("sh").args(["-c", &script]).uid(NOBODY).gid(NOBODY)).assert_success();
+    desk.bed
+        .run(Command::new("sh").args(["-c", &script]).uid(UNPRIVILEGED).gid(UNPRIVILEGED))
+        .assert_success();
     let after = desk.status("a1");
     assert_eq!((&before["interfaces"], &before["state"]), (&after["interfaces"], &after["state"]));
     desk.bed.generator().send(&[Load::new(0, 50)]).unwrap();
@@ -475,7 +477,7 @@ fn a_capture_without_privileges_can_be_asked_and_its_socket_is_removed() {
         let desk = Desk::of_engine(engine, 1);
         let folder = desk.directory.path().join("recordings");
         fs::create_dir(&folder).unwrap();
-        std::os::unix::fs::chown(&folder, Some(NOBODY), None).unwrap();
+        std::os::unix::fs::chown(&folder, Some(UNPRIVILEGED), None).unwrap();
         let file = folder.join("t-%i.pcap").display().to_string();
         let arguments = [
             "capture",

@@ -55,6 +55,7 @@ fn anybody_may_look() {
         return;
     }
     let bed = Bed::new(1);
-    let (root, anybody) = (wirecap(&bed.far, &["devices"]), wirecap_unprivileged(&bed.far, &["devices"]));
-    assert_eq!((anybody.status, anybody.stdout), (Some(0), root.stdout));
+    let (root, unprivileged) =
+        (wirecap(&bed.far, &["devices"]), wirecap_unprivileged(&bed.far, &["devices"]));
+    assert_eq!((unprivileged.status, unprivileged.stdout), (Some(0), root.stdout));
 }

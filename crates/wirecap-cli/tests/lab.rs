@@ -146,7 +146,7 @@ fn what_cannot_be_written_is_said_before_anything_is_measured() {
 }
 
 #[test]
-fn whoever_interrupts_a_measurement_is_obeyed_and_nothing_stays() {
+fn an_interrupted_measurement_ends_and_cleans_up() {
     if !privileged() {
         return;
     }

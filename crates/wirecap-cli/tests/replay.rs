@@ -135,7 +135,7 @@ fn at_top_speed_every_frame_is_handed_to_the_interface() {
         assert_eq!(counters.since_start().unwrap().handed_over(), 100_000);
         assert!(json["lateness_us"].is_null(), "{json}");
     };
-    // Nobody at the other end takes XDP frames yet.
+    // The other end does not take XDP frames yet.
     sent("", "xdp");
     let _receiving = drop_program(&bed.pair.receiver).unwrap();
     sent("", "kernel");
@@ -395,7 +395,7 @@ fn a_pipe_is_read_as_a_file_is_but_only_once() {
         command.args("replay /dev/stdin -i a0 --json".split(' ')).args(options.split_whitespace());
         command.stdin(cat.stdout.take().unwrap());
         let finished: Finished = bed.near.run_in(|| command.output()).unwrap().unwrap().into();
-        // It may have been left in the middle: nobody may hold the pipe's other end then.
+        // It may have been left in the middle: no process may hold the pipe's other end then.
         drop(command);
         let _ = cat.wait();
         finished

@@ -30,7 +30,7 @@ pub(crate) enum Choice {
 /// How captures are to be made.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Settings {
-    /// None: nobody said, so that whatever goes wrong with the engine may be left to the real library.
+    /// None: not set, so that whatever goes wrong with the engine may be left to the real library.
     pub(crate) engine: Option<Choice>,
     /// M, R and T.
     pub(crate) chunk_cells: Option<u32>,
@@ -53,15 +53,15 @@ impl Settings {
         SETTINGS.get_or_init(Self::load).as_ref().map_err(String::as_str)
     }
 
-    /// Whether somebody said how captures are to be made, and wants to know if that does not work.
+    /// Whether a setting says how to capture, so that a failure must be reported.
     pub(crate) fn is_explicit(&self) -> bool {
         self.engine.is_some() || self.group.is_some()
     }
 
     fn load() -> Result<Self, String> {
-        let heeds = !has_elevated_rights();
+        let uses_environment = !has_elevated_rights();
         let variable = |name: &str| {
-            let value = env::var_os(name).filter(|value| heeds && !value.is_empty())?;
+            let value = env::var_os(name).filter(|value| uses_environment && !value.is_empty())?;
             Some(value.to_string_lossy().into_owned())
         };
         let path = variable(FILE_VARIABLE).map_or_else(|| PathBuf::from(FILE), PathBuf::from);

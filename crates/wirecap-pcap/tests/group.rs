@@ -158,7 +158,7 @@ fn heavy_handlers_under_skewed_load_lose_packets_on_libpcap_and_none_in_a_group(
         lossy if lossy.dropped > 0 => Err(format!("{lossy:?}")),
         books => Ok(books),
     });
-    assert!(group.shares.iter().all(|share| *share > 0), "nobody helped: {group:?}");
+    assert!(group.shares.iter().all(|share| *share > 0), "no handle helped: {group:?}");
 }
 
 #[test]

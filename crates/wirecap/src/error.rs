@@ -105,7 +105,7 @@ pub enum OpenError {
         /// What bpf(2) said.
         source: BpfError,
     },
-    /// Another process has the interface as well, and one of the two wants the device's times, which takes a program
+    /// Another process has the interface as well, and one of the two uses the device's times, which takes a program
     /// that cannot be shared.
     NotShared {
         /// The interface's name.
@@ -288,7 +288,7 @@ impl fmt::Display for OpenError {
                     holder.as_ref().map_or_else(|| "another process".to_owned(), ToString::to_string);
                 write!(
                     f,
-                    "{interface} is captured by {holder} already, and hardware timestamps, which one of the two wants, \
+                    "{interface} is captured by {holder} already, and hardware timestamps, which one of the two uses, \
                      need an interface for one capture alone; use --timestamp batch for both, or stop that capture"
                 )
             }

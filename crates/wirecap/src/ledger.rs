@@ -2,7 +2,7 @@
 //!
 //! *seen* reached the capture; *filtered* was seen and not wanted; *offered* = seen - filtered;
 //! *delivered* was handed out in a chunk; offered = delivered + dropped, and the drops are named by
-//! their reason. What nobody counts is `None` and shown as "not reported", never as 0.
+//! their reason. What is not counted is `None` and shown as "not reported", never as 0.
 
 mod recorded;
 mod unseen;
@@ -88,7 +88,7 @@ pub struct Account {
     pub delivered: u64,
     /// Bytes of the packets handed out, as they were on the wire.
     pub bytes: u64,
-    /// Packets that the filter turned away; `None` where that is not known.
+    /// Non-matching packets; `None` where that is not known.
     pub filtered: Option<u64>,
     /// Packets that were offered and not delivered.
     pub dropped: Drops,

@@ -5,7 +5,7 @@ use std::fmt;
 use crate::device::Reason;
 use crate::numbers::grouped;
 
-/// Something about a capture that is no error, and that whoever relies on it should know.
+/// Something about a capture that is no error, and that its user should know.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Warning {

@@ -69,7 +69,7 @@ fn addresses_and_tags_are_rewritten() {
 }
 
 #[test]
-fn only_the_packets_that_the_filter_wants_pass_and_none_that_are_to_be_dropped() {
+fn only_matching_packets_pass_and_none_that_are_to_be_dropped() {
     if !privileged() {
         return;
     }

@@ -174,7 +174,7 @@ impl CaptureBuilder {
     /// least 1 ms, to which the kernel rounds. Default 20 ms.
     ///
     /// When less than a block arrives in this time the rest of the block stays empty, so a ring that
-    /// nobody reads holds out for R times this long at least, however full its blocks.
+    /// no worker reads holds out for R times this long at least, however full its blocks.
     pub fn retire_after(mut self, longest: Duration) -> Self {
         self.retire_after = longest;
         self

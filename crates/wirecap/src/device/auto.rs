@@ -21,7 +21,7 @@ pub enum Reason {
     /// It also receives what is sent to this hardware address: something stands on it that cannot be seen
     /// from here, such as a container's macvlan in another network namespace.
     OtherMac(Mac),
-    /// It is down: nobody can tell yet what it will carry.
+    /// It is down: what it will carry is not known yet.
     Down,
 }
 

@@ -136,7 +136,7 @@ fn the_wait_for_an_earlier_chunk_is_bounded() {
     drop(chunks);
     let account = port.account();
     assert_eq!((account.taken, account.sent, account.waiting), (144, 0, 144), "{account:#?}");
-    // Whoever asks for packets sees to it.
+    // A question for packets sees to it.
     until("the first chunk is given up", || {
         assert!(worker.next_chunk_timeout(Duration::from_millis(10)).unwrap().is_none());
         port.account().waiting == 0
