@@ -34,12 +34,14 @@ use server::Server;
 /// Options of the commands that have a control socket.
 #[derive(Debug, Clone, Default, Args)]
 pub(crate) struct ControlOptions {
-    /// The capture's name for wirecap status, stop, filter, rotate and events: its control socket is /run/wirecap/NAME [default: the
-    /// interfaces, as in eth0@0-3+eth1, with a number behind it if another capture has that name]
+    /// Name for wirecap status, stop, filter, rotate and events
+    ///
+    /// The control socket is /run/wirecap/NAME. [default: the interfaces, such as eth0@0-3+eth1, followed by a number if the
+    /// name is in use]
     #[arg(long, value_name = "NAME", value_parser = parse_name)]
     name: Option<String>,
 
-    /// Have no control socket
+    /// Disable the control socket
     #[arg(long, conflicts_with = "name")]
     no_control: bool,
 }

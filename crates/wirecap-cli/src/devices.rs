@@ -12,7 +12,7 @@ use crate::doctor::{self, Brief};
 use crate::failure::Failure;
 use crate::output;
 
-/// List the interfaces, with their queues and the engine that auto takes, and why
+/// List interfaces, their queues, and the engine that auto selects, with the reason
 #[derive(Debug, Args)]
 pub(crate) struct Arguments {
     /// Print the list as a JSON array

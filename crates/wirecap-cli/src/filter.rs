@@ -12,11 +12,13 @@ use crate::failure::Failure;
 /// The filter of commands that capture.
 #[derive(Debug, Clone, Args)]
 pub(crate) struct FilterOptions {
-    /// Capture only what matches this expression, see pcap-filter(7): udp and port 53 [default: everything]
+    /// Capture only matching packets: udp and port 53, see pcap-filter(7)
     #[arg(value_name = "FILTER")]
     words: Vec<String>,
 
-    /// Filter by a classic BPF program, as tcpdump -ddd prints it; it says which packets, not how much of them
+    /// Filter by a classic BPF program, as tcpdump -ddd prints it
+    ///
+    /// It selects packets; use -s for their length.
     #[arg(long, value_name = "FILE", conflicts_with = "words")]
     bpf_program: Option<PathBuf>,
 }

@@ -19,11 +19,12 @@ use crate::failure::Failure;
 /// Who records.
 #[derive(Debug, Clone, Default, Args)]
 pub(crate) struct UserOption {
-    /// Record as this user, without any privilege; a second process keeps those that opening and reattaching need
+    /// Record as this user; a separate process keeps the privileges
     ///
-    /// The directory of the savefile must be writable for that user. The process that looks at packets and writes them has no
-    /// capability left, can open no file outside that directory (Landlock; /proc, /sys and what says names may be
-    /// read), and can make no system calls but those that recording needs.
+    /// The directory of the savefile must be writable by that user. The process that reads and writes packets has no
+    /// capabilities, cannot open files outside that directory (Landlock; it may read /proc, /sys and the name service's
+    /// files), and is limited to the system calls that recording needs (seccomp). A second process keeps the privileges
+    /// for opening and reattaching interfaces.
     #[arg(short = 'Z', long, value_name = "USER", conflicts_with = "read")]
     user: Option<String>,
 }
@@ -100,7 +101,7 @@ impl Launch for ByBroker {
     fn finish(&mut self) {}
 }
 
-/// Keep privileges for a process that has given up its own: what `capture -Z` starts
+/// Keep privileges for a process that dropped its own: started by `capture -Z`
 #[derive(Debug, Args)]
 pub(crate) struct Arguments {}
 

@@ -20,12 +20,12 @@ use crate::size;
 /// Who makes the frames and hands them to the interface.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Via {
-    /// kernel if it reaches the queues and the interface takes its frames, else xdp
+    /// kernel if possible on these queues and this interface, otherwise xdp
     Auto,
-    /// Inside the kernel, by test runs of an XDP program: the fastest; on a veth, CPU n sends to queue n
-    /// modulo the number of queues, and the peer must have an XDP program or GRO
+    /// In the kernel, by test runs of an XDP program: fastest. On a veth, CPU n sends to queue n modulo the
+    /// number of queues, and the peer needs an XDP program or GRO
     Kernel,
-    /// By AF_XDP sockets, on any queue
+    /// AF_XDP sockets, on any queue
     Xdp,
 }
 
@@ -42,12 +42,13 @@ impl fmt::Display for Via {
 /// How flows are spread over the receiver's queues.
 #[derive(Debug, Clone, Copy, Args)]
 pub(crate) struct SpreadOptions {
-    /// Spread flows over this many queues, as a NIC's RSS would: on a veth a frame arrives at the queue it is sent on
+    /// Spread flows over this many queues, as a NIC's RSS does
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=128))]
     pub(crate) queues: Option<u32>,
 
-    /// Key of the hash that spreads: the one drivers come with (the default), or one by which both directions
-    /// of a connection come to the same queue
+    /// RSS key: the drivers' default, or a symmetric one
+    ///
+    /// With the symmetric key both directions of a connection use the same queue.
     #[arg(long, value_enum)]
     key: Option<KeyName>,
 }

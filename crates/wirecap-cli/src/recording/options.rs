@@ -19,68 +19,72 @@ use crate::size;
 #[derive(Debug, Clone, Default, Args)]
 #[command(next_help_heading = "Files of a recording")]
 pub(crate) struct FileOptions {
-    /// Begin another file before one is larger: 100M
+    /// Start a new file before this size is exceeded: 100M
     ///
-    /// With more than one file the name is a pattern of strftime(3), in which %i is the file's number; without either,
-    /// _%i_%Y%m%d%H%M%S is inserted before the extension. A file has .part behind its name until it is complete.
+    /// With several files, FILE is a strftime(3) pattern in which %i is the file's number; without a pattern,
+    /// _%i_%Y%m%d%H%M%S is inserted before the extension. An incomplete file is named FILE.part.
     #[arg(long, value_name = "SIZE", value_parser = size::bytes)]
     file_size: Option<u64>,
 
-    /// Begin another file at multiples of this time on the local clock: 1h; with 24h at midnight
+    /// Start a new file at multiples of this local time: 1h; 24h: at midnight
     #[arg(long, value_name = "TIME", value_parser = size::duration)]
     file_time: Option<Duration>,
 
-    /// Begin another file after this many packets
+    /// Start a new file after this many packets
     #[arg(long, value_name = "PACKETS", value_parser = clap::value_parser!(u64).range(1..))]
     file_packets: Option<u64>,
 
-    /// Keep at most this many files, also of earlier runs: the oldest is removed before another one begins
+    /// Keep at most this many files, including earlier runs; delete the oldest
     #[arg(long, value_name = "FILES", value_parser = clap::value_parser!(u64).range(1..))]
     keep_files: Option<u64>,
 
-    /// Keep at most this many bytes in all files, also of earlier runs: the oldest are removed before more is written
+    /// Keep at most this many bytes, including earlier runs; delete the oldest
     #[arg(long, value_name = "SIZE", value_parser = size::bytes)]
     keep_bytes: Option<u64>,
 
-    /// Keep this many bytes of the file system free: the oldest files are removed before more is written
+    /// Keep this many bytes of the file system free; delete the oldest files
     #[arg(long, value_name = "SIZE", value_parser = size::bytes)]
     keep_free: Option<u64>,
 
-    /// Run this for each complete file, with its path as the last argument
+    /// Run a command for each complete file, with its path as last argument
     #[arg(short = 'z', long, value_name = "COMMAND")]
     on_file: Option<String>,
 
-    /// Write a line with the path of each complete file to this file descriptor
+    /// Write the path of each complete file to this file descriptor
     #[arg(long, value_name = "FD", value_parser = clap::value_parser!(i32).range(0..))]
     announce_fd: Option<i32>,
 
-    /// Whether to write the index of each complete file beside it, by which wirecap find reads only what may match
+    /// Write an index beside each complete file, for wirecap find
     #[arg(long, value_name = "on|off", action = ArgAction::Set, value_parser = on_or_off, default_value = "off")]
     index: bool,
 
-    /// What a loss of power may take: none leaves that to the system, close nothing of a complete file, a time also no more
-    /// than that of the file being written
+    /// When to sync files to disk: never, when complete, or within TIME
+    ///
+    /// Bounds the loss on a power failure. none: the system decides. close: complete files are safe. TIME: complete files
+    /// are safe, and the current file loses at most the packets of that time.
     #[arg(long, value_name = "none|close|TIME", value_parser = durability, default_value = "5s")]
     sync: DurabilityOption,
 
-    /// As in tcpdump: begin another file before one is larger than so many million bytes; with k, m or g: KiB, MiB, GiB
+    /// tcpdump: start a new file after this many million bytes; k, m, g: KiB, MiB, GiB
     #[arg(short = 'C', value_name = "SIZE", value_parser = tcpdump_size, conflicts_with = "file_size")]
     tcpdump_size: Option<u64>,
 
-    /// As in tcpdump: begin another file every so many seconds
+    /// tcpdump: start a new file every SECONDS
     #[arg(short = 'G', value_name = "SECONDS", value_parser = clap::value_parser!(u64).range(1..), conflicts_with = "file_time")]
     tcpdump_seconds: Option<u64>,
 
-    /// As in tcpdump: with -C a ring of so many files; with -G end after so many
+    /// tcpdump: with -C, reuse this many files; with -G, end after this many
     #[arg(short = 'W', value_name = "FILES", value_parser = clap::value_parser!(u64).range(1..))]
     tcpdump_files: Option<u64>,
 
-    /// As in dumpcap: begin another file after filesize:KB, duration:SECONDS, interval:SECONDS, packets:N; keep files:N;
-    /// printname:FILE, nametimenum:1|2
+    /// dumpcap: start a new file after filesize:KB, duration:SECONDS, packets:N ...
+    ///
+    /// Conditions: filesize:KB, duration:SECONDS, interval:SECONDS, packets:N. Options: files:N, printname:FILE,
+    /// nametimenum:1|2.
     #[arg(short = 'b', value_name = "CONDITION", value_parser = condition)]
     begin: Vec<Condition>,
 
-    /// As in dumpcap: end after duration:SECONDS, filesize:KB, packets:N or files:N
+    /// dumpcap: end after duration:SECONDS, filesize:KB, packets:N or files:N
     #[arg(short = 'a', value_name = "CONDITION", value_parser = condition)]
     autostop: Vec<Condition>,
 }
