@@ -27,9 +27,9 @@ pub(crate) type DirectionCode = c_int;
 pub(crate) fn value_of<T: Copy>(code: c_int, values: &[T], name: &str) -> Result<T, Failure> {
     let value = usize::try_from(code).ok().and_then(|code| values.get(code));
     let last = values.len() - 1;
-    value.copied().ok_or_else(|| {
-        Failure::new(Status::Argument, format!("{name} cannot be {code}; it may be 0 to {last}"))
-    })
+    value
+        .copied()
+        .ok_or_else(|| Failure::new(Status::Argument, format!("invalid {name} {code}: expected 0 to {last}")))
 }
 
 /// The engines, in the order of their numbers.

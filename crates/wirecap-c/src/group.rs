@@ -278,7 +278,7 @@ mod tests {
         assert_eq!(error(&group), "the group is empty; add rings with wirecap_group_add");
         group.rings.push(Source::new("nothing@9"));
         group.settings.push(Box::new(|builder| builder.chunk(0)));
-        assert_eq!(error(&group), "M (cells per chunk) cannot be 0; it may be 1 to 65536");
+        assert_eq!(error(&group), "invalid M (cells per chunk) 0: expected 1 to 65536");
         group.settings.push(Box::new(|builder| builder.chunk(1)));
         assert_eq!(error(&group), "cannot look up the interface");
         group.file = Some("trace.pcap".to_owned());

@@ -141,13 +141,13 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
     let plan = arguments.files.plan(&arguments.write, arguments.format.map(Format::from))?;
     let is_stream = arguments.is_stream();
     if is_stream && !arguments.files.is_default() {
-        let message = format!("{} is not a file: it is not divided, kept or named", arguments.name());
+        let message = format!("{} is not a file: options for sets of files do not apply", arguments.name());
         return Err(Failure::Usage(message));
     }
     let source = arguments.options.read.as_deref();
     if let Some(source) = source {
         if !arguments.files.is_default() {
-            let message = "-r makes one file of another: it is not divided, kept or named";
+            let message = "-r writes one file: options for sets of files do not apply";
             return Err(Failure::Usage(message.to_owned()));
         }
         convert::refuse_itself(source, arguments)?;

@@ -58,13 +58,13 @@ impl ControlOptions {
         match place::claim(&place::directory(), &name, self.name.is_some()) {
             Ok(taken) => {
                 if taken.0.name != name {
-                    eprintln!("this capture is called {}: {name} is another one's name", taken.0.name);
+                    eprintln!("this capture is named {}: the name {name} is in use", taken.0.name);
                 }
                 Ok(Claim { taken: Some(taken), command })
             }
             Err(error @ ClaimError::Taken { .. }) => Err(Failure::Failed(error.to_string().into())),
             Err(error) => {
-                eprintln!("no control socket: {error} (--no-control omits this message)");
+                eprintln!("no control socket: {error} (--no-control suppresses this message)");
                 Ok(Claim { taken: None, command })
             }
         }

@@ -226,7 +226,7 @@ impl Stage {
     /// Says whether this is so; if not, the demo has failed.
     fn claim(&mut self, what: &str, holds: bool) -> Result<(), Failure> {
         self.more(&format!("{what}: {}", self.screen.yes_or_no(holds)))?;
-        if holds { Ok(()) } else { Err(Failure::Failed(format!("it is not true that {what}").into())) }
+        if holds { Ok(()) } else { Err(Failure::Failed(format!("false: {what}").into())) }
     }
 }
 

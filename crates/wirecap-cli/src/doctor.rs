@@ -93,7 +93,9 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
 /// Fixes what can be, and says what is left.
 fn fix(diagnosis: &Diagnosis, arguments: &Arguments) -> Result<(), Failure> {
     if arguments.json && !arguments.yes {
-        return Err(Failure::Usage("--fix asks, which --json cannot show: add --yes".to_owned()));
+        return Err(Failure::Usage(
+            "--fix asks for confirmation, which --json cannot show: add --yes".to_owned(),
+        ));
     }
     let mut journal = Journal::open(&arguments.journal)?;
     let (made, failures) = fix::fix(&diagnosis.findings, &mut journal, arguments.yes, !arguments.json)?;
@@ -168,9 +170,9 @@ fn recorded(path: &Path) -> Result<Host, Failure> {
     match value["format"].as_u64() {
         Some(format) if format == u64::from(host::FORMAT) => {}
         Some(format) => {
-            return Err(failed(format!("it has the form {format}; this wirecap reads {}", host::FORMAT)));
+            return Err(failed(format!("it has format {format}; this version reads {}", host::FORMAT)));
         }
-        None => return Err(failed("it is not a host that `wirecap doctor --record` wrote".to_owned())),
+        None => return Err(failed("it was not written by `wirecap doctor --record`".to_owned())),
     }
     serde_json::from_value(value).map_err(|error| failed(error.to_string()))
 }

@@ -103,7 +103,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
         return prepared.map_err(|error| Failure::Usage(error.to_string()));
     }
     if segments.is_empty() {
-        return Err(Failure::Failed("there are no recordings in these directories".into()));
+        return Err(Failure::Failed("no recordings in these directories".into()));
     }
     match output::is_standard_output(&arguments.write) {
         _ if arguments.count || arguments.list => output::check_open()?,
@@ -280,8 +280,8 @@ impl Teller {
     pub(crate) fn outcome(&self) -> Result<(), Failure> {
         match self.faulty {
             0 => Ok(()),
-            1 => Err(Failure::Failed("a file could not be read to its end".into())),
-            count => Err(Failure::Failed(format!("{count} files could not be read to their ends").into())),
+            1 => Err(Failure::Failed("one file could not be read completely".into())),
+            count => Err(Failure::Failed(format!("{count} files could not be read completely").into())),
         }
     }
 }

@@ -207,7 +207,7 @@ fn warn_of_second_forwarder(capture: &Capture) {
     };
     if shared.peek().is_some() && (routes("ipv4/ip_forward") || routes("ipv6/conf/all/forwarding")) {
         eprintln!(
-            "warning: this host routes packets as well: those that are for it to route go out twice; sysctl -w \
+            "warning: this host also routes packets, so routed packets are sent twice; sysctl -w \
              net.ipv4.ip_forward=0 net.ipv6.conf.all.forwarding=0"
         );
     }
@@ -215,7 +215,7 @@ fn warn_of_second_forwarder(capture: &Capture) {
         let device = &interface.device;
         if let Some(bridge) = device.uppers.iter().find(|upper| upper.kind.as_deref() == Some("bridge")) {
             eprintln!(
-                "warning: {} is a port of {}, which forwards its packets as well",
+                "warning: {} is a port of {}, which also forwards its packets",
                 device.name, bridge.name
             );
         }
@@ -247,10 +247,10 @@ impl Arguments {
             Device::find(name).map_or_else(|_| name.to_owned(), |device| device.name)
         });
         if a == b {
-            return Err(Failure::Usage(format!("{a} cannot be forwarded to itself; name two interfaces")));
+            return Err(Failure::Usage(format!("cannot forward {a} to itself; name two interfaces")));
         }
         if self.one_way && self.b.contains('@') {
-            let message = format!("--one-way: nothing is received on {b}; name it without queues");
+            let message = format!("--one-way does not receive on {b}: name it without queues");
             return Err(Failure::Usage(message));
         }
         Ok([a, b])

@@ -109,11 +109,10 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
         return Err(Failure::Usage("--duration must be longer than 0".to_owned()));
     }
     if !model::ends_by_itself(arguments) && arguments.count.is_none() && arguments.duration.is_none() {
-        return Err(Failure::Usage("say when to end: --count FRAMES or --duration TIME".to_owned()));
+        return Err(Failure::Usage("--count FRAMES or --duration TIME is required".to_owned()));
     }
     if arguments.model.model.is_none() && arguments.model.spread.is_given() {
-        let message =
-            "--queues and --key spread the flows of a --model; without one, name the queues: --queue 0,1";
+        let message = "--queues and --key require --model; without it, select queues by --queue 0,1";
         return Err(Failure::Usage(message.to_owned()));
     }
     if let Some(file) = &arguments.model.write {
@@ -282,9 +281,9 @@ impl fmt::Display for Report<'_> {
         let missing = self.frames.saturating_sub(self.counted.unwrap_or(0));
         if missing > 0 {
             let (missing, interface) = (grouped(missing), self.interface);
-            write!(f, "{interface}'s own counters do not know of {missing} of them")?;
+            write!(f, "{missing} of them are missing in the counters of {interface}")?;
             if self.via == Via::Kernel {
-                write!(f, ": does the other end receive XDP frames? if not, try --via xdp")?;
+                write!(f, ": the peer may not receive XDP frames; try --via xdp")?;
             }
             writeln!(f)?;
         }
@@ -308,15 +307,15 @@ const LENGTHS_MAX: u32 = 64;
 fn sizes(text: &str) -> Result<Sizes, String> {
     let bytes = |text: &str| match text.parse() {
         Ok(bytes) if bytes >= FRAME_BYTES_MIN => Ok(bytes),
-        Ok(bytes) => Err(format!("{bytes} is too short; frames have at least {FRAME_BYTES_MIN} bytes")),
-        Err(_) => Err(format!("{text:?} is not a length; write 60, 60-1514 or imix")),
+        Ok(bytes) => Err(format!("{bytes} is too short: a frame has at least {FRAME_BYTES_MIN} bytes")),
+        Err(_) => Err(format!("invalid length {text:?}: expected 60, 60-1514 or imix")),
     };
     match text.split_once('-') {
         _ if text == "imix" => Ok(Sizes::imix()),
         None => Ok(Sizes::fixed(bytes(text)?)),
         Some((shortest, longest)) => match (bytes(shortest)?, bytes(longest)?) {
             (shortest, longest) if shortest < longest => Ok(spread(shortest.into(), longest.into())),
-            _ => Err("the first length must be the shorter one".to_owned()),
+            _ => Err("the first length must be the smaller one".to_owned()),
         },
     }
 }

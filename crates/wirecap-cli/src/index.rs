@@ -30,7 +30,7 @@ pub(crate) struct Arguments {
 pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
     let (segments, rest) = places_and_filter(&arguments.places)?;
     if !rest.is_empty() {
-        return Err(Failure::Usage(format!("{rest}: there is no such file or directory")));
+        return Err(Failure::Usage(format!("{rest}: no such file or directory")));
     }
     let mut teller = Teller::new()?;
     be_idle();

@@ -70,7 +70,7 @@ pub(crate) fn is_standard_output(path: &Path) -> bool {
 pub(crate) fn refuse_terminal() -> Result<(), Failure> {
     match io::stdout().is_terminal() {
         true => {
-            let message = "packets are not written to a terminal: name a file with -w, or use wirecap show";
+            let message = "cannot write packets to a terminal: name a file with -w, or use wirecap show";
             Err(Failure::Usage(message.to_owned()))
         }
         false => Ok(()),

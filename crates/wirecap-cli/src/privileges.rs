@@ -55,13 +55,13 @@ impl UserOption {
         // A pipe that the recording goes to is none of its business.
         program.arg("broker").stdout(Stdio::null());
         let broker = Broker::start(program, &terms)
-            .map_err(|error| failed("cannot start the process that keeps the privileges", error))?;
+            .map_err(|error| failed("cannot start the privileged process", error))?;
         set_opener(Box::new(broker.clone())).expect("nothing was opened before");
         // Libraries cannot be loaded afterwards. Where libpcap is missing, the error comes when a filter needs it.
         let _ = Libpcap::get();
         let landlocked = Confinement::recording(user, &directory)
             .enter()
-            .map_err(|error| failed(&format!("cannot go on as user {name}"), error))?;
+            .map_err(|error| failed(&format!("cannot continue as user {name}"), error))?;
         if landlocked != Landlocked::Fully {
             let much = if landlocked == Landlocked::Not { "no" } else { "not every" };
             eprintln!(
@@ -114,7 +114,7 @@ pub(crate) fn serve() -> Result<(), Failure> {
     let _ = rustix::thread::set_name(c"wirecap-broker");
     let socket = io::stdin().as_fd().try_clone_to_owned()?;
     wirecap_broker::serve(socket)
-        .map_err(|error| Failure::Failed(format!("the process that keeps the privileges: {error}").into()))
+        .map_err(|error| Failure::Failed(format!("the privileged process: {error}").into()))
 }
 
 #[cfg(test)]

@@ -57,7 +57,7 @@ const PICTURE_COLUMNS: usize = 1000;
 
 pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
     if arguments.bin.as_nanos() == 0 {
-        return Err(Failure::Usage("a bin must last longer than nothing (--bin)".to_owned()));
+        return Err(Failure::Usage("--bin must be longer than 0".to_owned()));
     }
     let filter = arguments.filter.request()?;
     for path in [&arguments.csv, &arguments.svg].into_iter().flatten() {

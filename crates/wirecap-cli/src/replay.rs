@@ -138,16 +138,16 @@ impl Arguments {
     fn check(&self) -> Result<(), Failure> {
         let usage = |message: &str| Err(Failure::Usage(message.to_owned()));
         if self.spread.is_given() && self.spread.queues.is_none() {
-            return usage("--key is that of a spread; say over how many --queues");
+            return usage("--key requires --queues");
         }
         if self.via == Via::Kernel && self.spread.queues.is_some_and(|queues| queues > 1) {
-            return usage("--via kernel sends on one queue; leave out --queues or use --via xdp");
+            return usage("--via kernel sends on one queue; omit --queues or use --via xdp");
         }
         if self.duration.is_some_and(|duration| duration.is_zero()) {
             return usage("--duration must be longer than 0");
         }
         if self.rounds != 1 && self.is_pipe() {
-            return usage("a pipe can be read only once; leave out --loop or name a file");
+            return usage("a pipe can be read only once; omit --loop or name a file");
         }
         Ok(())
     }
@@ -262,7 +262,7 @@ impl Report<'_> {
     fn not_sent(&self) -> [(&'static str, u64, &'static str); 5] {
         let skipped = self.reading.skipped;
         [
-            ("too_long", skipped.too_long, "longer than the interface's frames"),
+            ("too_long", skipped.too_long, "longer than the interface's MTU"),
             ("too_short", skipped.too_short, "shorter than an Ethernet header"),
             ("link_type", skipped.link_type, "neither Ethernet nor bare IP"),
             ("cut", skipped.cut, "cut in the file"),
@@ -302,7 +302,7 @@ impl std::fmt::Display for Report<'_> {
         }
         if self.reading.padded > 0 {
             let padded = grouped(self.reading.padded);
-            writeln!(f, "{padded} packets were cut in the file and filled up with zeros")?;
+            writeln!(f, "{padded} packets were cut in the file and padded with zeros")?;
         }
         self.sending.fmt(f)
     }
@@ -310,9 +310,9 @@ impl std::fmt::Display for Report<'_> {
 
 /// How many times as fast as recorded.
 fn speed(text: &str) -> Result<f64, String> {
-    let speed: f64 = text.parse().map_err(|_| "it is not a number".to_owned())?;
+    let speed: f64 = text.parse().map_err(|_| "expected a number".to_owned())?;
     let possible = (1e-6..=1e6).contains(&speed);
-    if possible { Ok(speed) } else { Err("it must lie between 0.000001 and 1000000".to_owned()) }
+    if possible { Ok(speed) } else { Err("expected 0.000001 to 1000000".to_owned()) }
 }
 
 /// `50k` and `50kpps` are frames, `100Mbps` and `100Mbit/s` bits.

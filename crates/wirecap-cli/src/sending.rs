@@ -147,8 +147,8 @@ impl Watch<'_> {
         let name = &self.device.name;
         let gone = |message: String| Err(Failure::Failed(message.into()));
         match self.device.presence()? {
-            Presence::Gone => gone(format!("{name} was removed: nothing can be sent on it any more")),
-            Presence::Down => gone(format!("{name} is down: nothing can be sent on it any more")),
+            Presence::Gone => gone(format!("{name} was removed: cannot send")),
+            Presence::Down => gone(format!("{name} is down: cannot send")),
             _ => Ok(()),
         }
     }
@@ -203,7 +203,7 @@ pub(crate) fn mac(text: &str) -> Result<[u8; 6], String> {
     let byte = |text: &str| u8::from_str_radix(text, 16).ok().filter(|_| is_byte(text));
     let bytes: Option<Vec<u8>> = text.split(':').map(byte).collect();
     let bytes = bytes.and_then(|bytes| bytes.try_into().ok());
-    bytes.ok_or_else(|| "write six bytes in hexadecimal, such as 02:00:00:00:00:01".to_owned())
+    bytes.ok_or_else(|| "expected a MAC address such as 02:00:00:00:00:01".to_owned())
 }
 
 /// What became of frames that were played.
@@ -264,18 +264,15 @@ impl fmt::Display for PlayReport<'_> {
         }
         let unknown = played.frames().saturating_sub(counted.frames);
         if unknown > 0 {
-            write!(f, "{interface}'s own counters do not know of {} of them", grouped(unknown))?;
+            write!(f, "{interface}'s counters miss {} of them", grouped(unknown))?;
             if self.via == Via::Kernel {
-                write!(f, ": does the other end receive XDP frames? if not, try --via xdp")?;
+                write!(f, ": the peer may not receive XDP frames; try --via xdp")?;
             }
             writeln!(f)?;
         }
         if let Some(late) = played.lateness {
             let (median, most, max) = (late.median, late.percentile_99, late.max);
-            writeln!(
-                f,
-                "behind time: {median:.1?} in the median, 99 of 100 no more than {most:.1?}, none more than {max:.1?}"
-            )?;
+            writeln!(f, "late by {median:.1?} (median), {most:.1?} (99th percentile), {max:.1?} (maximum)")?;
         }
         write!(f, "sent {} frames", grouped(played.frames()))?;
         if let Some(of) = &self.of {

@@ -12,9 +12,9 @@ pub(crate) fn bytes(text: &str) -> Result<u64, String> {
         "M" => 20,
         "G" => 30,
         "T" => 40,
-        _ => return Err(format!("{unit:?} is not a unit; write K, M, G or T")),
+        _ => return Err(format!("unknown unit {unit:?}: expected K, M, G or T")),
     };
-    let number: u64 = number.parse().map_err(|_| "it does not begin with a number".to_owned())?;
+    let number: u64 = number.parse().map_err(|_| "expected a number first".to_owned())?;
     number.checked_mul(1 << shift).ok_or_else(|| "it is too large".to_owned())
 }
 
@@ -30,12 +30,12 @@ pub(crate) fn duration(text: &str) -> Result<Duration, String> {
         "" | "s" => 1.0,
         "m" | "min" => 60.0,
         "h" => 3600.0,
-        _ => return Err(format!("{unit:?} is not a unit; write ms, s, m or h")),
+        _ => return Err(format!("unknown unit {unit:?}: expected ms, s, m or h")),
     };
-    let number: f64 = number.parse().map_err(|_| "it does not begin with a number".to_owned())?;
+    let number: f64 = number.parse().map_err(|_| "expected a number first".to_owned())?;
     let seconds = number * seconds;
     if seconds > HOURS_MAX * 3600.0 {
-        return Err("it must not be longer than 1000000h".to_owned());
+        return Err("expected at most 1000000h".to_owned());
     }
     Duration::try_from_secs_f64(seconds).map_err(|error| error.to_string())
 }
@@ -50,21 +50,21 @@ pub(crate) fn rate(text: &str) -> Result<u64, String> {
         "K" => 1e3,
         "M" => 1e6,
         "G" => 1e9,
-        _ => return Err(format!("{unit:?} is not a unit; write k, M or G, or kpps, Mpps or Gpps")),
+        _ => return Err(format!("unknown unit {unit:?}: expected k, M, G, kpps, Mpps or Gpps")),
     };
-    let number: f64 = number.parse().map_err(|_| "it does not begin with a number".to_owned())?;
+    let number: f64 = number.parse().map_err(|_| "expected a number first".to_owned())?;
     let per_second = (number * factor).round();
     if (1.0..=1e12).contains(&per_second) {
         Ok(per_second as u64)
     } else {
-        Err("it must lie between 1 and 1000G".to_owned())
+        Err("expected 1 to 1000G".to_owned())
     }
 }
 
 /// A number, of those that are one.
 pub(crate) fn number(text: &str) -> Result<f64, String> {
     let number = text.parse().ok().filter(|number: &f64| number.is_finite());
-    number.ok_or_else(|| "it is not a number".to_owned())
+    number.ok_or_else(|| "expected a number".to_owned())
 }
 
 /// Bytes for people: `1.0 GiB`.

@@ -261,7 +261,7 @@ fn a_capture_is_shown_gets_another_filter_rotates_and_ends_with_its_ledger() {
         last = reader.read();
     }
     assert!(reader.is_closed());
-    desk.wirecap(&["stop", "rec"]).assert_refused(1, &["no running capture is called rec"]);
+    desk.wirecap(&["stop", "rec"]).assert_refused(1, &["no running capture is named rec"]);
 }
 
 #[test]
@@ -299,7 +299,7 @@ fn a_name_of_a_live_capture_is_not_taken_and_one_of_a_dead_capture_is() {
     first.signal(Signal::KILL);
     assert_eq!(first.finish_killed(), None);
     assert!(desk.path("a1").exists());
-    desk.wirecap(&["status", "a1"]).assert_refused(1, &["no running capture is called a1"]);
+    desk.wirecap(&["status", "a1"]).assert_refused(1, &["no running capture is named a1"]);
     let third = desk.capture("a1", &named);
     for (running, name) in [(second, "a1-2"), (third, "a1")] {
         assert_eq!(number(&desk.status(name)["pid"]), u64::from(running.id()));

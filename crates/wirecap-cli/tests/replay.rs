@@ -265,7 +265,7 @@ fn what_cannot_be_sent_is_counted_by_reason() {
     let not_sent =
         (&json["not_sent"]["too_long"], &json["not_sent"]["too_short"], &json["not_sent"]["ended"]);
     assert_eq!(not_sent, (&2.into(), &1.into(), &0.into()), "{json}");
-    assert!(finished.stderr.contains("2 packets, longer than the interface's frames"), "{finished:#?}");
+    assert!(finished.stderr.contains("2 packets, longer than the interface's MTU"), "{finished:#?}");
     write(&file, LinkType(147), &frames.map(|frame| (frame, 0)));
     replay(&bed, &file, "").refused(1, &["5 packets, neither Ethernet nor bare IP", "none of the 5 packets"]);
 }
@@ -326,17 +326,17 @@ fn what_makes_no_sense_is_refused_and_nothing_is_sent() {
         ("--via kernel --queues 2", 2, &["on one queue"]),
         ("--top --rate 10k", 2, &["cannot be used with"]),
         ("--speed 0", 2, &["--speed"]),
-        ("--rate 0", 2, &["--rate", "between 1 and"]),
-        ("--rate 1furlong", 2, &["--rate", "not a unit"]),
+        ("--rate 0", 2, &["--rate", "expected 1 to"]),
+        ("--rate 1furlong", 2, &["--rate", "unknown unit"]),
         ("--queues 3", 1, &["a0@2 does not exist", "0 to 1"]),
         ("--queues 0", 2, &["--queues"]),
         ("--queues 129", 2, &["--queues", "128"]),
         ("--duration 0", 2, &["--duration", "longer than 0"]),
         ("--duration -1", 2, &["-1"]),
-        ("--pause-max 99999999999999999h", 2, &["--pause-max", "longer than"]),
+        ("--pause-max 99999999999999999h", 2, &["--pause-max", "at most"]),
         ("--key other", 2, &["standard", "symmetric"]),
         ("-c 0", 2, &["--count"]),
-        ("--to-mac 1", 2, &["--to-mac", "six bytes"]),
+        ("--to-mac 1", 2, &["--to-mac", "a MAC address"]),
     ];
     for (arguments, status, words) in cases {
         replay(&bed, &file.path(), arguments).refused(status, words);

@@ -83,7 +83,7 @@ impl Settings {
     fn from(value_of: impl Fn(&str) -> Option<String>) -> Result<Self, String> {
         let bad = |name: &str, value: &str, allowed: &str| {
             format!(
-                "WIRECAP_{} (or '{name}' in pcap.conf) cannot be '{value}'; it may be {allowed}",
+                "invalid WIRECAP_{} (or '{name}' in pcap.conf) '{value}': expected {allowed}",
                 name.to_uppercase()
             )
         };
@@ -176,8 +176,8 @@ mod tests {
     #[test]
     fn what_means_nothing_is_refused_with_its_place() {
         for (text, reason) in [
-            ("engine = dpdk", "WIRECAP_ENGINE (or 'engine' in pcap.conf) cannot be 'dpdk'"),
-            ("m = 0", "'0'; it may be a number from 1 on"),
+            ("engine = dpdk", "invalid WIRECAP_ENGINE (or 'engine' in pcap.conf) 'dpdk'"),
+            ("m = 0", "'0': expected a number from 1 on"),
             ("t = 101", "0 to 100"),
             ("take = yes", "0 or 1"),
             ("\nspeed = high", "line 2: there is no setting 'speed'"),

@@ -176,7 +176,7 @@ fn settings_that_mean_nothing_are_told_to_the_program() {
         return;
     }
     for (settings, reason) in [
-        ([("WIRECAP_ENGINE", "dpdk")], "a1: WIRECAP_ENGINE (or 'engine' in pcap.conf) cannot be 'dpdk'"),
+        ([("WIRECAP_ENGINE", "dpdk")], "a1: invalid WIRECAP_ENGINE (or 'engine' in pcap.conf) 'dpdk'"),
         ([("WIRECAP_GROUP", "a1@7")], ""),
         ([("WIRECAP_ENGINE", "xdp")], ""),
     ] {

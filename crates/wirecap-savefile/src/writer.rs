@@ -404,10 +404,10 @@ impl fmt::Display for WriteError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::BrokenPipe { packets } => {
-                write!(f, "the pipe's reader has gone after {packets} packets")
+                write!(f, "the reader closed the pipe after {packets} packets")
             }
             Self::Sink { sink, packets, .. } => {
-                write!(f, "cannot write more to {sink}; {packets} packets are safely in it")
+                write!(f, "cannot write to {sink}; it contains {packets} complete packets")
             }
             Self::Torn { sink, packets, .. } => write!(
                 f,
@@ -588,7 +588,7 @@ mod tests {
         assert_eq!(file, whole_file(Format::Pcap, 1));
         drop(reader);
         let (error, _) = write_until_refused(&mut writer);
-        assert_eq!(error.to_string(), "the pipe's reader has gone after 1 packets");
+        assert_eq!(error.to_string(), "the reader closed the pipe after 1 packets");
     }
 
     #[test]

@@ -387,7 +387,7 @@ impl Ledger {
         }
         if losses.is_empty() {
             let is_silent = self.total.dropped.device.is_none() && self.engine != "file";
-            let silence = " (the driver does not report what the device itself drops)";
+            let silence = " (no drops seen; the driver does not report its own)";
             return format!("lossless: yes{}", if is_silent { silence } else { "" });
         }
         let reasons: Vec<String> =
@@ -529,7 +529,7 @@ mod tests {
     fn what_is_not_reported_is_not_zero() {
         let ledger = ledger(vec![ring("a@0", 10, 0)], None);
         assert!(ledger.to_string().contains("not reported"));
-        assert!(ledger.verdict().starts_with("lossless: yes (the driver"));
+        assert!(ledger.verdict().starts_with("lossless: yes (no drops seen; the driver"));
         let json = serde_json::to_value(&ledger).unwrap();
         assert!(json["dropped"]["device"].is_null());
     }

@@ -270,7 +270,7 @@ impl<'a> Plan<'a> {
         let rings = settings.spread.rings();
         if rings >= GROUP_SOCKETS_MAX {
             return Err(OpenError::BadParameter {
-                parameter: "the number of rings on one interface",
+                parameter: "number of rings on one interface",
                 value: rings as u64,
                 allowed: format!("1 to {}", GROUP_SOCKETS_MAX - 1),
             });

@@ -125,9 +125,7 @@ impl Common {
         }
         let is_known = |name: &&String| experiments.iter().any(|experiment| experiment.id() == name.as_str());
         if let Some(unknown) = self.only.iter().find(|name| !is_known(name)) {
-            return Err(Failure::Usage(format!(
-                "there is no experiment {unknown} (--only); --list shows those that there are"
-            )));
+            return Err(Failure::Usage(format!("unknown experiment {unknown} (--only); --list shows all")));
         }
         experiments.retain(|experiment| {
             self.only.is_empty() || self.only.iter().any(|name| name == experiment.id())
@@ -155,7 +153,7 @@ impl Common {
             return Ok(());
         }
         let (not_done, all) = (failed.len(), report.entries.len());
-        let message = format!("{not_done} of {all} experiments could not be done: {}", failed.join(", "));
+        let message = format!("{not_done} of {all} experiments failed: {}", failed.join(", "));
         Err(Failure::Failed(message.into()))
     }
 }

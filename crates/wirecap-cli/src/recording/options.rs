@@ -103,7 +103,7 @@ fn durability(text: &str) -> Result<DurabilityOption, String> {
         "none" => Durability::None,
         "close" => Durability::Close,
         time => match size::duration(time)? {
-            Duration::ZERO => return Err("it must be longer than nothing".to_owned()),
+            Duration::ZERO => return Err("it must be longer than 0".to_owned()),
             interval => Durability::Every(interval),
         },
     }))
@@ -111,7 +111,7 @@ fn durability(text: &str) -> Result<DurabilityOption, String> {
 
 fn tcpdump_size(text: &str) -> Result<u64, String> {
     match text.parse::<u64>() {
-        Ok(0) => Err("it must be 1 at least".to_owned()),
+        Ok(0) => Err("it must be at least 1".to_owned()),
         Ok(millions) => millions.checked_mul(1_000_000).ok_or_else(|| "it is too large".to_owned()),
         Err(_) => size::bytes(text),
     }
@@ -130,14 +130,14 @@ enum Condition {
 }
 
 fn condition(text: &str) -> Result<Condition, String> {
-    let (name, value) = text.split_once(':').ok_or("it is not of the form NAME:VALUE")?;
+    let (name, value) = text.split_once(':').ok_or("expected NAME:VALUE")?;
     let number = || match value.parse::<u64>() {
         Ok(number) if number > 0 => Ok(number),
-        _ => Err(format!("{value:?} is not a number greater than 0")),
+        _ => Err(format!("{value:?}: expected a number greater than 0")),
     };
     let seconds = || match value.parse::<f64>() {
         Ok(seconds) if (1.0..1e9).contains(&seconds) => Ok(Duration::from_secs_f64(seconds)),
-        _ => Err(format!("{value:?} is not a number of seconds, 1 or more")),
+        _ => Err(format!("{value:?}: expected a number of seconds, at least 1")),
     };
     Ok(match name {
         "filesize" => Condition::Bytes(number()?.checked_mul(1000).ok_or("it is too large")?),
@@ -147,7 +147,7 @@ fn condition(text: &str) -> Result<Condition, String> {
         "files" => Condition::Files(number()?),
         "printname" => Condition::PrintName(value.into()),
         "nametimenum" if matches!(value, "1" | "2") => Condition::TimeBeforeNumber(value == "2"),
-        _ => return Err(format!("{name}:{value} is no condition")),
+        _ => return Err(format!("unknown condition {name}:{value}")),
     })
 }
 
@@ -225,11 +225,11 @@ impl FileOptions {
                 Condition::Duration(length) => plan.duration = Some(*length),
                 Condition::Packets(packets) => plan.packets_max = Some(*packets),
                 Condition::Files(files) => plan.files_max = Some(*files),
-                _ => return usage("-a takes duration, filesize, packets and files"),
+                _ => return usage("-a supports duration, filesize, packets and files"),
             }
         }
         if plan.cut.period.is_some_and(|period| period.length < Duration::from_secs(1)) {
-            return usage("a file must take a second at least (--file-time)");
+            return usage("--file-time must be at least 1s");
         }
         let mut numbering = Numbering::Pattern;
         let has_number = path.to_string_lossy().contains("%i");
@@ -244,20 +244,22 @@ impl FileOptions {
                 }
             }
             (Some(files), None, Some(_)) => plan.files_max = Some(files),
-            (Some(_), None, None) => return usage("-W needs -C or -G; --keep-files keeps the newest files"),
+            (Some(_), None, None) => {
+                return usage("-W requires -C or -G; --keep-files keeps the newest files");
+            }
             _ => {}
         }
         let has_budget = plan.store != StoreRules::default();
         if has_budget && !plan.cut.is_cut() && plan.store.bytes.is_none() {
-            return usage("a budget needs files to remove: add --file-size, --file-time or --file-packets");
+            return usage("a budget requires several files: add --file-size, --file-time or --file-packets");
         }
         if let Some(keep) = plan.store.bytes {
             if keep < KEEP_BYTES_MIN {
-                return usage("--keep-bytes must be 4M at least");
+                return usage("--keep-bytes must be at least 4M");
             }
             let file = *plan.cut.bytes.get_or_insert((keep / FILES_OF_BUDGET).max(KEEP_BYTES_MIN / 4));
             if file > keep / 2 {
-                return usage("--keep-bytes must have room for two files (--file-size)");
+                return usage("--keep-bytes must be at least twice --file-size");
             }
         }
         if plan.cut.is_cut() || has_budget {
@@ -268,7 +270,7 @@ impl FileOptions {
             let pattern = Pattern::new(&path, numbering);
             plan.pattern = Some(pattern.map_err(|error| Failure::Usage(error.to_string()))?);
         } else if plan.files_max.is_some() {
-            return usage("-a files needs -b: there is one file only");
+            return usage("-a files requires -b: there is only one file");
         }
         Ok(plan)
     }
@@ -435,10 +437,10 @@ mod tests {
             ("-w t -W 3", "-C or -G"),
             ("-w t --keep-files 3", "--file-size"),
             ("-w t --keep-bytes 1M", "4M"),
-            ("-w t --keep-bytes 10M --file-size 6M", "two files"),
-            ("-w t -b filesize:x", "not a number"),
-            ("-w t -b what:3", "no condition"),
-            ("-w t -a interval:3", "-a takes"),
+            ("-w t --keep-bytes 10M --file-size 6M", "twice --file-size"),
+            ("-w t -b filesize:x", "expected a number"),
+            ("-w t -b what:3", "unknown condition"),
+            ("-w t -a interval:3", "-a supports"),
             ("-w t -a files:3", "-b"),
             ("-w t%Q --file-packets 3", "%Q"),
             ("-w t --file-time 10ms", "second"),

@@ -307,7 +307,7 @@ fn the_number_of_interfaces_is_bounded() {
 #[test]
 fn what_is_no_savefile_is_refused_with_its_first_bytes() {
     let text = |file: &'static [u8]| Reader::new(file).expect_err("it is no savefile").to_string();
-    assert_eq!(text(b""), "the savefile is empty: not even a header is there");
+    assert_eq!(text(b""), "the savefile is empty");
     assert!(text(b"ELF").contains("3 of 4 bytes"));
     assert_eq!(
         text(b"\x7fELF and more"),

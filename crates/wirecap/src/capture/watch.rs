@@ -586,7 +586,7 @@ impl Attached {
         let Some(Attachment::Xdp(attachment)) = &mut self.attachment else { return State::Well };
         if !self.target.whole {
             // They were not asked for, but flows may come to them that came to others before.
-            let reason = "it is not among the queues that were named";
+            let reason = "it is not one of the named queues";
             for queue in self.target.device.rx_queues..rx_queues {
                 let (interface, reason) = (self.watched.name.clone(), reason.to_owned());
                 tell(Event::QueueMissed { interface, queue, reason });

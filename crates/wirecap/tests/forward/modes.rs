@@ -303,10 +303,7 @@ fn what_a_forwarder_cannot_have_is_refused_by_name() {
     for (builder, named) in cases {
         let error = bed.refusal(builder);
         assert!(matches!(error, OpenError::NotForwarding { .. }), "{error}");
-        assert!(
-            error.to_string().starts_with(&format!("a capture that forwards cannot have {named}")),
-            "{error}"
-        );
+        assert!(error.to_string().starts_with(&format!("forwarding does not support {named}")), "{error}");
     }
     let missing = bed.refusal(Capture::on("a1").engine(Engine::Xdp).transmit_on("b7"));
     assert!(matches!(missing, OpenError::Device(_)), "{missing}");
