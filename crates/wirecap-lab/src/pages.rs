@@ -126,8 +126,7 @@ impl Data {
         let mut reader = csv::ReaderBuilder::new().comment(Some(b'#')).from_reader(text.as_bytes());
         let cells = |record: &csv::StringRecord| record.iter().map(str::to_owned).collect();
         let columns = reader.headers().map(cells).map_err(|error| failed(error.into()))?;
-        let rows =
-            reader.records().map(|record| record.as_ref().map(cells).map_err(|error| error.to_string()));
+        let rows = reader.records().map(|record| record.as_ref().map(cells).map_err(ToString::to_string));
         let rows = rows.collect::<Result<_, _>>().map_err(|error| failed(error.into()))?;
         Ok(Self { file: file.to_owned(), columns, rows })
     }
