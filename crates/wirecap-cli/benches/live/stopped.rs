@@ -140,9 +140,8 @@ fn measure(contender: &Contender, directory: &Path, bytes: u16, packets: u64) ->
     let file = Removed(directory.join(format!("wirecap-stopped-{}", std::process::id())));
     let path = file.0.to_str().ok_or("a path of ASCII")?;
     let receiver = bed.receive(&contender.command.replacing(FILE, path), contender.ready)?;
-    let idle = receiver.idle()?;
     let mut generator = bed.generator(bytes)?;
-    receiver.settle(idle, Duration::from_millis(100))?;
+    receiver.settle(receiver.idle()?, Duration::from_millis(100))?;
     signal(&receiver, Signal::STOP)?;
     let begin = receiver.cpu_time()?.ran;
     generator.send(&[Load::new(0, packets).per_second(PER_SECOND)])?;
