@@ -156,7 +156,7 @@ unsafe extern "C" fn wirecap_group_set_file(group: Handle<Group>, path: *const c
 #[unsafe(no_mangle)]
 extern "C" fn wirecap_group_set_engine(group: Handle<Group>, engine: EngineCode) -> c_int {
     change(group, |group| {
-        let engine = value_of(engine, &ENGINES, "the engine")?;
+        let engine = value_of(engine, &ENGINES, "engine")?;
         group.settings.push(Box::new(move |builder| builder.engine(engine)));
         Ok(())
     })
@@ -239,7 +239,7 @@ extern "C" fn wirecap_group_set_timestamps(group: Handle<Group>, which: Timestam
 #[unsafe(no_mangle)]
 extern "C" fn wirecap_group_set_direction(group: Handle<Group>, direction: DirectionCode) -> c_int {
     change(group, |group| {
-        let direction = value_of(direction, &DIRECTIONS, "the direction")?;
+        let direction = value_of(direction, &DIRECTIONS, "direction")?;
         group.settings.push(Box::new(move |builder| builder.direction(direction)));
         Ok(())
     })

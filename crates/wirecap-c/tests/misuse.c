@@ -79,7 +79,7 @@ static void groups(void) {
     check("an empty group", wirecap_open(group) == NULL && wirecap_error_status() == argument && says("wirecap_group_add"));
     check("a device without a name", wirecap_group_add(group, NULL) == argument && says("the name of the rings is null"));
     check("a name in another code", wirecap_group_add(group, "\xff\xfe") == argument && says("not UTF-8"));
-    check("an engine that there is not", wirecap_group_set_engine(group, (enum wirecap_engine)7) == argument && says("may be 0 to 2"));
+    check("an engine that there is not", wirecap_group_set_engine(group, (enum wirecap_engine)7) == argument && says("invalid engine 7: expected 0 to 2"));
     check("a program without instructions", wirecap_group_set_filter_program(group, NULL, 4) == argument);
     check("CPUs that there are not", wirecap_group_set_pin(group, NULL, 1) == argument);
     check("a number is checked when it is used", wirecap_group_set_chunk(group, 0) == 0 && wirecap_group_add(group, tap) == 0

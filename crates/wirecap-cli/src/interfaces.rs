@@ -134,7 +134,7 @@ mod tests {
             |line| Interfaces::from_arg_matches(&parse(line).unwrap()).map(|read| read.sources.len());
         assert_eq!(sources("-i a -f udp -i b").unwrap(), 2);
         for line in ["-f udp -i a", "-r file -f udp"] {
-            assert!(sources(line).unwrap_err().to_string().contains("behind the -i"));
+            assert!(sources(line).unwrap_err().to_string().contains("must follow the -i"));
         }
     }
 

@@ -374,7 +374,7 @@ mod tests {
     fn what_does_not_keep_up_is_named() {
         let said = said(&[0, 5], Some("standard output"));
         assert!(
-            said[1].as_deref().unwrap().contains("standard output is written to more slowly"),
+            said[1].as_deref().unwrap().contains("standard output is slower than the traffic"),
             "{said:?}"
         );
     }

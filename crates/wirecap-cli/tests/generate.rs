@@ -211,7 +211,7 @@ fn a_peer_that_takes_no_xdp_frames_is_served_by_af_xdp_and_noticed_otherwise() {
     let json = generate(&bed, "-c 100 --json").json();
     assert_eq!((&json["via"], &json["counted_by_interface"]), (&"xdp".into(), &100.into()), "{json}");
     let finished = generate(&bed, "-c 100 --via kernel");
-    assert!(finished.stderr.contains("miss 100 of them"), "{finished:#?}");
+    assert!(finished.stderr.contains("100 of them are missing"), "{finished:#?}");
     assert!(finished.stderr.contains("--via xdp"), "{finished:#?}");
 }
 

@@ -443,7 +443,7 @@ mod tests {
             ("-w t -a interval:3", "-a supports"),
             ("-w t -a files:3", "-b"),
             ("-w t%Q --file-packets 3", "%Q"),
-            ("-w t --file-time 10ms", "second"),
+            ("-w t --file-time 10ms", "at least 1s"),
         ] {
             let error = plan(line).expect_err(line);
             assert!(error.contains(words), "{line}: {error}");
