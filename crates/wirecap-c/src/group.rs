@@ -230,7 +230,7 @@ unsafe extern "C" fn wirecap_group_set_filter_program(
 #[unsafe(no_mangle)]
 extern "C" fn wirecap_group_set_timestamps(group: Handle<Group>, which: TimestampsCode) -> c_int {
     change(group, |group| {
-        let which = value_of(which, &TIMESTAMPS, "the choice of timestamps")?;
+        let which = value_of(which, &TIMESTAMPS, "timestamps")?;
         group.settings.push(Box::new(move |builder| builder.timestamps(which)));
         Ok(())
     })

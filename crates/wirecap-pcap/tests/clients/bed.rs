@@ -299,8 +299,10 @@ impl ClientBed {
 /// A command that runs a script.
 fn command(script: &str) -> Command {
     // A session of its own: nothing that it starts is left behind, and none of it meddles with ours.
+    // And with SIGINT as it is by default: a background job of a shell without job control ignores it, and what a
+    // shell ignores from its start it cannot trap.
     let mut command = Command::new("setsid");
-    command.args(["sh", "-c", script]).env_remove("LD_LIBRARY_PATH");
+    command.args(["env", "--default-signal=INT", "sh", "-c", script]).env_remove("LD_LIBRARY_PATH");
     command.envs([("IF", "a1"), ("HERE", HERE), ("THERE", THERE), ("LC_ALL", "C"), ("HOME", "/root")]);
     command.env("BUILD", BUILD).env("PATH", path());
     command
