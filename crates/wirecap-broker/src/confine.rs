@@ -1,7 +1,9 @@
 //! What a process gives up before it looks at packets.
 
 use std::io;
+use std::panic::resume_unwind;
 use std::path::{Path, PathBuf};
+use std::thread;
 
 use landlock::{
     ABI, Access, AccessFs, CompatLevel, Compatible, Ruleset, RulesetAttr, RulesetCreated, RulesetCreatedAttr,
@@ -54,9 +56,10 @@ pub enum Landlocked {
 const RULES: ABI = ABI::V5;
 
 impl Confinement {
-    /// A recording into `directory`, for `user`.
-    pub fn recording(user: User, directory: &Path) -> Self {
-        Self { user, writable: vec![directory.to_owned()], readable: SYSTEM.map(PathBuf::from).to_vec() }
+    /// A recording for `user` into the directory or device at `writable`; without one, into what is open already.
+    pub fn recording(user: User, writable: Option<&Path>) -> Self {
+        let writable = writable.map(Path::to_owned).into_iter().collect();
+        Self { user, writable, readable: SYSTEM.map(PathBuf::from).to_vec() }
     }
 
     /// From now on this thread, and those that it makes, have no capability, no way to get one (`no_new_privs`), the user's
@@ -70,7 +73,7 @@ impl Confinement {
         set_no_new_privs(true)?;
         let landlocked = self.restrict_files()?;
         drop_bounding_set();
-        self.drop_user()?;
+        self.user.become_them()?;
         drop_capabilities()?;
         // A process that has changed its user does not own /proc/self any more unless it says so.
         set_dumpable_behavior(DumpableBehavior::Dumpable)?;
@@ -97,9 +100,25 @@ impl Confinement {
             RulesetStatus::NotEnforced => Ok(Landlocked::Not),
         }
     }
+}
 
-    fn drop_user(&self) -> io::Result<()> {
-        let (uid, gid) = (Uid::from_raw(self.user.uid), Gid::from_raw(self.user.gid));
+impl User {
+    /// Does `work` on a thread that has this user's rights and no others.
+    ///
+    /// # Errors
+    ///
+    /// If this process cannot act for the user.
+    pub fn act<T: Send>(&self, work: impl FnOnce() -> T + Send) -> io::Result<T> {
+        let acting = || {
+            self.become_them()?;
+            Ok(work())
+        };
+        thread::scope(|scope| scope.spawn(acting).join()).unwrap_or_else(|panic| resume_unwind(panic))
+    }
+
+    /// From now on this thread acts for this user.
+    fn become_them(&self) -> io::Result<()> {
+        let (uid, gid) = (Uid::from_raw(self.uid), Gid::from_raw(self.gid));
         if geteuid() == uid && getegid() == gid && !uid.is_root() {
             return Ok(());
         }

@@ -3,9 +3,10 @@
 use std::ffi::OsStr;
 use std::io;
 use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-use nix::unistd;
+use nix::unistd::{self, Uid};
 use serde::{Deserialize, Serialize};
 
 /// A user that a process can act for.
@@ -32,6 +33,21 @@ impl User {
         })?;
         Ok(Self { name: entry.name, uid: entry.uid.as_raw(), gid: entry.gid.as_raw() })
     }
+
+    /// The owner of a file or directory. One that the system's list of users does not have is called by its number, and has the
+    /// group of the file.
+    ///
+    /// # Errors
+    ///
+    /// If the file is not there, or the list of users cannot be read.
+    pub fn owner_of(path: &Path) -> io::Result<Self> {
+        let metadata = path.metadata()?;
+        let entry = unistd::User::from_uid(Uid::from_raw(metadata.uid())).map_err(io::Error::from)?;
+        Ok(match entry {
+            Some(entry) => Self { name: entry.name, uid: entry.uid.as_raw(), gid: entry.gid.as_raw() },
+            None => Self { name: metadata.uid().to_string(), uid: metadata.uid(), gid: metadata.gid() },
+        })
+    }
 }
 
 /// What a broker may be asked for.
@@ -55,8 +71,9 @@ pub(crate) const BYTES_MAX: usize = 16 << 20;
 pub(crate) const DESCRIPTORS_MAX: usize = 64;
 
 /// A request. The descriptors that it is about go with it, in the order of the comments.
-#[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) enum Ask {
+#[doc(hidden)] // public for tests
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Ask {
     Socket {
         family: i32,
     },
@@ -114,8 +131,9 @@ pub(crate) enum Ask {
 }
 
 /// As [`ObjectKind`](wirecap_filter::opener::ObjectKind).
+#[doc(hidden)] // public for tests
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) enum Kind {
+pub enum Kind {
     Map,
     Program,
     Link,

@@ -14,6 +14,7 @@ use rustix::process::geteuid;
 use wirecap_filter::bpf::{Link, Map};
 use wirecap_filter::opener::{Answer, Direct, MapRequest, ObjectKind, Opener, ProgramRequest, Request};
 
+use crate::calls::forbidden;
 use crate::channel::{receive, send};
 use crate::message::{Ask, Kind, Outcome, Reply, Terms, decode, encode, path_of};
 use crate::relocate;
@@ -25,6 +26,8 @@ const PROGRAM_TYPES: [u32; 2] = [17, 6];
 const FAMILIES: [i32; 2] = [libc::AF_PACKET, libc::AF_XDP];
 /// All names of wirecap's sockets begin so.
 const NAMES: &[u8] = b"wirecap/";
+/// Tells when a batch of packets has ended, for the clock of XDP programs.
+const TRACEPOINT: &[u8] = b"napi_poll";
 /// All names of wirecap's maps begin so.
 const MAPS: &str = "wirecap_";
 /// The most memory of a map.
@@ -94,11 +97,11 @@ fn refuse<T>(why: impl Into<String>) -> Result<T, Denial> {
     Err(Denial::Refused(why.into()))
 }
 
-/// For tests: whether a broker would ask the kernel.
-pub(crate) fn judge(terms: &Terms, bytes: &[u8], descriptors: usize) -> Result<(), String> {
+/// For tests: what a broker would ask the kernel.
+pub(crate) fn judge(terms: &Terms, bytes: &[u8], descriptors: usize) -> Result<Ask, String> {
     let ask: Ask = decode(bytes).map_err(|error| error.to_string())?;
     match Server::new(terms.clone()).check(&ask, descriptors) {
-        Ok(()) => Ok(()),
+        Ok(()) => Ok(ask),
         Err(Denial::Refused(why)) => Err(why),
         Err(Denial::Failed(error)) => Err(error.to_string()),
     }
@@ -162,6 +165,10 @@ impl Server {
             }
             Ask::Program { log_bytes, .. } if *log_bytes > LOG_BYTES_MAX => {
                 refuse(format!("a log of {log_bytes} bytes"))
+            }
+            Ask::Program { code, .. } => forbidden(code).map_or(Ok(()), refuse),
+            Ask::Tracepoint { name } if name != TRACEPOINT => {
+                refuse(format!("the tracepoint {}", path_of(name).display()))
             }
             Ask::XdpLink { ifindex, .. } if !self.allows_interface(*ifindex) => {
                 refuse(format!("a program on the interface of number {ifindex}, which is not captured from"))

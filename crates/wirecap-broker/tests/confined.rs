@@ -58,7 +58,11 @@ fn assert_denied<T>(what: &str, outcome: io::Result<T>) {
 fn confined(directory: &Path) {
     let user = User { name: "nobody".to_owned(), uid: UID, gid: UID };
     let outside = directory.with_extension("outside");
-    let landlocked = Confinement::recording(user, directory).enter().unwrap();
+    // A thread acts for the user, and this one does not.
+    assert_eq!(user.act(|| geteuid().as_raw()).unwrap(), UID);
+    assert!(geteuid().is_root());
+    assert_eq!(User::owner_of(directory).unwrap().uid, UID);
+    let landlocked = Confinement::recording(user, Some(directory)).enter().unwrap();
     // What it needs.
     File::create(directory.join("a")).unwrap().write_all(b"packets").unwrap();
     fs::rename(directory.join("a"), directory.join("b")).unwrap();

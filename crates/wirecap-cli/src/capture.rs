@@ -5,7 +5,7 @@ mod convert;
 use std::collections::VecDeque;
 use std::error::Error;
 use std::io;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use clap::{ArgAction, Args, ValueEnum};
@@ -23,7 +23,7 @@ use crate::losses;
 use crate::merge::Merge;
 use crate::options::{CaptureOptions, on_or_off};
 use crate::output;
-use crate::privileges::{ByBroker, UserOption};
+use crate::privileges::{ByBroker, Place, UserOption, drop_privileges};
 use crate::progress::Progress;
 use crate::recording;
 use crate::recording::options::{FileOptions, Plan};
@@ -138,7 +138,7 @@ const EMITTED_PACKETS: usize = 256;
 const CHUNK_BYTES: usize = 1 << 20;
 
 pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
-    let plan = arguments.files.plan(&arguments.write, arguments.format.map(Format::from))?;
+    let mut plan = arguments.files.plan(&arguments.write, arguments.format.map(Format::from))?;
     let is_stream = arguments.is_stream();
     if is_stream && !arguments.files.is_default() {
         let message = format!("{} is not a file: options for sets of files do not apply", arguments.name());
@@ -156,7 +156,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
         let output = sink::standard_output(arguments.options.json)?;
         return match source {
             Some(source) => convert::run(arguments, source, plan.format, |_| Ok(output)),
-            None => record(arguments, &plan, |opening| Stream::begin(output, opening)),
+            None => record(arguments, &mut plan, |opening| Stream::begin(output, opening)),
         };
     }
     match &plan.pattern {
@@ -172,9 +172,9 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
             Ok(Output { sink: CompressedSink::new(sink.into_file(), name, compression)?, pipe })
         }),
         (None, _) if is_stream => {
-            record(arguments, &plan, |opening| Stream::begin(create(opening.deadline)?, opening))
+            record(arguments, &mut plan, |opening| Stream::begin(create(opening.deadline)?, opening))
         }
-        (None, _) => record(arguments, &plan, |opening| {
+        (None, _) => record(arguments, &mut plan, |opening| {
             let target = match &opening.plan.pattern {
                 Some(pattern) => Target::Set(pattern.clone()),
                 None => Target::File(create(opening.deadline)?.sink.into_file(), arguments.write.clone()),
@@ -210,7 +210,7 @@ impl<S: Sink> Stream<S> {
 
 fn record<O: Outlet>(
     arguments: &Arguments,
-    plan: &Plan,
+    plan: &mut Plan,
     open: impl FnOnce(Opening<'_>) -> Result<O, Failure>,
 ) -> Result<(), Failure> {
     let options = &arguments.options;
@@ -282,13 +282,19 @@ impl Arguments {
         }
     }
 
-    /// Gives up the privileges of this process, if it was asked to, for one that opens what needs some.
-    fn drop_privileges(&self, plan: &Plan, claim: &Claim) -> Result<Option<Broker>, Failure> {
-        let directory = match &plan.pattern {
-            Some(pattern) => pattern.directory(),
-            None => output::directory_of(&self.write),
+    /// Gives up the privileges of this process, if another user is to record, for one that opens what needs some.
+    fn drop_privileges(&self, plan: &mut Plan, claim: &Claim) -> Result<Option<Broker>, Failure> {
+        let place = match &plan.pattern {
+            _ if output::is_standard_output(&self.write) => Place::Open,
+            Some(pattern) => Place::Set(pattern),
+            None if self.is_stream() => Place::Stream(&self.write),
+            None => Place::File(&self.write),
         };
-        self.user.drop_privileges(&self.options.sources(), directory, plan.command.as_deref(), claim.socket())
+        let Some(user) = self.user.choose(&place)? else { return Ok(None) };
+        let writable = place.writable().map(Path::to_owned);
+        plan.open_line()?;
+        let (sources, command) = (self.options.sources(), plan.command.as_deref());
+        drop_privileges(user, &sources, writable.as_deref(), command, claim.socket()).map(Some)
     }
 
     /// Whether the output is, or leads to, something else than a file: standard output, a pipe, a terminal.

@@ -4,7 +4,7 @@ mod clock;
 mod places;
 
 use std::path::PathBuf;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use clap::Args;
 use wirecap::filter::FilterRequest;
@@ -198,8 +198,7 @@ impl Search {
         if !scanned.is_empty() {
             let oldest = scanned.iter().filter_map(|segment| segment.times).map(|(first, _)| first).min();
             let lag = oldest.map(|oldest| {
-                let nanos = recording::now().unix_nanos().saturating_sub(oldest);
-                format!(": the oldest packet in them is {} old", clock::age(Duration::from_nanos(nanos)))
+                format!(": the oldest packet in them is {}", clock::lag(oldest, recording::now()))
             });
             let count = scanned.len();
             announce(&format!(
@@ -223,19 +222,23 @@ fn add_interface<S: Sink>(writer: &mut Writer<S>, interface: &Interface) -> Resu
 fn list(plan: &Plan) -> Result<(), Failure> {
     let selected = plan.segments.iter().filter(|segment| !segment.selected.is_empty());
     for segment in selected.clone() {
-        let (first, last) = match segment.times {
-            Some((first, last)) => (clock::text(first), clock::text(last)),
-            None => ("-".to_owned(), "-".to_owned()),
-        };
+        // Two lines, so that each fits into 80 columns.
         output::print(format!(
-            "{}  {first}  {last}  {} packets  {}  {}  may match in {} of {} parts",
+            "{}: {} packets, {}",
             segment.path.display(),
             grouped(segment.packets),
             human_bytes(segment.bytes),
-            segment.without.as_ref().map_or("indexed".to_owned(), ToString::to_string),
-            segment.selected.len(),
-            segment.pieces,
         ))?;
+        let times = segment.times.map(|(first, last)| clock::span(first, last));
+        output::print(format!(
+            "  {}, may be in {} of {} parts",
+            times.as_deref().unwrap_or("no packets"),
+            grouped(segment.selected.len() as u64),
+            grouped(segment.pieces as u64),
+        ))?;
+        if let Some(without) = &segment.without {
+            output::print(format!("  {without}"))?;
+        }
     }
     announce(&format!("{} of {} files may have matching packets", selected.count(), plan.segments.len()));
     Ok(())

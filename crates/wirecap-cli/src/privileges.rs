@@ -1,5 +1,6 @@
-//! `--user`: what looks at packets has no privileges. A second process, `wirecap broker`, keeps them and opens what needs some.
+//! `--user`: the process that looks at packets has no privileges. A second process, `wirecap broker`, keeps them and opens what needs some.
 
+use std::fs;
 use std::io;
 use std::os::fd::AsFd;
 use std::path::{self, Path};
@@ -7,14 +8,17 @@ use std::process::{Command, Stdio};
 
 use clap::Args;
 use rustix::fs::{Access, access};
+use rustix::process::geteuid;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGUSR1, SIGUSR2};
 use signal_hook::flag;
+use wirecap::device::KernelVersion;
 use wirecap::filter::Libpcap;
 use wirecap::filter::opener::set_opener;
 use wirecap_broker::{Broker, Confinement, Landlocked, Terms, User};
-use wirecap_recorder::Launch;
+use wirecap_recorder::{Launch, Pattern, refuse_busy};
 
 use crate::failure::Failure;
+use crate::output;
 
 /// Who records.
 #[derive(Debug, Clone, Default, Args)]
@@ -25,57 +29,162 @@ pub(crate) struct UserOption {
     /// capabilities, cannot open files outside that directory (Landlock; it may read /proc, /sys and the name service's
     /// files), and is limited to the system calls that recording needs (seccomp). A second process keeps the privileges
     /// for opening and reattaching interfaces.
+    ///
+    /// With root, the capture keeps the rights that it was started with. [default when started as root: wirecap, or the owner of
+    /// the directory, whichever may write there; root if neither may, or if the kernel is older than 5.19]
     #[arg(short = 'Z', long, value_name = "USER", conflicts_with = "read")]
     user: Option<String>,
 }
 
-impl UserOption {
-    /// Drops this process's privileges, if that was asked for. `interfaces` are all that may be captured from, `directory` is
-    /// the only one that may be written to, the process that keeps the privileges runs `command` for complete files, and
-    /// removes `socket` at the end.
-    pub(crate) fn drop_privileges(
-        &self,
-        interfaces: &[String],
-        directory: &Path,
-        command: Option<&[String]>,
-        socket: Option<&Path>,
-    ) -> Result<Option<Broker>, Failure> {
-        let Some(name) = &self.user else { return Ok(None) };
-        let failed = |what: &str, error: io::Error| Failure::Failed(format!("{what}: {error}").into());
-        let user = User::named(name).map_err(|error| Failure::Usage(format!("-Z {name}: {error}")))?;
-        let directory = path::absolute(directory)?;
-        let terms = Terms {
-            interfaces: interfaces.iter().flat_map(|name| names_of(name)).collect(),
-            user: user.clone(),
-            directory: directory.clone(),
-            command: command.map(<[String]>::to_vec),
-            socket: socket.map(path::absolute).transpose()?,
-        };
-        let mut program = Command::new("/proc/self/exe");
-        // A pipe that the recording goes to is none of its business.
-        program.arg("broker").stdout(Stdio::null());
-        let broker = Broker::start(program, &terms)
-            .map_err(|error| failed("cannot start the privileged process", error))?;
-        set_opener(Box::new(broker.clone())).expect("nothing was opened before");
-        // Libraries cannot be loaded afterwards. Where libpcap is missing, the error comes when a filter needs it.
-        let _ = Libpcap::get();
-        let landlocked = Confinement::recording(user, &directory)
-            .enter()
-            .map_err(|error| failed(&format!("cannot continue as user {name}"), error))?;
-        if landlocked != Landlocked::Fully {
-            let much = if landlocked == Landlocked::Not { "no" } else { "not every" };
-            eprintln!(
-                "warning: this kernel enforces {much} rule for files (Landlock): only the rights of user {name} \
-                 keep the recording from other files"
-            );
+/// The user of recordings on systems that have one.
+const USUAL: &str = "wirecap";
+/// Since this version maps are written to without a privilege.
+const KERNEL: KernelVersion = KernelVersion { major: 5, minor: 19 };
+
+/// What a recording writes to.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Place<'a> {
+    /// What is open already.
+    Open,
+    /// The files of a set.
+    Set(&'a Pattern),
+    /// One file, which may exist.
+    File(&'a Path),
+    /// A pipe or a device.
+    Stream(&'a Path),
+}
+
+impl<'a> Place<'a> {
+    /// What files are created or opened in, or the pipe or device itself.
+    pub(crate) fn writable(&self) -> Option<&'a Path> {
+        match self {
+            Self::Open => None,
+            Self::Set(pattern) => Some(pattern.directory()),
+            Self::File(path) => Some(output::directory_of(path)),
+            Self::Stream(path) => Some(path),
         }
-        access(&directory, Access::WRITE_OK | Access::EXEC_OK).map_err(|errno| {
-            let directory = directory.display();
-            let advice = format!("chown {name} {directory}, or name another directory or user");
-            Failure::Failed(format!("user {name} cannot write to {directory}: {errno} ({advice})").into())
-        })?;
-        Ok(Some(broker))
     }
+
+    /// Whose the directory is.
+    fn owner(&self) -> io::Result<User> {
+        match self {
+            Self::Open => Err(io::ErrorKind::NotFound.into()),
+            Self::Set(pattern) => User::owner_of(pattern.directory()),
+            Self::File(path) | Self::Stream(path) => User::owner_of(output::directory_of(path)),
+        }
+    }
+
+    /// Why the user that this thread acts for cannot record there.
+    fn check(&self) -> io::Result<()> {
+        let may_create = |directory: &Path| access(directory, Access::WRITE_OK | Access::EXEC_OK);
+        match self {
+            Self::Open => {}
+            Self::Set(pattern) => {
+                may_create(pattern.directory())?;
+                // It also looks at what earlier runs left incomplete.
+                refuse_busy(pattern)?;
+            }
+            Self::File(path) => {
+                may_create(output::directory_of(path))?;
+                if path.exists() {
+                    access(*path, Access::WRITE_OK)?;
+                }
+            }
+            Self::Stream(path) => access(*path, Access::WRITE_OK)?,
+        }
+        Ok(())
+    }
+}
+
+impl UserOption {
+    /// Who is to record, if not who started this process.
+    pub(crate) fn choose(&self, place: &Place<'_>) -> Result<Option<User>, Failure> {
+        match self.user.as_deref() {
+            None if !geteuid().is_root() || !maps_need_no_privilege() => Ok(None),
+            None => {
+                let user = usual(place);
+                if let Some(User { name, .. }) = &user {
+                    eprintln!("recording as user {name} (-Z root: as root)");
+                }
+                Ok(user)
+            }
+            Some("root") => Ok(None),
+            Some(name) => {
+                let user =
+                    User::named(name).map_err(|error| Failure::Usage(format!("-Z {name}: {error}")))?;
+                let checked = user.act(|| place.check()).map_err(|error| cannot_act(name, &error))?;
+                checked.map_err(|error| cannot_write(name, place, &error))?;
+                Ok(Some(user))
+            }
+        }
+    }
+}
+
+fn maps_need_no_privilege() -> bool {
+    let release = fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
+    KernelVersion::parse(&release).is_some_and(|version| version >= KERNEL)
+}
+
+/// Who records if it is not said: the system's user for that, or the owner of the directory, if that is not root and can.
+fn usual(place: &Place<'_>) -> Option<User> {
+    let candidates = [User::named(USUAL).ok(), place.owner().ok()];
+    let can = |user: &User| user.uid != 0 && user.act(|| place.check()).is_ok_and(|checked| checked.is_ok());
+    candidates.into_iter().flatten().find(can)
+}
+
+fn cannot_act(name: &str, error: &io::Error) -> Failure {
+    Failure::Failed(format!("cannot continue as user {name}: {error}").into())
+}
+
+fn cannot_write(name: &str, place: &Place<'_>, error: &io::Error) -> Failure {
+    let writable = place.writable().unwrap_or(Path::new("-")).display();
+    let advice = match error.kind() {
+        io::ErrorKind::PermissionDenied => {
+            format!(" (chown {name} {writable}, or name another directory or user)")
+        }
+        _ => String::new(),
+    };
+    Failure::Failed(format!("user {name} cannot write to {writable}: {error}{advice}").into())
+}
+
+/// Drops this process's privileges: it goes on as `user`. `interfaces` are all that may be captured from, `writable` is
+/// the only directory or device that may be written to, the process that keeps the privileges runs `command` for complete
+/// files, and removes `socket` at the end.
+pub(crate) fn drop_privileges(
+    user: User,
+    interfaces: &[String],
+    writable: Option<&Path>,
+    command: Option<&[String]>,
+    socket: Option<&Path>,
+) -> Result<Broker, Failure> {
+    let writable = writable.map(path::absolute).transpose()?;
+    let terms = Terms {
+        interfaces: interfaces.iter().flat_map(|name| names_of(name)).collect(),
+        user: user.clone(),
+        directory: writable.clone().unwrap_or_default(),
+        command: command.map(<[String]>::to_vec),
+        socket: socket.map(path::absolute).transpose()?,
+    };
+    let mut program = Command::new("/proc/self/exe");
+    // A pipe that the recording goes to is none of its business.
+    program.arg("broker").stdout(Stdio::null());
+    let broker = Broker::start(program, &terms)
+        .map_err(|error| Failure::Failed(format!("cannot start the privileged process: {error}").into()))?;
+    set_opener(Box::new(broker.clone())).expect("nothing was opened before");
+    // Libraries cannot be loaded afterwards. Where libpcap is missing, the error comes when a filter needs it.
+    let _ = Libpcap::get();
+    let name = user.name.clone();
+    let landlocked = Confinement::recording(user, writable.as_deref())
+        .enter()
+        .map_err(|error| cannot_act(&name, &error))?;
+    if landlocked != Landlocked::Fully {
+        let much = if landlocked == Landlocked::Not { "no" } else { "not every" };
+        eprintln!(
+            "warning: this kernel enforces {much} rule for files (Landlock): only the rights of user {name} \
+             keep the recording from other files"
+        );
+    }
+    Ok(broker)
 }
 
 /// The names that interfaces may have that are called so on the command line: `eth0@2` is a queue of `eth0`, unless it is an

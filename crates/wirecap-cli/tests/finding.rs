@@ -64,9 +64,17 @@ fn what_was_recorded_is_found_while_recording_goes_on_and_nothing_is_lost() {
     generator.send(&[Load::new(0, SENT / 2).at(Rate::PerSecond(30_000))]).unwrap();
     // The file that is being written has no index; those before may have theirs already.
     let (is_found, count, said) = wirecap(&["find", directory, "--count", "udp"]);
-    assert!(is_found && count.trim().parse::<u64>().unwrap() > 0, "{count}{said}");
+    let mut last = count.trim().parse::<u64>().unwrap();
+    assert!(is_found && last > 0, "{count}{said}");
     assert!(said.contains("without a valid index"), "{said}");
-    generator.send(&[Load::new(0, SENT / 2).at(Rate::PerSecond(30_000))]).unwrap();
+    let sending = generator.start(&[Load::new(0, SENT / 2).at(Rate::PerSecond(30_000))]).unwrap();
+    while !sending.is_finished() {
+        let (is_found, count, said) = wirecap(&["find", directory, "--count", "udp"]);
+        let count = count.trim().parse::<u64>().unwrap();
+        assert!(is_found && count >= last, "{count} after {last}: {said}");
+        last = count;
+    }
+    sending.wait().unwrap();
     let finished = running.interrupt();
     finished.assert_success();
     let ledger = finished.ledger();
@@ -169,11 +177,19 @@ fn several_places_are_searched_in_the_order_of_time() {
     assert_eq!(count(&["--flow", "10.0.0.2.53:10.0.0.1"]), "100");
     assert_eq!(count(&["--flow", "10.0.0.2:10.0.0.1.1030", "udp"]), "2");
     assert_eq!(count(&["--flow", "10.0.0.2:10.0.0.3"]), "0");
+    // Packets of years ago have a date instead of an age.
+    let said = wirecap(&["find", a, &b, "--count"]).2;
+    assert!(said.contains("the oldest packet in them is from 2023-11-1"), "{said}");
     let (_, listed, _) = wirecap(&["find", a, &b, "--list", "src port 1029"]);
+    let lines: Vec<&str> = listed.lines().collect();
+    assert!(lines[0].contains("x.pcapng: 50 packets, "), "{listed}");
     assert!(
-        listed.lines().count() == 2 && listed.contains("indexed") && listed.contains("it has no index"),
+        lines[1].starts_with("  2023-11-1") && lines[1].ends_with(", may be in 1 of 2 parts"),
         "{listed}"
     );
+    assert!(lines[2].contains("y.pcapng: 50 packets"), "{listed}");
+    assert_eq!((lines[4], lines.len()), ("  it has no index", 5), "{listed}");
+    assert!(lines.iter().all(|line| line.len() <= 80), "{listed}");
     let (is_done, _, said) = wirecap(&["find", folder.path().join("none").to_str().unwrap(), "udp"]);
     assert!(!is_done && said.contains("no such file"), "{said}");
     let (is_done, _, said) = wirecap(&["find", a, "udp and and"]);

@@ -135,6 +135,19 @@ fn a_limit_on_the_file_s_size_ends_the_capture_with_its_ledger() {
     assert_eq!(ledger["recorded"]["in_file"], lines.len(), "{ledger}");
 }
 
+/// Records on a disk of this size, which only the command sees, and says the status on standard error at the end; then the file
+/// is copied to the path that is returned.
+fn capture_on_disk(bed: &Bed, directory: &TempDir, size: &str, options: &str) -> (Running, String) {
+    let (disk, kept) = (path(directory, "disk"), path(directory, "kept"));
+    let command = format!(
+        "mkdir {disk} && mount -t tmpfs -o size={size} full {disk} && {WIRECAP} capture -i a1 -M 64 -R 512 {options} \
+         -w {disk}/file --json; echo status $? >&2; cp {disk}/file {kept}"
+    );
+    let mut running = bed.start(Command::new("unshare").args(["-m", "sh", "-c", &command]));
+    running.wait_for("capturing");
+    (running, kept)
+}
+
 #[test]
 fn a_full_disk_is_in_the_ledger() {
     if !privileged() {
@@ -142,13 +155,7 @@ fn a_full_disk_is_in_the_ledger() {
     }
     let bed = Bed::new(1);
     let directory = TempDir::new().unwrap();
-    let (disk, kept) = (path(&directory, "disk"), path(&directory, "kept"));
-    let command = format!(
-        "mkdir {disk} && mount -t tmpfs -o size=1M full {disk} && \
-         {WIRECAP} capture -i a1 -M 64 -R 512 -w {disk}/file --json; echo status $? >&2; cp {disk}/file {kept}"
-    );
-    let mut running = bed.start(Command::new("unshare").args(["-m", "sh", "-c", &command]));
-    running.wait_for("capturing");
+    let (running, kept) = capture_on_disk(&bed, &directory, "1M", "");
     let sent = bed.generator().send(&[Load::new(0, 20_000)]).unwrap()[0].frames;
     let finished = running.finish();
     said(&finished, &["status 1", "No space left on device", "not recorded"]);
@@ -169,13 +176,7 @@ fn a_disk_that_is_full_when_the_interface_is_gone_is_in_the_ledger_as_well() {
     }
     let bed = Bed::new(1);
     let directory = TempDir::new().unwrap();
-    let (disk, kept) = (path(&directory, "disk"), path(&directory, "kept"));
-    let command = format!(
-        "mkdir {disk} && mount -t tmpfs -o size=256k full {disk} && {WIRECAP} capture -i a1 -M 64 -R 512 \
-         --reattach off -w {disk}/file --json; echo status $? >&2; cp {disk}/file {kept}"
-    );
-    let mut running = bed.start(Command::new("unshare").args(["-m", "sh", "-c", &command]));
-    running.wait_for("capturing");
+    let (running, kept) = capture_on_disk(&bed, &directory, "256k", "--reattach off");
     // Less than a page: the capture has failed when the first of them is written.
     bed.generator().send(&[Load::new(0, 6000)]).unwrap();
     let removal = bed.sender.run_in(|| Command::new("ip").args(["link", "delete", "a0"]).status());

@@ -5,6 +5,7 @@ mod recording;
 use std::fs;
 use std::os::unix::fs::{MetadataExt, PermissionsExt, chown};
 use std::path::{Path, PathBuf};
+use std::process::Command;
 
 use recording::{Bed, Running, tcpdump};
 use rustix::process::Signal;
@@ -130,6 +131,107 @@ fn a_recording_without_privileges_rotates_runs_its_command_and_reattaches() {
     }
 }
 
+/// Who owns the files of a directory, and their names.
+fn owners(directory: &Path) -> Vec<(u32, String)> {
+    let owner = |name: String| (fs::symlink_metadata(directory.join(&name)).unwrap().uid(), name);
+    names(directory).into_iter().map(owner).collect()
+}
+
+#[test]
+fn a_recording_without_privileges_writes_indexes() {
+    if !privileged() {
+        return;
+    }
+    for engine in ["xdp", "packet"] {
+        let bed = Bed::new(1);
+        let _passing = (engine == "packet").then(|| pass_program(&bed.pair.receiver).unwrap());
+        let (_outer, folder) = folder();
+        let file = folder.join("t-%i.pcapng.zst");
+        let mut arguments = vec!["capture", "-i", "a1", "-w", file.to_str().unwrap(), "-Z", USER];
+        arguments.extend(["--engine", engine, "--index", "on", "--file-packets", "400", "--json"]);
+        arguments.extend(["-M", "64", "-R", "512"]);
+        let running = bed.capture(&arguments);
+        bed.generator().send(&[Load::new(0, 1_000)]).unwrap();
+        wait_until("the indexes of two complete files are there", || {
+            names(&folder).iter().filter(|name| name.ends_with(".flows.parquet")).count() == 2
+        });
+        assert_without_privileges(&running);
+        let finished = running.interrupt();
+        assert_eq!(finished.ledger()["recorded"]["in_file"], 1_000, "{}", finished.stderr);
+        for said in ["refused", "no index", "warning"] {
+            assert!(!finished.stderr.contains(said), "{}", finished.stderr);
+        }
+        let owners = owners(&folder);
+        let segments: Vec<&str> =
+            owners.iter().map(|(_, name)| &**name).filter(|name| name.ends_with(".zst")).collect();
+        assert_eq!((segments.len(), owners.len()), (3, 6), "{owners:?}");
+        assert!(owners.iter().all(|(uid, _)| *uid == UID), "{owners:?}");
+        for segment in segments {
+            let index = wirecap_index::load(&folder.join(segment)).unwrap();
+            assert_eq!(index.packets(), if segment.starts_with("t-00003") { 200 } else { 400 }, "{segment}");
+        }
+        // The clock of the engine xdp takes a program at a tracepoint, which the broker allows.
+        let reader = wirecap::savefile::Reader::open(folder.join(&owners[0].1)).unwrap();
+        let clock = reader.interfaces()[0].time_source.as_deref().unwrap();
+        assert!(engine == "packet" || clock.contains("first packet of a batch"), "{clock}");
+    }
+}
+
+#[test]
+fn root_records_as_the_owner_of_the_directory_or_as_user_wirecap() {
+    if !privileged() {
+        return;
+    }
+    const USUAL: u32 = 64_321;
+    let bed = Bed::new(1);
+    let (outer, folder) = folder();
+    // A list of users that has user wirecap, where the command looks for one.
+    let users = outer.path().join("passwd");
+    let others = fs::read_to_string("/etc/passwd").unwrap();
+    let others: String =
+        others.lines().filter(|line| !line.starts_with("wirecap:")).map(|line| format!("{line}\n")).collect();
+    for (has_wirecap, mode, more, owner) in [
+        (false, 0o755, &[][..], UID),
+        (false, 0o755, &["-Z", "root"], 0),
+        (false, 0o555, &[], 0),
+        (true, 0o755, &[], UID),
+        (true, 0o777, &[], USUAL),
+        (true, 0o777, &["-Z", "root"], 0),
+        (true, 0o777, &["-Z", USER], UID),
+    ] {
+        let usual =
+            if has_wirecap { format!("wirecap:x:{USUAL}:{USUAL}::/:/bin/false\n") } else { String::new() };
+        fs::write(&users, format!("{others}{usual}")).unwrap();
+        fs::set_permissions(&folder, fs::Permissions::from_mode(mode)).unwrap();
+        let list = outer.path().join("list");
+        let script = "mount --bind \"$1\" /etc/passwd && shift && exec \"$@\"";
+        let mut command = Command::new("unshare");
+        command.args(["--mount", "sh", "-c", script, "sh"]).arg(&users).arg(recording::WIRECAP);
+        command.args(["capture", "-i", "a1", "--duration", "200ms", "-b", "packets:10", "-w"]);
+        command
+            .arg(folder.join("t-%i.pcap"))
+            .arg("-b")
+            .arg(format!("printname:{}", list.display()))
+            .args(more);
+        let finished = bed.run(&mut command);
+        finished.assert_success();
+        let is_default = more.is_empty() && owner != 0;
+        assert_eq!(finished.stderr.contains("recording as user"), is_default, "{}", finished.stderr);
+        let owners = owners(&folder);
+        assert_eq!(owners, [(owner, "t-00001.pcap".to_owned())], "{has_wirecap} {mode:o} {more:?}");
+        // What is outside the directory was opened before.
+        assert!(fs::read_to_string(&list).unwrap().contains("t-00001.pcap"));
+        fs::remove_file(folder.join("t-00001.pcap")).unwrap();
+        fs::remove_file(list).unwrap();
+    }
+    // A directory of root's stays root's.
+    let file = outer.path().join("t.pcap");
+    let mut command = Command::new(recording::WIRECAP);
+    let finished = bed.run(command.args(["capture", "-i", "a1", "--duration", "200ms", "-w"]).arg(&file));
+    finished.assert_success();
+    assert_eq!(fs::metadata(&file).unwrap().uid(), 0);
+}
+
 #[test]
 fn what_cannot_be_is_said() {
     if !privileged() {
@@ -138,7 +240,7 @@ fn what_cannot_be_is_said() {
     let bed = Bed::new(1);
     let (outer, folder) = folder();
     let run = |file: &Path, more: &[&str]| {
-        let mut command = std::process::Command::new(recording::WIRECAP);
+        let mut command = Command::new(recording::WIRECAP);
         command.args(["capture", "-i", "a1", "--duration", "1s", "-w"]).arg(file).args(more);
         bed.run(&mut command)
     };

@@ -10,7 +10,7 @@ use wirecap_savefile::{Format, Interface, LinkType, Part, ReadError, Reader, Rec
 
 use crate::flow::{Flow, Headers};
 use crate::identity::Identity;
-use crate::row::{Index, Row, SLICE_NANOS};
+use crate::row::{Index, Row, SLICE_NANOS, Summary};
 use crate::segment::{Compression, FrameLog, Frames, Piece, complete_name};
 
 /// Bytes of a piece of a file that is not compressed, at least.
@@ -153,15 +153,15 @@ impl Builder {
         let mut rows: Vec<Row> =
             self.done.into_iter().map(|(row, _)| row).filter(|row| row.packets > 0).collect();
         rows.sort_by_cached_key(|row| (row.flow.number(), row.first, row.first_packet));
-        Index {
+        let summary = Summary {
             identity,
             format,
             packets: self.packets,
             wire_bytes: self.wire_bytes,
             interfaces: self.names.into_iter().zip(self.link_types).collect(),
             pieces: self.pieces.finish(end),
-            rows,
-        }
+        };
+        Index { summary, rows }
     }
 }
 

@@ -13,7 +13,7 @@ use wirecap_savefile::{Direction, Interface, ReadError, Reader, Record, Timestam
 
 use crate::build::build;
 use crate::query::{Query, QueryError};
-use crate::row::{Row, times};
+use crate::row::{Row, Summary};
 use crate::segment::{Piece, Segment, complete_name};
 use crate::store::{self, Without};
 
@@ -138,16 +138,13 @@ pub fn plan(
                     }
                 };
                 match rows {
-                    Ok(rows) => {
-                        let (bytes, packets) = (table.identity.bytes, table.packets);
-                        match planned(path, None, bytes, packets, table.pieces, &rows, query) {
-                            Ok(planned) => Some(planned),
-                            Err(error) => {
-                                plan.refuse(path, &error, note);
-                                None
-                            }
+                    Ok(rows) => match planned(path, None, &table.summary, &rows, query) {
+                        Ok(planned) => Some(planned),
+                        Err(error) => {
+                            plan.refuse(path, &error, note);
+                            None
                         }
-                    }
+                    },
                     Err(damaged) => {
                         scan(path, Without::Damaged(damaged.to_string()), query, note, &mut plan)?
                     }
@@ -184,15 +181,14 @@ fn scan(
     match built {
         Ok(built) => {
             let index = built.index;
-            plan.scanned_bytes += index.identity.bytes;
+            plan.scanned_bytes += index.summary.identity.bytes;
             // The last packet of a segment that is being written need not be there yet.
             let is_open = complete_name(name).is_some();
             if let Some(fault) = built.fault.as_ref().filter(|_| !is_open) {
                 plan.faulty += 1;
                 note(Note::Faulty(name, fault));
             }
-            let (bytes, packets) = (index.identity.bytes, index.packets);
-            match planned(name, Some(without), bytes, packets, index.pieces, &index.rows, query) {
+            match planned(name, Some(without), &index.summary, &index.rows, query) {
                 Ok(mut planned) => {
                     planned.is_faulty = built.fault.is_some();
                     Ok(Some(planned))
@@ -222,9 +218,7 @@ fn scan(
 fn planned(
     path: &Path,
     without: Option<Without>,
-    bytes: u64,
-    packets: u64,
-    pieces: Vec<Piece>,
+    summary: &Summary,
     rows: &[Row],
     query: &mut Query,
 ) -> Result<Planned, QueryError> {
@@ -234,6 +228,7 @@ fn planned(
             selected.insert(piece as usize);
         })?;
     }
+    let Summary { identity, packets, pieces, .. } = summary;
     let selected = selected.into_iter().filter_map(|piece| pieces.get(piece).copied());
     let selected: Vec<Piece> = selected.filter(|piece| query.may_be_in_piece(piece)).collect();
     let context = match selected.is_empty() {
@@ -243,9 +238,9 @@ fn planned(
     Ok(Planned {
         path: path.to_owned(),
         without,
-        bytes,
-        packets,
-        times: times(&pieces),
+        bytes: identity.bytes,
+        packets: *packets,
+        times: summary.times(),
         pieces: pieces.len(),
         selected,
         context,

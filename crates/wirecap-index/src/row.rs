@@ -10,9 +10,9 @@ use crate::segment::Piece;
 /// A row has the packets of so long a time at most, from one multiple of it to the next.
 pub const SLICE_NANOS: u64 = 60_000_000_000;
 
-/// Which flows are in a segment, and where.
+/// What an index tells of its segment beside the rows.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Index {
+pub(crate) struct Summary {
     pub(crate) identity: Identity,
     pub(crate) format: Format,
     pub(crate) packets: u64,
@@ -20,6 +20,21 @@ pub struct Index {
     /// Their names and link types.
     pub(crate) interfaces: Vec<(Option<String>, LinkType)>,
     pub(crate) pieces: Vec<Piece>,
+}
+
+impl Summary {
+    /// The earliest and the latest time of a packet, in nanoseconds since the epoch; none if there are no packets.
+    pub(crate) fn times(&self) -> Option<(u64, u64)> {
+        let with_packets = || self.pieces.iter().filter(|piece| piece.packets > 0);
+        let earliest = with_packets().map(|piece| piece.earliest).min()?;
+        Some((earliest, with_packets().map(|piece| piece.latest).max()?))
+    }
+}
+
+/// Which flows are in a segment, and where.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Index {
+    pub(crate) summary: Summary,
     /// By the number of their flow, then by time.
     pub(crate) rows: Vec<Row>,
 }
@@ -27,12 +42,12 @@ pub struct Index {
 impl Index {
     /// Packets of the segment.
     pub fn packets(&self) -> u64 {
-        self.packets
+        self.summary.packets
     }
 
     /// Bytes of the packets, on the wire.
     pub fn wire_bytes(&self) -> u64 {
-        self.wire_bytes
+        self.summary.wire_bytes
     }
 
     /// Flows and time slices.
@@ -42,19 +57,13 @@ impl Index {
 
     /// The parts that the segment is read in.
     pub fn pieces(&self) -> &[Piece] {
-        &self.pieces
+        &self.summary.pieces
     }
 
     /// The earliest and the latest time of its packets, in nanoseconds since the epoch; none if there are no packets.
     pub fn times(&self) -> Option<(u64, u64)> {
-        times(&self.pieces)
+        self.summary.times()
     }
-}
-
-pub(crate) fn times(pieces: &[Piece]) -> Option<(u64, u64)> {
-    let with_packets = || pieces.iter().filter(|piece| piece.packets > 0);
-    let earliest = with_packets().map(|piece| piece.earliest).min()?;
-    Some((earliest, with_packets().map(|piece| piece.latest).max()?))
 }
 
 /// The packets of one flow, in one direction, on one interface, in one slice of time.

@@ -66,7 +66,7 @@ pub(crate) fn open(segment: &Path) -> Result<Table, Without> {
     (&mut file).take(INDEX_BYTES_MAX).read_to_end(&mut bytes).map_err(|error| damaged(&error))?;
     let table = Table::open(bytes).map_err(|error| damaged(&error))?;
     let now = Identity::of(segment).map_err(|error| damaged(&error))?;
-    let then = table.identity;
+    let then = table.summary.identity;
     // A copy may be younger than its index says; a change of the segment is later than its index.
     let is_later = now.modified != then.modified && now.modified > modified(&metadata);
     match (now.bytes, now.fingerprint) == (then.bytes, then.fingerprint) && !is_later {
@@ -121,7 +121,7 @@ pub fn ensure(segment: &Path, progress: &mut dyn FnMut(u64) -> bool) -> Result<E
     }
     let failed = |source| ReadError::Open { path: index_path(segment), source };
     let bytes = write(segment, &index).map_err(failed)?;
-    Ok(Ensured::Written { because, bytes, packets: index.packets, rows: index.rows.len() })
+    Ok(Ensured::Written { because, bytes, packets: index.packets(), rows: index.rows.len() })
 }
 
 /// Writes an index beside its segment, in the place of another one; the bytes that it has.
@@ -145,7 +145,7 @@ pub fn write(segment: &Path, index: &Index) -> io::Result<u64> {
         .custom_flags(OFlags::NOFOLLOW.bits().cast_signed())
         .open(&part)
         .and_then(|mut file| file.write_all(&bytes))
-        .and_then(|()| match Identity::of(segment)? == index.identity {
+        .and_then(|()| match Identity::of(segment)? == index.summary.identity {
             true => fs::rename(&part, &path),
             false => Err(io::Error::new(io::ErrorKind::NotFound, "the segment was replaced meanwhile")),
         });

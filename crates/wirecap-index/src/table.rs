@@ -28,7 +28,7 @@ use wirecap_savefile::{Format, LinkType};
 
 use crate::flow::{Flow, Fragment, Vlan};
 use crate::identity::Identity;
-use crate::row::{Index, Part, Row};
+use crate::row::{Index, Part, Row, Summary};
 use crate::segment::Piece;
 
 /// The schema's version.
@@ -183,14 +183,15 @@ fn checksum(file: &[u8], place: usize) -> u64 {
 }
 
 fn metadata(index: &Index) -> Vec<KeyValue> {
-    let Identity { bytes, fingerprint, modified } = index.identity;
+    let Summary { identity, format, packets, wire_bytes, interfaces: named, pieces: parts } = &index.summary;
+    let Identity { bytes, fingerprint, modified } = identity;
     let mut interfaces = String::new();
-    for (name, link_type) in &index.interfaces {
+    for (name, link_type) in named {
         let name = name.as_deref().unwrap_or_default();
         let _ = writeln!(interfaces, "{} {name}", link_type.0);
     }
     let mut pieces = String::new();
-    for piece in &index.pieces {
+    for piece in parts {
         let Piece { offset, bytes, begin, len, first_packet, packets, earliest, latest, has_context } = piece;
         let context = u8::from(*has_context);
         let _ = writeln!(
@@ -204,9 +205,9 @@ fn metadata(index: &Index) -> Vec<KeyValue> {
         pair(key::SEGMENT_BYTES, bytes.to_string()),
         pair(key::SEGMENT_FINGERPRINT, format!("{fingerprint:016x}")),
         pair(key::SEGMENT_MODIFIED, modified.to_string()),
-        pair(key::FORMAT, if index.format == Format::Pcap { "pcap" } else { "pcapng" }.to_owned()),
-        pair(key::PACKETS, index.packets.to_string()),
-        pair(key::BYTES, index.wire_bytes.to_string()),
+        pair(key::FORMAT, if *format == Format::Pcap { "pcap" } else { "pcapng" }.to_owned()),
+        pair(key::PACKETS, packets.to_string()),
+        pair(key::BYTES, wire_bytes.to_string()),
         pair(key::INTERFACES, interfaces),
         pair(key::LAYOUTS, layouts(&index.rows)),
         pair(key::PIECES, pieces),
@@ -337,8 +338,8 @@ fn write_group(
     columns.longs(rows.iter().map(|row| row.first))?;
     columns.longs(rows.iter().map(|row| row.last))?;
     columns.numbers(rows.iter().map(|row| row.interface))?;
-    let names: Vec<Option<ByteArray>> = index
-        .interfaces
+    let Summary { interfaces, pieces, .. } = &index.summary;
+    let names: Vec<Option<ByteArray>> = interfaces
         .iter()
         .map(|(name, _)| name.as_ref().map(|name| ByteArray::from(name.clone().into_bytes())))
         .collect();
@@ -370,8 +371,7 @@ fn write_group(
     let repetitions: Vec<i16> =
         rows.iter().flat_map(|row| (0..row.parts.len()).map(|place| i16::from(place > 0))).collect();
     let definitions = vec![1; repetitions.len()];
-    let offsets: Vec<i64> =
-        parts().map(|part| index.pieces[part.piece as usize].offset.cast_signed()).collect();
+    let offsets: Vec<i64> = parts().map(|part| pieces[part.piece as usize].offset.cast_signed()).collect();
     columns.write::<Int64Type>(&offsets, Some(&definitions), Some(&repetitions))?;
     let packets: Vec<i32> = parts().map(|part| part.packets.cast_signed()).collect();
     columns.write::<Int32Type>(&packets, Some(&definitions), Some(&repetitions))?;
@@ -427,12 +427,7 @@ impl Columns<'_, '_> {
 /// An index file whose rows are not read yet.
 pub(crate) struct Table {
     reader: SerializedFileReader<Bytes>,
-    pub(crate) identity: Identity,
-    pub(crate) format: Format,
-    pub(crate) packets: u64,
-    pub(crate) wire_bytes: u64,
-    pub(crate) interfaces: Vec<(Option<String>, LinkType)>,
-    pub(crate) pieces: Vec<Piece>,
+    pub(crate) summary: Summary,
     /// None if there were too many.
     pub(crate) layouts: Option<Vec<Layout>>,
 }
@@ -500,16 +495,15 @@ impl Table {
             ),
         };
         let pieces: Option<Vec<Piece>> = value(key::PIECES)?.lines().map(piece).collect();
-        let table = Self {
+        let summary = Summary {
             identity,
             format,
             packets: number(key::PACKETS)?,
             wire_bytes: number(key::BYTES)?,
             interfaces: interfaces.ok_or_else(|| damaged("its interfaces mean nothing"))?,
             pieces: pieces.ok_or_else(|| damaged("its pieces mean nothing"))?,
-            layouts,
-            reader,
         };
+        let table = Self { reader, summary, layouts };
         table.check_pieces()?;
         Ok(table)
     }
@@ -517,7 +511,7 @@ impl Table {
     /// Whether the pieces fit the segment and each other.
     fn check_pieces(&self) -> Result<(), Damaged> {
         let (mut offset, mut begin, mut packets) = (0, 0, 0);
-        for piece in &self.pieces {
+        for piece in &self.summary.pieces {
             let is_next = piece.offset >= offset
                 && piece.begin == begin
                 && (piece.packets == 0 || piece.first_packet == packets);
@@ -528,7 +522,7 @@ impl Table {
             (offset, begin) = (end, expanded);
             packets = packets.saturating_add(piece.packets);
         }
-        if offset > self.identity.bytes || packets != self.packets {
+        if offset > self.summary.identity.bytes || packets != self.summary.packets {
             return Err(Damaged("its pieces are not those of its segment".to_owned()));
         }
         Ok(())
@@ -571,7 +565,7 @@ impl Table {
     pub(crate) fn rows(&self) -> Result<Vec<Row>, Damaged> {
         let rows = unpanicked(|| {
             let count = self.reader.metadata().file_metadata().num_rows();
-            if u64::try_from(count).is_ok_and(|count| count > self.packets) {
+            if u64::try_from(count).is_ok_and(|count| count > self.summary.packets) {
                 return Err(Damaged("it has more rows than packets".to_owned()));
             }
             let mut rows = Vec::new();
@@ -582,7 +576,7 @@ impl Table {
         })?;
         let packets = rows.iter().map(|row| row.packets).fold(0, u64::saturating_add);
         let bytes = rows.iter().map(|row| row.bytes).fold(0, u64::saturating_add);
-        match (packets, bytes) == (self.packets, self.wire_bytes) {
+        match (packets, bytes) == (self.summary.packets, self.summary.wire_bytes) {
             true => Ok(rows),
             false => Err(Damaged("its rows are not those of its segment".to_owned())),
         }
@@ -664,8 +658,8 @@ impl Table {
                 && row.first <= row.last
                 && row.wire_min <= row.wire_max
                 && row.first_packet <= row.last_packet
-                && row.last_packet < self.packets
-                && (row.interface as usize) < self.interfaces.len();
+                && row.last_packet < self.summary.packets
+                && (row.interface as usize) < self.summary.interfaces.len();
             if !is_sound {
                 return Err(inconsistent());
             }
@@ -712,8 +706,9 @@ impl Table {
 
     /// The number of the piece that begins there, of those with packets.
     fn piece_at(&self, offset: u64) -> Option<u32> {
-        let place = self.pieces.partition_point(|piece| piece.offset < offset);
-        let same = self.pieces[place..].iter().take_while(|piece| piece.offset == offset);
+        let pieces = &self.summary.pieces;
+        let place = pieces.partition_point(|piece| piece.offset < offset);
+        let same = pieces[place..].iter().take_while(|piece| piece.offset == offset);
         let ahead = same.enumerate().find(|(_, piece)| piece.packets > 0)?.0;
         u32::try_from(place + ahead).ok()
     }
@@ -725,14 +720,13 @@ impl Table {
     /// [`Damaged`].
     pub(crate) fn index(self) -> Result<Index, Damaged> {
         let rows = self.rows()?;
-        let Self { identity, format, packets, wire_bytes, interfaces, pieces, .. } = self;
-        Ok(Index { identity, format, packets, wire_bytes, interfaces, pieces, rows })
+        Ok(Index { summary: self.summary, rows })
     }
 }
 
 impl fmt::Debug for Table {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Table").field("packets", &self.packets).finish_non_exhaustive()
+        f.debug_struct("Table").field("packets", &self.summary.packets).finish_non_exhaustive()
     }
 }
 

@@ -4,6 +4,8 @@
 use std::mem::MaybeUninit;
 use std::time::Duration;
 
+use wirecap::Timestamp;
+
 use crate::{recording, size};
 
 const NANOS: u64 = 1_000_000_000;
@@ -105,13 +107,27 @@ pub(super) fn text(nanos: u64) -> String {
     )
 }
 
-/// How old something is.
-pub(super) fn age(age: Duration) -> String {
-    match age.as_secs() {
-        seconds @ 0..120 => format!("{seconds} s"),
-        seconds @ 120..7200 => format!("{} min", seconds / 60),
-        seconds @ 7200..172_800 => format!("{} h", seconds / 3600),
-        seconds => format!("{} days", seconds / 86_400),
+/// Local time, to the second.
+fn text_to_second(nanos: u64) -> String {
+    let mut text = text(nanos).replace('T', " ");
+    text.truncate("2026-11-22 18:00:00".len());
+    text
+}
+
+/// From when until when, to the second: the date once if it is the same.
+pub(super) fn span(first: u64, last: u64) -> String {
+    let (first, last) = (text_to_second(first), text_to_second(last));
+    let is_same_day = first[..10] == last[..10];
+    format!("{first} to {}", if is_same_day { &last[11..] } else { &last })
+}
+
+/// How far back the oldest of the packets is at `now`; its date, if that is more than a day.
+pub(super) fn lag(oldest: u64, now: Timestamp) -> String {
+    match Duration::from_nanos(now.unix_nanos().saturating_sub(oldest)).as_secs() {
+        seconds @ 0..120 => format!("{seconds} s old"),
+        seconds @ 120..7200 => format!("{} min old", seconds / 60),
+        seconds @ 7200..86_400 => format!("{} h old", seconds / 3600),
+        _ => format!("from {}", text_to_second(oldest)),
     }
 }
 
@@ -147,5 +163,23 @@ mod tests {
         ] {
             assert!(bad == "12" || time_at(bad, now).is_err(), "{bad} was taken");
         }
+    }
+
+    #[test]
+    fn the_lag_is_an_age_up_to_a_day_and_then_a_date() {
+        let now = 1_700_000_000 * NANOS;
+        let lag = |seconds: u64| super::lag(now - seconds * NANOS, Timestamp::from_unix_nanos(now));
+        assert_eq!([lag(3), lag(600), lag(7200)], ["3 s old", "10 min old", "2 h old"]);
+        assert_eq!(lag(1_699_999_000), format!("from {}", text_to_second(1000 * NANOS)));
+        assert!(lag(1_699_999_000).starts_with("from 1970-01-01 "), "{}", lag(1_699_999_000));
+        // The system's clock was set back.
+        assert_eq!(super::lag(now + 1, Timestamp::from_unix_nanos(now)), "0 s old");
+    }
+
+    #[test]
+    fn a_span_has_the_date_once_if_it_is_the_same() {
+        let noon = time_at("2026-11-22T12:00", 0).unwrap();
+        assert_eq!(span(noon, noon + 61 * NANOS), "2026-11-22 12:00:00 to 12:01:01");
+        assert_eq!(span(noon, noon + 86_400 * NANOS), "2026-11-22 12:00:00 to 2026-11-23 12:00:00");
     }
 }

@@ -175,6 +175,7 @@ pub(crate) struct Plan {
 enum Line {
     Descriptor(i32),
     File(PathBuf),
+    Open(OwnedFd),
 }
 
 /// A file limit that is not said follows from the budget: so many files make it up.
@@ -330,6 +331,12 @@ impl Plan {
         }
     }
 
+    /// Opens what gets a line for each complete file, for the case that it cannot be opened later.
+    pub(crate) fn open_line(&mut self) -> Result<(), Failure> {
+        self.line = self.line()?.map(Line::Open);
+        Ok(())
+    }
+
     /// What gets a line for each complete file.
     pub(crate) fn line(&self) -> Result<Option<OwnedFd>, Failure> {
         let failed = |what: &str, error: io::Error| {
@@ -337,6 +344,7 @@ impl Plan {
         };
         match &self.line {
             None => Ok(None),
+            Some(Line::Open(descriptor)) => Ok(Some(descriptor.try_clone()?)),
             Some(Line::Descriptor(descriptor)) => {
                 let what = format!("file descriptor {descriptor}");
                 descriptor_of(*descriptor).map(Some).map_err(|error| failed(&what, error))

@@ -264,9 +264,13 @@ struct Runs {
 }
 
 impl Runs {
+    fn paths(&self) -> BTreeSet<PathBuf> {
+        fs::read_dir(self.folder.path()).unwrap().map(|entry| entry.unwrap().path()).collect()
+    }
+
     /// The packets of all files beside those of `before`, in the order of the files' numbers.
-    fn new_files(&self, before: &BTreeMap<PathBuf, Vec<(u64, u64)>>) -> BTreeMap<PathBuf, Vec<(u64, u64)>> {
-        files(self.folder.path()).into_iter().filter(|(path, _)| !before.contains_key(path)).collect()
+    fn new_files(&self, before: &BTreeSet<PathBuf>) -> BTreeMap<PathBuf, Vec<(u64, u64)>> {
+        self.paths().difference(before).map(|path| (path.clone(), packets(path))).collect()
     }
 }
 
@@ -282,7 +286,7 @@ fn a_process_that_is_killed_leaves_whole_files_and_the_next_one_goes_on() {
     let runs = Runs { bed: Bed::new(1), folder: TempDir::new().unwrap() };
     for kill in 0..kills {
         let name = NAMES[kill as usize % NAMES.len()];
-        let before = files(runs.folder.path());
+        let before = runs.paths();
         let pattern = runs.folder.path().join(name);
         let running = start(&runs.bed, &pattern, DEEP, &["--file-size", "100K", "--sync", "none"]);
         let mut generator = runs.bed.generator();

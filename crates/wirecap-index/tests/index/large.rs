@@ -5,7 +5,7 @@ use std::fs;
 use std::path::PathBuf;
 use std::time::Instant;
 
-use wirecap_index::{Ensured, build, ensure};
+use wirecap_index::{Ensured, ensure};
 use wirecap_savefile::LinkType;
 
 use crate::files::{Packet, find, ip_packet, query, write_segment};
@@ -40,7 +40,7 @@ fn traffic(number: u64, packets: u64) -> Vec<Packet> {
 
 #[test]
 fn one_flow_is_found_in_a_large_recording_without_reading_it() {
-    let gigabytes: f64 = std::env::var("WIRECAP_RECORDING_GB").map_or(0.1, |text| text.parse().unwrap());
+    let gigabytes: f64 = std::env::var("WIRECAP_RECORDING_GB").map_or(0.06, |text| text.parse().unwrap());
     let folder = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
     let (mut segments, mut bytes, mut number): (Vec<PathBuf>, u64, u64) = (Vec::new(), 0, 0);
     let small = gigabytes < 1.0;
@@ -82,13 +82,14 @@ fn one_flow_is_found_in_a_large_recording_without_reading_it() {
     }
     let by_reading = begun.elapsed();
     assert_eq!(matched, found.len() as u64);
+    let ratio = by_reading.as_secs_f64() / by_index.as_secs_f64();
     println!(
         "{number} files, {bytes} bytes, {stored} stored, {index_bytes} of indexes: {} packets by the index in {by_index:.3?}, \
          {} bytes read; by reading all in {by_reading:.3?}, {:.0} times as long",
         found.len(),
         outcome.read_bytes,
-        by_reading.as_secs_f64() / by_index.as_secs_f64(),
+        ratio,
     );
-    let first = build(&segments[0], &mut |_| true).unwrap();
-    assert!(first.fault.is_none());
+    // What the documentation promises of a release build; a small recording is read too quickly for that.
+    assert!(gigabytes < 20.0 || cfg!(debug_assertions) || ratio >= 50.0, "{ratio:.0} times");
 }

@@ -8,7 +8,7 @@ use std::process::Command;
 use std::slice::from_ref;
 
 use wirecap_filter::Filter;
-use wirecap_index::{Ensured, Row, build, ensure, load};
+use wirecap_index::{Ensured, Row, build, ensure, load, write};
 use wirecap_savefile::{Interface, LinkType, Reader};
 use wirecap_testbed::traces;
 
@@ -138,9 +138,9 @@ fn every_trace_is_listed_and_found_whole() {
             rows.iter().map(|row| row.bytes).sum::<u64>(),
             packets.iter().map(|packet| u64::from(packet.wire_len)).sum::<u64>()
         );
-        match ensure(&copy, &mut |_| true).unwrap() {
-            Ensured::Written { .. } => assert_eq!(wirecap_index::load(&copy).unwrap(), built.index),
-            outcome => assert!(built.fault.is_some(), "{}: {outcome:?}", trace.display()),
+        if built.fault.is_none() {
+            write(&copy, &built.index).unwrap();
+            assert_eq!(load(&copy).unwrap(), built.index);
         }
         // The order in which they are found: by time, then by file, then as they stand there.
         all.extend(

@@ -1,0 +1,96 @@
+//! What programs may call. Without these rules a program could read all of the kernel's memory, and with it the host's secrets, for
+//! the process that asks for it.
+
+use std::sync::OnceLock;
+
+use wirecap_filter::bpf::asm::Helper;
+use wirecap_filter::bpf::kernel_function;
+
+/// Bytes of an instruction.
+const INSN_BYTES: usize = 8;
+/// `BPF_CALL` of the classes `BPF_JMP` and `BPF_JMP32`.
+const CALL: [u8; 2] = [0x85, 0x86];
+/// As [`CALL`], of an address in a register.
+const CALL_REGISTER: [u8; 2] = [0x8d, 0x8e];
+/// `BPF_LD | BPF_DW | BPF_IMM`.
+const LOAD_CONSTANT: u8 = 0x18;
+/// A number, a map, and the place of a map's value; others are addresses in the kernel.
+const CONSTANTS: [u8; 3] = [0, 1, 2];
+/// In the place of the source register: a helper, and a function of the kernel's.
+const TO_HELPER: u8 = 0;
+const TO_KERNEL: u8 = 2;
+
+/// What the engine's programs call: packets, maps and clocks.
+const HELPERS: [Helper; 9] = [
+    Helper::MapLookup,
+    Helper::RandomU32,
+    Helper::CpuId,
+    Helper::TailCall,
+    Helper::RedirectMap,
+    Helper::XdpAdjustMeta,
+    Helper::XdpFrameLen,
+    Helper::XdpLoadBytes,
+    Helper::KtimeTaiNs,
+];
+/// The device's time of a packet.
+const DEVICE_CLOCK: &str = "bpf_xdp_metadata_rx_timestamp";
+
+/// What a program calls or looks at that none of wirecap's does; `None` if there is nothing.
+///
+/// The second half of a constant is looked at as an instruction too: its code is 0, or the kernel refuses the program.
+pub(crate) fn forbidden(code: &[u8]) -> Option<String> {
+    let (insns, _) = code.as_chunks::<INSN_BYTES>();
+    insns.iter().find_map(|insn| {
+        let [opcode, registers, _, _, constant @ ..] = *insn;
+        let (source, constant) = (registers >> 4, i32::from_ne_bytes(constant));
+        match opcode {
+            LOAD_CONSTANT if !CONSTANTS.contains(&source) => {
+                Some(format!("a constant of kind {source} in a program"))
+            }
+            _ if CALL_REGISTER.contains(&opcode) => Some("a call of an address in a program".to_owned()),
+            _ if !CALL.contains(&opcode) => None,
+            _ if source == TO_HELPER && HELPERS.iter().any(|helper| *helper as i32 == constant) => None,
+            _ if source == TO_KERNEL && device_clock() == Some(constant.cast_unsigned()) => None,
+            _ => Some(format!("a program that calls number {constant} of kind {source}")),
+        }
+    })
+}
+
+/// The number of the only function of the kernel's, where the kernel has it.
+fn device_clock() -> Option<u32> {
+    static NUMBER: OnceLock<Option<u32>> = OnceLock::new();
+    *NUMBER.get_or_init(|| kernel_function(DEVICE_CLOCK).ok())
+}
+
+#[cfg(test)]
+mod tests {
+    use wirecap_filter::bpf::asm::{Assembler, Insn, Reg, to_bytes};
+
+    use super::*;
+
+    fn calling(helper: Helper) -> Vec<u8> {
+        let mut program = Assembler::new();
+        program.call(helper).mov(Reg::R0, 0).exit();
+        to_bytes(&program.finish().unwrap())
+    }
+
+    #[test]
+    fn programs_call_helpers_for_packets_maps_and_clocks_only() {
+        assert_eq!(forbidden(&calling(Helper::RedirectMap)), None);
+        for helper in [Helper::ProbeReadKernelStr, Helper::Redirect] {
+            assert!(forbidden(&calling(helper)).is_some(), "{helper:?}");
+        }
+        let insn = |opcode, source: u8, constant| {
+            Insn { opcode, registers: source << 4, offset: 0, constant }.to_bytes()
+        };
+        let helper = Helper::MapLookup as i32;
+        assert_eq!(forbidden(&insn(0x85, 0, helper)), None);
+        // As a part of the program, as a function of the kernel's, by its address, and of another class.
+        for (opcode, source) in [(0x85, 1), (0x85, 2), (0x8d, 0)] {
+            assert!(forbidden(&insn(opcode, source, helper)).is_some(), "{opcode:#x} {source}");
+        }
+        // The address of one of the kernel's variables.
+        assert!(forbidden(&insn(LOAD_CONSTANT, 3, 7)).is_some());
+        assert_eq!(forbidden(&[insn(LOAD_CONSTANT, 1, 7), insn(0, 0, 0)].concat()), None);
+    }
+}

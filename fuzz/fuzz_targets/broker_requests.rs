@@ -1,0 +1,13 @@
+//! Requests to the process that keeps the privileges. The body is in the crate's tests, which run it on the stored corpus.
+
+#![no_main]
+#![allow(dead_code)] // what only the tests use
+
+use libfuzzer_sys::fuzz_target;
+
+#[path = "../../crates/wirecap-broker/tests/requests/body.rs"]
+mod body;
+
+fuzz_target!(|bytes: &[u8]| {
+    body::ask(bytes);
+});
