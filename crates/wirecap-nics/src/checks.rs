@@ -5,13 +5,14 @@ mod changing;
 mod forwarding;
 mod skewed;
 mod trouble;
+mod under_traffic;
 
 use std::error::Error;
 use std::fmt;
 
 use crate::bed::Bed;
 
-pub(crate) use trouble::EVENTS;
+pub(crate) use under_traffic::EVENTS;
 
 /// How a check went where nothing was wrong.
 #[derive(Debug, Clone)]
@@ -48,7 +49,7 @@ pub(crate) struct Check {
     pub(crate) run: fn(&Bed) -> Outcome,
 }
 
-/// A check between NICs of two kinds.
+/// A check between NICs of two kinds, or one that the others would disturb: it has the machine to itself.
 #[derive(Debug)]
 pub(crate) struct Route {
     pub(crate) name: &'static str,
@@ -72,7 +73,6 @@ pub(crate) const ALL: &[Check] = &[
     Check { name: "two processes", core: false, run: capturing::two_processes },
     Check { name: "kill -9", core: false, run: trouble::killed },
     Check { name: "at once", core: true, run: trouble::at_once },
-    Check { name: "skew", core: false, run: skewed::skew },
     Check { name: "tcpdump", core: false, run: capturing::tcpdump },
     Check { name: "dumpcap", core: false, run: capturing::dumpcap },
     Check { name: "link down/up", core: false, run: trouble::flap },
@@ -82,9 +82,12 @@ pub(crate) const ALL: &[Check] = &[
 ];
 
 pub(crate) const ROUTES: &[Route] = &[
+    Route { name: "skew", column: "igb", core: false, run: skewed::skew_on_igb },
+    Route { name: "skew", column: "virtio", core: false, run: skewed::skew_on_virtio },
     Route { name: "forward one-way", column: "igb", core: true, run: forwarding::one_way_to_igb },
     Route { name: "forward one-way", column: "virtio", core: false, run: forwarding::one_way_to_virtio },
     Route { name: "forward two-way", column: "igb", core: false, run: forwarding::igb_and_virtio },
+    Route { name: "forward two-way", column: "plain", core: false, run: forwarding::plain_and_fixed },
     Route { name: "forward two-way", column: "vmxnet3", core: false, run: forwarding::vmxnet3_and_e1000e },
     Route { name: "device_del", column: "igb", core: false, run: trouble::device_del_igb },
     Route { name: "device_del", column: "virtio", core: false, run: trouble::device_del_virtio },

@@ -8,10 +8,11 @@ use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
+use wirecap::Timestamp;
 use wirecap::savefile::Reader;
 
 use crate::frames::Frames;
@@ -170,6 +171,8 @@ pub(crate) struct Recording {
 #[derive(Debug)]
 pub(crate) struct Recorded {
     pub(crate) frames: Vec<Vec<u8>>,
+    /// When each of them was captured.
+    pub(crate) times: Vec<SystemTime>,
     pub(crate) ledger: Value,
     /// All that the command said.
     pub(crate) said: String,
@@ -213,24 +216,28 @@ impl Recording {
     /// If it failed, or its file cannot be read.
     pub(crate) fn end(self) -> Result<Recorded, Box<dyn Error>> {
         let ended = self.running.interrupt()?;
-        let frames = read(&self.file)?;
+        let (times, frames) = read(&self.file)?.into_iter().unzip();
         std::fs::remove_file(&self.file)?;
         let ledger =
             serde_json::from_str(&ended.stdout).map_err(|error| format!("{error}: {}", ended.stdout))?;
-        Ok(Recorded { frames, ledger, said: ended.stderr })
+        Ok(Recorded { frames, times, ledger, said: ended.stderr })
     }
 }
+
+/// A packet of a savefile, and when it was captured.
+pub(crate) type Record = (SystemTime, Vec<u8>);
 
 /// The packets of a savefile.
 ///
 /// # Errors
 ///
 /// If it cannot be read.
-pub(crate) fn read(file: &PathBuf) -> Result<Vec<Vec<u8>>, Box<dyn Error>> {
+pub(crate) fn read(file: &PathBuf) -> Result<Vec<Record>, Box<dyn Error>> {
     let mut reader = Reader::new(File::open(file)?)?;
     let mut frames = Vec::new();
     while let Some(record) = reader.next_record()? {
-        frames.push(record.data.to_vec());
+        let time = Duration::from_nanos(record.timestamp.map_or(0, Timestamp::unix_nanos));
+        frames.push((UNIX_EPOCH + time, record.data.to_vec()));
     }
     Ok(frames)
 }
@@ -261,6 +268,22 @@ impl Recorded {
         sent.compare(self.frames.iter().map(Vec::as_slice))
             .map_err(|differences| format!("{differences}; {}", self.said))?;
         self.books(sent.count())
+    }
+
+    /// Checks that what was recorded is as it was sent, and that the ledger counts the rest as dropped.
+    ///
+    /// # Errors
+    ///
+    /// What differs.
+    pub(crate) fn names_the_loss_of(&self, sent: &Frames) -> Result<(), Box<dyn Error>> {
+        if self.frames.iter().any(|frame| !sent.has(frame)) {
+            return Err(format!("not all are as they were sent; {}", self.said).into());
+        }
+        let books = [self.count("/offered"), self.count("/delivered")];
+        if books != [sent.count(), self.frames.len() as u64] {
+            return Err(format!("{} sent; offered, delivered: {books:?}; {}", sent.count(), self.said).into());
+        }
+        Ok(())
     }
 
     /// Checks that the ledger has this number of packets, all of them delivered and in the file.

@@ -41,6 +41,12 @@ impl Frames {
         frame
     }
 
+    /// Whether it is one of them, byte for byte.
+    pub(crate) fn has(&self, frame: &[u8]) -> bool {
+        Stamp::of(frame)
+            .is_some_and(|stamp| stamp.sequence < self.count && self.frame(stamp.sequence) == frame)
+    }
+
     /// All of them, in order.
     pub(crate) fn iter(&self) -> impl Iterator<Item = Vec<u8>> + '_ {
         (0..self.count).map(|number| self.frame(number))

@@ -43,7 +43,7 @@ pub(super) fn bytes(bed: &Bed) -> Outcome {
 
 pub(super) fn mtu(bed: &Bed) -> Outcome {
     let mut rungs = Vec::new();
-    for &mtu in MTUS.iter().filter(|&&mtu| mtu <= bed.kind.mtu_max) {
+    for &mtu in MTUS {
         bed.set_mtu(mtu)?;
         bed.wait_for_links()?;
         let longest = (mtu + 14) as u16;
@@ -53,7 +53,14 @@ pub(super) fn mtu(bed: &Bed) -> Outcome {
         let recording = Recording::start(&bed.receiver.0, &[])?;
         bed.send(&frames)?;
         let recorded = recording.end()?;
-        recorded.is_all_of(&frames).map_err(|error| format!("MTU {mtu}: {error}"))?;
+        let compared = match mtu <= bed.kind.mtu_max {
+            true => recorded.is_all_of(&frames),
+            false => recorded.names_the_loss_of(&frames),
+        };
+        compared.map_err(|error| {
+            let counts = [bed.sender.counts(), bed.receiver.counts()].join("; ");
+            format!("MTU {mtu}: {error}; {counts}")
+        })?;
         rungs.push(rung_of(&recorded.said).to_owned());
     }
     rungs.dedup();
@@ -146,15 +153,17 @@ pub(super) fn two_processes(bed: &Bed) -> Outcome {
 }
 
 pub(super) fn tcpdump(bed: &Bed) -> Outcome {
-    drop_in(bed, "tcpdump", &["-n", "-U", "--immediate-mode"], "listening on")
+    // It would change to a user whom this system does not have.
+    drop_in(bed, "xdp", "tcpdump", &["-n", "-U", "--immediate-mode", "-Z", "root"], "listening on")
 }
 
 pub(super) fn dumpcap(bed: &Bed) -> Outcome {
-    drop_in(bed, "dumpcap", &["-q", "-P"], "File:")
+    // It gives up all capabilities but CAP_NET_ADMIN and CAP_NET_RAW first, and with those no program can be loaded.
+    drop_in(bed, "packet", "dumpcap", &["-q", "-F", "pcap"], "File:")
 }
 
-/// A program on the drop-in, which takes packets away as `wirecap capture` does.
-fn drop_in(bed: &Bed, program: &str, options: &[&str], ready: &str) -> Outcome {
+/// A program on the drop-in.
+fn drop_in(bed: &Bed, engine: &str, program: &str, options: &[&str], ready: &str) -> Outcome {
     let libraries = wirecap().with_file_name("pcap");
     if !libraries.join("libpcap.so.0.8").exists() {
         return Err(format!("the drop-in is not in {} (make pcap)", libraries.display()).into());
@@ -163,7 +172,7 @@ fn drop_in(bed: &Bed, program: &str, options: &[&str], ready: &str) -> Outcome {
     let file = std::env::temp_dir().join(format!("{program}-{}.pcap", bed.kind.name));
     let mut command = Command::new(program);
     command.args(options).args(["-i", &bed.receiver.0, "-w"]).arg(&file);
-    command.env("LD_LIBRARY_PATH", &libraries).env("WIRECAP_ENGINE", "xdp").env("WIRECAP_TAKE", "1");
+    command.env("LD_LIBRARY_PATH", &libraries).env("WIRECAP_ENGINE", engine).env("WIRECAP_TAKE", "1");
     let mut running = Running::start(&mut command)?;
     running.wait_for(ready)?;
     bed.send(&frames)?;
@@ -172,7 +181,7 @@ fn drop_in(bed: &Bed, program: &str, options: &[&str], ready: &str) -> Outcome {
     let recorded = read(&file)?;
     std::fs::remove_file(&file)?;
     frames
-        .compare(recorded.iter().map(Vec::as_slice))
+        .compare(recorded.iter().map(|(_, frame)| frame.as_slice()))
         .map_err(|error| format!("{error}; {} {}", ended.stderr, ended.stdout))?;
     Ok(Verdict::ok())
 }

@@ -67,7 +67,10 @@ pub(super) fn ring_sizes(bed: &Bed) -> Outcome {
         let frames = bed.frames(&[60, 1025, 1514], 16, 600)?;
         let recording = Recording::start(nic, &[])?;
         bed.send(&frames)?;
-        recording.end()?.is_all_of(&frames).map_err(|error| format!("{size} descriptors: {error}"))?;
+        recording.end()?.is_all_of(&frames).map_err(|error| {
+            let counts = [bed.sender.counts(), bed.receiver.counts()].join("; ");
+            format!("{size} descriptors: {error}; {counts}")
+        })?;
     }
     run("ethtool", &["-G", nic, "rx", &before])?;
     bed.wait_for_links()?;
@@ -99,7 +102,7 @@ pub(super) fn coalescing(bed: &Bed) -> Outcome {
     recording.end()?.is_all_of(&frames)?;
     match changes {
         0 => Ok(Verdict::Limit("the driver has no coalescing that can be set")),
-        changes => Ok(Verdict::Holds(format!("{changes} changes"))),
+        _ => Ok(Verdict::ok()),
     }
 }
 

@@ -30,6 +30,10 @@ pub(super) fn igb_and_virtio() -> Outcome {
     two_way("igb", "virtio")
 }
 
+pub(super) fn plain_and_fixed() -> Outcome {
+    two_way("plain", "fixed")
+}
+
 pub(super) fn vmxnet3_and_e1000e() -> Outcome {
     two_way("vmxnet3", "e1000e")
 }

@@ -497,8 +497,9 @@ impl Attached {
     /// For how long the device was silent when the capture ends, if it was.
     fn last_silence(&mut self, shared: &Shared) -> Option<Duration> {
         let vital = self.watched.vital.as_ref()?;
-        let asks = self.can_ask() && self.watched.pulse.has_answered() && self.watched.unseen_now().is_none();
         let before = (self.packets_seen(shared), vital.interrupts());
+        let is_to_answer = self.can_ask() && self.watched.pulse.is_to_answer(before.1);
+        let asks = is_to_answer && self.watched.unseen_now().is_none();
         let deadline = Instant::now() + LAST_ANSWER;
         if asks {
             self.ask(shared);

@@ -64,9 +64,10 @@ const ROWS: &[Row] = &[
     // No receive buffer; and no room in the port's packet buffer (BRB), which only a physical function reports.
     // ethernet/qlogic/qede/qede_main.c qede_get_stats64 (no_buff_discards), qede_ethtool.c qede_stats_arr
     Row { driver: "qede", counters: &[Fifo, OwnIfAny("brb_discards"), OwnIfAny("brb_truncates")] },
-    // One for each receive queue, all of one name.
-    // vmxnet3/vmxnet3_ethtool.c vmxnet3_rq_dev_stats (pktsRxOutOfBuf)
-    Row { driver: "vmxnet3", counters: &[Own("pkts rx OOB")] },
+    // One for each receive queue, all of one name: what found no buffer, and what the driver dropped because the device
+    // had marked it as erroneous or there was no memory.
+    // vmxnet3/vmxnet3_ethtool.c vmxnet3_rq_dev_stats (pktsRxOutOfBuf), vmxnet3_rq_driver_stats (drop_total)
+    Row { driver: "vmxnet3", counters: &[Own("pkts rx OOB"), OwnIfAny("drv dropped rx total")] },
 ];
 
 impl Row {
@@ -134,7 +135,7 @@ mod tests {
             ("i40e", include_str!("records/i40e-6.1"), 4508),
             ("ice", include_str!("records/ice"), 2210 + 19),
             ("mlx5_core", include_str!("records/mlx5_core"), 1_043_502 + 88),
-            ("vmxnet3", include_str!("records/vmxnet3"), 17 + 4),
+            ("vmxnet3", include_str!("records/vmxnet3"), 17 + 4 + 3),
             ("bnxt_en", "", 7),
             ("qede", include_str!("records/qede"), 30 + 512 + 3),
             ("qede", "", 30),

@@ -24,7 +24,7 @@ use crate::xdp::blueprint::{Blueprint, Where};
 use crate::xdp::claim::{Claim, Turn};
 use crate::xdp::ladder::Ladder;
 use crate::xdp::ladder::refusal_to_bind;
-use crate::xdp::lesson::Refusal;
+use crate::xdp::lesson::{Refusal, why_copy};
 use crate::xdp::place::Place;
 use crate::xdp::programs::{self, NO_SOCKET};
 use crate::xdp::stamps::{NoStamps, ProgramStamps};
@@ -228,6 +228,11 @@ impl Attachment {
             ladder.copy_because(reason);
         }
         self.take_place(&mut ladder)?;
+        // As when the capture was opened: the program may have brought receive queues along.
+        let own = device.attached_xdp.is_empty().then_some(device.rx_queues);
+        if let Some(reason) = why_copy(&Device::find(&device.name)?, own) {
+            ladder.copy_because(&reason);
+        }
         let mut sockets = Vec::new();
         for queue in queues {
             sockets.extend(self.move_queue(queue, &mut ladder)?);

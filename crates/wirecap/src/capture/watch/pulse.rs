@@ -9,6 +9,8 @@ use std::time::{Duration, Instant};
 
 /// How long a device may owe an answer: on an idle machine it takes microseconds.
 const PATIENCE: Duration = Duration::from_secs(1);
+/// The same for a device that has not been seen to answer, because packets came whenever it was looked at.
+const UNTRIED_PATIENCE: Duration = Duration::from_secs(5);
 /// So many packets that were counted and came to no ring are no accident: a driver counts some that no program sees.
 const MISSING: u64 = 32;
 
@@ -53,8 +55,10 @@ pub(super) struct Pulse {
     alive: Option<Instant>,
     /// Since when it owes an answer.
     asked: Option<Instant>,
-    /// It has answered before: one that never does is not expected to.
+    /// It has answered before.
     has_answered: bool,
+    /// Packets came from it.
+    has_delivered: bool,
     counted: Option<(u64, u64, Instant)>,
     bypassed: Option<Instant>,
 }
@@ -69,16 +73,24 @@ impl Pulse {
         let has_packets = signs.packets != last.packets;
         let has_answer = signs.interrupts.zip(last.interrupts).is_some_and(|(now, before)| now != before);
         if has_packets || has_answer {
+            self.has_delivered |= has_packets;
             self.has_answered |= has_answer && !has_packets && self.asked.is_some();
             self.asked = None;
             // What came since the last look came after it: no more is known.
             self.alive = Some(then);
         }
-        match self.asked.filter(|_| self.has_answered) {
-            Some(asked) if now.duration_since(asked) >= PATIENCE => self.silent(now, Silence::NoAnswer),
+        let patience = if self.has_answered { PATIENCE } else { UNTRIED_PATIENCE };
+        match self.asked.filter(|_| self.is_to_answer(signs.interrupts)) {
+            Some(asked) if now.duration_since(asked) >= patience => self.silent(now, Silence::NoAnswer),
             Some(_) => Life::Doubtful,
             None => Life::Alive,
         }
+    }
+
+    /// Whether a device that has sent so many interrupts must answer when it is asked: it has done so before, or its packets
+    /// came by interrupts. One that was never seen to do anything may have none that are counted.
+    pub(super) fn is_to_answer(&self, interrupts: Option<u64>) -> bool {
+        self.has_answered || (self.has_delivered && interrupts > Some(0))
     }
 
     /// The device was asked at `now`.
@@ -91,11 +103,6 @@ impl Pulse {
         self.asked = None;
         self.counted = None;
         self.bypassed = None;
-    }
-
-    /// Whether it answers when it is asked, as far as was found.
-    pub(super) fn has_answered(&self) -> bool {
-        self.has_answered
     }
 
     /// The device or its driver has counted `received` packets so far, of which `packets` came to the rings.
@@ -224,10 +231,28 @@ mod tests {
     }
 
     #[test]
-    fn interrupts_that_come_with_packets_are_no_answer() {
+    fn a_device_that_was_never_idle_before_it_fell_silent_is_told_of_later() {
         let mut scene = Scene::new();
         scene.live(10, 3);
-        (0..50).for_each(|_| assert_eq!(scene.look(), Life::Alive));
+        // Asked at 1 s; its last packets came between 900 ms and then.
+        let looks: Vec<Life> = (0..50).map(|_| scene.look()).collect();
+        let silent = Life::Silent(Duration::from_millis(5100), Silence::NoAnswer);
+        assert!(looks[..49].iter().all(|life| *life == Life::Doubtful), "{looks:?}");
+        assert_eq!(looks[49], silent);
+        scene.live(3, 0);
+    }
+
+    #[test]
+    fn packets_that_came_without_an_interrupt_leave_no_doubt_behind() {
+        for interrupts in [None, Some(0)] {
+            let mut scene = Scene::new();
+            scene.signs.interrupts = interrupts;
+            for _ in 0..10 {
+                scene.signs.packets += 3;
+                assert_eq!(scene.look(), Life::Alive);
+            }
+            (0..100).for_each(|_| assert_eq!(scene.look(), Life::Alive));
+        }
     }
 
     #[test]

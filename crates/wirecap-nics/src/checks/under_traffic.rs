@@ -1,0 +1,241 @@
+//! Events while a NIC captures and frames keep coming: every frame is in the file, or the ledger says why it is not.
+
+use std::error::Error;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
+use std::thread;
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use serde_json::Value;
+use wirecap_testbed::{PacketSender, Stamp};
+
+use super::{Outcome, Verdict};
+use crate::bed::{Bed, Nic};
+use crate::command::{Recorded, Recording};
+use crate::frames::Frames;
+
+/// How often each thing happens, unless it is said.
+const TIMES: usize = 3;
+pub(crate) static EVENTS: OnceLock<usize> = OnceLock::new();
+/// What passes between two frames.
+const INTERVAL: Duration = Duration::from_millis(4);
+/// For so long the capture goes on undisturbed before each event, and after the last one.
+const CALM: Duration = Duration::from_millis(1500);
+/// How long the capture may take to say what happened, and to capture again.
+const TIMEOUT: Duration = Duration::from_secs(60);
+const PAUSE: Duration = Duration::from_millis(50);
+/// What the capture says when packets begin to pass unseen, and when they are captured again.
+const LOST: &str = "packets pass unseen";
+const BACK: &str = "captured again: ";
+
+/// A frame left between these two.
+#[derive(Debug, Clone, Copy)]
+struct Sent {
+    from: SystemTime,
+    to: SystemTime,
+}
+
+/// A NIC that captures.
+#[derive(Debug)]
+pub(super) struct Scene<'a> {
+    pub(super) nic: &'a Nic,
+    recording: &'a Recording,
+}
+
+impl Scene<'_> {
+    /// How often the capture has said these words.
+    pub(super) fn times(&self, words: &str) -> usize {
+        self.recording.said().matches(words).count()
+    }
+
+    /// Waits until it has said them more than `times` times.
+    pub(super) fn wait_for_more(&self, words: &str, times: usize) -> Result<(), Box<dyn Error>> {
+        self.wait(|| self.times(words) > times)
+            .map_err(|said| format!("does not say {words:?} for time {}: {said}", times + 1).into())
+    }
+
+    /// Waits until packets have been captured again for a while: a device may lose its link some seconds after it has started.
+    fn wait_for_calm(&self) -> Result<(), Box<dyn Error>> {
+        let mut since = Instant::now();
+        let is_calm = || {
+            let said = self.recording.said();
+            if said.rfind(LOST) > said.rfind(BACK) || !self.nic.has_carrier() {
+                since = Instant::now();
+            }
+            since.elapsed() >= CALM
+        };
+        self.wait(is_calm).map_err(|said| format!("does not capture again: {said}").into())
+    }
+
+    fn wait(&self, mut is_so: impl FnMut() -> bool) -> Result<(), String> {
+        let deadline = Instant::now() + TIMEOUT;
+        while !is_so() {
+            if Instant::now() > deadline {
+                return Err(self.recording.said());
+            }
+            thread::sleep(PAUSE);
+        }
+        Ok(())
+    }
+}
+
+/// Does something to the receiving NIC several times while it captures. Frames come all the time, from before the capture
+/// on, and the next event waits until they are captured again.
+///
+/// What is lost may be lost, but it was sent in a gap that the ledger names, or is among the packets that it counts as
+/// dropped.
+pub(super) fn with_traffic(bed: &Bed, event: impl Fn(&Scene<'_>) -> Result<(), Box<dyn Error>>) -> Outcome {
+    let times = EVENTS.get().copied().unwrap_or(TIMES);
+    captured(bed, |scene| {
+        for _ in 0..times {
+            let back = scene.times(BACK);
+            event(scene)?;
+            scene.wait_for_more(BACK, back)?;
+            scene.wait_for_calm()?;
+        }
+        Ok(times)
+    })
+}
+
+/// Does something after which the NIC captures no more, and judges as [`with_traffic`] does.
+pub(super) fn with_traffic_until(
+    bed: &Bed,
+    event: impl Fn(&Scene<'_>) -> Result<(), Box<dyn Error>>,
+) -> Outcome {
+    captured(bed, |scene| {
+        event(scene)?;
+        thread::sleep(CALM);
+        Ok(1)
+    })
+}
+
+fn captured(bed: &Bed, events: impl Fn(&Scene<'_>) -> Result<usize, Box<dyn Error>>) -> Outcome {
+    let frames = bed.frames(&[60, 1025], 16, u64::MAX)?;
+    let sender = PacketSender::on(&bed.sender.interface()?)?;
+    let (stop, sent) = (AtomicBool::new(false), Mutex::default());
+    let happen = || {
+        let recording = Recording::start(&bed.receiver.0, &[])?;
+        // The next one may be on its way.
+        let first = locked(&sent).len() + 1;
+        let scene = Scene { nic: &bed.receiver, recording: &recording };
+        scene.wait_for_calm()?;
+        let happened = events(&scene)?;
+        Ok::<_, Box<dyn Error>>((recording, first, happened))
+    };
+    let (recording, first, happened) = thread::scope(|scope| {
+        let sending = scope.spawn(|| send(sender, &frames, &sent, &stop));
+        let happened = happen().map_err(|error| error.to_string());
+        stop.store(true, Relaxed);
+        sending.join().expect("a sender").and(happened)
+    })?;
+    // The NIC may be gone.
+    let _at_rest = bed.rest();
+    let sent = sent.into_inner().unwrap_or_else(PoisonError::into_inner);
+    let counts = [bed.sender.counts(), bed.receiver.counts()].join("; ");
+    let figures =
+        judge(&recording.end()?, &frames, &sent, first).map_err(|error| format!("{error}; {counts}"))?;
+    println!("{:>8} {happened} events: {figures}", bed.kind.name);
+    Ok(Verdict::ok())
+}
+
+fn send(
+    mut sender: PacketSender,
+    frames: &Frames,
+    sent: &Mutex<Vec<Sent>>,
+    stop: &AtomicBool,
+) -> Result<(), String> {
+    let mut number = 0;
+    while !stop.load(Relaxed) {
+        let from = SystemTime::now();
+        sender.send(&frames.frame(number)).map_err(|error| error.to_string())?;
+        locked(sent).push(Sent { from, to: SystemTime::now() });
+        number += 1;
+        thread::sleep(INTERVAL);
+    }
+    Ok(())
+}
+
+/// A time in which packets may have passed, as the ledger names it.
+#[derive(Debug)]
+struct Gap {
+    from: SystemTime,
+    to: Option<SystemTime>,
+}
+
+impl Gap {
+    fn of(value: &Value) -> Option<Self> {
+        let time = |name: &str| Some(UNIX_EPOCH + Duration::try_from_secs_f64(value[name].as_f64()?).ok()?);
+        Some(Self { from: time("from")?, to: time("to") })
+    }
+
+    /// Whether a frame may have come in it that was on its way for `delay` at most.
+    fn has(&self, sent: &Sent, delay: Duration) -> bool {
+        sent.to + delay >= self.from && self.to.is_none_or(|to| sent.from <= to)
+    }
+}
+
+/// Compares what was sent with what is in the file and in the ledger, and says in figures how they agree.
+fn judge(
+    recorded: &Recorded,
+    frames: &Frames,
+    sent: &[Sent],
+    first: usize,
+) -> Result<String, Box<dyn Error>> {
+    let error = |what: String| Err(format!("{what}; {}", recorded.said).into());
+    let mut is_recorded = vec![false; sent.len()];
+    // How long frames were on their way, of those that came.
+    let mut delay = Duration::ZERO;
+    for (frame, time) in recorded.frames.iter().zip(&recorded.times) {
+        let number = Stamp::of(frame).map(|stamp| stamp.sequence).filter(|&n| frames.frame(n) == *frame);
+        let Some(number) = number.map(|number| number as usize).filter(|&number| number < sent.len()) else {
+            return error(format!("{} bytes came as they were not sent: {frame:02x?}", frame.len()));
+        };
+        if std::mem::replace(&mut is_recorded[number], true) {
+            return error(format!("frame {number} came twice"));
+        }
+        delay = delay.max(time.duration_since(sent[number].to).unwrap_or_default());
+    }
+    let delivered = recorded.count("/delivered");
+    if delivered != recorded.frames.len() as u64 {
+        return error(format!("{delivered} delivered, {} in the file", recorded.frames.len()));
+    }
+    let gaps: Vec<Gap> =
+        recorded.ledger["unseen"].as_array().into_iter().flatten().filter_map(Gap::of).collect();
+    let absent: Vec<usize> = (first..sent.len()).filter(|&number| !is_recorded[number]).collect();
+    let outside: Vec<usize> = absent
+        .iter()
+        .copied()
+        .filter(|&number| !gaps.iter().any(|gap| gap.has(&sent[number], delay)))
+        .collect();
+    let dropped: u64 = recorded.ledger["dropped"]
+        .as_object()
+        .into_iter()
+        .flat_map(|reasons| reasons.values().filter_map(Value::as_u64))
+        .sum();
+    if outside.len() as u64 > dropped {
+        let named: Vec<String> = outside
+            .iter()
+            .take(24)
+            .map(|&number| format!("{number} at {:.3}", unix_seconds(sent[number].from)))
+            .collect();
+        return error(format!(
+            "{} frames are in no gap, of which {dropped} are counted as dropped: {named:?}",
+            outside.len()
+        ));
+    }
+    if !absent.is_empty() && recorded.claims_lossless() {
+        return error(format!("{} frames are missing", absent.len()));
+    }
+    let (count, absent, gaps) = (sent.len().saturating_sub(first), absent.len(), gaps.len());
+    Ok(format!(
+        "{count} frames, {absent} not captured in {gaps} gaps or {dropped} dropped, on their way for up to {delay:.0?}"
+    ))
+}
+
+fn unix_seconds(time: SystemTime) -> f64 {
+    time.duration_since(UNIX_EPOCH).unwrap_or_default().as_secs_f64()
+}
+
+fn locked(sent: &Mutex<Vec<Sent>>) -> MutexGuard<'_, Vec<Sent>> {
+    sent.lock().unwrap_or_else(PoisonError::into_inner)
+}
