@@ -96,7 +96,7 @@ fn time_source(reception: &Reception, timestamps: Timestamps) -> Option<&'static
     match reception {
         _ if timestamps == Timestamps::None => None,
         Reception::Xdp { timestamps: Timestamps::Batch, .. } => {
-            Some("XDP program, CLOCK_TAI as UTC, read for every eighth packet of a batch")
+            Some("XDP program, CLOCK_TAI as UTC, read for the first packet of a batch and for every eighth")
         }
         Reception::Xdp { timestamps: Timestamps::Hardware, .. } => {
             Some("XDP program, raw NIC clock, for every packet")
