@@ -61,8 +61,8 @@ pub struct Terms {
     pub directory: PathBuf,
     /// What is run when it is asked to, with a path behind its arguments.
     pub command: Option<Vec<String>>,
-    /// A socket that is removed when the process that has no privileges has ended: in its directory that one may remove nothing.
-    pub socket: Option<PathBuf>,
+    /// Sockets that are removed when the process that has no privileges has ended: in their directories it may remove nothing.
+    pub sockets: Vec<PathBuf>,
 }
 
 /// The longest message: a program of a million instructions, and some more.

@@ -51,7 +51,7 @@ pub fn serve(socket: impl Into<OwnedFd>) -> io::Result<()> {
         let opened: Vec<BorrowedFd<'_>> = opened.iter().map(AsFd::as_fd).collect();
         send(&socket, &encode(&reply)?, &opened)?;
     }
-    if let Some(socket) = &server.terms.socket {
+    for socket in &server.terms.sockets {
         let _another_one_may_have_removed_it = remove_dead(socket);
     }
     server.running.iter_mut().for_each(|child| drop(child.wait()));
@@ -61,8 +61,11 @@ pub fn serve(socket: impl Into<OwnedFd>) -> io::Result<()> {
 /// Removes a socket that no process listens to. Where sockets are made only by those who hold `.lock`, none can be between its
 /// bind(2) and its listen(2) then.
 fn remove_dead(socket: &Path) -> io::Result<()> {
-    let lock = File::open(socket.with_file_name(".lock"))?;
-    lock.lock()?;
+    let _turn = match File::open(socket.with_file_name(".lock")) {
+        Ok(lock) => lock.lock().map(|()| Some(lock))?,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => None,
+        Err(error) => return Err(error),
+    };
     match UnixStream::connect(socket) {
         Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => fs::remove_file(socket),
         _ => Ok(()),

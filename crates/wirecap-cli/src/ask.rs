@@ -261,11 +261,11 @@ fn ring_row(name: &str, [delivered, filtered, lost, waiting]: [&str; 4]) -> Stri
     format!("{name:<20} {delivered:>17} {filtered:>17} {lost:>11} {waiting:>11}")
 }
 
-fn text(value: &Value) -> &str {
+pub(crate) fn text(value: &Value) -> &str {
     value.as_str().unwrap_or("?")
 }
 
-fn number(value: &Value) -> u64 {
+pub(crate) fn number(value: &Value) -> u64 {
     value.as_u64().unwrap_or_default()
 }
 
@@ -275,12 +275,12 @@ fn count(value: &Value) -> String {
 }
 
 /// The drops of an account, by all reasons.
-fn dropped(account: &Value) -> u64 {
+pub(crate) fn dropped(account: &Value) -> u64 {
     account["dropped"].as_object().into_iter().flat_map(|reasons| reasons.values()).map(number).sum()
 }
 
 /// `12.3 s`, `5:07 min`, `26:03 h`.
-fn running_for(seconds: f64) -> String {
+pub(crate) fn running_for(seconds: f64) -> String {
     let whole = seconds as u64;
     match whole {
         0..60 => format!("{seconds:.1} s"),

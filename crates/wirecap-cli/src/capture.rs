@@ -294,7 +294,7 @@ impl Arguments {
         let writable = place.writable().map(Path::to_owned);
         plan.open_line()?;
         let (sources, command) = (self.options.sources(), plan.command.as_deref());
-        drop_privileges(user, &sources, writable.as_deref(), command, claim.socket()).map(Some)
+        drop_privileges(user, &sources, writable.as_deref(), command, &claim.sockets()).map(Some)
     }
 
     /// Whether the output is, or leads to, something else than a file: standard output, a pipe, a terminal.

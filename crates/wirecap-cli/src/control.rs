@@ -7,6 +7,7 @@
 mod agent;
 pub(crate) mod client;
 mod desk;
+mod http;
 mod lines;
 mod place;
 mod request;
@@ -28,6 +29,7 @@ use crate::options;
 use crate::sink::Writing;
 use agent::{Agent, Identity, Meaning};
 use desk::Desk;
+use http::{HttpAddress, Listener, parse_http};
 use place::{ClaimError, Place, parse_name};
 use server::Server;
 
@@ -44,44 +46,74 @@ pub(crate) struct ControlOptions {
     /// Disable the control socket
     #[arg(long, conflicts_with = "name")]
     no_control: bool,
+
+    /// Serve a live page at / and metrics for Prometheus at /metrics: 127.0.0.1:9417, [::1]:9417, or the path of a socket
+    ///
+    /// Nothing can be changed there, and no other host is served; but every user of this host can read what a loopback address
+    /// serves. The path of a socket (mode 0660) restricts it to the socket's owner and group.
+    #[arg(long, value_name = "ADDRESS", value_parser = parse_http)]
+    http: Option<HttpAddress>,
 }
 
 impl ControlOptions {
     /// Takes the capture's name and begins to listen. Only a name that was asked for and is taken is an error: without the right
     /// to have a control socket a capture runs all the same.
     pub(crate) fn claim(&self, command: &'static str, sources: &[String]) -> Result<Claim, Failure> {
-        if self.no_control || sources.is_empty() {
-            return Ok(Claim { taken: None, command });
+        if sources.is_empty() && self.http.is_some() {
+            return Err(Failure::Usage(
+                "--http shows a capture on an interface, and -r reads a file".to_owned(),
+            ));
         }
         let default = || place::name_of(sources);
         let name = self.name.clone().unwrap_or_else(default);
+        let http = self.http.as_ref().map(listen).transpose()?;
+        let unreachable = |name| Claim { taken: None, http: None, name, command };
+        if self.no_control || sources.is_empty() {
+            return Ok(Claim { http, ..unreachable(name) });
+        }
         match place::claim(&place::directory(), &name, self.name.is_some()) {
             Ok(taken) => {
                 if taken.0.name != name {
                     eprintln!("this capture is named {}: the name {name} is in use", taken.0.name);
                 }
-                Ok(Claim { taken: Some(taken), command })
+                Ok(Claim { http, name: taken.0.name.clone(), taken: Some(taken), command })
             }
             Err(error @ ClaimError::Taken { .. }) => Err(Failure::Failed(error.to_string().into())),
             Err(error) => {
                 eprintln!("no control socket: {error} (--no-control suppresses this message)");
-                Ok(Claim { taken: None, command })
+                Ok(Claim { http, ..unreachable(name) })
             }
         }
     }
 }
 
-/// A control socket that is not served yet: clients wait.
+/// Listens where pages and metrics are to be, and says where that is.
+fn listen(address: &HttpAddress) -> Result<Listener, Failure> {
+    let listener = Listener::bind(address)
+        .map_err(|error| Failure::Failed(format!("cannot serve {address}: {error}").into()))?;
+    eprintln!("serving {}", listener.address());
+    Ok(listener)
+}
+
+/// A control socket, and one for pages, that are not served yet: clients wait.
 #[derive(Debug)]
 pub(crate) struct Claim {
     taken: Option<(Place, UnixListener)>,
+    http: Option<Listener>,
+    /// The capture's.
+    name: String,
     command: &'static str,
 }
 
 impl Claim {
-    /// Where the socket is.
-    pub(crate) fn socket(&self) -> Option<&Path> {
-        self.taken.as_ref().map(|(place, _)| &*place.path)
+    /// Where sockets are.
+    pub(crate) fn sockets(&self) -> Vec<&Path> {
+        let control = self.taken.as_ref().map(|(place, _)| &*place.path);
+        let http = self.http.as_ref().and_then(|listener| match listener.address() {
+            HttpAddress::Path(path) => Some(&**path),
+            HttpAddress::Loopback(_) => None,
+        });
+        control.into_iter().chain(http).collect()
     }
 
     /// Begins to serve. An expression of a client is a filter as it stands.
@@ -91,14 +123,27 @@ impl Claim {
 
     /// Begins to serve. `meaning` says which filter a client's expression stands for.
     pub(crate) fn serve_with(self, meaning: Meaning) -> Result<Control, Failure> {
-        let Some((place, listener)) = self.taken else { return Ok(Control(None)) };
-        let desk = Desk::new()?;
-        events::ring(desk.bell().try_clone_to_owned()?);
-        let identity =
-            Identity { name: place.name.clone(), command: self.command, started: SystemTime::now() };
-        let server = Server::new(listener, desk.clone());
-        let thread = thread::Builder::new().name("control".to_owned()).spawn(move || server.run())?;
-        Ok(Control(Some(Serving { place: Some(place), desk, identity, meaning, thread: Some(thread) })))
+        let Self { taken, http, name, command } = self;
+        if taken.is_none() && http.is_none() {
+            return Ok(Control(None));
+        }
+        let (mut desks, mut threads, mut place) = (Vec::new(), Vec::new(), None);
+        if let Some((own, listener)) = taken {
+            let desk = Desk::new()?;
+            events::ring(desk.bell().try_clone_to_owned()?);
+            let server = Server::new(listener, desk.clone());
+            threads.push(thread::Builder::new().name("control".to_owned()).spawn(move || server.run())?);
+            desks.push(desk);
+            place = Some(own);
+        }
+        if let Some(listener) = http {
+            let desk = Desk::new()?;
+            let server = http::Server::new(listener, desk.clone());
+            threads.push(thread::Builder::new().name("http".to_owned()).spawn(move || server.run())?);
+            desks.push(desk);
+        }
+        let identity = Identity { name, command, started: SystemTime::now() };
+        Ok(Control(Some(Serving { place, desks, identity, meaning, threads })))
     }
 }
 
@@ -107,10 +152,11 @@ pub(crate) struct Control(Option<Serving>);
 
 struct Serving {
     place: Option<Place>,
-    desk: Desk,
+    /// Where each server meets the thread that knows the capture.
+    desks: Vec<Desk>,
     identity: Identity,
     meaning: Meaning,
-    thread: Option<JoinHandle<()>>,
+    threads: Vec<JoinHandle<()>>,
 }
 
 impl Control {
@@ -125,8 +171,8 @@ impl Control {
         capture: &'a Capture,
         writing: Option<&'a Writing>,
     ) -> Option<Agent<'a>> {
-        let Serving { desk, identity, meaning, .. } = self.0.as_ref()?;
-        Some(Agent::new((desk, identity, meaning), capture, writing))
+        let Serving { desks, identity, meaning, .. } = self.0.as_ref()?;
+        Some(Agent::new((desks, identity, meaning), capture, writing))
     }
 
     /// The capture has ended: clients that wait for it get the ledger, and why it ended if that was an error.
@@ -150,9 +196,9 @@ impl Serving {
     /// The name is free before clients learn that the capture has ended.
     fn end(&mut self, line: &str) {
         drop(self.place.take());
-        self.desk.end(line.into());
-        if let Some(thread) = self.thread.take() {
-            thread.join().expect("the server does not panic");
+        self.desks.iter().for_each(|desk| desk.end(line.into()));
+        for thread in self.threads.drain(..) {
+            thread.join().expect("a server does not panic");
         }
     }
 }

@@ -17,6 +17,7 @@ use crate::options::CaptureOptions;
 use crate::output;
 use crate::screen::Screen;
 use crate::size;
+use crate::threads;
 
 /// Count packets and bytes per ring, live
 ///
@@ -80,7 +81,11 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
             let workers: Vec<_> = capture
                 .workers()
                 .into_iter()
-                .map(|worker| scope.spawn(|| count(worker, &tallies, &capture, arguments.options.count)))
+                .enumerate()
+                .map(|(index, worker)| {
+                    let limit = &arguments.options.count;
+                    threads::spawn_worker(scope, index, || count(worker, &tallies, &capture, *limit))
+                })
                 .collect();
             let display = scope.spawn(|| show(arguments, &capture, &tallies, &running));
             let outcomes = workers.into_iter().map(|worker| worker.join().expect("counting does not panic"));

@@ -2,6 +2,7 @@
 //!
 //! Reading is apart from judging: a [`Host`] is what was read, which `--record` writes and `--from` judges without this host.
 
+mod causes;
 mod checks;
 mod finding;
 mod fix;
@@ -20,6 +21,7 @@ use wirecap::device::Device;
 
 use crate::failure::Failure;
 use crate::output;
+pub(crate) use causes::{Bottleneck, Cause};
 use finding::{Change, Diagnosis};
 use fix::Journal;
 use host::Host;
@@ -153,6 +155,11 @@ pub(crate) fn briefs(devices: &[Device]) -> BTreeMap<String, Brief> {
         briefs.entry(interface).or_insert_with(worst).count += 1;
     }
     briefs
+}
+
+/// What on this host may be why packets of these interfaces are lost, the worst first.
+pub(crate) fn causes(interfaces: &[String]) -> Result<Vec<Cause>, Failure> {
+    Ok(causes::causes(checks::diagnose(&read::interfaces(interfaces)?)))
 }
 
 fn show(diagnosis: &Diagnosis, in_json: bool) -> Result<(), Failure> {

@@ -129,6 +129,13 @@ pub(crate) fn first() -> u64 {
     kept().first()
 }
 
+/// The events that are kept, as a JSON array.
+pub(crate) fn in_json() -> String {
+    let log = kept();
+    let events: Vec<&str> = log.recent.iter().map(|event| &**event).collect();
+    format!("[{}]", events.join(","))
+}
+
 /// What comes next for a reader that has had all events before the one of number `next`.
 pub(crate) fn after(next: u64) -> Option<Next> {
     kept().after(next)

@@ -27,6 +27,7 @@ use crate::options::{self, EngineOptions};
 use crate::output;
 use crate::signals::stop_on_signals;
 use crate::size;
+use crate::threads;
 use crate::weight::{Weight, WeightOptions};
 use latency::Latency;
 use mirror::Mirror;
@@ -159,8 +160,10 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
     let writing = treatment.mirror.as_ref().map(|mirror| mirror.writing().clone());
     let (latencies, outcome) = losses::watched(&capture, writing.as_ref(), &control, || {
         thread::scope(|scope| {
-            let work = |worker| scope.spawn(|| way::forward(worker, &capture, &ways, &treatment));
-            let workers: Vec<_> = capture.workers().into_iter().map(work).collect();
+            let work = |(index, worker)| {
+                threads::spawn_worker(scope, index, || way::forward(worker, &capture, &ways, &treatment))
+            };
+            let workers: Vec<_> = capture.workers().into_iter().enumerate().map(work).collect();
             let done = || workers.iter().all(thread::ScopedJoinHandle::is_finished);
             let watched = watch(arguments, &capture, &ways, treatment.mirror.as_ref(), egresses, done);
             let join =

@@ -14,6 +14,7 @@ use crate::losses;
 use crate::options::CaptureOptions;
 use crate::progress::Progress;
 use crate::size;
+use crate::threads;
 use crate::weight::{Weight, WeightOptions};
 
 /// Simulate a slow consumer: apply a filter x times to every packet
@@ -63,8 +64,9 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
     }
     let outcomes = losses::watched(&capture, None, &control, || {
         thread::scope(|scope| {
-            let handle = |worker| scope.spawn(|| handle(worker, &weight, &capture));
-            let workers: Vec<_> = capture.workers().into_iter().map(handle).collect();
+            let handle =
+                |(index, worker)| threads::spawn_worker(scope, index, || handle(worker, &weight, &capture));
+            let workers: Vec<_> = capture.workers().into_iter().enumerate().map(handle).collect();
             watch(&capture, &arguments.options, || workers.iter().all(thread::ScopedJoinHandle::is_finished));
             let join =
                 |worker: thread::ScopedJoinHandle<'_, _>| worker.join().expect("handling does not panic");

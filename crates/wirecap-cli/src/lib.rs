@@ -3,6 +3,7 @@
 #[macro_use]
 mod output;
 
+mod advice;
 mod ask;
 mod capture;
 mod closed;
@@ -18,10 +19,12 @@ mod find;
 mod forward;
 mod generate;
 mod handle;
+mod history;
 mod index;
 mod interfaces;
 mod lab;
 mod losses;
+mod lost;
 mod man;
 mod merge;
 mod options;
@@ -36,6 +39,8 @@ mod show;
 mod signals;
 mod sink;
 mod size;
+mod threads;
+mod top;
 mod weight;
 
 use std::io::{self, Write};
@@ -79,6 +84,7 @@ enum Command {
     Filter(ask::FilterArguments),
     Rotate(ask::RotateArguments),
     Events(ask::EventsArguments),
+    Top(top::Arguments),
     Devices(devices::Arguments),
     Doctor(doctor::Arguments),
     Generate(generate::Arguments),
@@ -128,6 +134,7 @@ pub fn main() -> ExitCode {
         Command::Filter(arguments) => ask::filter(&arguments),
         Command::Rotate(arguments) => ask::rotate(&arguments),
         Command::Events(arguments) => ask::events(&arguments),
+        Command::Top(arguments) => top::run(&arguments),
         Command::Devices(arguments) => devices::run(&arguments),
         Command::Doctor(arguments) => doctor::run(&arguments),
         Command::Generate(arguments) => generate::run(&arguments),

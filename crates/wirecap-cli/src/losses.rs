@@ -3,12 +3,16 @@
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use wirecap::{Capture, Ledger, LostLater, grouped};
 
+use crate::advice::{Advisor, Question};
 use crate::control::Control;
+use crate::doctor::Bottleneck;
 use crate::events::{self, Kind};
+use crate::history;
+use crate::lost::Lost;
 use crate::signals;
 use crate::sink::Writing;
 
@@ -68,7 +72,7 @@ fn ledger_so_far(capture: &Capture, writing: Option<&Writing>) -> Ledger {
 fn watch(capture: &Capture, writing: Option<&Writing>, control: &Control, done: &AtomicBool) {
     let names: Vec<String> =
         capture.interfaces().iter().map(|interface| interface.device.name.clone()).collect();
-    let mut losses = Losses::default();
+    let (mut losses, mut advisor) = (Losses::default(), Advisor::new(&names));
     let mut slowness = writing.map(Slowness::of);
     let mut backlog = Backlog::default();
     let mut agent = control.agent(capture, writing);
@@ -95,6 +99,12 @@ fn watch(capture: &Capture, writing: Option<&Writing>, control: &Control, done: 
         backlog.iter().for_each(|line| events::say(Kind::Loss, line));
         let lines = losses.look(&ledger, &names, writer, slow, now);
         lines.iter().for_each(|line| events::say(Kind::Loss, line));
+        advisor.ask(losses.questions(&names, slow.is_some()));
+        advisor.lines().iter().for_each(|line| events::say(Kind::Loss, line));
+        if let Some(agent) = &mut agent {
+            agent.losses = losses.so_far();
+        }
+        history::note(&ledger, capture.backlogs().into_iter().map(u64::from).sum());
     }
 }
 
@@ -224,6 +234,8 @@ struct Loss {
     episode: Option<Episode>,
     /// When it was last said that it began.
     said: Option<Instant>,
+    /// When the last packet was lost, as far as looks tell.
+    last: Option<SystemTime>,
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -236,9 +248,45 @@ struct Episode {
 
 /// Tells when loss begins and ends.
 #[derive(Debug, Default)]
-struct Losses(HashMap<Key, Loss>);
+struct Losses {
+    by_key: HashMap<Key, Loss>,
+    /// Of which it was said at the last look that they begin.
+    begun: Vec<Key>,
+}
 
 impl Losses {
+    /// All that was lost so far, the latest first.
+    fn so_far(&self) -> Vec<Lost> {
+        let lost = |((place, reason), loss): (&Key, &Loss)| {
+            let last = loss.last?.duration_since(UNIX_EPOCH).unwrap_or_default();
+            let (place, reason, packets) = (place.clone(), reason.words(), loss.lost);
+            Some(Lost { place, reason, packets, last_unix_s: last.as_secs_f64() })
+        };
+        let mut all: Vec<Lost> = self.by_key.iter().filter_map(lost).collect();
+        all.sort_by(|a, b| b.last_unix_s.total_cmp(&a.last_unix_s).then_with(|| a.place.cmp(&b.place)));
+        all
+    }
+
+    /// What doctor is asked about the losses that have just begun: nothing if what is written to `is_slow`, which explains them.
+    fn questions(&mut self, names: &[String], is_slow: bool) -> Vec<Question> {
+        let question = |(place, reason): Key| {
+            let interface = names.iter().find(|name| {
+                place.strip_prefix(&***name).is_some_and(|rest| rest.is_empty() || rest.starts_with('@'))
+            })?;
+            let bottleneck = match reason {
+                Reason::NoCell | Reason::RingFull if !is_slow => Bottleneck::Pool,
+                Reason::Device => Bottleneck::Device,
+                _ => return None,
+            };
+            Some(Question { place, reason: reason.words(), bottleneck, interface: interface.clone() })
+        };
+        let begun = std::mem::take(&mut self.begun);
+        let mut questions: Vec<Question> = begun.into_iter().filter_map(question).collect();
+        // Rings of one interface have the same causes.
+        questions.dedup_by(|a, b| (&a.interface, a.reason) == (&b.interface, b.reason));
+        questions
+    }
+
     /// The lines that are to be said of `ledger`, and of the `writer` that discarded packets. `names` are those of the
     /// interfaces.
     fn look(
@@ -250,12 +298,18 @@ impl Losses {
         now: Instant,
     ) -> Vec<String> {
         let of_writer = writer.map(|(name, discarded)| ((name.to_owned(), Reason::Writer), discarded));
+        let mut begun = Vec::new();
         let mut lines: Vec<String> = counts(ledger, names)
             .into_iter()
             .chain(of_writer)
             .filter_map(|(key, lost)| {
-                let loss = self.0.entry(key.clone()).or_default();
-                loss.look(&key, lost, slow, now)
+                let loss = self.by_key.entry(key.clone()).or_default();
+                let was_said = loss.is_said();
+                let line = loss.look(&key, lost, slow, now);
+                if loss.is_said() && !was_said {
+                    begun.push(key);
+                }
+                line
             })
             .collect();
         if lines.len() > LINES_MAX {
@@ -263,15 +317,22 @@ impl Losses {
             lines.truncate(LINES_MAX - 1);
             lines.push(format!("and {more} more rings; the ledger lists all"));
         }
+        self.begun = begun;
         lines
     }
 }
 
 impl Loss {
+    /// Whether it was said of the loss that goes on.
+    fn is_said(&self) -> bool {
+        self.episode.is_some_and(|episode| episode.was_said)
+    }
+
     fn look(&mut self, (place, reason): &Key, lost: u64, slow: Option<&str>, now: Instant) -> Option<String> {
         let before = std::mem::replace(&mut self.lost, lost);
         let words = reason.words();
         if lost > before {
+            self.last = Some(SystemTime::now());
             let episode = self.episode.get_or_insert(Episode {
                 began: now,
                 lost_before: before,

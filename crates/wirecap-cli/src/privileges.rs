@@ -5,6 +5,7 @@ use std::io;
 use std::os::fd::AsFd;
 use std::path::{self, Path};
 use std::process::{Command, Stdio};
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use clap::Args;
 use rustix::fs::{Access, access};
@@ -19,6 +20,14 @@ use wirecap_recorder::{Launch, Pattern, refuse_busy};
 
 use crate::failure::Failure;
 use crate::output;
+
+/// Set when this process has given up its privileges.
+static DROPPED: AtomicBool = AtomicBool::new(false);
+
+/// Whether this process has given up its privileges: what it may not do ends it.
+pub(crate) fn are_dropped() -> bool {
+    DROPPED.load(Ordering::Relaxed)
+}
 
 /// Who records.
 #[derive(Debug, Clone, Default, Args)]
@@ -149,13 +158,13 @@ fn cannot_write(name: &str, place: &Place<'_>, error: &io::Error) -> Failure {
 
 /// Drops this process's privileges: it goes on as `user`. `interfaces` are all that may be captured from, `writable` is
 /// the only directory or device that may be written to, the process that keeps the privileges runs `command` for complete
-/// files, and removes `socket` at the end.
+/// files, and removes `sockets` at the end.
 pub(crate) fn drop_privileges(
     user: User,
     interfaces: &[String],
     writable: Option<&Path>,
     command: Option<&[String]>,
-    socket: Option<&Path>,
+    sockets: &[&Path],
 ) -> Result<Broker, Failure> {
     let writable = writable.map(path::absolute).transpose()?;
     let terms = Terms {
@@ -163,7 +172,7 @@ pub(crate) fn drop_privileges(
         user: user.clone(),
         directory: writable.clone().unwrap_or_default(),
         command: command.map(<[String]>::to_vec),
-        socket: socket.map(path::absolute).transpose()?,
+        sockets: sockets.iter().map(path::absolute).collect::<Result<_, _>>()?,
     };
     let mut program = Command::new("/proc/self/exe");
     // A pipe that the recording goes to is none of its business.
@@ -177,6 +186,7 @@ pub(crate) fn drop_privileges(
     let landlocked = Confinement::recording(user, writable.as_deref())
         .enter()
         .map_err(|error| cannot_act(&name, &error))?;
+    DROPPED.store(true, Ordering::Relaxed);
     if landlocked != Landlocked::Fully {
         let much = if landlocked == Landlocked::Not { "no" } else { "not every" };
         eprintln!(

@@ -130,7 +130,7 @@ fn unwrapped(text: &str) -> String {
 }
 
 /// Whether the terminal's user reads UTF-8, by the variables that decide it.
-fn has_utf8() -> bool {
+pub(crate) fn has_utf8() -> bool {
     let set = |name| env::var(name).ok().filter(|value: &String| !value.is_empty());
     let locale = set("LC_ALL").or_else(|| set("LC_CTYPE")).or_else(|| set("LANG"));
     locale.is_some_and(|locale| locale.to_ascii_lowercase().replace('-', "").contains("utf8"))

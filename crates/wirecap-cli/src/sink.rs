@@ -44,14 +44,30 @@ struct State {
     waiting: AtomicU64,
     /// Packets that were discarded because it took none.
     discarded: AtomicU64,
+    /// Files that are complete; of these, how many got an index, or are to get one.
+    completed: AtomicU64,
+    indexed: AtomicU64,
+    to_index: AtomicU64,
 }
 
 impl Writing {
     /// Nothing is written yet to what error messages call `name`.
     pub(crate) fn to(name: impl Into<String>) -> Self {
-        let [since, total, accepted, waiting, discarded] = [(); 5].map(|()| AtomicU64::new(0));
+        let [since, total, accepted, waiting, discarded, completed, indexed, to_index] =
+            [(); 8].map(|()| AtomicU64::new(0));
         let (name, epoch) = (name.into(), Instant::now());
-        Self(Arc::new(State { name, epoch, since, total, accepted, waiting, discarded }))
+        Self(Arc::new(State {
+            name,
+            epoch,
+            since,
+            total,
+            accepted,
+            waiting,
+            discarded,
+            completed,
+            indexed,
+            to_index,
+        }))
     }
 
     pub(crate) fn name(&self) -> &str {
@@ -93,6 +109,24 @@ impl Writing {
     /// Notes that so many more packets were discarded because it did not keep up.
     pub(crate) fn discard(&self, packets: u64) {
         self.0.discarded.fetch_add(packets, Ordering::Relaxed);
+    }
+
+    /// How many files are complete, how many of them have their index, and how many wait for it.
+    pub(crate) fn files(&self) -> [u64; 3] {
+        let State { completed, indexed, to_index, .. } = &*self.0;
+        [completed, indexed, to_index].map(|count| count.load(Ordering::Relaxed))
+    }
+
+    /// Notes that another file is complete, which `waits_for_index` or does not.
+    pub(crate) fn complete_file(&self, waits_for_index: bool) {
+        self.0.completed.fetch_add(1, Ordering::Relaxed);
+        self.0.to_index.fetch_add(waits_for_index.into(), Ordering::Relaxed);
+    }
+
+    /// Notes that a file waits for its index no more, because it has it or for another reason.
+    pub(crate) fn leave_index(&self, has_index: bool) {
+        self.0.to_index.fetch_sub(1, Ordering::Relaxed);
+        self.0.indexed.fetch_add(has_index.into(), Ordering::Relaxed);
     }
 
     /// Notes how long `write` takes.

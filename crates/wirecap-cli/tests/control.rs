@@ -3,143 +3,22 @@
 
 mod recording;
 
-use std::collections::BTreeMap;
 use std::fs::{self, Permissions};
-use std::io::{BufRead, BufReader, Read, Write};
+use std::io::{BufRead, Write};
 use std::os::unix::fs::{FileTypeExt, PermissionsExt};
 use std::os::unix::net::UnixStream;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::time::Duration;
 
-use recording::{Bed, Finished, Running, WIRECAP, copy_for_everybody, tcpdump};
+use recording::desk::{Desk, ENGINES, assert_ledger_conserved, counts, dropped, number};
+use recording::{WIRECAP, copy_for_everybody, tcpdump};
 use rustix::process::Signal;
 use serde_json::{Value, json};
-use tempfile::TempDir;
-use wirecap::bpf::Link;
-use wirecap_testbed::{Load, pass_program, privileged, wait_until};
+use wirecap_testbed::{Load, privileged, wait_until};
 
 /// The user who has no rights to anything.
 const UNPRIVILEGED: u32 = 65534;
-const ENGINES: [&str; 2] = ["xdp", "packet"];
-
-/// A bed with a directory of its own for control sockets.
-struct Desk {
-    bed: Bed,
-    directory: TempDir,
-    /// On the receiver, where packet sockets are to get the frames of a sender inside the kernel.
-    _passing: Option<Link>,
-}
-
-impl Desk {
-    fn new(queue_count: u32) -> Self {
-        let directory = TempDir::new_in("/tmp").unwrap();
-        fs::set_permissions(directory.path(), Permissions::from_mode(0o755)).unwrap();
-        Self { bed: Bed::new(queue_count), directory, _passing: None }
-    }
-
-    /// One on which this engine gets what the bed's generator sends.
-    fn of_engine(engine: &str, queue_count: u32) -> Self {
-        let desk = Self::new(queue_count);
-        let passing = (engine == "packet").then(|| pass_program(&desk.bed.pair.receiver).unwrap());
-        Self { _passing: passing, ..desk }
-    }
-
-    fn path(&self, name: &str) -> PathBuf {
-        self.directory.path().join("control").join(name)
-    }
-
-    fn file(&self, name: &str) -> String {
-        self.directory.path().join(name).display().to_string()
-    }
-
-    fn command(&self, program: impl AsRef<Path>, arguments: &[&str]) -> Command {
-        let mut command = Command::new(program.as_ref());
-        command.args(arguments).env("WIRECAP_CONTROL_DIR", self.directory.path().join("control"));
-        command
-    }
-
-    /// Starts a capture and waits until it can be asked.
-    fn capture(&self, name: &str, arguments: &[&str]) -> Running {
-        let mut running = self.bed.start(&mut self.command(WIRECAP, arguments));
-        running.wait_for("capturing");
-        wait_until("the capture can be asked", || self.wirecap(&["status", name]).status.success());
-        running
-    }
-
-    fn wirecap(&self, arguments: &[&str]) -> Finished {
-        self.bed.run(&mut self.command(WIRECAP, arguments))
-    }
-
-    fn client(&self, name: &str) -> Client {
-        let stream = UnixStream::connect(self.path(name)).unwrap();
-        stream.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
-        Client(BufReader::new(stream))
-    }
-
-    fn status(&self, name: &str) -> Value {
-        self.client(name).ask(&json!({ "command": "status" }))
-    }
-}
-
-struct Client(BufReader<UnixStream>);
-
-impl Client {
-    fn send(&mut self, text: &str) {
-        self.0.get_mut().write_all(text.as_bytes()).unwrap();
-    }
-
-    fn read(&mut self) -> Value {
-        let mut line = String::new();
-        self.0.read_line(&mut line).unwrap();
-        serde_json::from_str(&line).unwrap_or_else(|error| panic!("{error}: {line:?}"))
-    }
-
-    fn ask(&mut self, request: &Value) -> Value {
-        self.send(&format!("{request}\n"));
-        self.read()
-    }
-
-    /// Whether the other side has closed it, after what it had to say.
-    fn is_closed(&mut self) -> bool {
-        let mut rest = Vec::new();
-        self.0.read_to_end(&mut rest).is_ok()
-    }
-}
-
-fn number(value: &Value) -> u64 {
-    value.as_u64().unwrap_or_else(|| panic!("{value} is not a count"))
-}
-
-/// The drops of an account, by all reasons.
-fn dropped(account: &Value) -> u64 {
-    account["dropped"].as_object().unwrap().values().filter_map(Value::as_u64).sum()
-}
-
-/// What holds for the account of a ring and for the sum, at each moment.
-#[track_caller]
-fn assert_conserved(account: &Value) {
-    assert_eq!(number(&account["offered"]), number(&account["delivered"]) + dropped(account), "{account}");
-    if let Some(filtered) = account["filtered"].as_u64() {
-        assert_eq!(number(&account["seen"]), number(&account["offered"]) + filtered, "{account}");
-    }
-}
-
-#[track_caller]
-fn assert_ledger_conserved(ledger: &Value) {
-    assert_conserved(ledger);
-    let rings = ledger["rings"].as_array().unwrap();
-    rings.iter().for_each(|ring| assert_conserved(ring));
-    let sum: u64 = rings.iter().map(|ring| number(&ring["delivered"])).sum();
-    assert_eq!(sum, number(&ledger["delivered"]), "{ledger}");
-}
-
-/// The counts that two ledgers of one capture must have in common.
-fn counts(ledger: &Value) -> BTreeMap<&str, Value> {
-    let names = ["seen", "offered", "delivered", "bytes", "filtered", "dropped", "rings"];
-    names.iter().map(|name| (*name, ledger[*name].clone())).collect()
-}
 
 #[test]
 fn each_status_under_load_conserves_packets_and_the_last_one_is_the_final_ledger() {
@@ -220,6 +99,7 @@ fn a_capture_is_shown_gets_another_filter_rotates_and_ends_with_its_ledger() {
     for words in ["rec: capture, process ", "a1: filter: udp", "a1@0", "so far lossless: yes"] {
         assert!(text.contains(words), "{words:?} is not in {text}");
     }
+    desk.wirecap(&["top", "rec"]).assert_refused(2, &["top needs a terminal"]);
     let overview = String::from_utf8(desk.wirecap(&["status"]).stdout).unwrap();
     assert!(overview.lines().all(|line| line.len() <= 80) && overview.contains("rec"), "{overview}");
 

@@ -10,6 +10,7 @@ pub(crate) mod keeper;
 mod opening;
 mod own_thread;
 mod raw;
+mod ring_state;
 pub(crate) mod source;
 mod target;
 pub(crate) mod waiting;
@@ -49,6 +50,7 @@ use watch::{Watched, Watcher};
 pub use builder::{CaptureBuilder, DEFAULT_CHUNK_CELLS, DEFAULT_CHUNKS, DEFAULT_SNAP_LEN, Engine};
 pub use event::Event;
 pub use interface::{Interface, Reception};
+pub use ring_state::RingState;
 pub use target::wanted_pool_bytes;
 
 /// A running capture. Dropping it stops and closes it.
@@ -525,6 +527,21 @@ impl Capture {
     /// engine `packet`, how many cells' memory they take.
     pub fn backlogs(&self) -> Vec<u32> {
         self.shared.group.rings().iter().map(|ring| ring.backlog()).collect()
+    }
+
+    /// Where the cells of each ring are, who serves it and who has helped, in the order of [`rings`](Self::rings): a snapshot
+    /// for those who watch. It takes the rings' locks for a moment.
+    pub fn ring_states(&self) -> Vec<RingState> {
+        let group = &self.shared.group;
+        let state = |(index, ring): (usize, &Arc<dyn Ring>)| RingState {
+            name: ring.identity().name.clone(),
+            capacity: ring.capacity(),
+            cells: ring.cells(),
+            threshold: group.limit_of(index),
+            worker: group.home_of(index),
+            helpers: group.helpers_of(index),
+        };
+        group.rings().iter().enumerate().map(state).collect()
     }
 
     /// Stops the capture: packets that arrive from now on go to the host. What has arrived before is

@@ -64,6 +64,8 @@ pub(crate) struct Seat {
     seen: Mutex<Seen>,
     /// It is about to sleep or sleeps, and may be woken.
     asleep: AtomicBool,
+    /// Chunks that it took from each ring that is no home ring of its own. Only the worker itself counts on.
+    helped: Box<[AtomicU64]>,
 }
 
 const GONE: u64 = u64::MAX;
@@ -135,7 +137,7 @@ impl Group {
         let part_count = parts.iter().max().map_or(0, |last| last + 1);
         let rings_of_parts: Vec<Vec<usize>> = (0..part_count).map(rings_of).collect();
         let shares = shares(&rings_of_parts.iter().map(Vec::len).collect::<Vec<_>>(), workers);
-        let mut seats = Vec::new();
+        let (mut seats, ring_count) = (Vec::new(), rings.len());
         for (part, (rings, share)) in rings_of_parts.iter().zip(shares).enumerate() {
             seats.extend((0..share).map(|worker| Seat {
                 home: Seats::new(rings.iter().copied().skip(worker).step_by(share), 0),
@@ -143,6 +145,7 @@ impl Group {
                 asked: AtomicU64::new(IDLE),
                 seen: Mutex::new(Seen { asked: IDLE, since: None }),
                 asleep: AtomicBool::new(false),
+                helped: counters(ring_count),
             }));
         }
         let mut places: Vec<Place> = rings.iter().map(|ring| Place::new(0, ring, mode)).collect();
@@ -175,8 +178,9 @@ impl Group {
     pub(crate) fn with_room(mut self, more: usize) -> Self {
         self.rings = self.rings.with_room(more);
         self.places = self.places.with_room(more);
-        let seats = self.seats.into_iter();
-        self.seats = seats.map(|seat| Seat { home: seat.home.with_room(more), ..seat }).collect();
+        let (seats, room) = (self.seats.into_iter(), self.rings.room());
+        let with_room = |seat: Seat| Seat { home: seat.home.with_room(more), helped: counters(room), ..seat };
+        self.seats = seats.map(with_room).collect();
         self
     }
 
@@ -237,6 +241,18 @@ impl Group {
     /// The worker that `ring` is a home ring of.
     pub(crate) fn home_of(&self, ring: usize) -> usize {
         self.places[ring].home
+    }
+
+    /// The largest backlog of `ring` that calls no buddy; none in basic mode.
+    pub(crate) fn limit_of(&self, ring: usize) -> Option<u32> {
+        (self.mode != Mode::Basic).then(|| self.places[ring].limit)
+    }
+
+    /// The workers that took chunks from `ring` without being its home worker, each with how many.
+    pub(crate) fn helpers_of(&self, ring: usize) -> Vec<(usize, u64)> {
+        let chunks = |seat: &Seat| seat.helped[ring].load(Ordering::Relaxed);
+        let counts = self.seats.iter().map(chunks).enumerate();
+        counts.filter(|(_, chunks)| *chunks > 0).collect()
     }
 
     /// From now on, workers end when their rings are empty.
@@ -431,6 +447,10 @@ impl Group {
             ring.offload(Help { limit, most, abandoned: is_abandoned })?
         };
         let Some(chunk) = chunk else { return Ok(None) };
+        if !is_own {
+            let helped = &self.seats[worker].helped[ring.identity().index];
+            helped.store(helped.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
+        }
         turn.relieved(self.policy.next, self.seats[worker].home.len(), chunk.len());
         // A worker that is stuck or gone cannot call for help: each helper calls the next ones.
         let left = chunk.left_behind().unwrap_or_else(|| ring.backlog()).saturating_sub(limit);
@@ -563,6 +583,10 @@ impl Group {
             None => Ok(()),
         }
     }
+}
+
+fn counters(count: usize) -> Box<[AtomicU64]> {
+    (0..count).map(|_| AtomicU64::new(0)).collect()
 }
 
 /// How many of `workers` workers each part gets that has so many rings: one at least, and no more than rings while others

@@ -10,7 +10,7 @@ use crate::filter::Filter;
 use crate::ledger::{Account, Tally};
 use crate::time::Timestamps;
 use crate::umem::chunk::{Chunk, RingIdentity};
-use crate::umem::pool::Geometry;
+use crate::umem::pool::{Cells, Geometry};
 use crate::umem::rx::RxRing;
 
 pub(crate) use crate::umem::rx::Help;
@@ -45,6 +45,11 @@ pub(crate) trait Ring: Send + Sync + fmt::Debug {
     /// Whether no packets wait: a snapshot.
     fn is_empty(&self) -> bool {
         self.backlog() == 0
+    }
+    /// Where its cells are.
+    fn cells(&self) -> Cells {
+        let waiting = self.backlog();
+        Cells { waiting, posted: self.capacity().saturating_sub(waiting), ..Cells::default() }
     }
     /// Takes up to M packets, or nothing when none wait or the ring is closed.
     fn capture(&self) -> Result<Option<Chunk>, CaptureError>;
@@ -120,6 +125,10 @@ impl Ring for RxRing {
 
     fn backlog(&self) -> u32 {
         RxRing::backlog(self)
+    }
+
+    fn cells(&self) -> Cells {
+        RxRing::cells(self)
     }
 
     fn capture(&self) -> Result<Option<Chunk>, CaptureError> {

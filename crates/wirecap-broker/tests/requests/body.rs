@@ -18,7 +18,7 @@ fn terms() -> Terms {
         user: User { name: "nobody".to_owned(), uid: 65534, gid: 65534 },
         directory: PathBuf::from("/var/lib/recordings"),
         command: Some(vec!["true".to_owned()]),
-        socket: None,
+        sockets: Vec::new(),
     }
 }
 

@@ -4,13 +4,15 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use serde_json::{Value, json};
 use wirecap::filter::FilterRequest;
-use wirecap::{Capture, Interface, Ledger, Reception};
+use wirecap::{Capture, Interface, Ledger, Reception, RingState};
 
 use super::desk::{Desk, Job, Line, Task};
 use crate::events::{self, Kind};
 use crate::failure::{Failure, causes};
+use crate::lost::Lost;
 use crate::options;
 use crate::sink::Writing;
+use crate::threads;
 
 /// A status that is no older is given again: the ledger takes the rings' locks, whatever clients ask for.
 const FRESH: Duration = Duration::from_millis(10);
@@ -28,7 +30,7 @@ pub(super) struct Identity {
 
 /// Does the jobs on a desk. When it is dropped no more are done.
 pub(crate) struct Agent<'a> {
-    desk: &'a Desk,
+    desks: &'a [Desk],
     identity: &'a Identity,
     meaning: &'a Meaning,
     capture: &'a Capture,
@@ -36,26 +38,30 @@ pub(crate) struct Agent<'a> {
     /// The filter, if it was changed.
     filter: Option<String>,
     last: Option<(Instant, Line)>,
+    /// What was lost until the last look.
+    pub(crate) losses: Vec<Lost>,
 }
 
 impl<'a> Agent<'a> {
     pub(super) fn new(
-        (desk, identity, meaning): (&'a Desk, &'a Identity, &'a Meaning),
+        (desks, identity, meaning): (&'a [Desk], &'a Identity, &'a Meaning),
         capture: &'a Capture,
         writing: Option<&'a Writing>,
     ) -> Self {
-        desk.begin_jobs();
-        Self { desk, identity, meaning, capture, writing, filter: None, last: None }
+        desks.iter().for_each(Desk::begin_jobs);
+        Self { desks, identity, meaning, capture, writing, filter: None, last: None, losses: Vec::new() }
     }
 
     /// Does what was asked for since the last time. `ledger` gives what is known of the capture.
     pub(crate) fn do_jobs(&mut self, ledger: impl Fn() -> Ledger) {
-        for Job { client, task } in self.desk.take_jobs() {
-            let answer = match task {
-                Task::Status => self.recent_status(&ledger),
-                Task::Filter(expression) => self.set_filter(&expression).to_string().into(),
-            };
-            self.desk.answer(client, answer);
+        for desk in self.desks {
+            for Job { client, task } in desk.take_jobs() {
+                let answer = match task {
+                    Task::Status => self.recent_status(&ledger),
+                    Task::Filter(expression) => self.set_filter(&expression).to_string().into(),
+                };
+                desk.answer(client, answer);
+            }
         }
     }
 
@@ -74,9 +80,8 @@ impl<'a> Agent<'a> {
         let unix_s =
             |time: SystemTime| time.duration_since(UNIX_EPOCH).map_or(0.0, |since| since.as_secs_f64());
         let geometry = self.capture.geometry();
-        let rings = ledger.rings.iter().zip(self.capture.backlogs());
-        let waiting: Vec<Value> =
-            rings.map(|(ring, packets)| json!({ "name": ring.name, "waiting": packets })).collect();
+        let rings: Vec<Value> =
+            self.capture.ring_states().iter().take(ledger.rings.len()).map(ring_state).collect();
         // What cannot be made JSON is a defect, and no reason to end a capture.
         let json = options::in_json(ledger).unwrap_or_default();
         json!({
@@ -88,25 +93,28 @@ impl<'a> Agent<'a> {
             "state": state,
             "started_unix_s": unix_s(self.identity.started),
             "unix_s": unix_s(SystemTime::now()),
-            "interfaces": self.interfaces(),
+            "interfaces": self.interfaces(ledger),
             "ledger": json,
             "verdict": ledger.verdict(),
             "pool": {
                 "chunk_cells": geometry.chunk_cells,
                 "chunks": geometry.chunks,
                 "cells": geometry.cells(),
-                "rings": waiting,
+                "rings": rings,
             },
+            "losses": self.losses,
+            "threads": threads::in_json(),
             "writer": self.writing.map(writer),
         })
     }
 
-    fn interfaces(&self) -> Vec<Value> {
+    fn interfaces(&self, ledger: &Ledger) -> Vec<Value> {
         let filter = |interface: &Interface| match &self.filter {
             Some(changed) => Some(changed.clone()).filter(|filter| !filter.is_empty()),
             None => interface.filter.as_ref().map(ToString::to_string),
         };
-        let describe = |interface: &Interface| {
+        let dropped = ledger.device_drops.iter().chain(std::iter::repeat(&None));
+        let describe = |(interface, dropped): (&Interface, &Option<u64>)| {
             json!({
                 "name": interface.device.name,
                 "engine": match &interface.reception {
@@ -117,9 +125,10 @@ impl<'a> Agent<'a> {
                 "rings": interface.rings,
                 "snap_len": interface.snap_len,
                 "filter": filter(interface),
+                "device_dropped": dropped,
             })
         };
-        self.capture.interfaces().iter().map(describe).collect()
+        self.capture.interfaces().iter().zip(dropped).map(describe).collect()
     }
 
     fn set_filter(&mut self, expression: &str) -> Value {
@@ -144,17 +153,40 @@ impl<'a> Agent<'a> {
 
 impl Drop for Agent<'_> {
     fn drop(&mut self) {
-        self.desk.end_jobs(&self.status(&self.capture.ledger(), "ending").to_string().into());
+        let status: Line = self.status(&self.capture.ledger(), "ending").to_string().into();
+        self.desks.iter().for_each(|desk| desk.end_jobs(&status));
     }
+}
+
+/// Where the cells of a ring are, who serves it and who helps.
+fn ring_state(state: &RingState) -> Value {
+    let RingState { name, capacity, cells, threshold, worker, helpers, .. } = state;
+    let helper = |(worker, chunks): &(usize, u64)| json!({ "worker": worker, "chunks": chunks });
+    json!({
+        "name": name.to_string(),
+        "capacity": capacity,
+        "posted": cells.posted,
+        "waiting": cells.waiting,
+        "captured": cells.captured,
+        "free": cells.free,
+        "threshold": threshold,
+        "worker": worker,
+        "helpers": helpers.iter().map(helper).collect::<Vec<_>>(),
+    })
 }
 
 /// What the packets are written to.
 fn writer(writing: &Writing) -> Value {
+    let [completed, indexed, to_index] = writing.files();
     json!({
         "to": writing.name(),
         "waiting": writing.waiting(),
         "discarded": writing.discarded(),
         "bytes": writing.accepted_bytes(),
         "blocked_s": writing.blocked_for().as_secs_f64(),
+        "busy_s": writing.total().as_secs_f64(),
+        "files_completed": completed,
+        "files_indexed": indexed,
+        "files_to_index": to_index,
     })
 }

@@ -194,7 +194,7 @@ fn take_turn(directory: &Path) -> Result<File, String> {
 
 /// What a path stands for.
 #[derive(Debug, PartialEq, Eq)]
-enum State {
+pub(super) enum State {
     /// Nothing.
     Free,
     /// A socket that no process listens to any more.
@@ -203,7 +203,7 @@ enum State {
     Taken(Option<i32>),
 }
 
-fn state_of(path: &Path) -> io::Result<State> {
+pub(super) fn state_of(path: &Path) -> io::Result<State> {
     match fs::symlink_metadata(path) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(State::Free),
         Err(error) => return Err(error),
@@ -228,7 +228,7 @@ pub(super) fn new_socket(flags: SocketFlags) -> io::Result<OwnedFd> {
 }
 
 /// Nothing can connect before the mode is set: until `listen` the kernel refuses it.
-fn listen_at(path: &Path) -> io::Result<UnixListener> {
+pub(super) fn listen_at(path: &Path) -> io::Result<UnixListener> {
     let socket = new_socket(SocketFlags::NONBLOCK)?;
     bind(&socket, &SocketAddrUnix::new(path)?)?;
     let ready = fs::set_permissions(path, Permissions::from_mode(0o660))

@@ -18,33 +18,35 @@ use crate::sink::Writing;
 pub(crate) struct Indexer {
     ends: Arc<AtomicBool>,
     thread: JoinHandle<Vec<PathBuf>>,
+    writing: Writing,
 }
 
 impl Indexer {
-    /// With what is told of complete files.
-    pub(crate) fn start() -> std::io::Result<(Self, Sender<PathBuf>)> {
+    /// With what is told of complete files. `writing` is where indexes are counted.
+    pub(crate) fn start(writing: &Writing) -> std::io::Result<(Self, Sender<PathBuf>)> {
         let (complete, files) = mpsc::channel();
         let ends = Arc::new(AtomicBool::new(false));
-        let asked = Arc::clone(&ends);
-        let thread = thread::Builder::new().name("index".to_owned()).spawn(move || work(&files, &asked))?;
-        Ok((Self { ends, thread }, complete))
+        let (asked, counted) = (Arc::clone(&ends), writing.clone());
+        let work = move || work(&files, &asked, &counted);
+        let thread = thread::Builder::new().name("index".to_owned()).spawn(work)?;
+        Ok((Self { ends, thread, writing: writing.clone() }, complete))
     }
 
     /// Makes what is left, on this thread: the capture has ended, so that nothing is to be spared. The files must be told already.
     pub(crate) fn finish(self) {
         self.ends.store(true, Ordering::Relaxed);
         for path in self.thread.join().unwrap_or_default() {
-            index(&path, &mut |_| true);
+            index(&path, &mut |_| true, &self.writing);
         }
     }
 }
 
 /// Gives what it has not done when it is asked to end.
-fn work(files: &Receiver<PathBuf>, ends: &AtomicBool) -> Vec<PathBuf> {
+fn work(files: &Receiver<PathBuf>, ends: &AtomicBool, writing: &Writing) -> Vec<PathBuf> {
     be_idle();
     let mut left = Vec::new();
     for path in files {
-        if ends.load(Ordering::Relaxed) || !index(&path, &mut |_| !ends.load(Ordering::Relaxed)) {
+        if ends.load(Ordering::Relaxed) || !index(&path, &mut |_| !ends.load(Ordering::Relaxed), writing) {
             left.push(path);
         }
     }
@@ -52,11 +54,12 @@ fn work(files: &Receiver<PathBuf>, ends: &AtomicBool) -> Vec<PathBuf> {
 }
 
 /// Whether it need not be tried again.
-fn index(path: &std::path::Path, goes_on: &mut dyn FnMut(u64) -> bool) -> bool {
+fn index(path: &std::path::Path, goes_on: &mut dyn FnMut(u64) -> bool, writing: &Writing) -> bool {
     let outcome = ensure(path, goes_on);
     if !goes_on(0) && !matches!(outcome, Ok(Ensured::There | Ensured::Written { .. })) {
         return false;
     }
+    writing.leave_index(matches!(outcome, Ok(Ensured::There | Ensured::Written { .. })));
     match outcome {
         Ok(Ensured::There | Ensured::Written { .. }) => {}
         // A budget has removed it already.
@@ -84,6 +87,7 @@ impl Watch for Told {
     }
 
     fn completed(&self, path: &std::path::Path) {
+        self.writing.complete_file(self.complete.is_some());
         if let Some(complete) = &self.complete {
             // The thread is there as long as the recording.
             let _ = complete.send(path.to_owned());

@@ -170,7 +170,8 @@ impl Files {
             command,
             line: plan.line()?,
         };
-        let (indexer, complete) = if plan.index { Some(Indexer::start()?).unzip() } else { (None, None) };
+        let (indexer, complete) =
+            if plan.index { Some(Indexer::start(writing)?).unzip() } else { (None, None) };
         let told = Told { writing: writing.clone(), complete };
         let recording = Recording::begin(settings, target, super::now(), Box::new(told))?;
         let (packets, extent) = (0, String::new());

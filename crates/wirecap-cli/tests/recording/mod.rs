@@ -1,6 +1,8 @@
 //! What the tests of the command share: a test bed, and the command running in it.
 #![allow(dead_code, reason = "not every test uses all of it")]
 
+pub(crate) mod desk;
+
 use std::fs;
 use std::io::{BufRead, BufReader, Read};
 use std::os::unix::fs::PermissionsExt;
@@ -75,15 +77,15 @@ pub(crate) struct Running {
 }
 
 impl Running {
-    /// Waits until a line on standard error begins with `word`.
-    pub(crate) fn wait_for(&mut self, word: &str) {
+    /// Waits until a line on standard error begins with `word`, and gives it.
+    pub(crate) fn wait_for(&mut self, word: &str) -> String {
         loop {
             let mut line = String::new();
             let count = self.stderr.as_mut().unwrap().read_line(&mut line).unwrap();
             self.said += &line;
             assert!(count > 0, "the command ended before it said {word:?}: {}", self.said);
             if line.starts_with(word) {
-                return;
+                return line;
             }
         }
     }

@@ -165,6 +165,12 @@ impl Blocks {
         filled
     }
 
+    /// How many blocks are not the kernel's, because they are open or chunks hold them.
+    pub(crate) fn held(&self) -> u32 {
+        let is_held = |holders: &&AtomicU32| holders.load(Ordering::Relaxed) > 0;
+        self.holders.iter().filter(is_held).count() as u32
+    }
+
     /// Takes the block that the kernel is at, if there is anything in it, as if it was handed over.
     ///
     /// # Safety

@@ -21,7 +21,7 @@ use crate::sieve::{Check, Sieve, UserFilter};
 use crate::sync::{Mutex, lock, try_lock};
 use crate::sys::packet::{PacketCounts, PacketSocket, SocketFilter};
 use crate::umem::chunk::{Chunk, Head, RingIdentity};
-use crate::umem::pool::Geometry;
+use crate::umem::pool::{Cells, Geometry};
 
 /// What is the same for all rings of an interface.
 #[derive(Debug, Clone, Copy)]
@@ -531,6 +531,24 @@ impl Ring for PacketRing {
             }
             Store::Frames(frames) => frames.filled(),
         }
+    }
+
+    fn cells(&self) -> Cells {
+        let waiting = self.backlog();
+        let kernel = self.kernel();
+        let captured = match &kernel.store {
+            // An open block is held as well, by the packets in it that wait.
+            Store::Blocks(blocks) => {
+                let block_cells = (self.traits.geometry.cells() / blocks.count()).max(1);
+                let open = self.open_packets.load(Ordering::Relaxed).min(block_cells);
+                blocks.held().saturating_mul(block_cells).saturating_sub(open)
+            }
+            Store::Frames(_) => 0,
+        };
+        drop(kernel);
+        let waiting = waiting.min(self.capacity());
+        let captured = captured.min(self.capacity() - waiting);
+        Cells { posted: self.capacity() - waiting - captured, waiting, captured, ..Cells::default() }
     }
 
     fn is_empty(&self) -> bool {

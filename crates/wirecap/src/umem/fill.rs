@@ -18,7 +18,7 @@ use crate::sync::{Mutex, Ordering, fence, lock, try_lock};
 use crate::sys::xdp::Descriptor;
 use crate::umem::cell_check::CellCheck;
 use crate::umem::fragments::refuse;
-use crate::umem::pool::Pool;
+use crate::umem::pool::{Cells, Pool};
 use crate::umem::recycle::{CellList, RecycleQueue};
 use crate::umem::starvation::{Level, Starvation};
 use crate::umem::supply::Supply;
@@ -161,6 +161,19 @@ impl FillRing {
     /// Whether every cell that comes back is posted.
     pub(crate) fn posts_all(&self) -> bool {
         self.supply.posts_all()
+    }
+
+    /// Where the cells of this ring are, of which there may be `capacity`: `waiting` are on the rx ring, and `taken` were
+    /// ever taken from there.
+    pub(crate) fn cells(&self, capacity: u32, waiting: u32, taken: u64) -> Cells {
+        let mut side = lock(&self.side);
+        let captured = taken.saturating_sub(side.returned).min(capacity.into()) as u32;
+        let left = capacity.saturating_sub(waiting).saturating_sub(captured);
+        // A kernel that has all the others may keep some where no ring shows them.
+        let posted = if self.supply.posts_all() { left } else { side.level().left.min(left) };
+        drop(side);
+        self.flush_if_free();
+        Cells { posted, waiting, captured, free: left - posted }
     }
 
     /// Takes free cells of this ring's back that were sent, or were to be.

@@ -31,6 +31,20 @@ impl Geometry {
     }
 }
 
+/// Where the cells of a ring's pool are: a snapshot.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[non_exhaustive]
+pub struct Cells {
+    /// The kernel has them, for packets to come.
+    pub posted: u32,
+    /// Filled, in the ring: they wait to be captured.
+    pub waiting: u32,
+    /// In chunks that were captured and not recycled yet, or on a port's tx ring.
+    pub captured: u32,
+    /// Held back from the kernel, where not all cells are posted.
+    pub free: u32,
+}
+
 /// The memory of one ring's cells.
 #[derive(Debug)]
 pub(crate) struct Pool {

@@ -24,7 +24,7 @@ use crate::umem::chunk::records::Stamps;
 use crate::umem::chunk::{CellOwner, Chunk, RingIdentity};
 use crate::umem::fill::{FillRing, Kernel, KernelDrops};
 use crate::umem::fragments::{self, refuse, unfinished};
-use crate::umem::pool::Pool;
+use crate::umem::pool::{Cells, Pool};
 use crate::umem::recycle::CellList;
 
 /// Where the program puts times, and how to read them.
@@ -461,6 +461,14 @@ impl RxRing {
     pub(crate) fn backlog(&self) -> u32 {
         let filled = self.filled.filled() + self.kept.load(Ordering::Relaxed);
         filled.saturating_sub(self.unfinished.load(Ordering::Relaxed))
+    }
+
+    pub(crate) fn cells(&self) -> Cells {
+        let mut guard = lock(&self.rx);
+        let side = &mut *guard;
+        let available = side.open.as_mut().and_then(|open| open.ring.available().ok()).unwrap_or(0);
+        let waiting = available + side.kept.len() as u32;
+        self.fill_ring.cells(self.capacity, waiting, side.cells_taken)
     }
 
     pub(crate) fn capture(&self) -> Result<Option<Chunk>, CaptureError> {

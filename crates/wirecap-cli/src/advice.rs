@@ -1,0 +1,81 @@
+//! What the host's settings have to do with a loss that has just begun: doctor looks, on a thread of its own.
+
+use std::sync::mpsc::{Receiver, TryRecvError, channel};
+use std::thread;
+
+use crate::doctor::{self, Bottleneck, Cause};
+use crate::privileges;
+
+/// Causes of one loss that are said; `wirecap doctor` has them all.
+const SAID_MAX: usize = 2;
+
+/// A loss that is to be explained.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Question {
+    /// As the ledger has it: `eth1@2`.
+    pub(crate) place: String,
+    /// `no free cell`.
+    pub(crate) reason: &'static str,
+    pub(crate) bottleneck: Bottleneck,
+    pub(crate) interface: String,
+}
+
+#[derive(Debug)]
+pub(crate) struct Advisor {
+    interfaces: Vec<String>,
+    questions: Vec<Question>,
+    answer: Option<Receiver<Vec<Cause>>>,
+}
+
+impl Advisor {
+    /// For losses of these interfaces.
+    pub(crate) fn new(interfaces: &[String]) -> Self {
+        Self { interfaces: interfaces.to_vec(), questions: Vec::new(), answer: None }
+    }
+
+    /// Has doctor look at the host. A process without privileges must not read what that takes.
+    pub(crate) fn ask(&mut self, questions: Vec<Question>) {
+        if questions.is_empty() || privileges::are_dropped() {
+            return;
+        }
+        self.questions.extend(questions);
+        if self.answer.is_none() {
+            let (answer, inbox) = channel();
+            let interfaces = self.interfaces.clone();
+            let look = move || {
+                // An interface that has gone meanwhile is said by others.
+                let causes = doctor::causes(&interfaces).unwrap_or_default();
+                let _the_capture_has_ended = answer.send(causes);
+            };
+            self.answer = thread::Builder::new().name("doctor".to_owned()).spawn(look).ok().map(|_| inbox);
+        }
+    }
+
+    /// The lines that are to be said, once doctor has looked.
+    pub(crate) fn lines(&mut self) -> Vec<String> {
+        let Some(inbox) = &self.answer else { return Vec::new() };
+        let causes = match inbox.try_recv() {
+            Ok(causes) => causes,
+            Err(TryRecvError::Empty) => return Vec::new(),
+            Err(TryRecvError::Disconnected) => Vec::new(),
+        };
+        self.answer = None;
+        std::mem::take(&mut self.questions).iter().flat_map(|question| question.lines(&causes)).collect()
+    }
+}
+
+impl Question {
+    /// `no free cell on eth1@2: 1 of 8 receive queues in use, with 8 processors; fix: ethtool -L eth1 combined 8`.
+    fn lines(&self, causes: &[Cause]) -> Vec<String> {
+        let Self { place, reason, bottleneck, interface } = self;
+        let explaining: Vec<&Cause> =
+            causes.iter().filter(|cause| cause.explains(*bottleneck, interface)).collect();
+        let line = |cause: &&Cause| format!("{reason} on {place}: {}", cause.text);
+        let mut lines: Vec<String> = explaining.iter().take(SAID_MAX).map(line).collect();
+        if explaining.len() > SAID_MAX {
+            let more = explaining.len() - SAID_MAX;
+            lines.push(format!("{reason} on {place}: {more} more; wirecap doctor {interface} lists them"));
+        }
+        lines
+    }
+}

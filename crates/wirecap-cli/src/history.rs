@@ -1,0 +1,74 @@
+//! What the last minutes were like: a few numbers a second, for pages that are opened later.
+
+use std::collections::VecDeque;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use serde_json::json;
+use wirecap::Ledger;
+
+/// Time between two samples, and how many are kept: five minutes.
+const STEP: Duration = Duration::from_secs(1);
+const KEPT: usize = 300;
+
+/// The names of a sample's numbers, in their order.
+const FIELDS: [&str; 10] = [
+    "unix_s",
+    "delivered",
+    "bytes",
+    "waiting",
+    "no_cell",
+    "ring_full",
+    "device",
+    "no_ring",
+    "other",
+    "later",
+];
+
+#[derive(Debug)]
+struct History {
+    samples: VecDeque<[f64; FIELDS.len()]>,
+    last: Option<Instant>,
+}
+
+static HISTORY: Mutex<History> = Mutex::new(History { samples: VecDeque::new(), last: None });
+
+fn history() -> MutexGuard<'static, History> {
+    HISTORY.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Takes a sample if it is time. `waiting` packets are in the rings.
+pub(crate) fn note(ledger: &Ledger, waiting: u64) {
+    let mut history = history();
+    if history.last.is_some_and(|last| last.elapsed() < STEP) {
+        return;
+    }
+    history.last = Some(Instant::now());
+    let total = &ledger.total;
+    let dropped = &total.dropped;
+    let later: u64 = ledger.lost_later.iter().map(|lost| lost.packets).sum();
+    let not_sent: u64 = ledger.ports.iter().map(|port| port.account.dropped.total()).sum();
+    let counts = [
+        total.delivered,
+        total.bytes,
+        waiting,
+        dropped.no_cell,
+        dropped.ring_full,
+        dropped.device.unwrap_or(0),
+        dropped.no_ring,
+        dropped.other,
+        later + not_sent,
+    ];
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs_f64();
+    let mut sample = [now; FIELDS.len()];
+    sample[1..].iter_mut().zip(counts).for_each(|(place, count)| *place = count as f64);
+    if history.samples.len() == KEPT {
+        history.samples.pop_front();
+    }
+    history.samples.push_back(sample);
+}
+
+/// All samples, the oldest first.
+pub(crate) fn in_json() -> String {
+    json!({ "fields": FIELDS, "samples": history().samples }).to_string()
+}
