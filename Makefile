@@ -3,7 +3,7 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -eu -o pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help build demo picture test clients check bench instructions soak faults lab install install-service install-completions install-extcap deb deb-test publish-check nics nics-core vm pcap install-pcap install-pcap-system uninstall-pcap c install-c uninstall-c deps-build deps-demo deps-test deps-bench deps-lab deps-dpdk deps-vm test-sim test-model test-miri
+.PHONY: help build demo performance picture test clients check bench instructions soak faults lab install install-service install-completions install-extcap deb deb-test publish-check nics nics-core vm pcap install-pcap install-pcap-system uninstall-pcap c install-c uninstall-c deps-build deps-demo deps-test deps-bench deps-lab deps-dpdk deps-vm test-sim test-model test-miri
 
 # What talks to the kernel runs as root; what compiles does not.
 SUDO := $(shell [ "$$(id -u)" = 0 ] || echo sudo -E)
@@ -225,6 +225,9 @@ uninstall-c: ## Undoes install-c
 TERMSNAP := target/tools/bin/termsnap
 $(TERMSNAP):
 	cargo install --locked --root target/tools termsnap@0.4.0
+
+performance: deps-build ## Writes the tables of docs/performance.md from the data in docs/results
+	cargo run -q --locked -p wirecap-lab --example pages
 
 picture: build deps-demo $(TERMSNAP) ## docs/demo.svg, the demo's last screen, for the README
 	LANG=C.UTF-8 script -qec "$(SUDO) $(WIRECAP) demo" -O /dev/null | $(TERMSNAP) --lines 49 --columns 82 --out docs/demo.svg

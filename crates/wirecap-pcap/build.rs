@@ -1,7 +1,7 @@
 //! Gives the library the name by which the loader knows libpcap.
 
-/// Debian's name. Everybody else's is `libpcap.so.1`, under which the library is installed too: the loader
-/// looks for the name that a program wants, and this one tells it that both are the same.
+/// Debian's name. All others use `libpcap.so.1`, under which the library is installed too: the loader
+/// looks for the name that a program was linked with, and this one tells it that both are the same.
 const SONAME: &str = "libpcap.so.0.8";
 
 fn main() {

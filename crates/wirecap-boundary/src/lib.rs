@@ -7,7 +7,7 @@ use std::error::Error;
 use std::fmt::Write;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-/// Does something that may panic, which must not cross into C, or sleep. Meanwhile nobody can cancel the thread:
+/// Does something that may panic, which must not cross into C, or sleep. Meanwhile the thread cannot be cancelled:
 /// the unwinding that comes of it must not be caught.
 ///
 /// # Errors

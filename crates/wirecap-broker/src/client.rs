@@ -71,7 +71,7 @@ impl Broker {
 
     fn exchange(&self, bytes: &[u8], descriptors: &[BorrowedFd<'_>]) -> io::Result<(Answer, Vec<u8>)> {
         let connection = self.connection.lock().unwrap_or_else(PoisonError::into_inner);
-        let gone = || io::Error::other("the process that has the privileges has ended");
+        let gone = || io::Error::other("the privileged process has ended");
         let socket = connection.socket.as_ref().ok_or_else(gone)?;
         send(socket, bytes, descriptors).map_err(|error| match error.kind() {
             io::ErrorKind::BrokenPipe | io::ErrorKind::ConnectionReset => gone(),
@@ -91,7 +91,7 @@ impl Broker {
             Outcome::Refused(why) => {
                 return Err(io::Error::new(
                     io::ErrorKind::PermissionDenied,
-                    format!("the process that has the privileges refused: {why}"),
+                    format!("the privileged process rejected the request: {why}"),
                 ));
             }
         };

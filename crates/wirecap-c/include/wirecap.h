@@ -3,8 +3,8 @@
  *
  * Behind every receive queue of a network interface stands a pool of R chunks of M packet buffers (cells). A worker
  * takes filled cells as a chunk, without copying them, and gives them back by recycling it. The rings that one
- * program reads are a buddy group: in advanced mode workers take chunks of a ring whose backlog exceeds the
- * threshold T. A ledger says what became of every packet.
+ * program reads are a buddy group: in advanced mode workers take chunks from any ring whose backlog exceeds the
+ * threshold T. A ledger accounts for every packet.
  *
  *     wirecap_group *group = wirecap_group_new();
  *     wirecap_group_add(group, "eth0");                   // all rings of eth0 are buddies
@@ -23,21 +23,21 @@
  *
  * Rules that hold for all functions:
  *
- * - Handles (wirecap_group *, wirecap_capture * ...) are no addresses. One that is null, was closed or is of another
- *   kind is an error, WIRECAP_ERROR_HANDLE, and nothing worse; so is closing one twice.
- * - A function that returns an int returns a status, or where it says so a number; what is below 0 is an error. A
- *   function that returns a handle or a text returns null after an error. wirecap_error() has the reason in words.
- * - Every function may be called by any thread at any time, and none by a signal handler: one that is to stop a capture
- *   writes to wirecap_stop_fd(capture). A thread is not cancelled while it is inside the library.
- * - Times are in nanoseconds, lengths in bytes, indices count from 0. Texts are UTF-8.
+ * - Handles (wirecap_group *, wirecap_capture * ...) are integers, not addresses. A null, closed or wrong-type handle
+ *   returns WIRECAP_ERROR_HANDLE; so does closing a handle twice.
+ * - A function that returns an int returns a status, or a number if documented; values below 0 are errors. A
+ *   function that returns a handle or a string returns null on error. wirecap_error() describes the error.
+ * - All functions are thread-safe; none is async-signal-safe. To stop a capture, a signal handler writes to
+ *   wirecap_stop_fd(capture). Threads are not cancelled inside the library.
+ * - Times are in nanoseconds, lengths in bytes; indices start at 0. Strings are UTF-8.
  * - Interfaces are those of the network namespace of the calling thread.
- * - Pointers that a function is given are read and written during its call only.
- * - Structures that may grow are handed over with their size (sizeof), so that a program and a library of different
- *   versions understand each other; others have reserved members. The SONAME is libwirecap.so.0 as long as the version
- *   begins with 0: until then a new minor version may be another interface, and a program is to be compiled again for it;
- *   a new patch version is not. From 1.0 on functions and members are added and none is changed or taken away.
+ * - A function uses the pointers that it is passed only during the call.
+ * - Structures that may grow are passed with their size (sizeof), so that programs and libraries of different
+ *   versions work together; others have reserved members. The SONAME is libwirecap.so.0 for versions 0.x: a new minor
+ *   version may change the ABI, and programs must be recompiled; a new patch version does not. From 1.0 on functions and
+ *   members are added, but not changed or removed.
  *
- * Link with -lwirecap, or see pkg-config wirecap. wirecap(3) has the same with a whole program.
+ * Link with -lwirecap, or use pkg-config wirecap. wirecap(3) has a complete program.
  */
 #ifndef WIRECAP_H
 #define WIRECAP_H
@@ -50,189 +50,185 @@
 extern "C" {
 #endif
 
-/* The version that this header belongs to: as a text, as numbers, and as one number to compare. */
+/* The version of this header: as a string, as numbers, and as one number to compare. */
 #define WIRECAP_VERSION "0.1.0"
 #define WIRECAP_VERSION_MAJOR 0
 #define WIRECAP_VERSION_MINOR 1
 #define WIRECAP_VERSION_PATCH 0
 #define WIRECAP_VERSION_NUMBER (WIRECAP_VERSION_MAJOR * 1000000 + WIRECAP_VERSION_MINOR * 1000 + WIRECAP_VERSION_PATCH)
 
-/* In place of a number that nobody counts, or of a time that nobody looked up. Never 0. */
+/* A number that is not counted, or a time that was not read. Never 0. */
 #define WIRECAP_NOT_REPORTED UINT64_MAX
-/* In place of a receive queue that nobody tells. */
+/* A receive queue that is not known. */
 #define WIRECAP_NO_QUEUE UINT32_MAX
-/* A timeout that never comes. */
+/* No timeout. */
 #define WIRECAP_FOREVER INT64_C(-1)
 
 /* What functions return. */
 enum wirecap_status {
-    WIRECAP_OK = 0,                   /* done; with wirecap_next: there is a chunk */
-    WIRECAP_END = 1,                  /* the capture was stopped, and all that had come before was delivered */
-    WIRECAP_NONE = 2,                 /* no chunk came in that time, or the worker was woken; no free cell to send */
-    WIRECAP_ERROR_HANDLE = -1,        /* the handle is null, was closed, or is of another kind */
-    WIRECAP_ERROR_ARGUMENT = -2,      /* a pointer is null, or a name or a number cannot be */
-    WIRECAP_ERROR_BUSY = -3,          /* somebody else has it: another process, another thread */
-    WIRECAP_ERROR_DEVICE = -4,        /* no such interface or queue, or it is down, or it is gone */
-    WIRECAP_ERROR_PERMISSION = -5,    /* root or capabilities are needed */
-    WIRECAP_ERROR_MEMORY = -6,        /* the pools are larger than the memory, or than what may be locked */
-    WIRECAP_ERROR_FILTER = -7,        /* there is no such filter, or it cannot run on what comes */
-    WIRECAP_ERROR_UNSUPPORTED = -8,   /* this interface, or its engine, cannot do that */
+    WIRECAP_OK = 0,                   /* success; wirecap_next: a chunk was returned */
+    WIRECAP_END = 1,                  /* the capture was stopped, and all earlier packets were delivered */
+    WIRECAP_NONE = 2,                 /* timeout, or the worker was woken; or no free cell to send */
+    WIRECAP_ERROR_HANDLE = -1,        /* the handle is null, closed, or of another type */
+    WIRECAP_ERROR_ARGUMENT = -2,      /* null pointer, or invalid name or number */
+    WIRECAP_ERROR_BUSY = -3,          /* in use by another process or thread */
+    WIRECAP_ERROR_DEVICE = -4,        /* no such interface or queue, or it is down or was removed */
+    WIRECAP_ERROR_PERMISSION = -5,    /* requires root or capabilities */
+    WIRECAP_ERROR_MEMORY = -6,        /* the pools exceed the memory or the limit on locked memory */
+    WIRECAP_ERROR_FILTER = -7,        /* invalid filter, or it does not apply to these packets */
+    WIRECAP_ERROR_UNSUPPORTED = -8,   /* not supported by this interface or engine */
     WIRECAP_ERROR_FILE = -9,          /* the savefile cannot be read */
-    WIRECAP_ERROR_ORPHANED = -10,     /* in basic mode: the worker of a ring is gone */
-    WIRECAP_ERROR_SYSTEM = -11,       /* a system call failed that usually does not */
+    WIRECAP_ERROR_ORPHANED = -10,     /* basic mode: the worker of a ring was closed */
+    WIRECAP_ERROR_SYSTEM = -11,       /* a system call failed unexpectedly */
     WIRECAP_ERROR_INTERNAL = -12      /* a bug in wirecap */
 };
 
-/* The library's version: "0.1.0". The text stays. */
+/* The library's version: "0.1.0". A static string. */
 const char *wirecap_version(void);
 
-/* The same as one number, as WIRECAP_VERSION_NUMBER has it for the header. */
+/* The same as one number, comparable with WIRECAP_VERSION_NUMBER. */
 int wirecap_version_number(void);
 
-/* What a status means, in some words. The text stays. */
+/* A short description of a status. A static string. */
 const char *wirecap_status_text(int status);
 
 /*
- * Why this thread's last call that failed did: what went wrong, with which thing, and what to do. Empty if none
- * has failed. The text stays until the thread's next failure, or its end.
+ * Describes the last error of this thread: the fault, the object, and what to do. Empty if no call has failed.
+ * Valid until the thread's next error, or its end.
  */
 const char *wirecap_error(void);
 
-/* The status of this thread's last call that failed; WIRECAP_OK if none has. For functions that return null. */
+/* The status of the last error of this thread, or WIRECAP_OK. For functions that return null. */
 int wirecap_error_status(void);
 
 
 /* ---- Interfaces ---- */
 
-/* What an interface is and can, in struct wirecap_device. */
-#define WIRECAP_DEVICE_UP 1U          /* it was set up */
-#define WIRECAP_DEVICE_RUNNING 2U     /* and could carry frames */
-#define WIRECAP_DEVICE_LOOPBACK 4U    /* the host's way to itself */
-#define WIRECAP_DEVICE_XDP 8U         /* its driver runs XDP programs */
+/* Flags of struct wirecap_device. */
+#define WIRECAP_DEVICE_UP 1U          /* administratively up */
+#define WIRECAP_DEVICE_RUNNING 2U     /* link up */
+#define WIRECAP_DEVICE_LOOPBACK 4U    /* loopback interface */
+#define WIRECAP_DEVICE_XDP 8U         /* the driver supports XDP programs */
 
 /* An interface. */
 struct wirecap_device {
-    const char *name;         /* "eth0"; the text stays until the process ends, as the next one */
-    const char *driver;       /* "ixgbe"; empty if it has no name */
-    uint32_t index;           /* the number that the kernel knows it by */
+    const char *name;         /* "eth0"; valid until the process ends, as the next one */
+    const char *driver;       /* "ixgbe"; empty if unknown */
+    uint32_t index;           /* the kernel's interface index */
     uint32_t flags;           /* WIRECAP_DEVICE_ */
-    uint32_t mtu;             /* the longest payload of a frame */
+    uint32_t mtu;             /* MTU in bytes */
     uint32_t rx_queues;       /* receive queues in use */
     uint32_t tx_queues;       /* transmit queues in use */
-    uint32_t link_type;       /* what its packets begin with, as in struct wirecap_chunk_info */
+    uint32_t link_type;       /* link type, as in struct wirecap_chunk_info */
 };
 
 /*
- * The interfaces in the network namespace of the calling thread: the first `count` go to devices[0] and the
- * following; `size` is sizeof *devices. Returns how many there are. Errors: ARGUMENT, SYSTEM.
+ * Lists the interfaces in the network namespace of the calling thread: fills in up to `count` elements of `devices`;
+ * `size` is sizeof *devices. Returns the number of interfaces. Errors: ARGUMENT, SYSTEM.
  */
 int wirecap_devices(struct wirecap_device *devices, size_t size, size_t count);
 
 
 /*
- * ---- Buddy groups: what is to be captured, and how ----
+ * ---- Buddy groups: what to capture, and how ----
  *
- * What sets something returns WIRECAP_OK, or HANDLE, or ARGUMENT where a text is null or an enumeration has no such
- * value. Names and numbers are checked by wirecap_open. What is set again holds as it was set last. Texts and lists are
- * copied.
+ * Setters return WIRECAP_OK, HANDLE, or ARGUMENT (null string, or unknown enumeration value). wirecap_open checks names
+ * and numbers. The last call of a setter applies. Strings and lists are copied.
  */
 
-/* The rings that the program will read, and their settings. */
+/* The rings that the program reads, and their settings. */
 typedef struct wirecap_group wirecap_group;
 
-/* A group without rings, in basic mode, with the defaults below. The caller frees it. */
+/* Creates a group without rings, in basic mode, with the defaults below. The caller frees it. */
 wirecap_group *wirecap_group_new(void);
 
-/* Frees a group. Captures that were opened from it go on. */
+/* Frees a group. Captures opened from it continue. */
 int wirecap_group_free(wirecap_group *group);
 
 /*
  * Adds buddies to the group: all receive rings of an interface ("eth0"), or some of them ("eth0@2", "eth0@0-3",
- * "eth0@0,2"). May be called any number of times, for one interface or several. Whether they exist is looked up
- * by wirecap_open.
+ * "eth0@0,2"). May be called repeatedly, for one interface or several. wirecap_open checks that they exist.
  */
 int wirecap_group_add(wirecap_group *group, const char *rings);
 
 /*
- * As wirecap_group_add, with settings for this interface in place of the group's: a filter, unless `filter` is
- * null, and a snap length, unless `snap_len` is 0. All rings of one interface must have the same.
+ * As wirecap_group_add, with a filter for this interface (unless `filter` is null) and a snap length (unless `snap_len`
+ * is 0) that override the group's. All rings of one interface must use the same values.
  */
 int wirecap_group_add_with(wirecap_group *group, const char *rings, const char *filter, uint32_t snap_len);
 
 /*
- * Reads a savefile in place of interfaces, as if its packets were being captured: pcapng or pcap, as it is or
- * compressed by gzip or Zstandard. One ring, whose end is the end of the file.
+ * Reads a savefile instead of interfaces, as if its packets were being captured: pcapng or pcap, plain or
+ * compressed with gzip or Zstandard. It has one ring, which ends with the file.
  */
 int wirecap_group_set_file(wirecap_group *group, const char *path);
 
-/* What captures. */
+/* Capture engines. */
 enum wirecap_engine {
-    WIRECAP_ENGINE_AUTO = 0,     /* xdp where the host misses nothing by it, else packet; the default */
-    WIRECAP_ENGINE_XDP = 1,      /* AF_XDP: takes packets away from the host, and sees received ones only */
-    WIRECAP_ENGINE_PACKET = 2    /* AF_PACKET: sees copies, and the host keeps its packets */
+    WIRECAP_ENGINE_AUTO = 0,     /* xdp if the host does not use the interface, else packet; the default */
+    WIRECAP_ENGINE_XDP = 1,      /* AF_XDP: the host does not get captured packets; received packets only */
+    WIRECAP_ENGINE_PACKET = 2    /* AF_PACKET: captures copies; the host gets all packets */
 };
 
-/* Which one is to capture. */
+/* Selects the engine. */
 int wirecap_group_set_engine(wirecap_group *group, enum wirecap_engine engine);
 
 /*
- * Engine xdp: captures also (on != 0) where the host uses the interface and will miss its packets. Default 0.
+ * Engine xdp: capture (on != 0) even if the host uses the interface; the host loses these packets. Default 0.
  */
 int wirecap_group_set_take(wirecap_group *group, int on);
 
-/* M: cells per chunk, the most packets handed out at once; 1 to 65,536. Default 256. */
+/* M: cells per chunk, the maximum number of packets per chunk; 1 to 65,536. Default 256. */
 int wirecap_group_set_chunk(wirecap_group *group, uint32_t cells);
 
 /*
- * R: chunks per pool. Every ring keeps R x M packets, whatever the program is doing. Default: by the speed of the link, up
+ * R: chunks per pool. Every ring buffers R x M packets, even if the program does not read. Default: by link speed, up
  * to 512: all pools together take 64 MiB up to 1 Gbit/s, 256 MiB up to 10 Gbit/s and for virtual interfaces, 1 GiB at 100
  * Gbit/s, and an eighth of the memory of the machine or of the memory cgroup at most.
  */
 int wirecap_group_set_pool(wirecap_group *group, uint32_t chunks);
 
 /*
- * Chooses R so that the cells of all rings together take so many bytes, where wirecap_group_set_pool does not.
+ * Sets R by the memory of all rings together, unless wirecap_group_set_pool was called.
  */
 int wirecap_group_set_buffer(wirecap_group *group, uint64_t bytes);
 
-/* Basic mode, B-(M,R): every worker reads its own rings only. The default. */
+/* Basic mode, B-(M,R): each worker reads its own rings. The default. */
 int wirecap_group_set_basic(wirecap_group *group);
 
 /*
- * Advanced mode, A-(M,R,T): workers also take chunks of buddies whose backlog exceeds the threshold T, a
- * share of the pool from 0 to 1; 0.6 is a good start. Packets of one flow may then be in two workers' hands at
- * a time.
+ * Advanced mode, A-(M,R,T): workers also take chunks from buddies whose backlog exceeds the threshold T, a
+ * share of the pool from 0 to 1; 0.6 is a good start. Two workers may then process packets of one flow at the
+ * same time.
  */
 int wirecap_group_set_advanced(wirecap_group *group, double threshold);
 
 /*
- * Advanced mode: how long a worker may not have asked for a chunk until its buddies take everything from its
- * rings. Default 1 s.
+ * Advanced mode: buddies take over the rings of a worker that has not asked for a chunk for this long. Default 1 s.
  */
 int wirecap_group_set_stuck_after(wirecap_group *group, uint64_t away_ns);
 
 /*
- * How many workers share the rings; 1 to 1,024. Default: one per ring. For more than there are receive queues,
- * the queues get several rings, and a hash of a packet's flow chooses among them, the same for both directions.
+ * Number of workers, 1 to 1,024. Default: one per ring. With more workers than receive queues, each queue gets
+ * several rings, selected by a hash of the flow that is the same for both directions.
  */
 int wirecap_group_set_workers(wirecap_group *group, uint32_t count);
 
 /*
- * Engine xdp: how many cells of each ring are posted to the kernel at a time; the others follow as the backlog
- * grows. Faster with large pools. A ring then keeps so many packets at any pace, and R x M of them while no
- * more come between two looks of a thread of the library's. Default: all are posted, and no thread is needed.
+ * Engine xdp: keep this many cells posted to the kernel per ring, and add more as the backlog grows. Faster with large
+ * pools. A ring then keeps this many packets at any rate, and R x M as long as no more than this arrive between two
+ * checks of a library thread. Default: all cells are posted, without a thread.
  */
 int wirecap_group_set_warm(wirecap_group *group, uint32_t cells);
 
 /*
- * Engine xdp: a quarter of R x M is each ring's own, and the rest goes to whatever ring needs it. Off by
- * default.
+ * Engine xdp: reserve a quarter of R x M for each ring, and share the rest between rings. Off by default.
  */
 int wirecap_group_set_elastic(wirecap_group *group);
 
 /*
- * Which packets are wanted, in tcpdump's language (pcap-filter(7)); an empty expression wants all. It decides
- * on packets as they were on the wire, VLAN tags in place. wirecap_open compiles it, by the system's libpcap.
+ * The filter, in tcpdump's language (pcap-filter(7)); an empty expression matches all packets. It is applied
+ * to packets as they were on the wire, VLAN tags in place. wirecap_open compiles it, by the system's libpcap.
  */
 int wirecap_group_set_filter(wirecap_group *group, const char *expression);
 
@@ -243,45 +239,44 @@ int wirecap_group_set_filter(wirecap_group *group, const char *expression);
 struct sock_filter;
 int wirecap_group_set_filter_program(wirecap_group *group, const struct sock_filter *insns, size_t count);
 
-/* Engine xdp: drops what the filter does not want (on != 0) instead of leaving it to the host. Default 0. */
+/* Engine xdp: drop non-matching packets (on != 0) instead of passing them to the host. Default 0. */
 int wirecap_group_set_drop_rejected(wirecap_group *group, int on);
 
 /*
- * How many bytes of each packet the program gets at most, where wirecap_group_add_with says nothing. Default
- * 262,144.
+ * Snap length: maximum bytes per packet, unless wirecap_group_add_with sets another. Default 262,144.
  */
 int wirecap_group_set_snap_len(wirecap_group *group, uint32_t bytes);
 
 /*
- * Whose times of arrival are looked up. HARDWARE takes them from the device's clock as it stands, which may be another
- * than UTC; wirecap_open says UNSUPPORTED where the driver does not show it to XDP programs or does not stamp every
- * packet. Such a capture has its interface for itself.
+ * Source of timestamps. HARDWARE is the raw NIC clock, which may not be UTC; wirecap_open returns UNSUPPORTED if the
+ * driver does not provide it to XDP programs or does not timestamp every packet. Such a capture does not share its
+ * interface.
  */
 enum wirecap_timestamps {
-    WIRECAP_TIMESTAMPS_NONE = 0,       /* nobody's, which costs nothing; the default */
-    WIRECAP_TIMESTAMPS_BATCH = 1,      /* every eighth packet's of a batch, for all up to the next */
-    WIRECAP_TIMESTAMPS_PACKET = 2,     /* every packet's */
-    WIRECAP_TIMESTAMPS_HARDWARE = 3    /* every packet's, by the clock of the device; engine xdp */
+    WIRECAP_TIMESTAMPS_NONE = 0,       /* none, which costs nothing; the default */
+    WIRECAP_TIMESTAMPS_BATCH = 1,      /* clock read for every eighth packet of a batch, shared by those up to the next */
+    WIRECAP_TIMESTAMPS_PACKET = 2,     /* clock read for every packet */
+    WIRECAP_TIMESTAMPS_HARDWARE = 3    /* raw NIC clock of every packet; engine xdp */
 };
 
-/* Whether packets have times, which struct wirecap_packet shows. */
+/* Selects the timestamps in struct wirecap_packet. */
 int wirecap_group_set_timestamps(wirecap_group *group, enum wirecap_timestamps which);
 
-/* Whether the interface also receives what is not addressed to it (on != 0). Default 0, as with libpcap. */
+/* Promiscuous mode (on != 0). Default 0, as in libpcap. */
 int wirecap_group_set_promiscuous(wirecap_group *group, int on);
 
-/* Which packets are captured, by their direction. */
+/* Direction of captured packets. */
 enum wirecap_direction {
-    WIRECAP_DIRECTION_IN = 0,       /* received ones; the default, but for engine packet on a whole interface */
-    WIRECAP_DIRECTION_OUT = 1,      /* sent ones */
+    WIRECAP_DIRECTION_IN = 0,       /* received; the default, except engine packet on a whole interface */
+    WIRECAP_DIRECTION_OUT = 1,      /* sent */
     WIRECAP_DIRECTION_INOUT = 2     /* both; the default of engine packet on a whole interface */
 };
 
-/* Which are wanted. Of others than received ones only engine packet on a whole interface knows. */
+/* Selects the direction. Only engine packet on a whole interface sees sent packets. */
 int wirecap_group_set_direction(wirecap_group *group, enum wirecap_direction direction);
 
 /*
- * Engine packet: how long a packet may wait for others to be handed over with it; 1 ms or more. Default 20 ms.
+ * Engine packet: maximum time that a packet waits for its block to fill; at least 1 ms. Default 20 ms.
  */
 int wirecap_group_set_retire_after(wirecap_group *group, uint64_t longest_ns);
 
@@ -361,7 +356,7 @@ struct wirecap_ledger;
 int wirecap_close(wirecap_capture *capture, struct wirecap_ledger **ledger);
 
 /*
- * Captures the packets that the expression wants from now on, and no others; an empty one wants all. No packet
+ * Captures the packets that match the expression from now on, and no others; an empty one matches all. No packet
  * that both filters want is lost or delivered twice. Takes some milliseconds.
  *
  * Errors: FILTER (there is no such filter; the capture was stopped), PERMISSION. Nothing is changed then,
@@ -448,11 +443,11 @@ struct wirecap_chunk_info {
 
 /* A packet. */
 struct wirecap_packet {
-    const uint8_t *data;      /* from the link-layer header on; readable until the chunk is recycled */
-    uint32_t caplen;          /* how many bytes are there: all, or the snap length */
-    uint32_t wire_len;        /* how many there were on the wire */
-    uint64_t timestamp_ns;    /* when it came, since 1970 in UTC or by the device's clock; or WIRECAP_NOT_REPORTED */
-    uint32_t queue;           /* the receive queue that it came from, or WIRECAP_NO_QUEUE */
+    const uint8_t *data;      /* from the link-layer header on; valid until the chunk is recycled */
+    uint32_t caplen;          /* bytes at data: all, or the snap length */
+    uint32_t wire_len;        /* length on the wire */
+    uint64_t timestamp_ns;    /* arrival, since 1970 in UTC, or raw NIC clock; or WIRECAP_NOT_REPORTED */
+    uint32_t queue;           /* receive queue, or WIRECAP_NO_QUEUE */
     uint32_t reserved;        /* 0 */
 };
 
@@ -611,7 +606,7 @@ struct wirecap_account {
     uint64_t offered;              /* packets that should have been delivered: seen - filtered */
     uint64_t delivered;            /* packets handed out in chunks */
     uint64_t bytes;                /* of those, as they were on the wire */
-    uint64_t filtered;             /* packets that the filter turned away; or WIRECAP_NOT_REPORTED */
+    uint64_t filtered;             /* non-matching packets; or WIRECAP_NOT_REPORTED */
     uint64_t dropped_no_cell;      /* every cell of the pool was in use */
     uint64_t dropped_ring_full;    /* the ring had no room */
     uint64_t dropped_device;       /* lost in the device; NOT_REPORTED for single rings, and by some drivers */

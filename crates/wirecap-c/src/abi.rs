@@ -6,7 +6,7 @@ use wirecap::{Account, Engine, PortAccount};
 
 use crate::failure::{Failure, Status};
 
-/// `WIRECAP_NOT_REPORTED`: what nobody counts or knows.
+/// `WIRECAP_NOT_REPORTED`: a value that is not counted or not known.
 pub(crate) const NOT_REPORTED: u64 = u64::MAX;
 /// `WIRECAP_NO_QUEUE`.
 pub(crate) const NO_QUEUE: u32 = u32::MAX;
@@ -27,9 +27,9 @@ pub(crate) type DirectionCode = c_int;
 pub(crate) fn value_of<T: Copy>(code: c_int, values: &[T], name: &str) -> Result<T, Failure> {
     let value = usize::try_from(code).ok().and_then(|code| values.get(code));
     let last = values.len() - 1;
-    value.copied().ok_or_else(|| {
-        Failure::new(Status::Argument, format!("{name} cannot be {code}; it may be 0 to {last}"))
-    })
+    value
+        .copied()
+        .ok_or_else(|| Failure::new(Status::Argument, format!("invalid {name} {code}: expected 0 to {last}")))
 }
 
 /// The engines, in the order of their numbers.

@@ -19,7 +19,7 @@ use crate::registry::{Handle, Kept, Registry, handle};
 
 /// A running capture.
 pub(crate) struct Opened {
-    // Closed before its workers go: in basic mode a worker that goes leaves its rings to nobody.
+    // Closed before its workers go: in basic mode no other worker takes over the rings of one that is gone.
     pub(crate) capture: Capture,
     workers: Mutex<Vec<Option<wirecap::Worker>>>,
     /// The names of its rings.
@@ -39,7 +39,7 @@ impl StopPipe {
         let (mut reader, writer) = io::pipe()?;
         let (stopper, ended) = (capture.stopper(), Arc::new(AtomicBool::new(false)));
         let told = Arc::clone(&ended);
-        // Handlers may write several times: nobody who writes finds the other end closed.
+        // Handlers may write several times: a writer never finds the other end closed.
         thread::Builder::new().name("wirecap-stop".to_owned()).spawn(move || {
             while reader.read_exact(&mut [0]).is_ok() && !told.load(Ordering::SeqCst) {
                 stopper.stop();

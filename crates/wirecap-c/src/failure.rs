@@ -93,7 +93,7 @@ fn is_permission(error: &(dyn Error + 'static)) -> bool {
     false
 }
 
-/// Whether somebody else has what was asked for.
+/// Whether another process or thread uses what was asked for.
 fn is_busy(error: &io::Error) -> bool {
     error.kind() == io::ErrorKind::ResourceBusy
 }

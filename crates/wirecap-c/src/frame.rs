@@ -22,7 +22,7 @@ pub(crate) struct FrameInfo {
 }
 
 impl FrameInfo {
-    /// The frame for a packet, which nobody else may use while the program has it.
+    /// The frame for a packet, which no other thread may use while the program has it.
     pub(crate) fn of(packet: &mut OutPacket<'_>) -> Self {
         let timestamp_ns = packet.timestamp().map_or(NOT_REPORTED, wirecap::Timestamp::unix_nanos);
         let packet: *mut OutPacket<'_> = packet;

@@ -113,7 +113,7 @@ impl<T: Copy> SizedRooms<T> {
     /// As [`Room::at`], for `count` values of `size` bytes each. `T` must be a structure of C's without padding.
     pub(crate) unsafe fn at(first: *mut T, size: usize, count: usize, name: &str) -> Result<Self, Failure> {
         if !size.is_multiple_of(align_of::<T>()) || !(SIZE_MIN..=SIZE_MAX).contains(&size) {
-            let text = format!("the size of {name} cannot be {size}; give sizeof of the structure");
+            let text = format!("invalid size {size} of {name}: expected sizeof the structure");
             return Err(Failure::new(Status::Argument, text));
         }
         // SAFETY: the caller's promise.

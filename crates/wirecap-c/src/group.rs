@@ -156,7 +156,7 @@ unsafe extern "C" fn wirecap_group_set_file(group: Handle<Group>, path: *const c
 #[unsafe(no_mangle)]
 extern "C" fn wirecap_group_set_engine(group: Handle<Group>, engine: EngineCode) -> c_int {
     change(group, |group| {
-        let engine = value_of(engine, &ENGINES, "the engine")?;
+        let engine = value_of(engine, &ENGINES, "engine")?;
         group.settings.push(Box::new(move |builder| builder.engine(engine)));
         Ok(())
     })
@@ -230,7 +230,7 @@ unsafe extern "C" fn wirecap_group_set_filter_program(
 #[unsafe(no_mangle)]
 extern "C" fn wirecap_group_set_timestamps(group: Handle<Group>, which: TimestampsCode) -> c_int {
     change(group, |group| {
-        let which = value_of(which, &TIMESTAMPS, "the choice of timestamps")?;
+        let which = value_of(which, &TIMESTAMPS, "timestamps")?;
         group.settings.push(Box::new(move |builder| builder.timestamps(which)));
         Ok(())
     })
@@ -239,7 +239,7 @@ extern "C" fn wirecap_group_set_timestamps(group: Handle<Group>, which: Timestam
 #[unsafe(no_mangle)]
 extern "C" fn wirecap_group_set_direction(group: Handle<Group>, direction: DirectionCode) -> c_int {
     change(group, |group| {
-        let direction = value_of(direction, &DIRECTIONS, "the direction")?;
+        let direction = value_of(direction, &DIRECTIONS, "direction")?;
         group.settings.push(Box::new(move |builder| builder.direction(direction)));
         Ok(())
     })
@@ -278,7 +278,7 @@ mod tests {
         assert_eq!(error(&group), "the group is empty; add rings with wirecap_group_add");
         group.rings.push(Source::new("nothing@9"));
         group.settings.push(Box::new(|builder| builder.chunk(0)));
-        assert_eq!(error(&group), "M (cells per chunk) cannot be 0; it may be 1 to 65536");
+        assert_eq!(error(&group), "invalid M (cells per chunk) 0: expected 1 to 65536");
         group.settings.push(Box::new(|builder| builder.chunk(1)));
         assert_eq!(error(&group), "cannot look up the interface");
         group.file = Some("trace.pcap".to_owned());

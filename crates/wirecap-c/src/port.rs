@@ -111,7 +111,7 @@ unsafe fn forward(chunk: &mut Chunk, route: Route, user: *mut c_void) -> Result<
             Err(first) => failure = failure.or(Some(first)),
         }
     }
-    // Before the chunk goes: what keeps rings in order wants to know of its packets until then.
+    // Before the chunk goes: the sequencer needs its packets until then.
     ports.flush();
     failure.map_or(Ok(sent), Err)
 }

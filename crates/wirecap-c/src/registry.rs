@@ -238,7 +238,7 @@ impl<T> DerefMut for Writing<T> {
     }
 }
 
-/// The lock if nobody has it.
+/// The lock, if it is free.
 pub(crate) fn try_lock<T>(mutex: &Mutex<T>) -> Option<MutexGuard<'_, T>> {
     match mutex.try_lock() {
         Ok(guard) => Some(guard),

@@ -101,7 +101,7 @@ fn what_cannot_be_forwarded_is_refused_with_the_reason() {
     }
     let bed = Bed::new(1);
     for (arguments, reason) in [
-        (["-R", "0", "a1", "b0"], "R (chunks per pool) cannot be 0"),
+        (["-R", "0", "a1", "b0"], "invalid R (chunks per pool) 0"),
         (["-T", "0.5", "a1", "c0"], "no interface c0"),
     ] {
         let outcome = Example::start(&bed.middle, "examples/forward.c", &arguments, "forwarding");

@@ -109,8 +109,8 @@ fn what_cannot_be_captured_is_refused_with_the_reason() {
         (&["a1@7"][..], "a1@7 does not exist: a1 has one receive queue, 0"),
         (&["nothing"], "no interface nothing in this network namespace"),
         (&["-f", "tcp prot 80", "a1"], "tcp prot 80"),
-        (&["-M", "0", "a1"], "M (cells per chunk) cannot be 0; it may be 1 to 65536"),
-        (&["-T", "1.5", "a1"], "T (threshold in percent) cannot be 150; it may be 0 to 100"),
+        (&["-M", "0", "a1"], "invalid M (cells per chunk) 0: expected 1 to 65536"),
+        (&["-T", "1.5", "a1"], "invalid T (threshold in percent) 150: expected 0 to 100"),
     ] {
         let Err(output) = Handler::start(1, arguments) else { panic!("{arguments:?} was taken") };
         let text = said(&output);

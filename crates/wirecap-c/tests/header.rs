@@ -210,3 +210,14 @@ fn the_manual_s_program_compiles() {
     fs::write(&source, format!("{}\n", program.replace("\\en", "\\n"))).unwrap();
     check_syntax("cc", &["-std=c11"], &source);
 }
+
+#[test]
+fn the_guide_s_program_compiles() {
+    let guide = fs::read_to_string(sources().join("../../docs/guide/embed.md")).unwrap();
+    let (_, rest) = guide.split_once("```c\n").unwrap();
+    let (program, _) = rest.split_once("```\n").unwrap();
+    let folder = tempfile::tempdir().unwrap();
+    let source = folder.path().join("program.c");
+    fs::write(&source, program).unwrap();
+    check_syntax("cc", &["-std=c11", "-D_POSIX_C_SOURCE=200809L"], &source);
+}

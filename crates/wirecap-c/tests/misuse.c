@@ -79,12 +79,12 @@ static void groups(void) {
     check("an empty group", wirecap_open(group) == NULL && wirecap_error_status() == argument && says("wirecap_group_add"));
     check("a device without a name", wirecap_group_add(group, NULL) == argument && says("the name of the rings is null"));
     check("a name in another code", wirecap_group_add(group, "\xff\xfe") == argument && says("not UTF-8"));
-    check("an engine that there is not", wirecap_group_set_engine(group, (enum wirecap_engine)7) == argument && says("may be 0 to 2"));
+    check("an engine that there is not", wirecap_group_set_engine(group, (enum wirecap_engine)7) == argument && says("invalid engine 7: expected 0 to 2"));
     check("a program without instructions", wirecap_group_set_filter_program(group, NULL, 4) == argument);
     check("CPUs that there are not", wirecap_group_set_pin(group, NULL, 1) == argument);
     check("a number is checked when it is used", wirecap_group_set_chunk(group, 0) == 0 && wirecap_group_add(group, tap) == 0
               && wirecap_open(group) == NULL && wirecap_error_status() == argument && says("M (cells per chunk)"));
-    check("and may be mended", wirecap_group_set_chunk(group, 16) == 0 && wirecap_group_set_filter(group, "tcp prot 80") == 0
+    check("and may be corrected", wirecap_group_set_chunk(group, 16) == 0 && wirecap_group_set_filter(group, "tcp prot 80") == 0
               && wirecap_open(group) == NULL && wirecap_error_status() == WIRECAP_ERROR_FILTER);
     check("CPUs are looked up", wirecap_group_set_filter(group, "ip") == 0 && wirecap_group_set_pin(group, cpus, 1) == 0
               && wirecap_open(group) == NULL && wirecap_error_status() == argument && says("100000"));
@@ -168,10 +168,10 @@ static void chunks(void) {
     check("a filter that there is not", wirecap_set_filter(capture, "tcp prot 80") == WIRECAP_ERROR_FILTER);
     check("another filter", wirecap_set_filter(capture, "arp") == 0);
     emit(5);
-    check("wants nothing of that", wirecap_next(worker, 300000000, &chunk) == WIRECAP_NONE);
+    check("matches nothing of that", wirecap_next(worker, 300000000, &chunk) == WIRECAP_NONE);
     check("and no filter", wirecap_set_filter(capture, "") == 0);
     emit(3);
-    check("wants all", take(worker, 3) == 3);
+    check("matches all", take(worker, 3) == 3);
 
     wirecap_ledger *ledger = wirecap_ledger_read(capture), *last = NULL;
     struct wirecap_account sum, ring;
@@ -189,7 +189,7 @@ static void chunks(void) {
     usleep(100000);
     check("backlogs", wirecap_backlogs(capture, backlogs, 2) == 1 && backlogs[0] > 0 && backlogs[1] == 4711);
     check("closing", wirecap_close(capture, &last) == 0);
-    check("counts what nobody took", wirecap_ledger_sum(last, &sum) == 0 && sum.offered == 16 && sum.delivered == 14 && sum.dropped_other == 2);
+    check("counts what was not taken", wirecap_ledger_sum(last, &sum) == 0 && sum.offered == 16 && sum.delivered == 14 && sum.dropped_other == 2);
     wirecap_ledger_free(last);
     check("a capture that was closed", wirecap_close(capture, &last) == WIRECAP_ERROR_HANDLE && !last && wirecap_stop(capture) == WIRECAP_ERROR_HANDLE);
     check("a worker after that", wirecap_next(worker, WIRECAP_FOREVER, &chunk) == WIRECAP_END);

@@ -14,36 +14,36 @@ use crate::failure::Failure;
 use crate::output;
 use crate::size;
 
-/// Show how running captures get on
+/// Show the state of running captures
 ///
-/// Without a name, a line for each capture that runs on this host; with one, a line for each of its rings.
+/// Without NAME: one line per capture on this host. With NAME: one line per ring.
 #[derive(Debug, Args)]
 #[command(
-    after_help = "Exit status: 0 if all captures that were asked answered, 1 if one did not or may not be asked by this user, or \
-                  none has the name; without a name and with no capture running it is 0."
+    after_help = "Exit status: 0 all queried captures answered (or, without NAME, no capture runs), 1 a capture did not answer, \
+                  access was denied, or no capture has this name."
 )]
 pub(crate) struct StatusArguments {
     /// The capture's name [default: all captures]
     #[arg(value_name = "NAME", value_parser = parse_name)]
     name: Option<String>,
 
-    /// Print one JSON object per capture, a line each
+    /// Print one JSON object per line and capture
     #[arg(long)]
     json: bool,
 }
 
-/// End a running capture as Ctrl-C does, and wait until it has ended
+/// Stop a running capture, like Ctrl-C, and wait for its ledger
 #[derive(Debug, Args)]
 #[command(
-    after_help = "Exit status, that of the capture: 0 it has ended and lost nothing, 3 it has ended and packets were lost, 1 it \
-                  ended with an error, or did not end in time, or there is none of this name, or this user may not end it."
+    after_help = "Exit status, that of the capture: 0 no packet lost, 3 packets lost, 1 the capture failed or did not end in time, \
+                  access was denied, or no capture has this name."
 )]
 pub(crate) struct StopArguments {
     /// The capture's name
     #[arg(value_name = "NAME", value_parser = parse_name)]
     name: String,
 
-    /// Wait so long at most; the capture ends all the same [default: without a limit]
+    /// Wait at most this long; the capture stops in any case [default: no limit]
     #[arg(long, value_name = "TIME", value_parser = size::duration)]
     timeout: Option<Duration>,
 
@@ -54,26 +54,26 @@ pub(crate) struct StopArguments {
 
 /// Change the filter of a running capture, on all its interfaces
 ///
-/// No packet that both filters match is lost or captured twice. forward lets pass what matches, but for what --drop says.
+/// Packets that match both filters are neither lost nor captured twice. For forward, it replaces --filter; --drop still applies.
 #[derive(Debug, Args)]
-#[command(after_help = "Exit status: 0 the filter is changed, 1 it is as it was.")]
+#[command(after_help = "Exit status: 0 the filter was changed, 1 it is unchanged.")]
 pub(crate) struct FilterArguments {
     /// The capture's name
     #[arg(value_name = "NAME", value_parser = parse_name)]
     name: String,
 
-    /// Which packets to capture from now on, see pcap-filter(7); an empty one ('') is all packets
+    /// The new filter, see pcap-filter(7); '' captures all packets
     #[arg(value_name = "FILTER", required = true, trailing_var_arg = true)]
     words: Vec<String>,
 }
 
-/// Have a running capture read its configuration file again, without losing a packet
+/// Make a running capture read its configuration file again, without losing a packet
 ///
-/// The filter and the rules by which files begin and are kept are taken over, and another file begins; what else has changed
-/// in the file takes effect with the next start.
+/// It takes over the filter and the rules for files, and starts the next file. All other changes take effect at the next
+/// start.
 #[derive(Debug, Args)]
 #[command(
-    after_help = "Exit status: 0 the file was read again, 1 it could not be or is not as it should be, and nothing has changed."
+    after_help = "Exit status: 0 the file was read, 1 it could not be read or is invalid, and nothing has changed."
 )]
 pub(crate) struct ReloadArguments {
     /// The capture's name
@@ -81,10 +81,10 @@ pub(crate) struct ReloadArguments {
     name: String,
 }
 
-/// Have a running capture complete its file and begin another one, as SIGHUP does
+/// Start the next file of a running capture, like SIGHUP
 #[derive(Debug, Args)]
 #[command(
-    after_help = "Exit status: 0 another file was asked for, 1 it was not: the capture writes no set of files (as --file-time and --file-size do)."
+    after_help = "Exit status: 0 requested, 1 rejected: the capture does not write a set of files (see --file-time and --file-size)."
 )]
 pub(crate) struct RotateArguments {
     /// The capture's name
@@ -92,9 +92,9 @@ pub(crate) struct RotateArguments {
     name: String,
 }
 
-/// Print what happens to a running capture until it ends: a JSON object per line
+/// Print the events of a running capture until it ends, one JSON object per line
 ///
-/// First the last events from before, 256 at most. A reader that falls behind is told how many it has missed.
+/// Starts with the most recent events, at most 256. A slow reader is told how many events it missed.
 #[derive(Debug, Args)]
 pub(crate) struct EventsArguments {
     /// The capture's name

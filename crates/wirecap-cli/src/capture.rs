@@ -38,11 +38,18 @@ use crate::sink::{self, Output, Writing};
 
 /// Record packets to a file, or to a pipe with -w -
 #[derive(Debug, Args)]
+#[command(after_long_help = "Examples:
+  sudo wirecap capture -i eth1 -w trace.pcapng
+  sudo wirecap capture -i eth1@0-3 -w - | tshark -r -
+  sudo wirecap capture -i eth1 -w dns.pcapng.zst udp and port 53
+  sudo wirecap capture -i eth1 -w /data/%Y%m%d-%H%M%S-%i.pcapng.zst --file-time 1h --keep-bytes 500G")]
 pub(crate) struct Arguments {
     #[command(flatten)]
     options: CaptureOptions,
 
-    /// The savefile; - is standard output. Its extension says what it is: .pcap, else pcapng, and .gz or .zst if it is compressed
+    /// The savefile; - is standard output
+    ///
+    /// Its extension selects the format: .pcap, otherwise pcapng; .gz or .zst compresses.
     #[arg(
         short,
         long,
@@ -69,17 +76,19 @@ pub(crate) struct Arguments {
     #[arg(long)]
     force: bool,
 
-    /// The savefile's format; times are in nanoseconds in both [default: as its extension says]
+    /// Format of the savefile, with nanosecond timestamps [default: by extension]
     #[arg(long, value_enum)]
     format: Option<FileFormat>,
 
-    /// Which packets' times of arrival are read from a clock. Without the system's times packets of several rings are
-    /// written as they come
+    /// Timestamps
+    ///
+    /// Without system time (hardware, none), packets of several rings are written in the order of their capture.
     #[arg(long, value_enum, default_value_t = TimestampName::Batch)]
     timestamp: TimestampName,
 
-    /// Whether to wait for an interface that is removed, and to capture from it again when it is back; else the capture
-    /// ends with an error, as an elastic one always does
+    /// Wait for a removed interface and continue when it is back
+    ///
+    /// With off, and always with --elastic, the capture fails when an interface is removed.
     #[arg(long, value_name = "on|off", action = ArgAction::Set, value_parser = on_or_off, default_value = "on")]
     reattach: bool,
 
@@ -98,15 +107,13 @@ pub(crate) struct Arguments {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 enum TimestampName {
-    /// Every packet's
+    /// Read the clock for every packet
     Packet,
-    /// With the engine xdp that of the first packet of a batch and of every eighth, which those behind it share: up to a
-    /// few microseconds early, and cheaper; else as packet
+    /// xdp: read the clock for every eighth packet of a batch; up to a few µs early, but cheaper. packet: every packet
     Batch,
-    /// Every packet's, by the device's clock as it stands, where its driver shows it to XDP programs and stamps every
-    /// packet (hwstamp_ctl -i DEV -r 1)
+    /// Raw NIC clock for every packet; requires driver support and hwstamp_ctl -i DEV -r 1
     Hardware,
-    /// No packet's: they have no times
+    /// No timestamps
     None,
 }
 
@@ -161,13 +168,13 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
     let mut plan = arguments.files.plan(&arguments.write, arguments.format.map(Format::from))?;
     let is_stream = arguments.is_stream();
     if is_stream && !arguments.files.is_default() {
-        let message = format!("{} is not a file: it is not divided, kept or named", arguments.name());
+        let message = format!("{} is not a file: options for sets of files do not apply", arguments.name());
         return Err(Failure::Usage(message));
     }
     let source = arguments.options.read.as_deref();
     if let Some(source) = source {
         if !arguments.files.is_default() {
-            let message = "-r makes one file of another: it is not divided, kept or named";
+            let message = "-r writes one file: options for sets of files do not apply";
             return Err(Failure::Usage(message.to_owned()));
         }
         convert::refuse_itself(source, arguments)?;

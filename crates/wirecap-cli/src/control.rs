@@ -36,12 +36,14 @@ use server::Server;
 /// Options of the commands that have a control socket.
 #[derive(Debug, Clone, Default, Args)]
 pub(crate) struct ControlOptions {
-    /// The capture's name for wirecap status, stop, filter, rotate and events: its control socket is /run/wirecap/NAME [default: the
-    /// interfaces, as in eth0@0-3+eth1, with a number behind it if another capture has that name]
+    /// Name for wirecap status, stop, filter, rotate and events
+    ///
+    /// The control socket is /run/wirecap/NAME. [default: the interfaces, such as eth0@0-3+eth1, followed by a number if the
+    /// name is in use]
     #[arg(long, value_name = "NAME", value_parser = parse_name)]
     name: Option<String>,
 
-    /// Have no control socket
+    /// Disable the control socket
     #[arg(long, conflicts_with = "name")]
     no_control: bool,
 
@@ -72,13 +74,13 @@ impl ControlOptions {
         match place::claim(&place::directory(), &name, self.name.is_some()) {
             Ok(taken) => {
                 if taken.0.name != name {
-                    eprintln!("this capture is called {}: {name} is another one's name", taken.0.name);
+                    eprintln!("this capture is named {}: the name {name} is in use", taken.0.name);
                 }
                 Ok(Claim { http, name: taken.0.name.clone(), taken: Some(taken), command })
             }
             Err(error @ ClaimError::Taken { .. }) => Err(Failure::Failed(error.to_string().into())),
             Err(error) => {
-                eprintln!("no control socket: {error} (--no-control omits this message)");
+                eprintln!("no control socket: {error} (--no-control suppresses this message)");
                 Ok(Claim { http, ..unreachable(name) })
             }
         }

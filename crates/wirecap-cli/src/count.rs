@@ -24,19 +24,24 @@ use crate::threads;
 
 /// Count packets and bytes per ring, live
 ///
-/// On standard output a table on a terminal, else a line per interval; with --json they go to standard error. A reader that closes the
-/// pipe ends the capture. The final ledger goes to standard error.
+/// Prints a table on a terminal, otherwise a line per interval, to standard output (with --json: to standard error). If the
+/// reader closes the pipe, the capture ends. The final ledger goes to standard error.
 #[derive(Debug, Args)]
+#[command(after_long_help = "Examples:
+  sudo wirecap count -i eth1
+  sudo wirecap count -i eth1@2 --workers 4 -T 60
+  wirecap count -r trace.pcapng.zst udp")]
 pub(crate) struct Arguments {
     #[command(flatten)]
     options: CaptureOptions,
 
-    /// How many workers share the rings; where there are fewer receive queues, flows are dealt out to several rings
-    /// each [default: one per receive queue, but no more than there are CPUs]
+    /// Number of workers [default: one per receive queue, at most one per CPU]
+    ///
+    /// If there are more workers than receive queues, the flows of a queue are spread over several rings.
     #[arg(long, value_name = "N")]
     workers: Option<usize>,
 
-    /// Time between two lines or updates
+    /// Time between updates
     #[arg(long, value_name = "TIME", value_parser = size::duration, default_value = "1s")]
     interval: Duration,
 

@@ -20,10 +20,10 @@ use crate::size;
 use picture::Picture;
 use sender::{Burst, SKEWED, Sender};
 
-/// Send, capture and account for packets on a test bed of its own, in about 10 s
+/// Send, capture and account for packets on a private test bed, in about 10 s
 ///
-/// Makes two network namespaces joined by a veth pair; the kernel removes them whatever way the demo
-/// ends. Nothing else on this machine is touched. The exit status is 1 if the books do not balance.
+/// Creates two network namespaces joined by a veth pair; the kernel removes them when the process ends. Nothing else on
+/// this machine is changed. Exit status 1: the counts of sender and ledger differ.
 #[derive(Debug, Args)]
 pub(crate) struct Arguments {}
 
@@ -226,7 +226,7 @@ impl Stage {
     /// Says whether this is so; if not, the demo has failed.
     fn claim(&mut self, what: &str, holds: bool) -> Result<(), Failure> {
         self.more(&format!("{what}: {}", self.screen.yes_or_no(holds)))?;
-        if holds { Ok(()) } else { Err(Failure::Failed(format!("it is not true that {what}").into())) }
+        if holds { Ok(()) } else { Err(Failure::Failed(format!("false: {what}").into())) }
     }
 }
 

@@ -12,7 +12,7 @@ use crate::doctor::{self, Brief};
 use crate::failure::Failure;
 use crate::output;
 
-/// List the interfaces, with their queues and the engine that auto takes, and why
+/// List interfaces, their queues, and the engine that auto selects, with the reason
 #[derive(Debug, Args)]
 pub(crate) struct Arguments {
     /// Print the list as a JSON array
@@ -89,13 +89,11 @@ fn held(device: &Device, holders: &[(Holder, Vec<u32>)]) -> String {
     }
     let free = (0..device.rx_queues).find(|queue| holders.iter().all(|(_, queues)| !queues.contains(queue)));
     text += &match free {
-        Some(queue) => format!(
-            "  free for xdp: {}@{queue} and others; for the whole of it --engine packet\n",
-            device.name
-        ),
-        None => {
-            "  no queue is free for xdp; --engine packet gets copies of what is not captured\n".to_owned()
+        Some(queue) => {
+            format!("  free for xdp: {}@{queue} and others; whole interface: --engine packet\n", device.name)
         }
+        None => "  no queue is free for xdp; --engine packet gets copies of packets that are not captured\n"
+            .to_owned(),
     };
     text
 }

@@ -27,40 +27,41 @@ use fix::Journal;
 use host::Host;
 use read::Scope;
 
-/// List what on this host will lose or falsify packets, worst first, with evidence and the command that fixes it
+/// Find settings of this host that lose or falsify packets, and fix them
 #[derive(Debug, Args)]
-#[command(after_help = "Exit status: 0 nothing was found, 1 failed, 2 wrong usage, 3 there are findings.\n\
-    Nothing is changed without --fix. What could not be read is listed, and is not known to be good.")]
+#[command(after_help = "Exit status: 0 no findings, 1 failed, 2 wrong usage, 3 findings.\n\
+    Nothing is changed without --fix. Checks that could not be read are listed; their state is unknown.")]
 pub(crate) struct Arguments {
-    /// Interfaces to examine, besides the host itself [default: all that are up]
+    /// Interfaces to check, besides the host itself [default: all that are up]
     #[arg(value_name = "DEV")]
     interfaces: Vec<String>,
     /// Print the findings as JSON
     #[arg(long)]
     json: bool,
-    /// Where recordings go: the disk whose speed is compared with the links'
+    /// Directory of recordings: its disk's speed is compared with the links'
     #[arg(long, value_name = "DIR", default_value = ".", conflicts_with = "from")]
     directory: PathBuf,
-    /// Measure that disk by writing 256 MiB to a file without a name; without this option nothing is written
+    /// Measure that disk by writing 256 MiB to an unnamed file
     #[arg(long, conflicts_with = "from")]
     write_test: bool,
-    /// Write what was read to a file, to be judged elsewhere; it contains the names, drivers and settings of the interfaces
-    /// and no addresses but those that keep an interface from --engine xdp
+    /// Save the readings to a file, for --from on another machine
+    ///
+    /// It contains names, drivers and settings of the interfaces, and only those addresses that rule out --engine xdp.
     #[arg(long, value_name = "FILE", conflicts_with = "from")]
     record: Option<PathBuf>,
-    /// Judge what --record wrote, in place of this host
+    /// Check a file written by --record instead of this host
     #[arg(long, value_name = "FILE", conflicts_with = "interfaces")]
     from: Option<PathBuf>,
-    /// Fix what can be fixed and taken back without interrupting the host's own traffic, after asking for each finding
+    /// Apply reversible fixes that do not interrupt the host's traffic; asks first
     #[arg(long, conflicts_with = "from")]
     fix: bool,
     /// With --fix: do not ask
     #[arg(long, requires = "fix")]
     yes: bool,
-    /// Take back what --fix has changed, as far as nothing else has changed it since
+    /// Revert the changes of --fix, unless they were changed again since
     #[arg(long, conflicts_with_all = ["from", "fix", "record", "write_test", "interfaces"])]
     undo: bool,
-    /// Where --fix remembers what it changed
+    /// Where --fix records its changes
     #[arg(long, value_name = "FILE", default_value = fix::JOURNAL)]
     journal: PathBuf,
 }
@@ -94,7 +95,9 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
 /// Fixes what can be, and says what is left.
 fn fix(diagnosis: &Diagnosis, arguments: &Arguments) -> Result<(), Failure> {
     if arguments.json && !arguments.yes {
-        return Err(Failure::Usage("--fix asks, which --json cannot show: add --yes".to_owned()));
+        return Err(Failure::Usage(
+            "--fix asks for confirmation, which --json cannot show: add --yes".to_owned(),
+        ));
     }
     let mut journal = Journal::open(&arguments.journal)?;
     let (made, failures) = fix::fix(&diagnosis.findings, &mut journal, arguments.yes, !arguments.json)?;
@@ -174,9 +177,9 @@ fn recorded(path: &Path) -> Result<Host, Failure> {
     match value["format"].as_u64() {
         Some(format) if format == u64::from(host::FORMAT) => {}
         Some(format) => {
-            return Err(failed(format!("it has the form {format}; this wirecap reads {}", host::FORMAT)));
+            return Err(failed(format!("it has format {format}; this version reads {}", host::FORMAT)));
         }
-        None => return Err(failed("it is not a host that `wirecap doctor --record` wrote".to_owned())),
+        None => return Err(failed("it was not written by `wirecap doctor --record`".to_owned())),
     }
     serde_json::from_value(value).map_err(|error| failed(error.to_string()))
 }

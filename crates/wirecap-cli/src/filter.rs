@@ -12,11 +12,13 @@ use crate::failure::Failure;
 /// The filter of commands that capture.
 #[derive(Debug, Clone, Args)]
 pub(crate) struct FilterOptions {
-    /// Capture only what matches this expression, see pcap-filter(7): udp and port 53 [default: everything]
+    /// Capture only matching packets: udp and port 53, see pcap-filter(7)
     #[arg(value_name = "FILTER")]
     words: Vec<String>,
 
-    /// Read the expression from a file, as tcpdump's -F: # begins a comment; - is standard input
+    /// Read the expression from a file, as tcpdump's -F
+    ///
+    /// # begins a comment; - is standard input.
     #[arg(short = 'F', long, value_name = "FILE", conflicts_with_all = ["words", "bpf_program"])]
     filter_file: Option<PathBuf>,
 
@@ -24,7 +26,9 @@ pub(crate) struct FilterOptions {
     #[arg(long, value_name = "FILTER", hide = true)]
     config_filter: Option<String>,
 
-    /// Filter by a classic BPF program, as tcpdump -ddd prints it; it says which packets, not how much of them
+    /// Filter by a classic BPF program, as tcpdump -ddd prints it
+    ///
+    /// It selects packets; use -s for their length.
     #[arg(long, value_name = "FILE", conflicts_with = "words")]
     bpf_program: Option<PathBuf>,
 }

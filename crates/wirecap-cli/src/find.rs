@@ -24,20 +24,26 @@ use crate::sink::{self, Output};
 use crate::size::human_bytes;
 pub(crate) use places::places_and_filter;
 
-/// Find packets in recordings, and write them in the order of their times
+/// Find packets in recordings and write them in order of time
 ///
-/// Reads only those parts of a file that may have matching packets, by the index that stands beside it (see wirecap-index(1)); a
-/// file without an index is read from beginning to end. Files may be added and removed meanwhile. The command uses the
-/// processor and the disk only when no other process needs them.
+/// Uses the index beside each file (see wirecap-index(1)) to read only the parts that may contain matching packets. A file
+/// without an index is read completely. Files may be added and removed while the command runs. It runs at idle CPU and I/O
+/// priority.
 #[derive(Debug, Args)]
+#[command(after_long_help = "Examples:
+  wirecap find /data --from 17:00 --to 17:30 host 10.1.2.3 and tcp port 443 -w found.pcapng
+  wirecap find /data --flow 10.1.2.3.443:10.9.9.9 | wirecap show -r - -nn
+  wirecap find /data --count udp port 53")]
 pub(crate) struct Arguments {
-    /// Directories, files, or patterns such as 'rec/*.zst'; then a filter expression, see pcap-filter(7). The filter begins with
-    /// the first word that no file has as its name [default filter: everything]
+    /// Directories, files or patterns such as 'rec/*.zst', then a filter
+    ///
+    /// The filter (see pcap-filter(7)) starts at the first word that is not the name of a file.
     #[arg(value_name = "DIR|FILTER", required = true)]
     words: Vec<String>,
 
-    /// Only packets from this time on: 2026-11-22T18:00:00.5 or 18:00 in local time (with Z: UTC), -10m (before now), or
-    /// seconds since 1970
+    /// Only packets from this time on: 18:00, 2026-11-22T18:00:00.5, -10m
+    ///
+    /// Local time (with Z: UTC), a time before now, or seconds since 1970.
     #[arg(long, value_name = "TIME", value_parser = clock::time, allow_hyphen_values = true)]
     from: Option<u64>,
 
@@ -45,12 +51,14 @@ pub(crate) struct Arguments {
     #[arg(long, value_name = "TIME", value_parser = clock::time, allow_hyphen_values = true)]
     to: Option<u64>,
 
-    /// Only packets between two addresses, in both directions and with any VLAN tag, each with or without a port as
-    /// tcpdump prints it: 10.0.0.1.443:10.0.0.2, [fe80::1]:[fe80::2].53
+    /// Only packets between two addresses: 10.0.0.1.443:10.0.0.2
+    ///
+    /// In both directions and with any VLAN tag, with or without ports as tcpdump prints them; IPv6:
+    /// [fe80::1]:[fe80::2].53.
     #[arg(long, value_name = "A:B", value_parser = Between::parse)]
     flow: Option<Between>,
 
-    /// The savefile; - is standard output. Its extension says what it is, as with wirecap capture
+    /// The savefile; - is standard output. Format by extension, as in wirecap capture
     #[arg(short, long, value_name = "FILE", default_value = "-")]
     write: PathBuf,
 
@@ -58,11 +66,11 @@ pub(crate) struct Arguments {
     #[arg(long)]
     force: bool,
 
-    /// Print how many packets match instead of writing them
+    /// Print the number of matching packets only
     #[arg(long, conflicts_with_all = ["list", "write", "force"])]
     count: bool,
 
-    /// Print which files may have matching packets, with the times of their packets, instead of writing packets
+    /// List the files that may contain matching packets, with their times
     #[arg(long, conflicts_with_all = ["write", "force"])]
     list: bool,
 }
@@ -95,7 +103,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
         return prepared.map_err(|error| Failure::Usage(error.to_string()));
     }
     if segments.is_empty() {
-        return Err(Failure::Failed("there are no recordings in these directories".into()));
+        return Err(Failure::Failed("no recordings in these directories".into()));
     }
     match output::is_standard_output(&arguments.write) {
         _ if arguments.count || arguments.list => output::check_open()?,
@@ -275,8 +283,8 @@ impl Teller {
     pub(crate) fn outcome(&self) -> Result<(), Failure> {
         match self.faulty {
             0 => Ok(()),
-            1 => Err(Failure::Failed("a file could not be read to its end".into())),
-            count => Err(Failure::Failed(format!("{count} files could not be read to their ends").into())),
+            1 => Err(Failure::Failed("one file could not be read completely".into())),
+            count => Err(Failure::Failed(format!("{count} files could not be read completely").into())),
         }
     }
 }

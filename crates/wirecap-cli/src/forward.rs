@@ -37,39 +37,43 @@ use rewrite::{Changes, Rewrite};
 use watch::{Egress, watch};
 use way::{Treatment, Way};
 
-/// Forward packets from one interface to another and back, without copying them
+/// Forward packets between two interfaces, zero-copy
 ///
-/// Whatever comes in by A goes out by B, and the other way round, as on a cable: a host at either end notices
-/// nothing. What the filter does not let pass is dropped. With the engine xdp the packets of both interfaces are taken away from this
-/// host. With the engine packet it sees copies, and must not forward them as well (no bridge between the two,
-/// net.ipv4.ip_forward = 0).
+/// Packets received on A are sent on B and vice versa, transparently, like a cable. Non-matching packets are dropped. With
+/// --engine xdp this host does not receive the packets of either interface. With --engine packet it does, and must not
+/// forward them itself (no bridge between the two, net.ipv4.ip_forward = 0).
 ///
-/// Hosts on this machine (in namespaces, containers and virtual machines) must compute their checksums themselves: ethtool
-/// -K INTERFACE tx off on each. Packets of one that does not are noticed and named.
+/// Hosts on this machine (namespaces, containers, virtual machines) must compute checksums in software: run ethtool
+/// -K INTERFACE tx off on each. Otherwise forward prints a warning.
 #[derive(Debug, Args)]
+#[command(after_long_help = "Examples:
+  sudo wirecap forward eth1 eth2
+  sudo wirecap forward eth1 eth2 --filter 'not vlan' --drop 'udp port 1900' --mirror passed.pcapng
+  sudo wirecap forward eth1 eth2 --rewrite eth1:dst=02:00:00:00:00:09,vlan=push:100 --rewrite eth2:vlan=pop")]
 pub(crate) struct Arguments {
-    /// One interface, or receive queues of it: eth1, eth1@0-3
+    /// First interface, or some of its receive queues: eth1, eth1@0-3
     #[arg(value_name = "A")]
     a: String,
 
-    /// The other one
+    /// Second interface
     #[arg(value_name = "B")]
     b: String,
 
-    /// Forward from A to B only; this host keeps what comes in by B
+    /// Forward from A to B only; this host keeps the packets received on B
     #[arg(long)]
     one_way: bool,
 
-    /// What passes: packets that match this expression, see pcap-filter(7) [default: everything]
+    /// Forward only matching packets, see pcap-filter(7)
     #[arg(short, long, value_name = "FILTER")]
     filter: Option<String>,
 
-    /// What does not pass, whatever --filter says
+    /// Drop matching packets, even if they match --filter
     #[arg(long, value_name = "FILTER")]
     drop: Option<String>,
 
-    /// Record what passes to a pcapng file, as it came in; if the file cannot be written to any more, packets pass
-    /// unrecorded
+    /// Record forwarded packets, as received, to a pcapng file
+    ///
+    /// If writing fails, forwarding continues without recording.
     #[arg(long, value_name = "FILE")]
     mirror: Option<PathBuf>,
 
@@ -77,38 +81,37 @@ pub(crate) struct Arguments {
     #[arg(long, requires = "mirror")]
     force: bool,
 
-    /// Change packets on their way: dst=MAC, src=MAC, vlan=push:ID, vlan=pop, vlan=set:ID, divided by commas
+    /// Rewrite packets: dst=MAC, src=MAC, vlan=push:ID, vlan=pop, vlan=set:ID
     ///
-    /// A VLAN's number may be followed by a priority: vlan=push:100:5. Changes are made in the order in which they stand.
-    /// In front of them may stand the interface by which the packets come in: eth1:dst=02:00:00:00:00:09. May be
-    /// repeated. A packet without a tag has none that can be taken away or set, and passes as it is.
+    /// Separate changes by commas; they are applied in order. A priority may follow the VLAN ID: vlan=push:100:5. A
+    /// receiving interface in front limits the changes to its packets: eth1:dst=02:00:00:00:00:09. Repeatable. vlan=pop and
+    /// vlan=set do not change untagged packets.
     #[arg(long, value_name = "[DEV:]CHANGE,...")]
     rewrite: Vec<Rewrite>,
 
-    /// Advanced mode: packets of each ring go out in the order in which they came in (the default)
+    /// Advanced mode: preserve the packet order of each ring (default)
     #[arg(long)]
     ordered: bool,
 
-    /// Advanced mode: packets go out as soon as a worker is done with them, as in the paper
+    /// Advanced mode: send packets as soon as a worker is done, as in the paper
     #[arg(long, conflicts_with = "ordered")]
     unordered: bool,
 
-    /// Show at the end how long packets were inside the box, from the clock's reading on arrival until they were
-    /// handed to the other interface
+    /// Report the latency from arrival to transmission at the end
     #[arg(long)]
     latency: bool,
 
     #[command(flatten)]
     engine: EngineOptions,
 
-    /// How many workers share the rings of both interfaces [default: one per ring, but no more than there are CPUs]
+    /// Number of workers [default: one per ring, at most one per CPU]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
     workers: Option<u16>,
 
     #[command(flatten)]
     weight: WeightOptions,
 
-    /// End after this many packets were sent, in both directions together
+    /// End after sending this many packets in both directions
     #[arg(short, long, value_name = "PACKETS", value_parser = clap::value_parser!(u64).range(1..))]
     count: Option<u64>,
 
@@ -209,7 +212,7 @@ fn warn_of_second_forwarder(capture: &Capture) {
     };
     if shared.peek().is_some() && (routes("ipv4/ip_forward") || routes("ipv6/conf/all/forwarding")) {
         eprintln!(
-            "warning: this host routes packets as well: those that are for it to route go out twice; sysctl -w \
+            "warning: this host also routes packets, so routed packets are sent twice; sysctl -w \
              net.ipv4.ip_forward=0 net.ipv6.conf.all.forwarding=0"
         );
     }
@@ -217,7 +220,7 @@ fn warn_of_second_forwarder(capture: &Capture) {
         let device = &interface.device;
         if let Some(bridge) = device.uppers.iter().find(|upper| upper.kind.as_deref() == Some("bridge")) {
             eprintln!(
-                "warning: {} is a port of {}, which forwards its packets as well",
+                "warning: {} is a port of {}, which also forwards its packets",
                 device.name, bridge.name
             );
         }
@@ -249,10 +252,10 @@ impl Arguments {
             Device::find(name).map_or_else(|_| name.to_owned(), |device| device.name)
         });
         if a == b {
-            return Err(Failure::Usage(format!("{a} cannot be forwarded to itself; name two interfaces")));
+            return Err(Failure::Usage(format!("cannot forward {a} to itself; name two interfaces")));
         }
         if self.one_way && self.b.contains('@') {
-            let message = format!("--one-way: nothing is received on {b}; name it without queues");
+            let message = format!("--one-way does not receive on {b}: name it without queues");
             return Err(Failure::Usage(message));
         }
         Ok([a, b])

@@ -21,31 +21,30 @@ use crate::signals::Interruption;
 use crate::size;
 use xdp::XdpRun;
 
-/// Send synthetic frames on an interface: it really transmits them
+/// Transmit synthetic frames on an interface
 ///
-/// The frames are UDP over IPv4 between addresses reserved for benchmarks (198.18.0.0/15), and each
-/// carries its queue and number in its payload. Unless --to-mac says otherwise they are addressed to the
-/// interface's own hardware address: whatever is at the other end of the cable sees them, and a switch
-/// sends them no further.
+/// The frames are UDP over IPv4 between addresses reserved for benchmarks (198.18.0.0/15). Each carries its queue and
+/// number in its payload. The default destination is the interface's own MAC address: the peer receives the frames,
+/// and a switch does not forward them. --to-mac sets another.
 ///
-/// Without --model frames follow each other evenly, or as fast as possible, in flows that take turns. With
-/// it, times, flows and lengths are those of a traffic model, the same for the same seed, and flows come to
-/// the receiver's queues as a NIC's RSS would spread them.
+/// Without --model frames are evenly spaced, or sent as fast as possible, and flows alternate. With --model, times, flows
+/// and lengths follow a traffic model, which is the same for the same seed, and flows are spread over the receiver's queues
+/// as a NIC's RSS does.
 #[derive(Debug, Args)]
 pub(crate) struct Arguments {
     /// Interface to send on
     #[arg(short, long, value_name = "DEV", required_unless_present = "write")]
     interface: Option<String>,
 
-    /// Queues to send on, with a thread each: 0, 0,2,3; on a veth a frame arrives at the same queue [default: 0]
+    /// Transmit queues, one thread each: 0,2,3 [default: 0]
     #[arg(long = "queue", value_name = "N", value_delimiter = ',', conflicts_with = "model")]
     queue: Vec<u32>,
 
-    /// How frames are sent; those of a model by xdp
+    /// How frames are sent; with --model always xdp
     #[arg(long, value_enum, default_value_t = Via::Auto, conflicts_with = "model")]
     via: Via,
 
-    /// End after this many frames, on all queues together
+    /// End after this many frames on all queues
     #[arg(short, long, value_name = "FRAMES", value_parser = clap::value_parser!(u64).range(1..))]
     count: Option<u64>,
 
@@ -53,21 +52,21 @@ pub(crate) struct Arguments {
     #[arg(long, value_name = "TIME", value_parser = size::duration)]
     duration: Option<Duration>,
 
-    /// Length in bytes without checksum: 60, 60-1514 for lengths from all over the range, or imix [default:
-    /// 60, or that of the model]
+    /// Frame length without FCS: 60, 60-1514 or imix [default: 60, or the model's]
     #[arg(long, value_name = "BYTES", value_parser = sizes)]
     size: Option<Sizes>,
 
-    /// Frames per second on all queues together: 500, 10k, 1.5Mpps [default: as fast as possible, or 100k with
-    /// a model]
+    /// Frames per second on all queues: 500, 10k, 1.5Mpps
+    ///
+    /// [default: as fast as possible; 100k with a model]
     #[arg(long, value_name = "RATE", value_parser = size::rate)]
     rate: Option<u64>,
 
-    /// Flows on each queue, or of the model [default: 1, or 256 with a model]
+    /// Flows per queue, or of the model [default: 1; 256 with a model]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1 << 24))]
     flows: Option<u32>,
 
-    /// Destination hardware address [default: the interface's own]
+    /// Destination MAC address [default: the interface's own]
     #[arg(long, value_name = "MAC", value_parser = mac)]
     to_mac: Option<[u8; 6]>,
 
@@ -110,11 +109,10 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
         return Err(Failure::Usage("--duration must be longer than 0".to_owned()));
     }
     if !model::ends_by_itself(arguments) && arguments.count.is_none() && arguments.duration.is_none() {
-        return Err(Failure::Usage("say when to end: --count FRAMES or --duration TIME".to_owned()));
+        return Err(Failure::Usage("--count FRAMES or --duration TIME is required".to_owned()));
     }
     if arguments.model.model.is_none() && arguments.model.spread.is_given() {
-        let message =
-            "--queues and --key spread the flows of a --model; without one, name the queues: --queue 0,1";
+        let message = "--queues and --key require --model; without it, select queues by --queue 0,1";
         return Err(Failure::Usage(message.to_owned()));
     }
     if let Some(file) = &arguments.model.write {
@@ -283,9 +281,9 @@ impl fmt::Display for Report<'_> {
         let missing = self.frames.saturating_sub(self.counted.unwrap_or(0));
         if missing > 0 {
             let (missing, interface) = (grouped(missing), self.interface);
-            write!(f, "{interface}'s own counters do not know of {missing} of them")?;
+            write!(f, "{missing} of them are missing in the counters of {interface}")?;
             if self.via == Via::Kernel {
-                write!(f, ": does the other end receive XDP frames? if not, try --via xdp")?;
+                write!(f, ": the peer may not receive XDP frames; try --via xdp")?;
             }
             writeln!(f)?;
         }
@@ -309,15 +307,15 @@ const LENGTHS_MAX: u32 = 64;
 fn sizes(text: &str) -> Result<Sizes, String> {
     let bytes = |text: &str| match text.parse() {
         Ok(bytes) if bytes >= FRAME_BYTES_MIN => Ok(bytes),
-        Ok(bytes) => Err(format!("{bytes} is too short; frames have at least {FRAME_BYTES_MIN} bytes")),
-        Err(_) => Err(format!("{text:?} is not a length; write 60, 60-1514 or imix")),
+        Ok(bytes) => Err(format!("{bytes} is too short: a frame has at least {FRAME_BYTES_MIN} bytes")),
+        Err(_) => Err(format!("invalid length {text:?}: expected 60, 60-1514 or imix")),
     };
     match text.split_once('-') {
         _ if text == "imix" => Ok(Sizes::imix()),
         None => Ok(Sizes::fixed(bytes(text)?)),
         Some((shortest, longest)) => match (bytes(shortest)?, bytes(longest)?) {
             (shortest, longest) if shortest < longest => Ok(spread(shortest.into(), longest.into())),
-            _ => Err("the first length must be the shorter one".to_owned()),
+            _ => Err("the first length must be the smaller one".to_owned()),
         },
     }
 }

@@ -19,7 +19,7 @@ use crate::size;
 use crate::threads;
 use crate::weight::{Weight, WeightOptions};
 
-/// Process every packet x times by the filter, as an application of chosen weight
+/// Simulate a slow consumer: apply a filter x times to every packet
 #[derive(Debug, Args)]
 pub(crate) struct Arguments {
     #[command(flatten)]
@@ -28,12 +28,13 @@ pub(crate) struct Arguments {
     #[command(flatten)]
     weight: WeightOptions,
 
-    /// How many workers share the rings; where there are fewer receive queues, flows are dealt out to several rings
-    /// each [default: one per ring]
+    /// Number of workers [default: one per ring]
+    ///
+    /// If there are more workers than receive queues, the flows of a queue are spread over several rings.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
     workers: Option<u16>,
 
-    /// The filter that is applied; packets that it rejects are counted, not dropped
+    /// The filter to apply; non-matching packets are counted, not dropped
     #[arg(value_name = "FILTER", default_values_t = ["net".to_owned(), "131.225.2".to_owned(), "and".to_owned(), "udp".to_owned()])]
     filter: Vec<String>,
 

@@ -15,11 +15,11 @@ use crate::output;
 use crate::screen::announce;
 use crate::size::human_bytes;
 
-/// Write the indexes of recordings that are missing or damaged
+/// Write missing or damaged indexes of recordings
 ///
-/// The index of FILE is FILE.flows.parquet: a row for each flow and minute, by which wirecap find reads only the parts that may
-/// match, and which other engines for Parquet can query. wirecap capture writes it for each file that is complete (--index).
-/// The command uses the processor and the disk only when no other process needs them.
+/// The index of FILE is FILE.flows.parquet: one row per flow and minute. wirecap find uses it to read only the parts that may
+/// match; other Parquet tools can query it. wirecap capture --index on writes it for each complete file. The command
+/// runs at idle CPU and I/O priority.
 #[derive(Debug, Args)]
 pub(crate) struct Arguments {
     /// Directories, files, or patterns such as 'rec/*.zst'
@@ -30,7 +30,7 @@ pub(crate) struct Arguments {
 pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
     let (segments, rest) = places_and_filter(&arguments.places)?;
     if !rest.is_empty() {
-        return Err(Failure::Usage(format!("{rest}: there is no such file or directory")));
+        return Err(Failure::Usage(format!("{rest}: no such file or directory")));
     }
     let mut teller = Teller::new()?;
     be_idle();

@@ -33,10 +33,7 @@ impl Args for Interfaces {
             .value_name("DEV[@QUEUES]")
             .action(ArgAction::Append)
             .required_unless_present_any(["read", LIST])
-            .help(
-                "Interface to capture from, or receive queues of it: eth0, eth0@2, eth0@0-3; any is all that are up; may \
-                 be repeated",
-            );
+            .help("Interface, or some of its receive queues: eth0, eth0@2, eth0@0-3; any: all that are up; repeatable");
         let snap_len = Arg::new(SNAP_LEN)
             .short('s')
             .long("snaplen")
@@ -44,15 +41,14 @@ impl Args for Interfaces {
             .value_parser(habits::snap_len())
             .action(ArgAction::Append)
             .help(format!(
-                "Bytes kept of each packet: behind an -i of that interface's, before the first one of all others'; 0 is \
-                 the default [default: {DEFAULT_SNAP_LEN}]"
+                "Snap length: of the preceding -i, or of all interfaces if it comes first [default, or 0: {DEFAULT_SNAP_LEN}]"
             ));
         let filter = Arg::new(FILTER)
             .short('f')
             .long("filter")
             .value_name("FILTER")
             .action(ArgAction::Append)
-            .help("Behind an -i: capture only what matches this expression on that interface");
+            .help("Filter for the preceding -i");
         command.arg(interface).arg(snap_len).arg(filter)
     }
 
@@ -67,8 +63,8 @@ impl FromArgMatches for Interfaces {
         let snap_lens = Scoped::new(&names, placed(matches, SNAP_LEN));
         let filters: Scoped<String> = Scoped::new(&names, placed(matches, FILTER));
         if filters.common.is_some() {
-            let message = "-f stands behind the -i that it is for; a filter for all others stands at the end, \
-                           without -f";
+            let message = "-f must follow the -i that it applies to; write the filter for all other interfaces at the \
+                           end, without -f";
             return Err(clap::Error::raw(ErrorKind::ArgumentConflict, message));
         }
         let settings = snap_lens.own.into_iter().zip(filters.own);
@@ -166,7 +162,7 @@ mod tests {
             |line| Interfaces::from_arg_matches(&parse(line).unwrap()).map(|read| read.sources.len());
         assert_eq!(sources("-i a -f udp -i b").unwrap(), 2);
         for line in ["-f udp -i a", "-r file -f udp"] {
-            assert!(sources(line).unwrap_err().to_string().contains("behind the -i"));
+            assert!(sources(line).unwrap_err().to_string().contains("must follow the -i"));
         }
     }
 

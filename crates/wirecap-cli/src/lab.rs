@@ -9,7 +9,7 @@ use wirecap_lab::live::programs::Program;
 
 use crate::failure::Failure;
 
-/// Run the papers' experiments again, and others, and report what they find
+/// Run the papers' experiments, live and simulated, and report the results
 #[derive(Debug, clap::Args)]
 pub(crate) struct Arguments {
     #[command(subcommand)]

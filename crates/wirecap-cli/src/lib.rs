@@ -60,12 +60,17 @@ use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 use extcap::Step;
 use failure::Failure;
 
-/// Captures packets from multi-queue network interfaces without losing any, and proves it.
+/// Lossless packet capture from multi-queue network interfaces, with an account of every packet
 #[derive(Debug, Parser)]
 #[command(name = "wirecap", version, arg_required_else_help = true)]
-#[command(
-    after_help = "Exit status: 0 done, 1 failed, 2 wrong usage, 3 done but packets were lost (\"lossless: no\")."
-)]
+#[command(after_help = "Examples:
+  sudo wirecap capture -i eth1 -w trace.pcapng          record until Ctrl-C
+  sudo wirecap capture -i eth1 -w dns.pcapng.zst udp and port 53
+  sudo wirecap count -i eth1                            packets and bytes per ring, live
+  sudo wirecap forward eth1 eth2                        a zero-copy bump in the wire
+  wirecap doctor eth1                                   what on this host loses packets
+
+Exit status: 0 done, 1 failed, 2 wrong usage, 3 done but packets were lost (\"lossless: no\").")]
 struct Cli {
     #[command(subcommand)]
     command: Command,

@@ -131,7 +131,7 @@ impl Backlog {
                 return None;
             }
             self.said = Some((said, true));
-            return Some(format!("no packets wait for {name} any more"));
+            return Some(format!("no more packets wait for {name}"));
         }
         self.empty = None;
         if self.said.is_some_and(|(said, is_over)| !is_over || now - said < SAY_AGAIN) {
@@ -139,7 +139,7 @@ impl Backlog {
         }
         self.said = Some((now, false));
         let count = grouped(packets);
-        Some(format!("warning: {count} packets wait for {name}, which takes them more slowly than they come"))
+        Some(format!("warning: {count} packets wait for {name}, which is slower than the traffic"))
     }
 }
 
@@ -165,13 +165,13 @@ impl<'a> Slowness<'a> {
         match self.stalled {
             None if blocked >= STALL => {
                 self.stalled = now.checked_sub(blocked);
-                let line = format!("warning: {name} takes nothing: packets wait in the pools");
+                let line = format!("warning: {name} accepts no data: packets wait in the pools");
                 events::say(Kind::Loss, &line);
             }
             Some(since) if blocked < STALL => {
                 self.stalled = None;
                 let seconds = (now - since).as_secs_f64();
-                events::say(Kind::Loss, &format!("{name} takes packets again, after {seconds:.1} s"));
+                events::say(Kind::Loss, &format!("{name} accepts data again, after {seconds:.1} s"));
             }
             _ => {}
         }
@@ -208,21 +208,21 @@ impl Reason {
     fn advice(self, place: &str, slow: Option<&str>) -> String {
         match (self, slow) {
             (Self::NoCell | Self::RingFull, Some(slow)) => {
-                format!("{slow} is written to more slowly than packets come; a larger pool (--buffer) bridges longer pauses")
+                format!("{slow} is slower than the traffic; a larger pool (--buffer) bridges longer pauses")
             }
             (Self::NoCell | Self::RingFull, None) => {
-                "packets come faster than they are processed; a larger pool (--buffer) keeps longer bursts, a filter or \
+                "packets arrive faster than they are processed; a larger pool (--buffer) keeps longer bursts, a filter or \
                  more workers take off load"
                     .to_owned()
             }
             (Self::Device, _) => format!(
                 "larger rings (ethtool -G {place} rx N) or more receive queues (ethtool -L {place} combined N) give it room"
             ),
-            (Self::NoRing, _) => "a queue gets a ring when the change is noticed".to_owned(),
+            (Self::NoRing, _) => "a new queue gets a ring when the capture detects it".to_owned(),
             (Self::Writer, _) => {
-                "it is written to more slowly than packets come; a larger pool (--buffer) bridges longer pauses".to_owned()
+                "it is slower than the traffic; a larger pool (--buffer) bridges longer pauses".to_owned()
             }
-            (Self::Port(_), _) => format!("{place} sends more slowly than packets come"),
+            (Self::Port(_), _) => format!("{place} sends more slowly than packets arrive"),
         }
     }
 }
@@ -319,7 +319,7 @@ impl Losses {
         if lines.len() > LINES_MAX {
             let more = lines.len() - (LINES_MAX - 1);
             lines.truncate(LINES_MAX - 1);
-            lines.push(format!("and {more} more rings: the ledger will have them all"));
+            lines.push(format!("and {more} more rings; the ledger lists all"));
         }
         self.begun = begun;
         lines
@@ -431,7 +431,7 @@ mod tests {
         let said: Vec<Option<String>> =
             waiting.iter().zip(times).map(|(&packets, now)| backlog.look("x", packets, now)).collect();
         assert!(said[2].as_deref().unwrap().contains("70 packets wait for x"), "{said:?}");
-        assert_eq!(said[11].as_deref(), Some("no packets wait for x any more"));
+        assert_eq!(said[11].as_deref(), Some("no more packets wait for x"));
         assert_eq!(said.iter().flatten().count(), 2, "{said:?}");
     }
 
@@ -439,7 +439,7 @@ mod tests {
     fn what_does_not_keep_up_is_named() {
         let said = said(&[0, 5], Some("standard output"));
         assert!(
-            said[1].as_deref().unwrap().contains("standard output is written to more slowly"),
+            said[1].as_deref().unwrap().contains("standard output is slower than the traffic"),
             "{said:?}"
         );
     }

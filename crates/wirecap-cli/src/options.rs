@@ -22,7 +22,7 @@ pub(crate) fn on_or_off(text: &str) -> Result<bool, String> {
     match text {
         "on" => Ok(true),
         "off" => Ok(false),
-        _ => Err("write on or off".to_owned()),
+        _ => Err("expected on or off".to_owned()),
     }
 }
 
@@ -32,26 +32,28 @@ pub(crate) struct CaptureOptions {
     #[command(flatten)]
     pub(crate) interfaces: Interfaces,
 
-    /// Read a savefile instead: pcapng or pcap, also compressed by gzip or Zstandard; - is standard input
+    /// Read a savefile instead: pcapng or pcap, plain, gzip or Zstandard; - is standard input
     #[arg(short, long, value_name = "FILE", value_parser = savefile(), conflicts_with = "interfaces")]
     pub(crate) read: Option<PathBuf>,
 
     #[command(flatten)]
     engine: EngineOptions,
 
-    /// With --engine xdp: drop what the filter does not want, instead of leaving it to the host
+    /// xdp: drop non-matching packets instead of passing them to the host
     #[arg(long)]
     drop_rejected: bool,
 
-    /// Which packets: received, sent or both [default: both with --engine packet, unless queues are named; else received]
+    /// Direction of the packets
+    ///
+    /// [default: inout for --engine packet on a whole interface, otherwise in]
     #[arg(short = 'Q', long, value_enum)]
     direction: Option<DirectionName>,
 
-    /// The rings share their cells: each has a quarter of R x M for itself, and more in a burst
+    /// xdp: share buffers between rings; a quarter stays reserved for each
     ///
-    /// A ring keeps a quarter of R x M packets at any pace, whatever the others are doing, and takes what else
-    /// it needs from what is shared, while no more than a quarter comes from one look of the keeper to
-    /// the next, as with --warm. --engine xdp only, and with a queue for each ring.
+    /// A ring keeps a quarter of R x M packets at any rate, whatever the other rings do. It takes more from the shared
+    /// buffers as long as no more than a quarter arrives between two checks of the keeper thread, as with --warm.
+    /// Requires one receive queue per ring.
     #[arg(long)]
     elastic: bool,
 
@@ -73,54 +75,55 @@ pub(crate) struct CaptureOptions {
 
 /// Options of all commands that open interfaces: by which engine, with which pools, by which workers.
 #[derive(Debug, Clone, Args)]
+#[command(next_help_heading = "Engine, buffers and workers")]
 pub(crate) struct EngineOptions {
-    /// How packets are captured: auto takes xdp where the host misses nothing by it, else packet
+    /// auto: AF_XDP if the host does not use the interface, else AF_PACKET
     #[arg(long, value_enum, default_value_t = EngineName::Auto)]
     engine: EngineName,
 
-    /// With --engine xdp: capture also where the host uses the interface; it gets none of the packets captured
+    /// xdp: capture even if the host uses the interface; the host loses these packets
     #[arg(long)]
     take: bool,
 
-    /// M: cells per chunk, the most packets handed over at once
+    /// M: cells (packet buffers) per chunk
     #[arg(short = 'M', long = "chunk", value_name = "CELLS", default_value_t = wirecap::DEFAULT_CHUNK_CELLS)]
     chunk: u32,
 
-    /// R: chunks per ring; a ring can hold R x M packets [default: by the link's speed, 64 MiB to 1 GiB of cells for all rings, an
-    /// eighth of the memory at most]
+    /// R: chunks per ring; each ring buffers R x M packets
+    ///
+    /// [default: by link speed, 64 MiB to 1 GiB for all rings together, at most an eighth of the memory]
     #[arg(short = 'R', long = "pool", value_name = "CHUNKS", conflicts_with = "buffer")]
     pool: Option<u32>,
 
-    /// Size R by the memory that the cells of all rings may take: 512M, 2G
+    /// Buffer memory for all rings together, instead of R: 512M, 2G
     #[arg(long, value_name = "SIZE", value_parser = size::bytes)]
     buffer: Option<u64>,
 
-    /// T: advanced mode; workers help a ring whose backlog exceeds this share of its pool
+    /// T: advanced mode; workers help rings that are fuller than T percent
     #[arg(short = 'T', long, value_name = "PERCENT", value_parser = size::number, conflicts_with = "basic")]
     threshold: Option<f64>,
 
-    /// Basic mode: every worker reads its own rings only (the default)
+    /// Basic mode: each worker reads its own rings (default)
     #[arg(long)]
     basic: bool,
 
-    /// Advanced mode: buddies take everything from the rings of a worker that was away for so long
+    /// Advanced mode: buddies take over the rings of a worker stalled this long
     #[arg(long, value_name = "TIME", value_parser = size::duration, default_value = "1s")]
     stuck_after: Duration,
 
-    /// K: cells of each ring that are posted, those used last; a keeper adds the others as the backlog grows
+    /// xdp: keep K buffers posted per ring; add more under load
     ///
-    /// Fewer cells in circulation stay warm in the processor's cache and are filled faster. With off, all R x M
-    /// cells are posted, and a ring keeps that many packets whatever this process is doing. With K
-    /// it keeps K at any pace, and R x M while no more than K come from one look of the keeper
-    /// to the next: every K/2 x 67 ns, but not more often than every 0.5 ms. --engine xdp only.
+    /// Fewer buffers in circulation stay in the CPU's cache and are filled faster. With off, all R x M buffers are posted,
+    /// and a ring keeps R x M packets at any rate, whatever this process does. With K it keeps K packets at any rate, and
+    /// R x M if no more than K arrive between two checks of the keeper thread: every K/2 x 67 ns, at most every 0.5 ms.
     #[arg(long, value_name = "K|off", value_parser = parse_warm, default_value = "off")]
     warm: Warm,
 
-    /// Where workers run: auto (near the CPU that receives their queue), off, or a list of CPUs: 0,2-3
+    /// CPUs of the workers: auto (near their queue's interrupt), off, or 0,2-3
     #[arg(long, value_name = "auto|off|CPUS", default_value = "off")]
     pin: Pin,
 
-    /// End with an error when the program is detached from an interface, or replaced, instead of attaching it again
+    /// Fail if the XDP program is detached or replaced, instead of reattaching it
     #[arg(long)]
     no_attach_again: bool,
 
@@ -293,7 +296,7 @@ fn parse_warm(text: &str) -> Result<Warm, String> {
         cells => cells
             .parse()
             .map(|cells| Warm(Some(cells)))
-            .map_err(|_| "write off, or a number of cells".to_owned()),
+            .map_err(|_| "expected off or a number of cells".to_owned()),
     }
 }
 

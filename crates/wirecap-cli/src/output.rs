@@ -11,12 +11,12 @@ use wirecap::savefile::{FileSink, WriteError};
 use crate::closed;
 use crate::failure::Failure;
 
-/// As std's, which panics where nobody reads any more: that is no reason to stop capturing or forwarding.
+/// As std's, which panics if the reader has closed the pipe: that is no reason to stop capturing or forwarding.
 macro_rules! eprintln {
     ($($text:tt)*) => {{
         use std::io::Write as _;
         let text = format!($($text)*);
-        let _nobody_reads = writeln!(std::io::stderr(), "{}", $crate::service::marked(&text));
+        let _closed_pipe = writeln!(std::io::stderr(), "{}", $crate::service::marked(&text));
     }};
 }
 
@@ -50,7 +50,7 @@ pub(crate) fn unless_reader_ended(outcome: io::Result<()>) -> Result<(), Failure
     }
 }
 
-/// The outcome of writing a savefile. Whoever read the pipe has seen enough: the usual end of a pipe.
+/// The outcome of writing a savefile. A reader that closes the pipe is its usual end, not an error.
 pub(crate) fn unless_broken_pipe(outcome: Result<(), Failure>) -> Result<(), Failure> {
     match outcome {
         Err(Failure::Failed(error))
@@ -71,7 +71,7 @@ pub(crate) fn is_standard_output(path: &Path) -> bool {
 pub(crate) fn refuse_terminal() -> Result<(), Failure> {
     match io::stdout().is_terminal() {
         true => {
-            let message = "packets are not written to a terminal: name a file with -w, or use wirecap show";
+            let message = "cannot write packets to a terminal: name a file with -w, or use wirecap show";
             Err(Failure::Usage(message.to_owned()))
         }
         false => Ok(()),

@@ -32,14 +32,15 @@ pub(crate) fn are_dropped() -> bool {
 /// Who records.
 #[derive(Debug, Clone, Default, Args)]
 pub(crate) struct UserOption {
-    /// Record as this user, without any privilege; a second process keeps those that opening and reattaching need [default when
-    /// started as root: wirecap, else the owner of the directory, whichever may write there]
+    /// Record as this user; a separate process keeps the privileges
     ///
-    /// The directory of the savefile must be writable for that user. The process that looks at packets and writes them has no
-    /// capability left, can open no file outside that directory (Landlock; /proc, /sys and what says names may be
-    /// read), and can make no system calls but those that recording needs. With root, the capture keeps the rights that it was
-    /// started with; so it does by default if neither user wirecap nor an owner other than root may write to the directory, or if
-    /// the kernel is older than 5.19.
+    /// The directory of the savefile must be writable by that user. The process that reads and writes packets has no
+    /// capabilities, cannot open files outside that directory (Landlock; it may read /proc, /sys and the name service's
+    /// files), and is limited to the system calls that recording needs (seccomp). A second process keeps the privileges
+    /// for opening and reattaching interfaces.
+    ///
+    /// With root, the capture keeps the rights that it was started with. [default when started as root: wirecap, or the owner of
+    /// the directory, whichever may write there; root if neither may, or if the kernel is older than 5.19]
     #[arg(short = 'Z', long, value_name = "USER", conflicts_with = "read")]
     user: Option<String>,
 }
@@ -141,7 +142,7 @@ fn usual(place: &Place<'_>) -> Option<User> {
 }
 
 fn cannot_act(name: &str, error: &io::Error) -> Failure {
-    Failure::Failed(format!("cannot go on as user {name}: {error}").into())
+    Failure::Failed(format!("cannot continue as user {name}: {error}").into())
 }
 
 fn cannot_write(name: &str, place: &Place<'_>, error: &io::Error) -> Failure {
@@ -176,9 +177,8 @@ pub(crate) fn drop_privileges(
     let mut program = Command::new("/proc/self/exe");
     // A pipe that the recording goes to is none of its business.
     program.arg("broker").stdout(Stdio::null());
-    let broker = Broker::start(program, &terms).map_err(|error| {
-        Failure::Failed(format!("cannot start the process that keeps the privileges: {error}").into())
-    })?;
+    let broker = Broker::start(program, &terms)
+        .map_err(|error| Failure::Failed(format!("cannot start the privileged process: {error}").into()))?;
     set_opener(Box::new(broker.clone())).expect("nothing was opened before");
     // Libraries cannot be loaded afterwards. Where libpcap is missing, the error comes when a filter needs it.
     let _ = Libpcap::get();
@@ -220,7 +220,7 @@ impl Launch for ByBroker {
     fn finish(&mut self) {}
 }
 
-/// Keep privileges for a process that has given up its own: what `capture -Z` starts
+/// Keep privileges for a process that dropped its own: started by `capture -Z`
 #[derive(Debug, Args)]
 pub(crate) struct Arguments {}
 
@@ -233,7 +233,7 @@ pub(crate) fn serve() -> Result<(), Failure> {
     let _ = rustix::thread::set_name(c"wirecap-broker");
     let socket = io::stdin().as_fd().try_clone_to_owned()?;
     wirecap_broker::serve(socket)
-        .map_err(|error| Failure::Failed(format!("the process that keeps the privileges: {error}").into()))
+        .map_err(|error| Failure::Failed(format!("the privileged process: {error}").into()))
 }
 
 #[cfg(test)]

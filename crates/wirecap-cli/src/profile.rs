@@ -23,22 +23,23 @@ use crate::service;
 use crate::sink;
 use crate::size;
 
-/// Show how many packets each ring receives over time, as CSV and as a picture
+/// Show packets per ring over time, as CSV and as a chart
 #[derive(Debug, Args)]
 pub(crate) struct Arguments {
     #[command(flatten)]
     options: CaptureOptions,
 
-    /// Length of a bin: packets are counted per ring and bin
+    /// Length of a bin
     #[arg(long, value_name = "TIME", value_parser = size::duration, default_value = "10ms")]
     bin: Duration,
 
-    /// Write the counts as CSV: a line per bin, a column per ring; - is standard output. Of bins without packets that
-    /// follow each other, the first and the last are written
+    /// Write the counts as CSV: a row per bin, a column per ring; - is stdout
+    ///
+    /// Of consecutive bins without packets, only the first and the last are written.
     #[arg(long, value_name = "FILE")]
     csv: Option<PathBuf>,
 
-    /// Draw the counts as an SVG picture
+    /// Write the counts as an SVG chart
     #[arg(long, value_name = "FILE")]
     svg: Option<PathBuf>,
 
@@ -69,7 +70,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
         return devices::list();
     }
     if arguments.bin.as_nanos() == 0 {
-        return Err(Failure::Usage("a bin must last longer than nothing (--bin)".to_owned()));
+        return Err(Failure::Usage("--bin must be longer than 0".to_owned()));
     }
     let filter = arguments.filter.request()?;
     for path in [&arguments.csv, &arguments.svg].into_iter().flatten() {

@@ -134,7 +134,7 @@ fn time_source(reception: &Reception, timestamps: Timestamps) -> Option<&'static
             Some("XDP program, CLOCK_TAI as UTC, read for the first packet of a batch and for every eighth")
         }
         Reception::Xdp { timestamps: Timestamps::Hardware, .. } => {
-            Some("XDP program, the device's clock as it stands, for every packet")
+            Some("XDP program, raw NIC clock, for every packet")
         }
         Reception::Xdp { .. } => Some("XDP program, CLOCK_TAI as UTC, read for every packet"),
         _ => Some("packet socket, CLOCK_REALTIME"),

@@ -21,61 +21,61 @@ use crate::sending::{
 use crate::signals::Interruption;
 use crate::size;
 
-/// Send the packets of a savefile on an interface: it really transmits them
+/// Transmit the packets of a savefile on an interface
 ///
-/// As recorded, unless another pace is given. Packets are sent as they are, bytes and addresses: whatever
-/// is at the other end of the cable sees them, and so may others. Lengths and bit rates are those of
-/// frames without checksum, preamble and gap.
+/// By default at the recorded pace. Bytes and addresses are sent unchanged: the peer, and possibly other hosts, receive
+/// them. Lengths and bit rates do not include FCS, preamble and inter-frame gap.
 #[derive(Debug, Args)]
 #[command(group(ArgGroup::new("pace").args(["speed", "rate", "top"])))]
 pub(crate) struct Arguments {
-    /// The savefile: pcapng or pcap, also compressed by gzip or Zstandard; /dev/stdin reads from a pipe
+    /// The savefile: pcapng or pcap, plain, gzip or Zstandard; /dev/stdin for a pipe
     file: PathBuf,
 
     /// Interface to send on
     #[arg(short, long, value_name = "DEV")]
     interface: String,
 
-    /// So many times as fast as recorded: 2, 0.5
+    /// Multiple of the recorded speed: 2, 0.5
     #[arg(short = 'x', long, alias = "multiplier", value_name = "TIMES", value_parser = speed)]
     speed: Option<f64>,
 
-    /// At a constant rate, in frames or bits per second: 500, 50k, 1.5Mpps; 100Mbps, 1Gbps
+    /// Constant rate: 500, 50k, 1.5Mpps; 100Mbps, 1Gbps
     #[arg(long, value_name = "RATE", value_parser = rate)]
     rate: Option<Pace>,
 
-    /// As fast as possible; a file of up to 1 GiB is read into memory first
+    /// As fast as possible; files up to 1 GiB are read into memory first
     #[arg(short, long, alias = "topspeed")]
     top: bool,
 
-    /// Keep no recorded pause longer than this
+    /// Shorten longer pauses to this
     #[arg(long, value_name = "TIME", value_parser = size::duration)]
     pause_max: Option<Duration>,
 
-    /// Send the file so often; 0: until stopped
+    /// Send the file this many times; 0: until stopped
     #[arg(short = 'l', long = "loop", value_name = "N", default_value_t = 1)]
     rounds: u64,
 
-    /// Give every round but the first other IP addresses, so that a short recording becomes many flows
+    /// Use new IP addresses in every round but the first
     ///
-    /// Flows stay apart and both directions of a connection together. Checksums are mended. Multicast,
-    /// broadcast and local addresses stay as they are, as do those in ARP and inside payloads.
+    /// A short recording becomes many flows. Different flows stay different, and both directions of a connection match.
+    /// Checksums are updated. Multicast, broadcast and local addresses, and addresses in ARP and payloads, do not change.
     #[arg(long, alias = "unique-ip")]
     rewrite: bool,
 
     #[command(flatten)]
     spread: SpreadOptions,
 
-    /// How frames are sent; auto is kernel with --top, unless --queues is given, and else xdp
+    /// How frames are sent
+    ///
+    /// auto selects kernel with --top and without --queues, otherwise xdp.
     #[arg(long, value_enum, default_value_t = Via::Auto)]
     via: Via,
 
-    /// Destination hardware address of all frames [default: those recorded]
+    /// Destination MAC address of all frames [default: as recorded]
     #[arg(long, value_name = "MAC", value_parser = mac)]
     to_mac: Option<[u8; 6]>,
 
-    /// What to do with packets of which the file has only the beginning: fill them up with zeros to
-    /// their true length, send them short, or leave them out
+    /// Packets cut by a snap length: pad with zeros, keep short, or skip
     #[arg(long, value_enum, default_value_t = CutName::Pad)]
     cut: CutName,
 
@@ -138,16 +138,16 @@ impl Arguments {
     fn check(&self) -> Result<(), Failure> {
         let usage = |message: &str| Err(Failure::Usage(message.to_owned()));
         if self.spread.is_given() && self.spread.queues.is_none() {
-            return usage("--key is that of a spread; say over how many --queues");
+            return usage("--key requires --queues");
         }
         if self.via == Via::Kernel && self.spread.queues.is_some_and(|queues| queues > 1) {
-            return usage("--via kernel sends on one queue; leave out --queues or use --via xdp");
+            return usage("--via kernel sends on one queue; omit --queues or use --via xdp");
         }
         if self.duration.is_some_and(|duration| duration.is_zero()) {
             return usage("--duration must be longer than 0");
         }
         if self.rounds != 1 && self.is_pipe() {
-            return usage("a pipe can be read only once; leave out --loop or name a file");
+            return usage("a pipe can be read only once; omit --loop or name a file");
         }
         Ok(())
     }
@@ -262,7 +262,7 @@ impl Report<'_> {
     fn not_sent(&self) -> [(&'static str, u64, &'static str); 5] {
         let skipped = self.reading.skipped;
         [
-            ("too_long", skipped.too_long, "longer than the interface's frames"),
+            ("too_long", skipped.too_long, "longer than the interface's MTU"),
             ("too_short", skipped.too_short, "shorter than an Ethernet header"),
             ("link_type", skipped.link_type, "neither Ethernet nor bare IP"),
             ("cut", skipped.cut, "cut in the file"),
@@ -302,7 +302,7 @@ impl std::fmt::Display for Report<'_> {
         }
         if self.reading.padded > 0 {
             let padded = grouped(self.reading.padded);
-            writeln!(f, "{padded} packets were cut in the file and filled up with zeros")?;
+            writeln!(f, "{padded} packets were cut in the file and padded with zeros")?;
         }
         self.sending.fmt(f)
     }
@@ -310,9 +310,9 @@ impl std::fmt::Display for Report<'_> {
 
 /// How many times as fast as recorded.
 fn speed(text: &str) -> Result<f64, String> {
-    let speed: f64 = text.parse().map_err(|_| "it is not a number".to_owned())?;
+    let speed: f64 = text.parse().map_err(|_| "expected a number".to_owned())?;
     let possible = (1e-6..=1e6).contains(&speed);
-    if possible { Ok(speed) } else { Err("it must lie between 0.000001 and 1000000".to_owned()) }
+    if possible { Ok(speed) } else { Err("expected 0.000001 to 1000000".to_owned()) }
 }
 
 /// `50k` and `50kpps` are frames, `100Mbps` and `100Mbit/s` bits.

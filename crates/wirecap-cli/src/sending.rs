@@ -20,12 +20,12 @@ use crate::size;
 /// Who makes the frames and hands them to the interface.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Via {
-    /// kernel if it reaches the queues and the interface takes its frames, else xdp
+    /// kernel if possible on these queues and this interface, otherwise xdp
     Auto,
-    /// Inside the kernel, by test runs of an XDP program: the fastest; on a veth, CPU n sends to queue n
-    /// modulo the number of queues, and the peer must have an XDP program or GRO
+    /// In the kernel, by test runs of an XDP program: fastest. On a veth, CPU n sends to queue n modulo the
+    /// number of queues, and the peer needs an XDP program or GRO
     Kernel,
-    /// By AF_XDP sockets, on any queue
+    /// AF_XDP sockets, on any queue
     Xdp,
 }
 
@@ -42,12 +42,13 @@ impl fmt::Display for Via {
 /// How flows are spread over the receiver's queues.
 #[derive(Debug, Clone, Copy, Args)]
 pub(crate) struct SpreadOptions {
-    /// Spread flows over this many queues, as a NIC's RSS would: on a veth a frame arrives at the queue it is sent on
+    /// Spread flows over this many queues, as a NIC's RSS does
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=128))]
     pub(crate) queues: Option<u32>,
 
-    /// Key of the hash that spreads: the one drivers come with (the default), or one by which both directions
-    /// of a connection come to the same queue
+    /// RSS key: the drivers' default, or a symmetric one
+    ///
+    /// With the symmetric key both directions of a connection use the same queue.
     #[arg(long, value_enum)]
     key: Option<KeyName>,
 }
@@ -146,8 +147,8 @@ impl Watch<'_> {
         let name = &self.device.name;
         let gone = |message: String| Err(Failure::Failed(message.into()));
         match self.device.presence()? {
-            Presence::Gone => gone(format!("{name} was removed: nothing can be sent on it any more")),
-            Presence::Down => gone(format!("{name} is down: nothing can be sent on it any more")),
+            Presence::Gone => gone(format!("{name} was removed: cannot send")),
+            Presence::Down => gone(format!("{name} is down: cannot send")),
             _ => Ok(()),
         }
     }
@@ -202,7 +203,7 @@ pub(crate) fn mac(text: &str) -> Result<[u8; 6], String> {
     let byte = |text: &str| u8::from_str_radix(text, 16).ok().filter(|_| is_byte(text));
     let bytes: Option<Vec<u8>> = text.split(':').map(byte).collect();
     let bytes = bytes.and_then(|bytes| bytes.try_into().ok());
-    bytes.ok_or_else(|| "write six bytes in hexadecimal, such as 02:00:00:00:00:01".to_owned())
+    bytes.ok_or_else(|| "expected a MAC address such as 02:00:00:00:00:01".to_owned())
 }
 
 /// What became of frames that were played.
@@ -263,18 +264,15 @@ impl fmt::Display for PlayReport<'_> {
         }
         let unknown = played.frames().saturating_sub(counted.frames);
         if unknown > 0 {
-            write!(f, "{interface}'s own counters do not know of {} of them", grouped(unknown))?;
+            write!(f, "{interface}'s counters miss {} of them", grouped(unknown))?;
             if self.via == Via::Kernel {
-                write!(f, ": does the other end receive XDP frames? if not, try --via xdp")?;
+                write!(f, ": the peer may not receive XDP frames; try --via xdp")?;
             }
             writeln!(f)?;
         }
         if let Some(late) = played.lateness {
             let (median, most, max) = (late.median, late.percentile_99, late.max);
-            writeln!(
-                f,
-                "behind time: {median:.1?} in the median, 99 of 100 no more than {most:.1?}, none more than {max:.1?}"
-            )?;
+            writeln!(f, "late by {median:.1?} (median), {most:.1?} (99th percentile), {max:.1?} (maximum)")?;
         }
         write!(f, "sent {} frames", grouped(played.frames()))?;
         if let Some(of) = &self.of {

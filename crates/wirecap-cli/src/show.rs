@@ -12,25 +12,25 @@ use rustix::process::{Pid, Signal, kill_process};
 use crate::failure::Failure;
 use crate::signals::Interruption;
 
-/// Show packets, live or of a file, by tcpdump, else tshark
+/// Decode packets, live or from a file, with tcpdump or tshark
 ///
-/// What stands behind the options of this command goes to the decoder as it is: its own flags, and with tcpdump a filter
-/// expression: wirecap show -i eth0 -nn -v port 53
+/// All arguments after this command's own options are passed to the decoder: its options and, for tcpdump, a filter
+/// expression. Example: wirecap show -i eth0 -nn -v port 53
 #[derive(Debug, Args)]
 pub(crate) struct Arguments {
-    /// Interface to capture from, as with wirecap capture
+    /// Interface, or some of its receive queues, as in wirecap capture
     #[arg(short, long, value_name = "DEV[@QUEUES]", required_unless_present = "read")]
     interface: Option<String>,
 
-    /// Show a savefile, also compressed by gzip or Zstandard; - is standard input
+    /// Decode a savefile, plain, gzip or Zstandard; - is standard input
     #[arg(short, long, value_name = "FILE", conflicts_with = "interface")]
     read: Option<PathBuf>,
 
-    /// Capture or read only what matches this expression, before the decoder sees it
+    /// Pass only matching packets to the decoder
     #[arg(short, long, value_name = "FILTER")]
     filter: Option<String>,
 
-    /// The receive engine, as with wirecap capture
+    /// The capture engine, as in wirecap capture
     #[arg(long, value_name = "ENGINE", conflicts_with = "read")]
     engine: Option<String>,
 
@@ -38,7 +38,7 @@ pub(crate) struct Arguments {
     #[arg(long, value_enum)]
     with: Option<Decoder>,
 
-    /// What the decoder is given beside the packets
+    /// Arguments of the decoder
     #[arg(value_name = "DECODER'S FLAGS", trailing_var_arg = true, allow_hyphen_values = true)]
     flags: Vec<OsString>,
 }

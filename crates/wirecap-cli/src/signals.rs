@@ -129,7 +129,7 @@ fn on_signal(report: fn(i32), end: impl FnOnce() + Send + 'static) -> io::Result
         let mut requests = Requests::default();
         for signal in signals.forever() {
             if signal == SIGHUP && HANGUP_ROTATES.load(Ordering::Relaxed) {
-                events::log(Kind::Rotation, "another file was asked for: SIGHUP");
+                events::log(Kind::Rotation, "new file requested: SIGHUP");
                 ROTATION.store(true, Ordering::Relaxed);
                 continue;
             }
@@ -140,7 +140,7 @@ fn on_signal(report: fn(i32), end: impl FnOnce() + Send + 'static) -> io::Result
                     ask_for_end();
                 }
                 Request::Second => {
-                    eprintln!("wirecap: second signal: ended at once, with nothing more said");
+                    eprintln!("wirecap: interrupted twice: statistics and buffered packets lost");
                     process::exit(1);
                 }
                 Request::Same => {}

@@ -268,8 +268,7 @@ pub(crate) fn create(
     replaces: bool,
 ) -> Result<Output<FileSink>, Failure> {
     if is_terminal(path) {
-        let message =
-            format!("{} is a terminal: packets are not written to one; use wirecap show", path.display());
+        let message = format!("{} is a terminal: use wirecap show, or write to a file", path.display());
         return Err(Failure::Usage(message));
     }
     let failed = |error| output::cannot_write(path, &error);
@@ -303,7 +302,7 @@ fn wait_for_reader(path: &Path, deadline: Option<Instant>) -> io::Result<Option<
             return Err(io::Error::other("no process opened the named pipe for reading"));
         }
         if !std::mem::replace(&mut said, true) {
-            eprintln!("waiting for a process that reads {}", path.display());
+            eprintln!("waiting for a reader of {}", path.display());
         }
         thread::sleep(READER_PAUSE);
     }

@@ -12,13 +12,13 @@ pub(crate) fn bytes(text: &str) -> Result<u64, String> {
         "M" => 20,
         "G" => 30,
         "T" => 40,
-        _ => return Err(format!("{unit:?} is not a unit; write K, M, G or T")),
+        _ => return Err(format!("unknown unit {unit:?}: expected K, M, G or T")),
     };
-    let number: u64 = number.parse().map_err(|_| "it does not begin with a number".to_owned())?;
+    let number: u64 = number.parse().map_err(|_| "expected a number first".to_owned())?;
     number.checked_mul(1 << shift).ok_or_else(|| "it is too large".to_owned())
 }
 
-/// So long that nobody waits for its end, and so short that its nanoseconds can be counted in 64 bits.
+/// Too long to wait for, and so short that its nanoseconds can be counted in 64 bits.
 const HOURS_MAX: f64 = 1e6;
 
 /// A time of parts with units, the larger units first: `500ms`, `5m`, `1h30m`, `7d`; a number alone is seconds.
@@ -37,17 +37,17 @@ pub(crate) fn duration(text: &str) -> Result<Duration, String> {
             "h" => 3600.0,
             "d" => 86_400.0,
             "w" => 604_800.0,
-            _ => return Err(format!("{unit:?} is not a unit; write ms, s, m, h, d or w")),
+            _ => return Err(format!("unknown unit {unit:?}: expected ms, s, m, h, d or w")),
         };
         if length >= largest {
-            return Err("a larger unit stands before a smaller one, as in 1h30m".to_owned());
+            return Err("expected the larger unit first, as in 1h30m".to_owned());
         }
-        let number: f64 = number.parse().map_err(|_| "it does not begin with a number".to_owned())?;
+        let number: f64 = number.parse().map_err(|_| "expected a number first".to_owned())?;
         seconds += number * length;
         (rest, largest) = (behind, length);
     }
     if seconds > HOURS_MAX * 3600.0 {
-        return Err("it must not be longer than 1000000h".to_owned());
+        return Err("expected at most 1000000h".to_owned());
     }
     Duration::try_from_secs_f64(seconds).map_err(|error| error.to_string())
 }
@@ -62,21 +62,21 @@ pub(crate) fn rate(text: &str) -> Result<u64, String> {
         "K" => 1e3,
         "M" => 1e6,
         "G" => 1e9,
-        _ => return Err(format!("{unit:?} is not a unit; write k, M or G, or kpps, Mpps or Gpps")),
+        _ => return Err(format!("unknown unit {unit:?}: expected k, M, G, kpps, Mpps or Gpps")),
     };
-    let number: f64 = number.parse().map_err(|_| "it does not begin with a number".to_owned())?;
+    let number: f64 = number.parse().map_err(|_| "expected a number first".to_owned())?;
     let per_second = (number * factor).round();
     if (1.0..=1e12).contains(&per_second) {
         Ok(per_second as u64)
     } else {
-        Err("it must lie between 1 and 1000G".to_owned())
+        Err("expected 1 to 1000G".to_owned())
     }
 }
 
 /// A number, of those that are one.
 pub(crate) fn number(text: &str) -> Result<f64, String> {
     let number = text.parse().ok().filter(|number: &f64| number.is_finite());
-    number.ok_or_else(|| "it is not a number".to_owned())
+    number.ok_or_else(|| "expected a number".to_owned())
 }
 
 /// Bytes for people: `1.0 GiB`.

@@ -17,13 +17,14 @@ const COST_NS_MAX: u64 = 1_000_000_000;
 /// How heavy the application is.
 #[derive(Debug, Clone, Copy, Args)]
 pub(crate) struct WeightOptions {
-    /// How often the filter is applied to each packet
+    /// Apply the filter this many times per packet
     #[arg(short = 'x', long, value_name = "TIMES", default_value_t = 0)]
     times: u32,
 
-    /// Wait so many nanoseconds for each packet, once per chunk, instead of computing; a second at most. The wait ends at a
-    /// deadline that counts from the packets before, so that a worker processes 10^9 / NANOSECONDS packets per second
-    /// whatever the size of its chunks
+    /// Wait this long per packet, instead of computing; at most one second
+    ///
+    /// Waits once per chunk, until a deadline that continues from the previous chunk: a worker processes
+    /// 10^9 / NANOSECONDS packets per second, whatever the size of its chunks.
     #[arg(long, value_name = "NANOSECONDS", default_value_t = 0, value_parser = clap::value_parser!(u64).range(..=COST_NS_MAX))]
     cost: u64,
 }

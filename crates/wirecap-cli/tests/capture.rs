@@ -174,7 +174,7 @@ fn a_full_disk_ends_the_capture_with_an_error_and_a_whole_file() {
     assert!(finished.stderr.contains("status 1"), "{}", finished.stderr);
     assert!(finished.stderr.contains("No space left on device"), "{}", finished.stderr);
     assert!(
-        finished.stderr.contains(&format!("{} packets are safely in it", lines.len())),
+        finished.stderr.contains(&format!("it contains {} complete packets", lines.len())),
         "{}",
         finished.stderr
     );
@@ -391,10 +391,10 @@ fn missing_privileges_are_named() {
         return;
     }
     let bed = Bed::new(1);
-    let nobody = ["--reuid=65534", "--regid=65534", "--clear-groups"];
+    let unprivileged = ["--reuid=65534", "--regid=65534", "--clear-groups"];
     let (_directory, program) = copy_for_everybody();
     let setpriv = |more: &[&str], arguments: &[&str]| {
-        bed.run(Command::new("setpriv").args(nobody).args(more).arg(&program).args(arguments))
+        bed.run(Command::new("setpriv").args(unprivileged).args(more).arg(&program).args(arguments))
     };
     setpriv(&[], &["count", "-i", "a1", "-R", "4"]).assert_refused(1, &["CAP_NET_RAW", "root"]);
     let capabilities = ["--inh-caps=+net_raw,+net_admin,+bpf", "--ambient-caps=+net_raw,+net_admin,+bpf"];
@@ -556,7 +556,9 @@ fn hardware_timestamps_are_refused_with_what_the_driver_offers() {
     let bed = Bed::new(1);
     let directory = TempDir::new().unwrap();
     let file = savefile(&directory, "never");
-    for (engine, reason) in [("xdp", "its driver (veth) has no clock"), ("packet", "the engine packet")] {
+    for (engine, reason) in
+        [("xdp", "its driver (veth) has no hardware clock"), ("packet", "the engine packet")]
+    {
         let options = ["--timestamp", "hardware", "--engine", engine];
         let arguments = capture("a1", &file, &options);
         let finished = bed.run(Command::new(WIRECAP).args(&arguments));

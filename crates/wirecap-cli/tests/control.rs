@@ -18,7 +18,7 @@ use serde_json::{Value, json};
 use wirecap_testbed::{Load, privileged, wait_until};
 
 /// The user who has no rights to anything.
-const NOBODY: u32 = 65534;
+const UNPRIVILEGED: u32 = 65534;
 
 #[test]
 fn each_status_under_load_conserves_packets_and_the_last_one_is_the_final_ledger() {
@@ -141,7 +141,7 @@ fn a_capture_is_shown_gets_another_filter_rotates_and_ends_with_its_ledger() {
         last = reader.read();
     }
     assert!(reader.is_closed());
-    desk.wirecap(&["stop", "rec"]).assert_refused(1, &["no running capture is called rec"]);
+    desk.wirecap(&["stop", "rec"]).assert_refused(1, &["no running capture is named rec"]);
 }
 
 #[test]
@@ -179,7 +179,7 @@ fn a_name_of_a_live_capture_is_not_taken_and_one_of_a_dead_capture_is() {
     first.signal(Signal::KILL);
     assert_eq!(first.finish_killed(), None);
     assert!(desk.path("a1").exists());
-    desk.wirecap(&["status", "a1"]).assert_refused(1, &["no running capture is called a1"]);
+    desk.wirecap(&["status", "a1"]).assert_refused(1, &["no running capture is named a1"]);
     let third = desk.capture("a1", &named);
     for (running, name) in [(second, "a1-2"), (third, "a1")] {
         assert_eq!(number(&desk.status(name)["pid"]), u64::from(running.id()));
@@ -229,7 +229,7 @@ fn another_user_sees_and_changes_nothing() {
     wait_until("the packets are in", || number(&desk.status("a1")["ledger"]["delivered"]) == 100);
     let before = desk.status("a1");
     let run = |arguments: &[&str]| {
-        desk.bed.run(desk.command(&program, arguments).uid(NOBODY).gid(NOBODY).current_dir("/"))
+        desk.bed.run(desk.command(&program, arguments).uid(UNPRIVILEGED).gid(UNPRIVILEGED).current_dir("/"))
     };
     for arguments in [
         &["status", "a1"][..],
@@ -250,7 +250,9 @@ fn another_user_sees_and_changes_nothing() {
         "cd {} && ! rm -f a1 && ! mv a1 b && ! touch c && ! flock -n .lock true && ! flock -n a1 true",
         directory.display()
     );
-    desk.bed.run(Command::new("sh").args(["-c", &script]).uid(NOBODY).gid(NOBODY)).assert_success();
+    desk.bed
+        .run(Command::new("sh").args(["-c", &script]).uid(UNPRIVILEGED).gid(UNPRIVILEGED))
+        .assert_success();
     let after = desk.status("a1");
     assert_eq!((&before["interfaces"], &before["state"]), (&after["interfaces"], &after["state"]));
     desk.bed.generator().send(&[Load::new(0, 50)]).unwrap();
@@ -355,7 +357,7 @@ fn a_capture_without_privileges_can_be_asked_and_its_socket_is_removed() {
         let desk = Desk::of_engine(engine, 1);
         let folder = desk.directory.path().join("recordings");
         fs::create_dir(&folder).unwrap();
-        std::os::unix::fs::chown(&folder, Some(NOBODY), None).unwrap();
+        std::os::unix::fs::chown(&folder, Some(UNPRIVILEGED), None).unwrap();
         let file = folder.join("t-%i.pcap").display().to_string();
         let arguments = [
             "capture",

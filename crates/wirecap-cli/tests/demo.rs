@@ -33,7 +33,7 @@ fn the_books_balance_and_the_story_is_told() {
 }
 
 #[test]
-fn whoever_interrupts_it_is_obeyed_and_nothing_stays() {
+fn an_interrupted_demo_ends_and_cleans_up() {
     if !privileged() {
         return;
     }

@@ -153,9 +153,9 @@ fn auto_with_the_right_to_packet_sockets_alone_names_the_engine_that_works() {
     let bed = Bed::new(1);
     let (_directory, program) = copy_for_everybody();
     let with_net_raw = |arguments: &[&str]| {
-        let nobody = ["--reuid=65534", "--regid=65534", "--clear-groups"];
+        let unprivileged = ["--reuid=65534", "--regid=65534", "--clear-groups"];
         let capabilities = ["--inh-caps=+net_raw", "--ambient-caps=+net_raw"];
-        bed.run(Command::new("setpriv").args(nobody).args(capabilities).arg(&program).args(arguments))
+        bed.run(Command::new("setpriv").args(unprivileged).args(capabilities).arg(&program).args(arguments))
     };
     for pool in ["4", "512"] {
         with_net_raw(&["count", "-i", "a1", "-R", pool])
@@ -212,18 +212,18 @@ fn an_interface_that_wirecap_captures_from_is_listed_with_the_process() {
 }
 
 /// Has this thread no privilege any more.
-fn become_nobody() {
-    let nobody = (Uid::from_raw(65534), Gid::from_raw(65534));
+fn drop_privileges() {
+    let unprivileged = (Uid::from_raw(65534), Gid::from_raw(65534));
     set_thread_groups(&[]).unwrap();
-    set_thread_res_gid(nobody.1, nobody.1, nobody.1).unwrap();
-    set_thread_res_uid(nobody.0, nobody.0, nobody.0).unwrap();
+    set_thread_res_gid(unprivileged.1, unprivileged.1, unprivileged.1).unwrap();
+    set_thread_res_uid(unprivileged.0, unprivileged.0, unprivileged.0).unwrap();
 }
 
 /// A process of no privilege in the receiver's namespace that takes every name of wirecap's that it can, and connects
 /// to all that it can connect to, until it is told to stop.
 fn attack(bed: &Bed, begun: &Barrier, stop: &AtomicBool) {
     bed.receiver.enter().unwrap();
-    become_nobody();
+    drop_privileges();
     let index = bed.pair.receiver.index;
     let names = |what: &str| {
         let name = format!("wirecap/1/{index}/{what}");
@@ -269,7 +269,7 @@ fn a_capture_is_found_whatever_names_strangers_had_when_it_began() {
     // More names than any process would try one after the other.
     let squat = || {
         bed.receiver.enter().unwrap();
-        become_nobody();
+        drop_privileges();
         let names = (0..500).map(|number| match number {
             0 => format!("wirecap/1/{index}/queue/0"),
             number => format!("wirecap/1/{index}/queue/0#{number}"),
@@ -294,7 +294,7 @@ fn a_capture_is_found_whatever_names_strangers_had_when_it_began() {
 /// A process of no privilege that puts into `folder`, which all may write to, what could be in the way of a recording's files,
 /// and takes away what it may, until it is told to stop.
 fn litter(folder: &Path, victim: &Path, begun: &Barrier, stop: &AtomicBool) {
-    become_nobody();
+    drop_privileges();
     let put = |path: &Path, kind: usize| match kind % 4 {
         0 => mknodat(CWD, path, FileType::Fifo, Mode::from_raw_mode(0o666), 0).map_err(io::Error::from),
         1 => symlink(victim, path),

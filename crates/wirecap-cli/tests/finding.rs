@@ -225,7 +225,7 @@ fn what_cannot_be_searched_is_an_error_with_its_status() {
         (&[&empty, "--count"], 1, "no recordings"),
         (&[&rec, "--from", from, "--to", to, "--count"], 2, "is not before --to"),
         (&[&rec, "--from", from, "--to", from, "--count"], 2, "is not before --to"),
-        (&[&rec, "--from", "yesterday"], 2, "is not a time"),
+        (&[&rec, "--from", "yesterday"], 2, "invalid time"),
         (&[&rec, "-w", &exists], 1, "--force replaces it"),
         (&[&rec, "-w", &rec], 1, "is a directory"),
         (&[&rec, "--count", "port"], 2, "port"),

@@ -211,7 +211,7 @@ fn a_peer_that_takes_no_xdp_frames_is_served_by_af_xdp_and_noticed_otherwise() {
     let json = generate(&bed, "-c 100 --json").json();
     assert_eq!((&json["via"], &json["counted_by_interface"]), (&"xdp".into(), &100.into()), "{json}");
     let finished = generate(&bed, "-c 100 --via kernel");
-    assert!(finished.stderr.contains("do not know of 100 of them"), "{finished:#?}");
+    assert!(finished.stderr.contains("100 of them are missing"), "{finished:#?}");
     assert!(finished.stderr.contains("--via xdp"), "{finished:#?}");
 }
 
@@ -262,7 +262,7 @@ fn what_cannot_be_sent_is_refused_and_nothing_is_sent() {
         ("-c 1 --queues 2", 2, &["--model", "--queue 0,1"]),
         ("", 2, &["--count", "--duration"]),
         ("-c 0", 2, &["--count", "0 is not in"]),
-        ("-c 1 --rate 0", 2, &["--rate", "between 1 and"]),
+        ("-c 1 --rate 0", 2, &["--rate", "expected 1 to"]),
         ("-c 1 --rate 1 --queue 0,1", 2, &["--rate", "2"]),
         ("--duration 0s", 2, &["--duration"]),
         ("--duration -1s", 2, &["-1"]),
@@ -272,7 +272,7 @@ fn what_cannot_be_sent_is_refused_and_nothing_is_sent() {
         ("-c 1 --flows 0", 2, &["--flows"]),
         ("-c 1 --queue 1,1", 2, &["queue 1 is named twice"]),
         ("-c 1 --queue 2", 1, &["a0@2 does not exist", "0 to 1"]),
-        ("-c 1 --to-mac 02:00", 2, &["--to-mac", "six bytes"]),
+        ("-c 1 --to-mac 02:00", 2, &["--to-mac", "a MAC address"]),
         ("--model even", 2, &["--count", "--duration"]),
         ("--model standard --rate 10k", 2, &["--rate", "of its own"]),
         ("--model even -c 1 --queue 1", 2, &["--queue", "cannot be used with"]),

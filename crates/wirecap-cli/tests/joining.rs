@@ -164,7 +164,7 @@ fn twenty_processes_that_start_and_end_at_once_do_not_trip_over_each_other() {
     }
     const PROCESSES: u16 = 20;
     let bed = Bed::new(u32::from(PROCESSES) + 1);
-    // Nobody is there before and between; then they come and go beside one that stays.
+    // No capture is there before and between; then they come and go beside one that stays.
     for with_resident in [false, true] {
         let resident = with_resident.then(|| bed.count("a1@0"));
         let run = |queue: u16| {
@@ -257,7 +257,7 @@ fn joining_needs_a_privilege_that_is_named() {
         command.arg(&program).args(["count", "-i", device, "-R", "4", "--json"]);
         command
     };
-    // Whoever is first needs none.
+    // The first needs none.
     let mut first = bed.start(&mut unprivileged("", "a1@0"));
     first.wait_for("capturing");
     let holder = format!("process {} (wirecap)", first.id());
@@ -269,7 +269,7 @@ fn joining_needs_a_privilege_that_is_named() {
     bed.send(1, 100);
     assert_delivered(&second.interrupt(), 200);
     bed.assert_untouched();
-    // Somebody else's program is nothing to join.
+    // A foreign program is nothing to join.
     let foreign = bed.receiver.run_in(|| pass_program(&bed.pair.receiver)).unwrap().unwrap();
     bed.run(&mut unprivileged("", "a1@1")).assert_refused(1, &["another XDP program is on it"]);
     drop(foreign);

@@ -129,7 +129,7 @@ fn an_experiment_that_cannot_be_done_is_in_the_report_and_in_the_exit_status() {
     let output = directory.path().to_str().unwrap();
     let report = ["lab", "report", "--quick", "--only=figure-14,live-burst,cost", "-o", output];
     let report = wirecap_unprivileged(&Namespace::new().unwrap(), &report);
-    report.refused(1, &["2 of 3 experiments could not be done: live-burst, cost", "run as root"]);
+    report.refused(1, &["2 of 3 experiments failed: live-burst, cost", "run as root"]);
     assert!(report.stdout.contains("not done: cannot make a network namespace"), "{report:#?}");
     let page = fs::read_to_string(directory.path().join("report.html")).unwrap();
     assert_eq!(page.matches("Not done: cannot make a network namespace").count(), 2, "{page}");
@@ -146,7 +146,7 @@ fn what_cannot_be_written_is_said_before_anything_is_measured() {
 }
 
 #[test]
-fn whoever_interrupts_a_measurement_is_obeyed_and_nothing_stays() {
+fn an_interrupted_measurement_ends_and_cleans_up() {
     if !privileged() {
         return;
     }

@@ -223,7 +223,7 @@ fn namespace_of_a_contender(lab: &Child) -> u64 {
         if let Some((_, namespace)) = children.into_iter().find(|(_, namespace)| *namespace != own) {
             return namespace;
         }
-        assert!(Instant::now() < deadline, "nobody was started");
+        assert!(Instant::now() < deadline, "no contender was started");
         thread::sleep(Duration::from_millis(10));
     }
 }
@@ -246,7 +246,7 @@ fn a_killed_lab_leaves_no_process_and_no_namespace() {
     // A namespace without a process is gone: the lab gives none a name.
     let deadline = Instant::now() + Duration::from_secs(60);
     while processes().into_values().any(|(_, other)| other == namespace) {
-        assert!(Instant::now() < deadline, "somebody is still in the namespace");
+        assert!(Instant::now() < deadline, "a process is still in the namespace");
         thread::sleep(Duration::from_millis(10));
     }
     assert_eq!(

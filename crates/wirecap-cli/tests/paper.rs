@@ -130,7 +130,7 @@ fn a_directory_that_cannot_be_written_is_one_clear_error() {
 }
 
 #[test]
-fn whoever_stops_reading_what_it_says_does_not_stop_it() {
+fn the_lab_continues_when_its_output_pipe_closes() {
     let directory = tempfile::tempdir().unwrap();
     let mut running = Command::new(env!("CARGO_BIN_EXE_wirecap"))
         .args(["lab", "paper", "--quick", "--only=figure-14,fusco-deri", "-o"])

@@ -135,7 +135,7 @@ fn at_top_speed_every_frame_is_handed_to_the_interface() {
         assert_eq!(counters.since_start().unwrap().handed_over(), 100_000);
         assert!(json["lateness_us"].is_null(), "{json}");
     };
-    // Nobody at the other end takes XDP frames yet.
+    // The other end does not take XDP frames yet.
     sent("", "xdp");
     let _receiving = drop_program(&bed.pair.receiver).unwrap();
     sent("", "kernel");
@@ -265,7 +265,7 @@ fn what_cannot_be_sent_is_counted_by_reason() {
     let not_sent =
         (&json["not_sent"]["too_long"], &json["not_sent"]["too_short"], &json["not_sent"]["ended"]);
     assert_eq!(not_sent, (&2.into(), &1.into(), &0.into()), "{json}");
-    assert!(finished.stderr.contains("2 packets, longer than the interface's frames"), "{finished:#?}");
+    assert!(finished.stderr.contains("2 packets, longer than the interface's MTU"), "{finished:#?}");
     write(&file, LinkType(147), &frames.map(|frame| (frame, 0)));
     replay(&bed, &file, "").refused(1, &["5 packets, neither Ethernet nor bare IP", "none of the 5 packets"]);
 }
@@ -326,17 +326,17 @@ fn what_makes_no_sense_is_refused_and_nothing_is_sent() {
         ("--via kernel --queues 2", 2, &["on one queue"]),
         ("--top --rate 10k", 2, &["cannot be used with"]),
         ("--speed 0", 2, &["--speed"]),
-        ("--rate 0", 2, &["--rate", "between 1 and"]),
-        ("--rate 1furlong", 2, &["--rate", "not a unit"]),
+        ("--rate 0", 2, &["--rate", "expected 1 to"]),
+        ("--rate 1furlong", 2, &["--rate", "unknown unit"]),
         ("--queues 3", 1, &["a0@2 does not exist", "0 to 1"]),
         ("--queues 0", 2, &["--queues"]),
         ("--queues 129", 2, &["--queues", "128"]),
         ("--duration 0", 2, &["--duration", "longer than 0"]),
         ("--duration -1", 2, &["-1"]),
-        ("--pause-max 99999999999999999h", 2, &["--pause-max", "longer than"]),
+        ("--pause-max 99999999999999999h", 2, &["--pause-max", "at most"]),
         ("--key other", 2, &["standard", "symmetric"]),
         ("-c 0", 2, &["--count"]),
-        ("--to-mac 1", 2, &["--to-mac", "six bytes"]),
+        ("--to-mac 1", 2, &["--to-mac", "a MAC address"]),
     ];
     for (arguments, status, words) in cases {
         replay(&bed, &file.path(), arguments).refused(status, words);
@@ -395,7 +395,7 @@ fn a_pipe_is_read_as_a_file_is_but_only_once() {
         command.args("replay /dev/stdin -i a0 --json".split(' ')).args(options.split_whitespace());
         command.stdin(cat.stdout.take().unwrap());
         let finished: Finished = bed.near.run_in(|| command.output()).unwrap().unwrap().into();
-        // It may have been left in the middle: nobody may hold the pipe's other end then.
+        // It may have been left in the middle: no process may hold the pipe's other end then.
         drop(command);
         let _ = cat.wait();
         finished

@@ -77,11 +77,11 @@ fn the_file_that_is_read_is_not_written_to_whatever_it_is_called() {
     for target in [&path, &link, &hard] {
         for force in [&[][..], &["--force"]] {
             let arguments = [&["capture", "-r", text(&path), "-w", text(target)], force].concat();
-            refused(&wirecap(&arguments), 2, &["is the file that is read"]);
+            refused(&wirecap(&arguments), 2, &["is the input file"]);
         }
     }
     let appended = format!("{WIRECAP} capture -r {0} -w - >> {0}", text(&path));
-    refused(&shell(&appended), 2, &["is the file that is read"]);
+    refused(&shell(&appended), 2, &["is the input file"]);
     assert_eq!(fs::read(&path).unwrap(), before);
 }
 
@@ -205,11 +205,11 @@ fn what_a_conversion_leaves_out_is_said() {
     };
     let (_, said) = copy("pcap", "pcap");
     assert!(
-        said.contains("left out, as pcap has no place for it: 2 comments, 1 option of a packet"),
+        said.contains("omitted, because pcap cannot store it: 2 comments, 1 option of a packet"),
         "{said}"
     );
     let (same, said) = copy("pcapng", "pcapng");
-    assert!(!said.contains("left out"), "{said}");
+    assert!(!said.contains("omitted"), "{said}");
     assert_eq!(fs::read(same).unwrap(), fs::read(path).unwrap());
 }
 

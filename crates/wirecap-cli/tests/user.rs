@@ -16,7 +16,7 @@ use wirecap_testbed::{Load, VethPair, pass_program, privileged, wait_until};
 const USER: &str = "nobody";
 const UID: u32 = 65534;
 
-/// A folder that only the user can write to, below one that everybody can enter.
+/// A folder that only the user can write to, below one that every user can enter.
 fn folder() -> (TempDir, PathBuf) {
     let outer = TempDir::new_in("/tmp").unwrap();
     fs::set_permissions(outer.path(), fs::Permissions::from_mode(0o755)).unwrap();

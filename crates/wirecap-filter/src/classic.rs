@@ -87,7 +87,7 @@ impl fmt::Display for ProgramError {
         match self {
             Self::Empty => write!(f, "the BPF program is empty"),
             Self::TooLong { insns } => {
-                write!(f, "the BPF program has {insns} instructions; the most is {INSNS_MAX}")
+                write!(f, "the BPF program has {insns} instructions; the limit is {INSNS_MAX}")
             }
             Self::Unknown { index, insn: ClassicInsn { code, jt, jf, k } } => {
                 write!(f, "BPF instruction {index} means nothing: {code} {jt} {jf} {k}")

@@ -67,9 +67,9 @@ impl CompiledFilter {
 /// taken off.
 fn file_refuses(extension: Extension) -> Option<&'static str> {
     match extension {
-        Extension::PacketType => Some("a savefile does not tell for whom a packet was"),
-        Extension::InterfaceIndex => Some("a savefile does not tell the index of an interface"),
-        Extension::Queue => Some("a savefile need not tell the receive queue of a packet"),
+        Extension::PacketType => Some("a savefile does not store the packet type"),
+        Extension::InterfaceIndex => Some("a savefile does not store interface indexes"),
+        Extension::Queue => Some("a savefile may not store the receive queue"),
         _ => None,
     }
 }

@@ -100,7 +100,7 @@ impl fmt::Display for Unsupported {
                 f,
                 "the filter counts from the network header, whose place is not known for link type {link_type}"
             ),
-            Self::Loop => f.write_str("the filter jumps backwards, which the kernel does not take"),
+            Self::Loop => f.write_str("the filter jumps backwards, which the kernel rejects"),
             Self::Offset { offset, most } => {
                 write!(
                     f,
@@ -108,13 +108,13 @@ impl fmt::Display for Unsupported {
                 )
             }
             Self::TooManyJumps { jumps, most } => {
-                write!(f, "the filter makes up to {jumps} decisions on a packet; the most is {most}")
+                write!(f, "the filter makes up to {jumps} decisions per packet; the limit is {most}")
             }
             Self::Differs { difference } => {
-                write!(f, "the filter {difference}, which the kernel does otherwise than libpcap")
+                write!(f, "the filter {difference}, which the kernel evaluates differently from libpcap")
             }
             Self::TooLong { insns, most } => {
-                write!(f, "the filter becomes {insns} BPF instructions long; the most is {most}")
+                write!(f, "the filter translates to {insns} BPF instructions; the limit is {most}")
             }
         }
     }

@@ -54,7 +54,7 @@ impl fmt::Display for FilterError {
                 write!(f, "{message}\n  {expression}")?;
                 part.as_ref().map_or(Ok(()), |part| write!(f, "\n  {}", marks(expression, part)))
             }
-            Self::Program(_) => f.write_str("the filter is not a sound BPF program"),
+            Self::Program(_) => f.write_str("the filter is not a valid BPF program"),
             Self::System(_) => f.write_str("cannot compile the filter"),
         }
     }

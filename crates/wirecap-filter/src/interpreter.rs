@@ -43,8 +43,8 @@ impl Interpreter {
 pub(crate) fn user_space_refuses(extension: Extension) -> Option<&'static str> {
     match extension {
         Extension::Mark => Some("only the host's network stack has marks"),
-        Extension::HardwareType => Some("a packet does not tell the kind of its interface"),
-        Extension::ReceiveHash => Some("only the network card knows its hash"),
+        Extension::HardwareType => Some("a packet does not contain the type of its interface"),
+        Extension::ReceiveHash => Some("only the NIC knows its hash"),
         Extension::Cpu => Some("the CPU that runs the filter is not the one that received the packet"),
         Extension::PayloadOffset => Some("only the host's network stack dissects packets"),
         Extension::Random => Some("a filter in user space gives the same answer for the same packet"),

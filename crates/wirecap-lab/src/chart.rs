@@ -82,7 +82,7 @@ pub fn text_style(size: i32, colour: RGBColor, horizontal: HPos, vertical: VPos)
     style.pos(Pos::new(horizontal, vertical))
 }
 
-/// About how wide `text` of `size` pixels is, in pixels. Nobody knows the reader's font.
+/// About how wide `text` of `size` pixels is, in pixels. The reader's font is not known.
 pub fn text_width(text: &str, size: i32) -> i32 {
     let ems = |letter: char| if letter.is_uppercase() { 0.72 } else { 0.56 };
     (text.chars().map(ems).sum::<f64>() * f64::from(size)).ceil() as i32

@@ -50,7 +50,7 @@ const PRIORITY: i32 = -10;
 const PARTS: usize = 5;
 /// When a cache line takes so many times longer, the CPUs lie elsewhere.
 const MOVED_RATIO: f64 = 2.0;
-/// Time between two looks whether somebody else still measures.
+/// Time between two checks whether another measurement still runs.
 const GLANCE: Duration = Duration::from_millis(50);
 /// Length of the sender's frames.
 const FRAME_BYTES: u16 = 60;
@@ -91,7 +91,7 @@ impl Effort {
         self.pool_frames()
     }
 
-    /// How often somebody is told what is being measured.
+    /// How often progress is reported.
     fn steps(&self) -> usize {
         self.rounds.saturating_mul(Setup::ALL.len() + 2)
     }
@@ -236,7 +236,7 @@ impl<'a> Session<'a> {
         Ok(self.report(calibration.hertz()))
     }
 
-    /// Waits in the queue of those who measure on this machine; whoever watches may give up meanwhile.
+    /// Waits in the queue of measurements on this machine; the watcher may give up meanwhile.
     fn turn(&mut self, round: usize, watch: &mut Watch<'_>) -> Result<LossLock, CostError> {
         let (locked, lock) = mpsc::channel();
         thread::spawn(move || locked.send(loss_lock()));
@@ -244,7 +244,7 @@ impl<'a> Session<'a> {
             match lock.recv_timeout(GLANCE) {
                 Ok(lock) => return Ok(lock?),
                 Err(RecvTimeoutError::Timeout) => {
-                    self.tell(round, "waiting, since somebody else measures", watch)?;
+                    self.tell(round, "waiting for another measurement on this machine", watch)?;
                 }
                 Err(RecvTimeoutError::Disconnected) => unreachable!("the thread sends before it ends"),
             }

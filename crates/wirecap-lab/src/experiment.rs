@@ -111,7 +111,7 @@ pub trait Watch: Sync {
     fn is_stopped(&self) -> bool;
 }
 
-/// Nobody follows.
+/// Reports to no one.
 #[derive(Debug, Clone, Copy)]
 pub struct Unwatched;
 

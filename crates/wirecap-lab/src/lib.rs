@@ -10,6 +10,7 @@ mod csv_text;
 pub mod experiment;
 pub mod live;
 pub mod machine;
+pub mod pages;
 pub mod paper;
 pub mod play;
 pub mod recording;

@@ -112,7 +112,7 @@ pub fn play<S: Source>(source: S, outlet: &mut impl Outlet, timed: bool, control
     })
 }
 
-/// Fills batches until the source ends or nobody wants more.
+/// Fills batches until the source ends or the reader is gone.
 fn make<S: Source>(mut source: S, empty: &Receiver<Batch>, full: &SyncSender<Batch>) -> S {
     for mut batch in empty {
         batch.clear();
@@ -162,7 +162,7 @@ impl<'a, O: Outlet> Player<'a, O> {
             if self.control.is_stopped() {
                 break;
             }
-            // There may be nobody who makes more.
+            // The thread that makes more may be gone.
             let _ended = give_back.send(batch);
             next = full.next();
         }

@@ -2,7 +2,7 @@
 //! goes on where it was.
 //!
 //! In its directory are `results/ID.json` (what was found, and under which conditions), `data/ID/*.csv`
-//! and, written by whoever has all entries, the [report](crate::report).
+//! and, once all entries are there, the [report](crate::report).
 
 use std::error::Error;
 use std::fmt;

@@ -173,7 +173,7 @@ fn activate_engine(handle: &Handle, request: &Request, device: Device, settings:
             handle.go_live(live);
             status
         }
-        // Somebody wants the engine, or what only the engine can do.
+        // The engine was asked for, or what only the engine can do.
         Err(error) if settings.is_explicit() || is_part(request) => {
             renew(handle, request);
             handle.fail(&error.to_string())
@@ -202,7 +202,7 @@ fn is_part(request: &Request) -> bool {
     request.device.as_ref().is_some_and(|name| name.queues.is_some())
 }
 
-/// The real library captures, since the engine cannot and nobody asked for it.
+/// The real library captures, since the engine cannot and was not asked for.
 fn fall_back(handle: &Handle, request: &Request) -> c_int {
     if !renew(handle, request) {
         return ERROR;
@@ -315,7 +315,7 @@ pub(crate) unsafe extern "C-unwind" fn pcap_close(pcap: *mut Pcap) {
                 None => {}
             }
             if handle.turn.close() {
-                // SAFETY: it came from a box, is in the table no more, and nobody reads from it.
+                // SAFETY: it came from a box, is in the table no more, and no thread reads from it.
                 let _ = guarded(|| drop(unsafe { Box::from_raw(place) }));
             }
         }

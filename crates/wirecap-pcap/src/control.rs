@@ -17,7 +17,7 @@ use crate::table::{Given, look_up, real_of};
 /// How long a program may wait on the descriptor of an interface that is down: it does not tell when it comes up.
 #[repr(transparent)]
 struct Timeout(libc::timeval);
-// SAFETY: nobody writes to it.
+// SAFETY: it is never written to.
 unsafe impl Sync for Timeout {}
 static ONE_MILLISECOND: Timeout = Timeout(libc::timeval { tv_sec: 0, tv_usec: 1000 });
 

@@ -8,7 +8,7 @@ use std::ptr::{self, NonNull};
 
 const VERSION: &CStr = c"pcap_version";
 
-/// What C code may write to, though nobody does.
+/// What C code may write to, though none does.
 #[repr(transparent)]
 struct Global<T>(UnsafeCell<T>);
 
@@ -31,7 +31,7 @@ pub(crate) fn take_version_of(library: NonNull<c_void>) {
     // SAFETY: libpcap's `pcap_version` is a string.
     let theirs = unsafe { CStr::from_ptr(theirs.cast()) }.to_bytes_with_nul();
     for place in [pcap_version.0.get().cast::<c_char>(), seen.cast()] {
-        // SAFETY: both are strings of our size; nobody reads while a program's first call is on its way.
+        // SAFETY: both are strings of our size; no thread reads while a program's first call is on its way.
         unsafe {
             if !place.is_null()
                 && theirs.len() == size_of_val(&pcap_version)

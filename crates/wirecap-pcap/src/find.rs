@@ -27,7 +27,7 @@ const FOLDERS: [&str; 8] = [
     "/lib",
 ];
 
-/// Whether the process has more rights than whoever started it, so that the environment must not decide what
+/// Whether the process has more rights than the user who started it, so that the environment must not decide what
 /// it loads.
 pub(crate) fn has_elevated_rights() -> bool {
     // SAFETY: the function takes any number.

@@ -79,7 +79,7 @@ impl SoleReader {
 
 impl Drop for SoleReader {
     fn drop(&mut self) {
-        // SAFETY: nobody has it any more.
+        // SAFETY: it has no other user any more.
         let _ = unsafe { munmap(self.claims.as_ptr().cast(), size_of::<AtomicU64>()) };
     }
 }

@@ -68,7 +68,7 @@ impl Handle {
 impl Drop for Handle {
     fn drop(&mut self) {
         drop(self.live.take());
-        // SAFETY: it is open, and nobody has it any more.
+        // SAFETY: it is open, and has no other user any more.
         unsafe { real::close(self.real()) };
     }
 }

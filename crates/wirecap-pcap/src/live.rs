@@ -37,7 +37,7 @@ pub(crate) use reading::Found;
 use reading::Reader;
 use rest::Rest;
 
-/// A program that wants all of every packet.
+/// A program that accepts all of every packet.
 const EVERYTHING: ClassicInsn = ClassicInsn { code: RETURN, jt: 0, jf: 0, k: u32::MAX };
 
 /// Bytes of a packet that the engine needs to put a VLAN tag back.
@@ -232,7 +232,7 @@ impl Live {
         self.disturb();
     }
 
-    /// Has whoever reads look whether what it has in hand is still good. A signal handler may call it.
+    /// Makes the reading thread check whether what it has in hand is still valid. A signal handler may call it.
     pub(crate) fn disturb(&self) {
         self.disturbances.fetch_add(1, Ordering::SeqCst);
     }
@@ -253,13 +253,13 @@ impl Live {
         self.waker.wake();
     }
 
-    /// Whether somebody called [`break_off`](Self::break_off) since the last time.
+    /// Whether [`break_off`](Self::break_off) was called since the last time.
     #[inline]
     pub(crate) fn was_broken_off(&self) -> bool {
         self.broken.load(Ordering::Relaxed) && self.broken.swap(false, Ordering::SeqCst)
     }
 
-    /// Whether somebody has called it, who is still to be heeded.
+    /// Whether it was called and the read has not ended for it yet.
     #[inline]
     pub(crate) fn is_broken_off(&self) -> bool {
         self.broken.load(Ordering::Relaxed)
@@ -278,7 +278,7 @@ impl Live {
         forks::is_past(self.forks)
     }
 
-    /// Has only the packets that `program` wants from now on, also of those that have come already.
+    /// From now on hands out only packets that match `program`, also of those that have come already.
     ///
     /// # Errors
     ///
@@ -436,7 +436,7 @@ impl From<Joined> for Origin {
     }
 }
 
-/// Whether it ends a program that wants a part of what the handle keeps of a packet.
+/// Whether it ends a program that accepts a part of what the handle keeps of a packet.
 fn cuts(insn: &ClassicInsn, snap_len: u32) -> bool {
     insn.code == RETURN && insn.k > 0 && insn.k < snap_len
 }

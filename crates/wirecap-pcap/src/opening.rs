@@ -31,7 +31,7 @@ impl fmt::Display for LiveError {
     }
 }
 
-/// Opens a capture of R chunks, or fewer where there is no memory for them and nobody asked for so many, as
+/// Opens a capture of R chunks, or fewer where there is no memory for them and R was not set, as
 /// libpcap does.
 pub(crate) fn open_capture(
     builder: CaptureBuilder,

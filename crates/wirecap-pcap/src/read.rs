@@ -110,7 +110,7 @@ impl Reading {
     ) -> Result<c_int, c_int> {
         let mut packets = batch.packets().iter();
         while let Some(packet) = packets.next() {
-            // SAFETY: we have the turn, and nobody has read since these packets were looked at. The program says
+            // SAFETY: we have the turn, and there was no read since these packets were looked at. The program says
             // that this is a callback, and header and data stay until it returns.
             unsafe {
                 self.live.hand_out::<SIFTED>(packet);

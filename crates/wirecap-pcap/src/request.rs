@@ -10,9 +10,9 @@ use wirecap::{Capture, CaptureBuilder, Engine, Timestamps};
 use crate::abi::{PRECISION_NANO, TSTAMP_HOST};
 use crate::settings::{Choice, Settings};
 
-/// M unless somebody says otherwise: a block of the engine `packet` then has libpcap's 256 KiB.
+/// M unless it is set: a block of the engine `packet` then has libpcap's 256 KiB.
 const CHUNK_CELLS: u32 = 128;
-/// R unless somebody says otherwise: 16 MiB, eight times what libpcap takes.
+/// R unless it is set: 16 MiB, eight times what libpcap takes.
 const CHUNKS: u32 = 64;
 /// What libpcap takes.
 const LIBPCAP_BYTES: u64 = 2 << 20;

@@ -30,7 +30,7 @@ pub(crate) enum Choice {
 /// How captures are to be made.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Settings {
-    /// None: nobody said, so that whatever goes wrong with the engine may be left to the real library.
+    /// None: not set, so that whatever goes wrong with the engine may be left to the real library.
     pub(crate) engine: Option<Choice>,
     /// M, R and T.
     pub(crate) chunk_cells: Option<u32>,
@@ -53,15 +53,15 @@ impl Settings {
         SETTINGS.get_or_init(Self::load).as_ref().map_err(String::as_str)
     }
 
-    /// Whether somebody said how captures are to be made, and wants to know if that does not work.
+    /// Whether a setting says how to capture, so that a failure must be reported.
     pub(crate) fn is_explicit(&self) -> bool {
         self.engine.is_some() || self.group.is_some()
     }
 
     fn load() -> Result<Self, String> {
-        let heeds = !has_elevated_rights();
+        let uses_environment = !has_elevated_rights();
         let variable = |name: &str| {
-            let value = env::var_os(name).filter(|value| heeds && !value.is_empty())?;
+            let value = env::var_os(name).filter(|value| uses_environment && !value.is_empty())?;
             Some(value.to_string_lossy().into_owned())
         };
         let path = variable(FILE_VARIABLE).map_or_else(|| PathBuf::from(FILE), PathBuf::from);
@@ -83,7 +83,7 @@ impl Settings {
     fn from(value_of: impl Fn(&str) -> Option<String>) -> Result<Self, String> {
         let bad = |name: &str, value: &str, allowed: &str| {
             format!(
-                "WIRECAP_{} (or '{name}' in pcap.conf) cannot be '{value}'; it may be {allowed}",
+                "invalid WIRECAP_{} (or '{name}' in pcap.conf) '{value}': expected {allowed}",
                 name.to_uppercase()
             )
         };
@@ -176,8 +176,8 @@ mod tests {
     #[test]
     fn what_means_nothing_is_refused_with_its_place() {
         for (text, reason) in [
-            ("engine = dpdk", "WIRECAP_ENGINE (or 'engine' in pcap.conf) cannot be 'dpdk'"),
-            ("m = 0", "'0'; it may be a number from 1 on"),
+            ("engine = dpdk", "invalid WIRECAP_ENGINE (or 'engine' in pcap.conf) 'dpdk'"),
+            ("m = 0", "'0': expected a number from 1 on"),
             ("t = 101", "0 to 100"),
             ("take = yes", "0 or 1"),
             ("\nspeed = high", "line 2: there is no setting 'speed'"),

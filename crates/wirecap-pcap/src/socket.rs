@@ -43,7 +43,7 @@ fn bind(descriptor: c_int, ifindex: u32, protocol: u16) -> io::Result<()> {
 /// Waits until one of them is readable, as long as it takes unless it is said how long; gives what happened to each,
 /// nothing also if the wait was interrupted.
 ///
-/// The thread may be cancelled here, and nobody on the way to the program may catch the unwinding that comes of it.
+/// The thread may be cancelled here, and no frame on the way to the program may catch the unwinding that comes of it.
 pub(crate) fn wait<const N: usize>(
     descriptors: [BorrowedFd<'_>; N],
     longest: Option<Duration>,

@@ -33,7 +33,7 @@ struct Free {
 
 impl Free {
     fn take(&mut self) -> Option<usize> {
-        // A place that nobody ever had is better than one that somebody may still think to have.
+        // An unused place is better than one whose former holder may still use it.
         if self.unused < PLACES {
             self.unused += 1;
             return Some(self.unused - 1);
@@ -99,7 +99,7 @@ pub(crate) fn remove(pcap: *mut Pcap) -> Option<*mut Handle> {
 ///
 /// # Safety
 ///
-/// `real` must be null, or open and nobody else's, and `errors` as for [`failure::write`].
+/// `real` must be null, or open and without another user, and `errors` as for [`failure::write`].
 pub(crate) unsafe fn adopt(real: *mut RealPcap, request: Option<Request>, errors: *mut c_char) -> *mut Pcap {
     // The real library may have called us for what it returns.
     if real.is_null() || is_place(real.cast()) {

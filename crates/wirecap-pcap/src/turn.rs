@@ -8,9 +8,9 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use rustix::process::getpid;
 use rustix::thread::gettid;
 
-/// Nobody reads.
-const NOBODY: usize = 0;
-/// Nobody ever will.
+/// No thread reads.
+const NO_THREAD: usize = 0;
+/// No thread ever will.
 const FREED: usize = usize::MAX;
 
 /// The reader's seat of a handle.
@@ -24,7 +24,7 @@ pub(crate) struct Turn {
     thread: AtomicUsize,
     /// Where the reading call stands on its thread's stack.
     frame: AtomicUsize,
-    /// The handle was closed while somebody read.
+    /// The handle was closed during a read.
     closed: AtomicBool,
 }
 
@@ -39,9 +39,9 @@ pub(crate) enum Seat {
 
 /// This thread's number. In a child process it keeps the one that it had in its parent.
 fn this_thread() -> usize {
-    thread_local!(static NUMBER: Cell<usize> = const { Cell::new(NOBODY) });
+    thread_local!(static NUMBER: Cell<usize> = const { Cell::new(NO_THREAD) });
     NUMBER.with(|number| {
-        if number.get() == NOBODY {
+        if number.get() == NO_THREAD {
             number.set(gettid().as_raw_pid().unsigned_abs() as usize);
         }
         number.get()
@@ -57,7 +57,11 @@ fn is_gone(thread: usize) -> bool {
 
 impl Turn {
     pub(crate) const fn new() -> Self {
-        Self { thread: AtomicUsize::new(NOBODY), frame: AtomicUsize::new(0), closed: AtomicBool::new(false) }
+        Self {
+            thread: AtomicUsize::new(NO_THREAD),
+            frame: AtomicUsize::new(0),
+            closed: AtomicBool::new(false),
+        }
     }
 
     /// Takes the seat; `None` while another thread has it.
@@ -65,7 +69,7 @@ impl Turn {
     pub(crate) fn enter(&self) -> Option<Seat> {
         let mark = 0_u8;
         let (thread, frame) = (this_thread(), (&raw const mark).addr());
-        match self.thread.compare_exchange(NOBODY, thread, Ordering::Acquire, Ordering::Relaxed) {
+        match self.thread.compare_exchange(NO_THREAD, thread, Ordering::Acquire, Ordering::Relaxed) {
             Ok(_) => {}
             Err(owner) if owner != thread => {
                 let may_take = owner != FREED && is_gone(owner);
@@ -85,13 +89,13 @@ impl Turn {
 
     /// Leaves the seat. Whether it is now the caller's to free the handle.
     #[inline]
-    #[must_use = "nobody else frees the handle"]
+    #[must_use = "no other code frees the handle"]
     pub(crate) fn leave(&self, seat: Seat) -> bool {
         if seat == Seat::Nested {
             return false;
         }
-        self.thread.store(NOBODY, Ordering::SeqCst);
-        self.is_closed() && self.take_from(NOBODY)
+        self.thread.store(NO_THREAD, Ordering::SeqCst);
+        self.is_closed() && self.take_from(NO_THREAD)
     }
 
     /// Whether a call that reads stands below the caller on this thread's stack: the caller is a callback, or a signal
@@ -99,22 +103,22 @@ impl Turn {
     pub(crate) fn is_on_this_stack(&self) -> bool {
         let mark = 0_u8;
         let owner = self.thread.load(Ordering::Relaxed);
-        owner != NOBODY
+        owner != NO_THREAD
             && owner == this_thread()
             && (&raw const mark).addr() < self.frame.load(Ordering::Relaxed)
     }
 
-    /// Closes the handle. Whether it is the caller's to free it: if not, whoever reads will.
-    #[must_use = "nobody else frees the handle"]
+    /// Closes the handle. Whether it is the caller's to free it: if not, the reading thread will.
+    #[must_use = "no other code frees the handle"]
     pub(crate) fn close(&self) -> bool {
         let owner = self.thread.load(Ordering::Relaxed);
         let abandoned = match owner {
-            NOBODY => false,
+            NO_THREAD => false,
             owner if owner == this_thread() => !self.is_on_this_stack(),
             owner => is_gone(owner),
         };
         self.closed.store(true, Ordering::SeqCst);
-        abandoned && self.take_from(owner) || self.take_from(NOBODY)
+        abandoned && self.take_from(owner) || self.take_from(NO_THREAD)
     }
 
     /// Whether the handle was closed.
@@ -123,7 +127,7 @@ impl Turn {
         self.closed.load(Ordering::SeqCst)
     }
 
-    /// Of all who try after the handle was closed one succeeds, and not while somebody else than `owner` reads.
+    /// Of all who try after the handle was closed one succeeds, and not while another thread than `owner` reads.
     fn take_from(&self, owner: usize) -> bool {
         self.thread.compare_exchange(owner, FREED, Ordering::SeqCst, Ordering::Relaxed).is_ok()
     }
@@ -173,7 +177,7 @@ mod tests {
     #[test]
     fn a_seat_whose_thread_is_gone_is_free() {
         assert_eq!(orphaned().enter(), Some(Seat::First));
-        assert!(orphaned().close(), "nobody reads any more");
+        assert!(orphaned().close(), "no thread reads any more");
     }
 
     #[test]
@@ -185,6 +189,6 @@ mod tests {
         });
         assert!(turn.leave(seat), "the reader is the last one");
         let idle = Turn::new();
-        assert!(idle.close(), "nobody reads");
+        assert!(idle.close(), "no thread reads");
     }
 }

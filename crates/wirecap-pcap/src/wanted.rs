@@ -16,7 +16,7 @@ pub(crate) const RETURN: u16 = 0x06;
 /// `ret a`.
 pub(crate) const RETURN_A: u16 = 0x16;
 
-/// Which packets a program wants, and how much of each.
+/// Which packets a program accepts, and how much of each.
 #[derive(Debug)]
 pub(crate) enum Wanted {
     /// All of them.

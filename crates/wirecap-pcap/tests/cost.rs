@@ -1,4 +1,4 @@
-//! What a handle costs that nobody reads.
+//! What a handle costs that is not read.
 
 mod common;
 

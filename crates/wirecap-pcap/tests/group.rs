@@ -158,7 +158,7 @@ fn heavy_handlers_under_skewed_load_lose_packets_on_libpcap_and_none_in_a_group(
         lossy if lossy.dropped > 0 => Err(format!("{lossy:?}")),
         books => Ok(books),
     });
-    assert!(group.shares.iter().all(|share| *share > 0), "nobody helped: {group:?}");
+    assert!(group.shares.iter().all(|share| *share > 0), "no handle helped: {group:?}");
 }
 
 #[test]
@@ -176,7 +176,7 @@ fn settings_that_mean_nothing_are_told_to_the_program() {
         return;
     }
     for (settings, reason) in [
-        ([("WIRECAP_ENGINE", "dpdk")], "a1: WIRECAP_ENGINE (or 'engine' in pcap.conf) cannot be 'dpdk'"),
+        ([("WIRECAP_ENGINE", "dpdk")], "a1: invalid WIRECAP_ENGINE (or 'engine' in pcap.conf) 'dpdk'"),
         ([("WIRECAP_GROUP", "a1@7")], ""),
         ([("WIRECAP_ENGINE", "xdp")], ""),
     ] {

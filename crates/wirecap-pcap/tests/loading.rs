@@ -38,7 +38,7 @@ fn a_configuration_that_may_not_be_read_is_none() {
         (output.status.success(), said(&output))
     };
     let (opened, text) = open(0o400);
-    assert!(!opened && text.contains("cannot be 'nonsense'"), "{text}");
+    assert!(!opened && text.contains("'nonsense': expected"), "{text}");
     let (opened, text) = open(0);
     assert!(opened, "{text}");
 }

@@ -8,7 +8,7 @@ use std::process::Command;
 use common::{Bed, Library, compile, said};
 use wirecap_testbed::privileged;
 
-/// What checkers say of libpcap's own would be nobody's business here.
+/// What checkers say of libpcap's own does not matter here.
 const VALGRIND: [&str; 5] = [
     "-q",
     "--error-exitcode=9",

@@ -1,4 +1,4 @@
-// What a handle costs that is open while packets come and that nobody reads.
+// What a handle costs that is open while packets come and that is not read.
 //
 // unread CAPTURED SENT: says how many threads the process has, whether any of them woke meanwhile, its own sleep not counted,
 // and whether all packets were received or dropped.

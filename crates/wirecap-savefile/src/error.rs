@@ -56,7 +56,7 @@ impl fmt::Display for ReadError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Open { path, .. } => write!(f, "cannot open {}", path.display()),
-            Self::Empty => write!(f, "the savefile is empty: not even a header is there"),
+            Self::Empty => write!(f, "the savefile is empty"),
             Self::UnknownFormat { magic: [a, b, c, d] } => write!(
                 f,
                 "neither pcapng nor pcap, compressed or not: it begins with {a:02x} {b:02x} {c:02x} {d:02x}"

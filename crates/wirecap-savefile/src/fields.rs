@@ -1,4 +1,4 @@
-//! The numbers of a header or block in turn, in the byte order of whoever wrote it.
+//! The numbers of a header or block in turn, in the byte order of the program that wrote it.
 
 use std::array;
 use std::mem;

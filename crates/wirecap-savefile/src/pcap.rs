@@ -15,7 +15,7 @@ pub(crate) fn file_header(interface: &Interface) -> [u8; FILE_HEADER] {
     let words = [
         MAGIC_NANOSECONDS,
         2 | 4 << 16, // version 2.4
-        0,           // time zone and accuracy, which nobody has ever filled in
+        0,           // time zone and accuracy, which are always 0
         0,
         snap_len(interface),
         link_type(interface),

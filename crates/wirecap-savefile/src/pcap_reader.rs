@@ -124,7 +124,7 @@ impl FileHeader {
         Some(Self { major, minor, snap_len, link_type })
     }
 
-    /// `None` for a version that nobody knows.
+    /// `None` for an unknown version.
     fn lengths(&self) -> Option<Lengths> {
         match (self.major, self.minor) {
             (2, 0..3) | VERSION_DG_UX => Some(Lengths::WireFirst),

@@ -137,9 +137,7 @@ impl FileSink {
         if !names_descriptor(path) {
             refuse_planted(path)?;
             if entry.is_file() && entry.nlink() > 1 {
-                return refused(
-                    "it is a hard link: the file has other names, and would be emptied under those as well",
-                );
+                return refused("it has other hard links, which would be emptied as well");
             }
         }
         let file = File::options().write(true).open(path)?;

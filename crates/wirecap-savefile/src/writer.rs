@@ -19,7 +19,7 @@ const BUFFER_BYTES: usize = 1 << 20;
 ///
 /// Packets wait in a buffer until it is full, [`flush`](Self::flush) or [`finish`](Self::finish); a file is
 /// whole whenever the process dies between two writes, and ends in the middle of a packet only if it dies
-/// inside one. A writer that is dropped tries to flush, but nobody hears of the error.
+/// inside one. A writer that is dropped tries to flush, but the error is lost.
 ///
 /// After an error the writer goes on where it was: what could not be written stays in the buffer, and a
 /// flush tries again.
@@ -326,7 +326,7 @@ impl<S: Sink> Writer<S> {
 impl<S: Sink> Drop for Writer<S> {
     fn drop(&mut self) {
         if self.sink.is_some() {
-            // There is nobody to tell: whoever wants to know calls `finish`.
+            // A drop cannot report an error: `finish` does.
             let _ = self.flush();
         }
     }
@@ -348,7 +348,7 @@ impl<S: Sink> fmt::Debug for Writer<S> {
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum WriteError {
-    /// Whoever read the stream has stopped reading: the usual end of a capture into a pipe.
+    /// The reader has closed the stream: the usual end of a capture into a pipe.
     BrokenPipe {
         /// The packets that went into the pipe whole.
         packets: u64,
@@ -404,10 +404,10 @@ impl fmt::Display for WriteError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::BrokenPipe { packets } => {
-                write!(f, "the pipe's reader has gone after {packets} packets")
+                write!(f, "the reader closed the pipe after {packets} packets")
             }
             Self::Sink { sink, packets, .. } => {
-                write!(f, "cannot write more to {sink}; {packets} packets are safely in it")
+                write!(f, "cannot write to {sink}; it contains {packets} complete packets")
             }
             Self::Torn { sink, packets, .. } => write!(
                 f,
@@ -588,7 +588,7 @@ mod tests {
         assert_eq!(file, whole_file(Format::Pcap, 1));
         drop(reader);
         let (error, _) = write_until_refused(&mut writer);
-        assert_eq!(error.to_string(), "the pipe's reader has gone after 1 packets");
+        assert_eq!(error.to_string(), "the reader closed the pipe after 1 packets");
     }
 
     #[test]

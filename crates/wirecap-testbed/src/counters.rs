@@ -1,4 +1,4 @@
-//! What the kernel counted on an interface: independent of whoever sent or captured.
+//! What the kernel counted on an interface: independent of sender and capture.
 //!
 //! A veth counts in three places. The interface's own counters hold what its stack sent and got. A
 //! receive queue that runs an XDP program counts on the *receiving* end (`rx_queue_N_...`). Frames

@@ -11,7 +11,7 @@ use std::os::fd::AsFd;
 use crate::pace::CATCH_UP_NS;
 use crate::traffic::{PORTS_PER_ADDRESS, STAMP_OFFSET, Traffic};
 
-/// Longest wait for a frame's time, in readings of the clock: the verifier wants a bound. A reading
+/// Longest wait for a frame's time, in readings of the clock: the verifier requires a bound. A reading
 /// takes 10 ns at the very least. Without CAP_PERFMON the verifier also follows each jump as a processor may guess it, and
 /// gives up.
 const CLOCK_READINGS_MAX: i32 = 4096;

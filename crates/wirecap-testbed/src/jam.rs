@@ -13,7 +13,7 @@ const SLOWEST: [&str; 7] = ["tbf", "rate", "100bit", "burst", "2kb", "limit", "6
 
 /// A jam behind an interface. Frames that arrive there, of a protocol that no firewall knows and not for its own Ethernet
 /// address, are bridged to another one whose queueing discipline lets none
-/// out, so that whoever sent them does not get the memory of their socket buffers back, and cannot send when it has none
+/// out, so that the sender does not get the memory of their socket buffers back, and cannot send when it has none
 /// left. What arrives is counted as received all the same, and the other direction is free.
 #[derive(Debug)]
 #[must_use = "the jam stays until it is cleared"]

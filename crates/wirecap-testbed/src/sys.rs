@@ -266,7 +266,7 @@ impl XdpTxSocket {
         register(&socket, &cells)?;
         set_xdp_tx_ring_size(&socket, CELL_COUNT)?;
         set_xdp_umem_completion_ring_size(&socket, CELL_COUNT)?;
-        set_xdp_umem_fill_ring_size(&socket, 2)?; // unused, but the kernel wants one
+        set_xdp_umem_fill_ring_size(&socket, 2)?; // unused, but the kernel requires one
         let offsets = xdp_mmap_offsets(&socket)?;
         let tx = Ring::map(&socket, XDP_PGOFF_TX_RING, &offsets.tx, CELL_COUNT)?;
         let completion = Ring::map(&socket, XDP_UMEM_PGOFF_COMPLETION_RING, &offsets.cr, CELL_COUNT)?;
@@ -383,7 +383,7 @@ impl Mapping {
     /// Copies `piece` to `offset`.
     pub(crate) fn write(&mut self, offset: usize, piece: &[u8]) {
         assert!(offset <= self.bytes && piece.len() <= self.bytes - offset, "a piece lies in the mapping");
-        // SAFETY: the range is in the mapping (asserted), and `piece`, a Rust slice, is not: nobody
+        // SAFETY: the range is in the mapping (asserted), and `piece`, a Rust slice, is not: no code
         // makes slices of it. The kernel only reads it.
         unsafe { self.start.as_ptr().add(offset).copy_from_nonoverlapping(piece.as_ptr(), piece.len()) }
     }
@@ -409,7 +409,7 @@ impl Drop for Mapping {
 ///
 /// # Safety
 ///
-/// Whoever implements this guarantees it.
+/// An implementation guarantees it.
 unsafe trait Entry: Copy {}
 // SAFETY: integers only; the bit set in it takes any bits.
 unsafe impl Entry for XdpDesc {}

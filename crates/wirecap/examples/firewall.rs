@@ -24,7 +24,7 @@ type Conversation = (u8, (IpAddr, u16), (IpAddr, u16));
 pub(crate) struct Firewall {
     /// When a host inside last spoke.
     conversations: HashMap<Conversation, Instant>,
-    /// Packets from outside that nobody had asked for.
+    /// Unsolicited packets from outside.
     pub(crate) refused: u64,
 }
 
@@ -93,7 +93,7 @@ fn forward(mut worker: Worker, capture: &Capture, firewall: &Mutex<Firewall>) ->
         let port = &mut ports[chunk.interface_index()];
         let now = Instant::now();
         // Once per chunk, not per packet.
-        let mut firewall = firewall.lock().expect("nobody panics with the lock");
+        let mut firewall = firewall.lock().expect("no thread panics with the lock");
         for packet in chunk.drain() {
             if firewall.lets_pass(packet.data(), from_inside, now) {
                 port.send(packet);

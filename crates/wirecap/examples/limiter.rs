@@ -70,7 +70,7 @@ fn forward(mut worker: Worker, capture: &Capture, buckets: &[Mutex<Bucket>; 2]) 
     while let Some(mut chunk) = worker.next_chunk()? {
         let (port, bucket) = (&mut ports[chunk.interface_index()], &buckets[chunk.interface_index()]);
         // Once per chunk, not per packet.
-        let mut bucket = bucket.lock().expect("nobody panics with the lock");
+        let mut bucket = bucket.lock().expect("no thread panics with the lock");
         bucket.fill(Instant::now());
         for packet in chunk.drain() {
             if bucket.lets_pass(packet.len()) {

@@ -67,7 +67,7 @@ pub struct Capture {
     _claims: Option<Vec<xdp::PortClaims>>,
 }
 
-/// What a capture shares with its workers and with whoever may stop it.
+/// What a capture shares with its workers and with its stoppers.
 #[derive(Debug)]
 pub(crate) struct Shared {
     pub(crate) group: Group,

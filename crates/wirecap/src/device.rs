@@ -71,7 +71,7 @@ pub struct Device {
     pub mac: Option<Mac>,
     /// The longest payload of a frame in bytes, without the link-layer header.
     pub mtu: u32,
-    /// Somebody has set it up (`ip link set up`).
+    /// It is set up (`ip link set up`).
     pub up: bool,
     /// It is up and could carry frames.
     pub running: bool,

@@ -105,7 +105,7 @@ pub enum OpenError {
         /// What bpf(2) said.
         source: BpfError,
     },
-    /// Another process has the interface as well, and one of the two wants the device's times, which takes a program
+    /// Another process has the interface as well, and one of the two uses the device's times, which takes a program
     /// that cannot be shared.
     NotShared {
         /// The interface's name.
@@ -240,11 +240,11 @@ impl fmt::Display for OpenError {
             }
             Self::SettingsDiffer { interface, setting } => write!(
                 f,
-                "{interface} is named more than once, each time with another {setting}; it has one for all of its \
-                 rings"
+                "{interface} is named more than once with different values of {setting}; all of its rings share \
+                 one"
             ),
             Self::BadParameter { parameter, value, allowed } => {
-                write!(f, "{parameter} cannot be {value}; it may be {allowed}")
+                write!(f, "invalid {parameter} {value}: expected {allowed}")
             }
             Self::PoolTooLarge { needed_bytes, limit_bytes } => write!(
                 f,
@@ -270,7 +270,7 @@ impl fmt::Display for OpenError {
                  them over several; lower the MTU to {max_mtu} or less: ip link set {interface} mtu {max_mtu}"
             ),
             Self::NoRoom { ring } => {
-                write!(f, "{ring} is beyond the receive queues that its driver said it can have")
+                write!(f, "{ring} exceeds the maximum number of receive queues that its driver reported")
             }
             Self::QueueTaken { ring, holder } => write!(
                 f,
@@ -288,7 +288,7 @@ impl fmt::Display for OpenError {
                     holder.as_ref().map_or_else(|| "another process".to_owned(), ToString::to_string);
                 write!(
                     f,
-                    "{interface} is captured by {holder} already, and hardware timestamps, which one of the two wants, \
+                    "{interface} is captured by {holder} already, and hardware timestamps, which one of the two uses, \
                      need an interface for one capture alone; use --timestamp batch for both, or stop that capture"
                 )
             }
@@ -298,7 +298,10 @@ impl fmt::Display for OpenError {
                  cannot share it with; use the same version, or stop that capture"
             ),
             Self::Contended { interface, holder } => {
-                write!(f, "{holder} is opening a capture on {interface} and does not come to an end; stop it")
+                write!(
+                    f,
+                    "timed out waiting for {holder}, which is opening a capture on {interface}; stop it"
+                )
             }
             Self::OtherProgram { interface, owner, .. } => {
                 let owner = owner.as_ref().map(|owner| format!(" ({owner})")).unwrap_or_default();
@@ -321,24 +324,24 @@ impl fmt::Display for OpenError {
             Self::Bind { ring, .. } => write!(f, "cannot bind an AF_XDP socket to {ring}"),
             Self::CarriesHostTraffic { interface, reason } => write!(
                 f,
-                "the engine xdp would take the host's packets from {interface}, and {reason}; use the engine \
-                 packet, or --take if the host can do without"
+                "the engine xdp would take packets of {interface} from the host, but {reason}; use --engine packet, \
+                 or --take if the host can do without them"
             ),
             Self::ReceivedOnly { interface, reason } => write!(
                 f,
-                "{reason} has received packets only; for those sent, capture {interface} as a whole with the \
-                 engine packet"
+                "{reason} has received packets only; to capture sent packets, capture the whole {interface} with \
+                 --engine packet"
             ),
             Self::XdpOnly { interface, option, why } => {
                 let why = why.as_ref().map(|why| format!(" ({why})")).unwrap_or_default();
                 write!(
                     f,
-                    "only the engine xdp has {option}, and {interface} is captured by the engine packet{why}; \
-                     leave it out, or use --engine xdp"
+                    "{option} requires the engine xdp, but {interface} is captured by the engine packet{why}; omit it, \
+                     or use --engine xdp"
                 )
             }
             Self::NotForwarding { option, reason } => {
-                write!(f, "a capture that forwards cannot have {option}: {reason}; leave it out")
+                write!(f, "forwarding does not support {option}: {reason}; omit it")
             }
             Self::PacketSocket { interface, action, source } if is_permission(source) => {
                 write!(f, "cannot {action} {interface}; run as root or grant CAP_NET_RAW")

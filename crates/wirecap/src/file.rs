@@ -101,12 +101,12 @@ impl Block {
 
 impl Drop for Block {
     fn drop(&mut self) {
-        // SAFETY: it was a box, and whoever could reach into it held this value.
+        // SAFETY: it was a box, and only a holder of this value could reach into it.
         drop(unsafe { Box::from_raw(self.0.as_ptr()) });
     }
 }
 
-// SAFETY: the bytes stay in one place and nobody writes to them after they were gathered but their chunk;
+// SAFETY: the bytes stay in one place and only their chunk writes to them after they were gathered;
 // `FileRing` makes one chunk per block, of descriptors that `Gathering::add` took from the very bytes,
 // each behind its record.
 unsafe impl CellOwner for Block {
@@ -155,7 +155,7 @@ impl FileRing {
         }
         side.sift = sift.after(&side.sift);
         if let Some(ahead) = side.ahead.take() {
-            side.ahead = side.wants(&ahead).then_some(ahead);
+            side.ahead = side.accepts(&ahead).then_some(ahead);
         }
         Ok(())
     }
@@ -194,7 +194,7 @@ impl FileSide {
                         Err(source) => self.fail(CaptureError::Filter { path: path.to_owned(), source }),
                     }
                 }
-                (Ok(Some(record)), _) if !self.sift.wants(&record) => {}
+                (Ok(Some(record)), _) if !self.sift.accepts(&record) => {}
                 (Ok(Some(record)), None) => gathering = Some(Gathering::begin(&record, chunk_packets)),
                 (Ok(Some(record)), Some(current)) if current.interface == record.interface => {
                     current.add(&record);
@@ -219,13 +219,13 @@ impl FileSide {
     fn learn(&mut self, first: &Gathering, path: &Path) -> Result<bool, FilterChangeError> {
         let link_type = self.reader.interfaces()[first.interface as usize].link_type;
         self.sift.learn(first.interface, link_type, &path.display().to_string())?;
-        Ok(self.wants(first))
+        Ok(self.accepts(first))
     }
 
     /// Whether a packet that was read ahead is wanted.
-    fn wants(&mut self, ahead: &Gathering) -> bool {
+    fn accepts(&mut self, ahead: &Gathering) -> bool {
         let data = &ahead.bytes[FileRecord::BYTES..];
-        self.sift.wants_bytes(ahead.interface, data, ahead.list.wire_bytes as u32)
+        self.sift.accepts_bytes(ahead.interface, data, ahead.list.wire_bytes as u32)
     }
 
     /// Who the packets of this interface of the file came from.
@@ -292,7 +292,7 @@ impl Ring for FileRing {
         Account { filtered: Some(side.sift.filtered), ..side.handed_out.account() }.balanced()
     }
 
-    /// What was not read until now is nobody's loss.
+    /// What was not read until now is not lost.
     fn close(&self) {
         let mut side = lock(&self.side);
         side.ended = true;

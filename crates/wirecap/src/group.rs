@@ -203,7 +203,7 @@ impl Group {
         &self.rings
     }
 
-    /// The least number of packets that one of the rings can take while nobody tends it; `None` if none
+    /// The least number of packets that one of the rings can take while it is not tended; `None` if none
     /// needs that.
     pub(crate) fn unattended(&self) -> Option<u32> {
         self.tended.then(|| self.rings.iter().map(|ring| ring.unattended()).min()).flatten()
@@ -334,7 +334,7 @@ impl Group {
         }
         self.seats[worker].asked.fetch_or(IDLE, Ordering::Relaxed);
         if self.tended {
-            // Whoever captures tends that ring; who has nothing to do looks after them all.
+            // A worker that captures tends that ring; an idle one looks after them all.
             self.rings.iter().for_each(|ring| ring.tend());
         }
         let over = ending || self.rings.iter().all(|ring| ring.is_exhausted());
@@ -342,7 +342,7 @@ impl Group {
         Ok(None)
     }
 
-    /// Whether `worker` may end. With offloading the group's last chunks are everybody's business.
+    /// Whether `worker` may end. With offloading every worker may take the group's last chunks.
     fn is_drained(&self, worker: usize) -> bool {
         match self.mode {
             Mode::Basic => self.home(worker).all(|ring| ring.backlog() == 0),
@@ -570,7 +570,7 @@ impl Group {
         self.gone.fetch_add(1, Ordering::Release);
     }
 
-    /// In basic mode nobody else may take the packets of a worker that is gone: an error, not a ring
+    /// In basic mode no other worker may take the packets of one that is gone: an error, not a ring
     /// that silently fills up.
     fn check_for_orphans(&self) -> Result<(), CaptureError> {
         // In this order: a worker that left because of the end is not missed.

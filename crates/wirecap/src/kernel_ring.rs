@@ -103,7 +103,7 @@ impl<T: Copy> SharedRing<T> {
     #[cfg(not(loom))]
     unsafe fn copy_out(&self, start: u32, count: u32, out: &mut Vec<T>) {
         let (first, run) = self.run(start, count);
-        // SAFETY: `run` keeps the range inside the mapped slots; the caller owns them, so nobody
+        // SAFETY: `run` keeps the range inside the mapped slots; the caller owns them, so no code
         // writes while the slice lives. `UnsafeCell<T>` has the layout of `T`.
         let slots = unsafe { std::slice::from_raw_parts(self.slots.as_ptr().add(first).cast::<T>(), run) };
         out.extend_from_slice(slots);

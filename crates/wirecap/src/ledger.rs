@@ -2,7 +2,7 @@
 //!
 //! *seen* reached the capture; *filtered* was seen and not wanted; *offered* = seen - filtered;
 //! *delivered* was handed out in a chunk; offered = delivered + dropped, and the drops are named by
-//! their reason. What nobody counts is `None` and shown as "not reported", never as 0.
+//! their reason. What is not counted is `None` and shown as "not reported", never as 0.
 
 mod recorded;
 mod unseen;
@@ -88,7 +88,7 @@ pub struct Account {
     pub delivered: u64,
     /// Bytes of the packets handed out, as they were on the wire.
     pub bytes: u64,
-    /// Packets that the filter turned away; `None` where that is not known.
+    /// Non-matching packets; `None` where that is not known.
     pub filtered: Option<u64>,
     /// Packets that were offered and not delivered.
     pub dropped: Drops,
@@ -387,7 +387,7 @@ impl Ledger {
         }
         if losses.is_empty() {
             let is_silent = self.total.dropped.device.is_none() && self.engine != "file";
-            let silence = " (the driver does not report what the device itself drops)";
+            let silence = " (no drops seen; the driver does not report its own)";
             return format!("lossless: yes{}", if is_silent { silence } else { "" });
         }
         let reasons: Vec<String> =
@@ -584,7 +584,7 @@ mod tests {
     fn what_is_not_reported_is_not_zero() {
         let ledger = ledger(vec![ring("a@0", 10, 0)], None);
         assert!(ledger.to_string().contains("not reported"));
-        assert!(ledger.verdict().starts_with("lossless: yes (the driver"));
+        assert!(ledger.verdict().starts_with("lossless: yes (no drops seen; the driver"));
         let json = serde_json::to_value(&ledger).unwrap();
         assert!(json["dropped"]["device"].is_null());
     }

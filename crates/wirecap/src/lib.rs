@@ -34,6 +34,11 @@
 //! What was captured can be changed and sent through another interface, without being copied either:
 //! [`CaptureBuilder::forwarding`], [`Chunk::drain`], [`Port`].
 
+/// The guide's program, compiled.
+#[cfg(doctest)]
+#[doc = include_str!("../../../docs/guide/embed.md")]
+struct Guide;
+
 mod capture;
 pub mod device;
 mod error;

@@ -61,7 +61,7 @@ pub(crate) const CELL_BYTES: u32 = 2048;
 /// Bytes of an Ethernet header with two VLAN tags: what a frame is longer than the MTU.
 const LINK_HEADER_BYTES: u32 = 14 + 2 * 4;
 /// How long after it was begun a block with packets in it is handed over unless something else is asked
-/// for. A lone packet then waits for 10 ms on average, and a ring of 512 blocks that nobody reads takes in
+/// for. A lone packet then waits for 10 ms on average, and a ring of 512 blocks that is not read takes in
 /// 10 s of however little traffic. A shorter time costs more wake-ups (from 4 ms on too few to be measured;
 /// at 1 ms, 64 idle rings took a third of a core) and fills the ring with emptier blocks.
 pub(crate) const DEFAULT_RETIRE_AFTER: Duration = Duration::from_millis(20);
@@ -270,7 +270,7 @@ impl<'a> Plan<'a> {
         let rings = settings.spread.rings();
         if rings >= GROUP_SOCKETS_MAX {
             return Err(OpenError::BadParameter {
-                parameter: "the number of rings on one interface",
+                parameter: "number of rings on one interface",
                 value: rings as u64,
                 allowed: format!("1 to {}", GROUP_SOCKETS_MAX - 1),
             });
@@ -453,7 +453,7 @@ pub(crate) struct Attachment {
 }
 
 impl Attachment {
-    /// From now on the packets that `filter` wants are captured.
+    /// From now on captures the packets that match `filter`.
     pub(crate) fn set_filter(&mut self, filter: &Filter) -> Result<(), FilterChangeError> {
         self.filtering = Filtering::replace(
             &self.filtering,

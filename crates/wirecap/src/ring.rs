@@ -89,7 +89,7 @@ pub(crate) trait Ring: Send + Sync + fmt::Debug {
     fn read_in_place(self: Arc<Self>) -> Option<Arc<dyn Any + Send + Sync>> {
         None
     }
-    /// How many packets it can take while nobody [`tend`](Self::tend)s it.
+    /// How many packets it can take without [`tend`](Self::tend).
     fn unattended(&self) -> u32 {
         self.capacity()
     }

@@ -60,7 +60,7 @@ pub(crate) enum Check {
 }
 
 impl Check {
-    fn wants(&self, packet: &Sifted<'_>) -> bool {
+    fn accepts(&self, packet: &Sifted<'_>) -> bool {
         match self {
             Self::Everything(filter) => filter.matches(packet),
             Self::Tagged(filter) if packet.tagged => filter.matches(packet),
@@ -125,16 +125,16 @@ impl Sieve {
         self.stages.is_empty() && matches!(self.check, Check::Nothing)
     }
 
-    /// How many packets it turned away.
+    /// How many packets it rejected.
     pub(crate) fn filtered(&self) -> u64 {
         self.filtered
     }
 
     /// Whether the packet is wanted, which lies in so many `cells`. Counts it if not.
-    pub(crate) fn wants(&mut self, cells: u64, packet: &Sifted<'_>) -> bool {
+    pub(crate) fn accepts(&mut self, cells: u64, packet: &Sifted<'_>) -> bool {
         let wanted = match self.stages.front() {
-            Some(stage) => stage.checks.iter().all(|check| check.wants(packet)),
-            None => self.check.wants(packet),
+            Some(stage) => stage.checks.iter().all(|check| check.accepts(packet)),
+            None => self.check.accepts(packet),
         };
         if let Some(Stage { left: Some(left), .. }) = self.stages.front_mut() {
             *left = left.saturating_sub(cells);
@@ -151,13 +151,13 @@ impl Sieve {
 mod tests {
     use super::*;
 
-    /// Wants packets whose first byte is at least `least`.
+    /// Accepts packets whose first byte is at least `least`.
     fn at_least(least: u8) -> UserFilter {
         UserFilter::parse(&format!("4,48 0 0 0,53 0 1 {least},6 0 0 1,6 0 0 0"))
     }
 
-    fn wants(sieve: &mut Sieve, byte: u8) -> bool {
-        sieve.wants(1, &Sifted { data: &[byte], wire_len: 1, tagged: false, packet_type: None })
+    fn accepts(sieve: &mut Sieve, byte: u8) -> bool {
+        sieve.accepts(1, &Sifted { data: &[byte], wire_len: 1, tagged: false, packet_type: None })
     }
 
     #[test]
@@ -167,13 +167,13 @@ mod tests {
         sieve.settle(Check::Everything(at_least(3)), 0);
         // Three packets wait when the filter is changed, one of which is taken meanwhile.
         sieve.begin_change(at_least(1));
-        assert!(!wants(&mut sieve, 2));
+        assert!(!accepts(&mut sieve, 2));
         sieve.settle(Check::Everything(at_least(1)), 2);
-        assert!(wants(&mut sieve, 3));
+        assert!(accepts(&mut sieve, 3));
         // One of those is left, and three more have come.
         sieve.begin_change(at_least(2));
         sieve.settle(Check::Nothing, 4);
-        assert_eq!([2, 1, 2, 1, 0].map(|byte| wants(&mut sieve, byte)), [false, false, true, false, true]);
+        assert_eq!([2, 1, 2, 1, 0].map(|byte| accepts(&mut sieve, byte)), [false, false, true, false, true]);
         assert!(sieve.is_idle());
         assert_eq!(sieve.filtered(), 4);
     }
@@ -183,6 +183,6 @@ mod tests {
         let mut sieve = Sieve::default();
         sieve.settle(Check::Tagged(at_least(9)), 0);
         let packet = |tagged| Sifted { data: &[0], wire_len: 1, tagged, packet_type: None };
-        assert!(sieve.wants(1, &packet(false)) && !sieve.wants(1, &packet(true)));
+        assert!(sieve.accepts(1, &packet(false)) && !sieve.accepts(1, &packet(true)));
     }
 }

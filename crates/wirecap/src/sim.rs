@@ -345,7 +345,7 @@ impl SimCapture {
         self.stock.as_ref().map_or(0, |stock| stock.len())
     }
 
-    /// Takes a chunk from ring `ring` on nobody's behalf.
+    /// Takes a chunk from ring `ring` without a worker.
     fn take_chunk(&self, ring: usize) -> Option<Chunk> {
         self.rings[ring].capture().expect("simulated rings break only when they are told to")
     }
@@ -404,7 +404,7 @@ impl SimWorker {
     ///
     /// # Errors
     ///
-    /// When a ring broke, or its worker is gone and in basic mode nobody else may serve it.
+    /// When a ring broke, or its worker is gone and in basic mode no other worker may serve it.
     pub fn ask(&mut self, now: Duration) -> Result<Answer, CaptureError> {
         if let Some(exchange) = &self.exchange {
             exchange.tend();

@@ -5,7 +5,7 @@ use std::fmt;
 use crate::device::Reason;
 use crate::numbers::grouped;
 
-/// Something about a capture that is no error, and that whoever relies on it should know.
+/// Something about a capture that is no error, and that its user should know.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Warning {
@@ -62,13 +62,13 @@ impl fmt::Display for Warning {
         match self {
             Self::TakenFromHost { interface, reason } => write!(
                 f,
-                "the host gets none of the packets captured from {interface} while the capture runs, and \
+                "the host does not receive the packets captured from {interface} while the capture runs, but \
                  {reason}"
             ),
             Self::TagsTakenOut { interface } => write!(
                 f,
-                "{interface} takes VLAN tags out of the packets that it receives, and they are captured and \
-                 filtered without; to have them as they are on the wire: ethtool -K {interface} rxvlan off"
+                "{interface} removes VLAN tags from received packets, which are captured and filtered without \
+                 them; to keep the tags: ethtool -K {interface} rxvlan off"
             ),
             Self::NoCarrier { interface } => {
                 write!(f, "{interface} has no carrier: nothing arrives until its link is up")
@@ -77,8 +77,8 @@ impl fmt::Display for Warning {
                 let packets = grouped(*packets);
                 write!(
                     f,
-                    "{packets} packets of {interface} are longer than any on the wire: this host merges \
-                     received segments or leaves cutting to the device; to see them as they are on the wire: \
+                    "{packets} packets of {interface} are longer than the MTU: this host merges received segments \
+                     or offloads segmentation to the device; to see packets as they are on the wire: \
                      ethtool -K {interface} gro off lro off tso off gso off"
                 )
             }
@@ -86,20 +86,20 @@ impl fmt::Display for Warning {
                 let packets = grouped(*packets);
                 write!(
                     f,
-                    "{packets} packets of {interface} were left out because its driver does not say which \
-                     receive queue they came from; capture {interface} as a whole"
+                    "{packets} packets of {interface} were skipped because its driver does not report their \
+                     receive queue; capture the whole {interface}"
                 )
             }
             Self::LastPacketsUncertain => f.write_str(
-                "this kernel has no membarrier (nohz_full), and no packet socket could be opened to wait by instead: packets \
-                 that arrived within the last milliseconds may be missing in the ledger",
+                "this kernel does not support membarrier (nohz_full), and no packet socket could be opened instead: packets \
+                 of the last milliseconds may be missing in the ledger",
             ),
             Self::FilteredInUserSpace { interface, reason, taken } => {
                 write!(
                     f,
-                    "every packet of {interface} takes a cell before it is filtered, in user space: {reason}"
+                    "packets of {interface} are filtered in user space, so each uses a cell: {reason}"
                 )?;
-                let loss = "; the host gets none of the packets, also of those that do not match";
+                let loss = "; the host does not receive non-matching packets either";
                 f.write_str(if *taken { loss } else { "" })
             }
         }

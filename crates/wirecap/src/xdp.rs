@@ -215,7 +215,7 @@ fn seat(
     let prepared = queue.rings.into_iter();
     let prepared: Vec<_> = prepared
         .map(|ring| {
-            // What a queue turned away has no ring; where there are several it is told of the first.
+            // What a queue rejected has no ring; where there are several it is told of the first.
             let counts = ring.name.part.unwrap_or(0) == 0;
             let filtered = counts.then(|| (Arc::clone(attachment.counts()), ring.name.queue));
             (ring.name, ring.rx, Arc::new(kernel(ring.socket, filtered)))
@@ -392,7 +392,7 @@ struct SocketKernel {
     /// A socket in the interface's network namespace that answers questions about it; AF_XDP sockets
     /// do not.
     inquiry: Arc<OwnedFd>,
-    /// Where the program counts what it turned away, if that is told of this ring, and the key.
+    /// Where the program counts what it rejected, if that is told of this ring, and the key.
     filtered: Option<(Arc<Map>, u32)>,
     starving: StarvationCount,
 }

@@ -227,7 +227,7 @@ fn lateness_us(copy: &Path) -> Outcome<Vec<f64>> {
     let mut reader = Reader::open(copy)?;
     let mut delays = Vec::new();
     while let Some(record) = reader.next_record()? {
-        let stamp = Stamp::of(record.data).ok_or("a frame of somebody else's")?;
+        let stamp = Stamp::of(record.data).ok_or("a foreign frame")?;
         let arrived_ns = record.timestamp.ok_or("a frame without a time")?.unix_nanos();
         delays.push(arrived_ns as i64 - due_ns(stamp.sequence) as i64);
     }

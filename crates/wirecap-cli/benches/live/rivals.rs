@@ -77,7 +77,7 @@ fn on_packet_sockets() -> Vec<Contender> {
     vec![ours("packet engine, pcapng", "pcapng"), ours("packet engine, pcap", "pcap"), tcpdump(BUFFER_MIB)]
 }
 
-fn everybody() -> Vec<Contender> {
+fn all() -> Vec<Contender> {
     let mib = BUFFER_MIB;
     let wirecap = |name, options: &str| {
         let arguments = format!("capture -i a1 --buffer {mib}M {options} -w");
@@ -108,7 +108,7 @@ pub(crate) fn installed(contenders: Vec<Contender>) -> Vec<Contender> {
 
 /// wirecap beside all of its rivals.
 pub(crate) fn run(effort: Effort) -> Outcome<()> {
-    compare(effort, everybody())
+    compare(effort, all())
 }
 
 /// The engine `packet` beside tcpdump.

@@ -35,7 +35,7 @@ pub(super) fn refuse_itself(source: &Path, arguments: &Arguments) -> Result<(), 
     match written {
         Some(written) if written == read && fs::metadata(source).is_ok_and(|metadata| metadata.is_file()) => {
             let (source, name) = (source.display(), arguments.name());
-            Err(Failure::Usage(format!("{name} is the file that is read, {source}: write to another one")))
+            Err(Failure::Usage(format!("{name} is the input file {source}: write to another one")))
         }
         _ => Ok(()),
     }
@@ -128,7 +128,7 @@ pub(super) fn run<S: Sink>(
         eprintln!("wrote {packets} packets, {bytes}, to {}", writing.name());
     }
     if left_out != LeftOut::default() {
-        announce(&format!("left out, as pcap has no place for it: {left_out}"));
+        announce(&format!("omitted, because pcap cannot store it: {left_out}"));
     }
     let lost = recorded.lost(account.delivered);
     let ledger = ledger(source, account, recorded, begun.elapsed());

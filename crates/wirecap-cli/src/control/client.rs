@@ -85,7 +85,7 @@ impl Remote {
         let address = SocketAddrUnix::new(&path).map_err(|error| failed(&error))?;
         connect(&socket, &address).map_err(|error| match error {
             Errno::NOENT | Errno::CONNREFUSED => {
-                Unreachable::None(format!("no running capture is called {name}"))
+                Unreachable::None(format!("no running capture is named {name}"))
             }
             Errno::ACCESS | Errno::PERM => Unreachable::Denied(format!(
                 "cannot connect to {}: {error}; only its owner, its group and root can",

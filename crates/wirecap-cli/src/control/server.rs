@@ -334,14 +334,14 @@ impl Client {
             Request::Rotate => {
                 return match signals::ask_for_rotation() {
                     true => {
-                        events::log(Kind::Rotation, "another file was asked for: the control socket");
+                        events::log(Kind::Rotation, "new file requested: control socket");
                         self.put(r#"{"ok":true}"#);
                     }
                     false => self.refuse("this capture does not write a set of files"),
                 };
             }
             Request::Stop => {
-                events::log(Kind::End, "ending: the control socket");
+                events::log(Kind::End, "ending: control socket");
                 signals::ask_for_end();
                 self.phase = Phase::AwaitsEnd;
                 return;

@@ -39,7 +39,7 @@ pub(super) fn time(text: &str) -> Result<u64, String> {
 
 fn time_at(text: &str, now: u64) -> Result<u64, String> {
     let expected =
-        || format!("{text:?} is not a time: write 2026-11-22T18:00:00, 18:00, -10m or seconds since 1970");
+        || format!("invalid time {text:?}: expected 2026-11-22T18:00:00, 18:00, -10m or seconds since 1970");
     if let Some(before) = text.strip_prefix('-') {
         let before = size::duration(before)?;
         return Ok(now.saturating_sub(before.as_nanos() as u64));

@@ -25,7 +25,7 @@ pub(crate) fn places_and_filter(words: &[String]) -> Result<(Vec<PathBuf>, Strin
     }
     match words.get(count) {
         Some(word) if count == 0 || is_path(word) => {
-            Err(Failure::Usage(format!("{word}: there is no such file or directory")))
+            Err(Failure::Usage(format!("{word}: no such file or directory")))
         }
         _ => {
             // One that is named twice is read once.

@@ -7,7 +7,7 @@ use hdrhistogram::Histogram;
 use serde_json::json;
 use wirecap::grouped;
 
-/// Longer times count as this: nobody waits for a packet for an hour.
+/// Longer times count as this: no packet is waited for an hour.
 const LONGEST_NS: u64 = 3_600_000_000_000;
 /// Significant digits that are kept of a time.
 const DIGITS: u8 = 2;

@@ -134,7 +134,7 @@ impl State {
     /// The first failure is said at once.
     fn note(&mut self, outcome: Result<(), WriteError>) {
         if let Err(failure) = outcome {
-            let line = format!("warning: {}; packets pass unrecorded from now on", one_line(&failure));
+            let line = format!("warning: {}; forwarding continues without recording", one_line(&failure));
             events::say(Kind::Loss, &line);
             (self.writer, self.failure) = (None, Some(failure));
         }

@@ -10,7 +10,7 @@ const RETURN: u16 = 0x06;
 /// `ja #k`.
 const JUMP: u16 = 0x05;
 
-/// What passes: what `filter` wants, or everything, but for what `drop` wants.
+/// What passes: what matches `filter`, or everything, but not what matches `drop`.
 pub(crate) fn passing(filter: Option<&str>, drop: Option<&str>) -> Result<Option<FilterRequest>, Failure> {
     let Some(drop) = drop else { return Ok(filter.map(FilterRequest::from)) };
     let (drop, filter) = (compile(drop)?, compile(filter.unwrap_or_default())?);
@@ -21,10 +21,10 @@ fn compile(expression: &str) -> Result<Filter, Failure> {
     Filter::compile(expression, LinkType::ETHERNET, 0).map_err(|error| Failure::Usage(error.to_string()))
 }
 
-/// What `wanted` wants, but for what `unwanted` wants. An expression that joined both would not mean this: in
+/// What matches `wanted` but not `unwanted`. An expression that joined both would not mean this: in
 /// pcap-filter(7)'s language, `vlan` changes the meaning of all that follows it.
 ///
-/// The unwanted's program comes first. Where it returns for a packet that it wants, 0 is returned, and where
+/// The unwanted's program comes first. Where it returns for a matching packet, 0 is returned, and where
 /// it does for another one, the wanted's program goes on. No instruction changes its place, so all jumps hold.
 fn but(wanted: &[ClassicInsn], unwanted: &[ClassicInsn]) -> Vec<ClassicInsn> {
     let last = unwanted.len() - 1;

@@ -69,7 +69,7 @@ fn outcome(way: &Way, ledger: &Ledger) -> Option<String> {
         line += &format!("; {lost} dropped: {}", reasons.join(", "));
     }
     if late > 0 {
-        line += &format!("; {} out of order, because an earlier chunk took too long", grouped(late));
+        line += &format!("; {} out of order because an earlier chunk took too long", grouped(late));
     }
     Some(line)
 }

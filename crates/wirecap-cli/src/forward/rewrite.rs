@@ -61,7 +61,8 @@ impl Changes {
         for name in named {
             if !interfaces.contains(&name) {
                 let known = interfaces.join(" and ");
-                let message = format!("--rewrite is for packets from {name}, but packets come from {known}");
+                let message =
+                    format!("--rewrite applies to packets from {name}, but packets come from {known}");
                 return Err(Failure::Usage(message));
             }
         }
@@ -142,7 +143,9 @@ impl FromStr for Change {
 
     fn from_str(text: &str) -> Result<Self, String> {
         let unknown = || {
-            format!("{text:?} is not a change; write dst=MAC, src=MAC, vlan=push:ID, vlan=pop or vlan=set:ID")
+            format!(
+                "invalid change {text:?}: expected dst=MAC, src=MAC, vlan=push:ID, vlan=pop or vlan=set:ID"
+            )
         };
         let (what, value) = text.split_once('=').ok_or_else(unknown)?;
         match (what, value.split_once(':').unwrap_or((value, ""))) {
@@ -166,8 +169,8 @@ impl FromStr for Vlan {
             None => (text, None),
         };
         let up_to = |text: &str, most: u16| text.parse().ok().filter(|value: &u16| *value <= most);
-        let number = up_to(number, 4095).ok_or("a VLAN's number is 0 to 4095")?;
-        let priority = priority.map(|priority| up_to(priority, 7).ok_or("a VLAN's priority is 0 to 7"));
+        let number = up_to(number, 4095).ok_or("a VLAN ID is 0 to 4095")?;
+        let priority = priority.map(|priority| up_to(priority, 7).ok_or("a VLAN priority is 0 to 7"));
         Ok(Self { number, priority: priority.transpose()? })
     }
 }

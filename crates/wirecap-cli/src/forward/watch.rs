@@ -85,7 +85,7 @@ impl Egress {
         let presence = self.device.presence()?;
         match (&self.presence, &presence) {
             (_, Presence::Gone) => {
-                let message = format!("{name} was removed: nothing can be sent on it any more; start again");
+                let message = format!("{name} was removed; start forward again");
                 return Err(Failure::Failed(message.into()));
             }
             (_, Presence::Renamed(new)) => {
@@ -93,7 +93,7 @@ impl Egress {
                 return Err(Failure::Failed(message.into()));
             }
             (Presence::Up, Presence::Down) => {
-                eprintln!("warning: {name} is down: what should leave by it is dropped and counted");
+                eprintln!("warning: {name} is down: packets for it are dropped and counted");
             }
             (Presence::Down, Presence::Up) => eprintln!("{name} is up again"),
             _ => {}
@@ -102,11 +102,11 @@ impl Egress {
         if let Some(port) = ledger.ports.iter().find(|port| port.name == *name) {
             match self.stall.look(&port.account, Instant::now()) {
                 Some(Stall::Begins { waiting, dropped }) => eprintln!(
-                    "warning: {name} has taken no packet for a while; {} wait, {} were dropped",
+                    "warning: {name} does not send; {} packets wait, {} were dropped",
                     grouped(waiting),
                     grouped(dropped)
                 ),
-                Some(Stall::Ends) => eprintln!("{name} takes packets again"),
+                Some(Stall::Ends) => eprintln!("{name} sends again"),
                 None => {}
             }
         }

@@ -49,8 +49,8 @@ impl Way {
             return;
         }
         eprintln!(
-            "warning: packets come from {} with checksums that were left to hardware and never computed: whoever \
-             receives them drops them; on the host that sends them: ethtool -K INTERFACE tx off",
+            "warning: packets from {} have checksums that were left to hardware and never computed; receivers drop \
+             them; on the sending host, run: ethtool -K INTERFACE tx off",
             self.from
         );
     }

@@ -22,18 +22,18 @@ use crate::sink;
 /// Options that make no sense without a model.
 #[derive(Debug, Args)]
 pub(super) struct Options {
-    /// Times, flows and lengths by a traffic model
+    /// Traffic model
     #[arg(long, value_enum)]
     pub(super) model: Option<ModelName>,
 
-    /// The model's seed: the same seed means the same frames
+    /// Seed of the model: the same seed generates the same frames
     #[arg(long, value_name = "N", default_value_t = 1, requires = "model")]
     seed: u64,
 
     #[command(flatten)]
     pub(super) spread: SpreadOptions,
 
-    /// Write the model's frames to a pcapng savefile instead of sending them; - is standard output
+    /// Write the frames to a pcapng file instead of sending them; - is stdout
     #[arg(short, long, value_name = "FILE", requires = "model", conflicts_with = "interface")]
     pub(super) write: Option<PathBuf>,
 
@@ -44,15 +44,15 @@ pub(super) struct Options {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(super) enum ModelName {
-    /// Packets of all flows alike, at any time
+    /// Packets of random flows at random times
     Even,
-    /// As even, but four packets of five belong to one flow
+    /// Like even, but 80 % of the packets belong to one flow
     Hot,
-    /// Flows of heavy-tailed size and pace, which come and go
+    /// Flows of heavy-tailed size and rate that start and end
     Heavy,
-    /// Bursts of one flow each, ten times as fast as the mean rate, and silence between them
+    /// Bursts of one flow each at ten times the mean rate, with pauses
     Bursts,
-    /// What the WireCAP paper tells of its traffic: 5,000,000 packets in 32 s, for six queues
+    /// The WireCAP paper's traffic: 5,000,000 packets in 32 s, six queues
     Standard,
 }
 

@@ -18,19 +18,18 @@ use crate::signals::Interruption;
 
 /// Measure what a captured packet costs: each component in nanoseconds and cycles
 ///
-/// Driver, copy, dispatch, timestamps, filters by kind and by what runs them, hand-over, recycle, offloading and
-/// savefiles, as the WinPcap paper did for its time. Components are switched on one at a time, in turns within
-/// each round; what one costs is the difference to the run without it in the same round, and may be negative where
-/// it is less than the noise. It all happens on a test bed of its own: two network namespaces joined by a veth
-/// pair. Nothing else on this machine is touched, and whatever way it ends, the kernel removes the bed. It wants two
-/// CPUs that have nothing else to do, and root. The exit status is 1 if the books of a run do not balance.
+/// Components: driver, copy, dispatch, timestamps, filters by kind and by what runs them, hand-over, recycle, offloading
+/// and savefiles, as in the WinPcap paper. They are switched on one at a time, in turns within each round. The cost of
+/// a component is the difference to the run without it in the same round; it may be negative if it is below the
+/// noise. The command runs in a private test bed, two network namespaces joined by a veth pair, which the kernel removes
+/// when the process ends. It requires root and two idle CPUs. Exit status 1: the counts of a run do not balance.
 #[derive(Debug, Args)]
 pub(crate) struct Arguments {
-    /// Repeat so many times [default: 11, which take a minute or two]
+    /// Number of rounds [default: 11, a minute or two]
     #[arg(long, value_name = "N")]
     rounds: Option<NonZeroUsize>,
 
-    /// Run tiny: shows that it works in some seconds, but not what anything costs
+    /// Short test run: a few seconds, without meaningful results
     #[arg(long)]
     quick: bool,
 
@@ -38,7 +37,7 @@ pub(crate) struct Arguments {
     #[arg(long)]
     json: bool,
 
-    /// Write what each round measured as CSV
+    /// Write the measurements of each round as CSV
     #[arg(long, value_name = "FILE")]
     csv: Option<PathBuf>,
 

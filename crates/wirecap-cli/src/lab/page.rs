@@ -17,57 +17,57 @@ use crate::output;
 /// Simulate the papers' tables and figures with the papers' parameters, and compare
 ///
 /// The engine's own pools, rings and buddy groups run under a virtual clock, beside models of PF_RING, DNA and netmap.
-/// Needs no privileges and no network. The same seed gives the same page and the same data, byte for byte.
+/// Requires no privileges and no network. The same seed gives the same page and the same data, byte for byte.
 ///
-/// Writes DIR/paper.html, DIR/data/*/*.csv and, so that a run that was interrupted goes on, DIR/results/*.json.
+/// Writes DIR/paper.html, DIR/data/*/*.csv and DIR/results/*.json, from which an interrupted run continues.
 #[derive(Debug, Args)]
 pub(crate) struct PaperArguments {
     #[command(flatten)]
     common: Common,
 
-    /// Leave out the longest bursts
+    /// Omit the longest bursts
     #[arg(long)]
     quick: bool,
 }
 
-/// Run all experiments and write one page about them
+/// Run all experiments and write one page of results
 ///
-/// Writes DIR/report.html, which needs no other file, DIR/data/*/*.csv and, so that a run that was interrupted goes on,
-/// DIR/results/*.json. A result is used again only by the same program with the same effort and seed. The exit status is
-/// 1 if an experiment could not be done; a rival that is not installed is named and no reason.
+/// Writes DIR/report.html (self-contained), DIR/data/*/*.csv and DIR/results/*.json, from which an interrupted run
+/// continues. Results are reused only by the same program with the same effort and seed. Missing tools are skipped and
+/// listed with the reason. Exit status 1: an experiment failed.
 #[derive(Debug, Args)]
 pub(crate) struct ReportArguments {
     #[command(flatten)]
     common: Common,
 
-    /// Take minutes: fewer points, fewer repetitions (the default)
+    /// Fewer points and repetitions: minutes (default)
     #[arg(long, conflicts_with = "full")]
     quick: bool,
 
-    /// Take about an hour
+    /// All points and repetitions: about an hour
     #[arg(long)]
     full: bool,
 }
 
 #[derive(Debug, Args)]
 struct Common {
-    /// Directory for the page, its data and what is finished so far
+    /// Directory for the page, its data and intermediate results
     #[arg(short, long, value_name = "DIR", default_value = "wirecap-lab")]
     output: PathBuf,
 
-    /// Where all chance comes from
+    /// Seed of the random numbers
     #[arg(long, value_name = "NUMBER", default_value_t = 1)]
     seed: u64,
 
-    /// Run only these experiments, by the names that --list shows, separated by commas
+    /// Run only these experiments (see --list), separated by commas
     #[arg(long, value_name = "NAME", value_delimiter = ',')]
     only: Vec<String>,
 
-    /// Run also what is finished already
+    /// Repeat finished experiments
     #[arg(long)]
     again: bool,
 
-    /// Show the experiments' names and do nothing
+    /// List the experiments and exit
     #[arg(long)]
     list: bool,
 }
@@ -125,9 +125,7 @@ impl Common {
         }
         let is_known = |name: &&String| experiments.iter().any(|experiment| experiment.id() == name.as_str());
         if let Some(unknown) = self.only.iter().find(|name| !is_known(name)) {
-            return Err(Failure::Usage(format!(
-                "there is no experiment {unknown} (--only); --list shows those that there are"
-            )));
+            return Err(Failure::Usage(format!("unknown experiment {unknown} (--only); --list shows all")));
         }
         experiments.retain(|experiment| {
             self.only.is_empty() || self.only.iter().any(|name| name == experiment.id())
@@ -155,7 +153,7 @@ impl Common {
             return Ok(());
         }
         let (not_done, all) = (failed.len(), report.entries.len());
-        let message = format!("{not_done} of {all} experiments could not be done: {}", failed.join(", "));
+        let message = format!("{not_done} of {all} experiments failed: {}", failed.join(", "));
         Err(Failure::Failed(message.into()))
     }
 }

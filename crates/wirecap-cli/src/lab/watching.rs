@@ -20,7 +20,7 @@ impl Watching {
     /// Watches from now on.
     pub(crate) fn begin() -> Result<Self, Failure> {
         // A run of a full report may last a minute.
-        let answer = || eprintln!("\nwirecap: stopping after this run; a second signal ends it at once");
+        let answer = || eprintln!("\nwirecap: stopping after this run; press Ctrl-C again to stop at once");
         Ok(Self { interruption: Interruption::watch_and(answer)?, line: Mutex::new(LiveLine::new()) })
     }
 

@@ -20,68 +20,72 @@ use crate::size;
 #[derive(Debug, Clone, Default, Args)]
 #[command(next_help_heading = "Files of a recording")]
 pub(crate) struct FileOptions {
-    /// Begin another file before one is larger: 100M
+    /// Start a new file before this size is exceeded: 100M
     ///
-    /// With more than one file the name is a pattern of strftime(3), in which %i is the file's number; without either,
-    /// _%i_%Y%m%d%H%M%S is inserted before the extension. A file has .part behind its name until it is complete.
+    /// With several files, FILE is a strftime(3) pattern in which %i is the file's number; without a pattern,
+    /// _%i_%Y%m%d%H%M%S is inserted before the extension. An incomplete file is named FILE.part.
     #[arg(long, value_name = "SIZE", value_parser = size::bytes)]
     file_size: Option<u64>,
 
-    /// Begin another file at multiples of this time on the local clock: 1h; with 24h at midnight
+    /// Start a new file at multiples of this local time: 1h; 24h: at midnight
     #[arg(long, value_name = "TIME", value_parser = size::duration)]
     file_time: Option<Duration>,
 
-    /// Begin another file after this many packets
+    /// Start a new file after this many packets
     #[arg(long, value_name = "PACKETS", value_parser = clap::value_parser!(u64).range(1..))]
     file_packets: Option<u64>,
 
-    /// Keep at most this many files, also of earlier runs: the oldest is removed before another one begins
+    /// Keep at most this many files, including earlier runs; delete the oldest
     #[arg(long, value_name = "FILES", value_parser = clap::value_parser!(u64).range(1..))]
     keep_files: Option<u64>,
 
-    /// Keep at most this many bytes in all files, also of earlier runs: the oldest are removed before more is written
+    /// Keep at most this many bytes, including earlier runs; delete the oldest
     #[arg(long, value_name = "SIZE", value_parser = size::bytes)]
     keep_bytes: Option<u64>,
 
-    /// Keep this many bytes of the file system free: the oldest files are removed before more is written
+    /// Keep this many bytes of the file system free; delete the oldest files
     #[arg(long, value_name = "SIZE", value_parser = size::bytes)]
     keep_free: Option<u64>,
 
-    /// Run this for each complete file, with its path as the last argument
+    /// Run a command for each complete file, with its path as last argument
     #[arg(short = 'z', long, value_name = "COMMAND")]
     on_file: Option<String>,
 
-    /// Write a line with the path of each complete file to this file descriptor
+    /// Write the path of each complete file to this file descriptor
     #[arg(long, value_name = "FD", value_parser = clap::value_parser!(i32).range(0..))]
     announce_fd: Option<i32>,
 
-    /// Whether to write the index of each complete file beside it, by which wirecap find reads only what may match
+    /// Write an index beside each complete file, for wirecap find
     #[arg(long, value_name = "on|off", action = ArgAction::Set, value_parser = on_or_off, default_value = "off")]
     index: bool,
 
-    /// What a loss of power may take: none leaves that to the system, close nothing of a complete file, a time also no more
-    /// than that of the file being written
+    /// When to sync files to disk: never, when complete, or within TIME
+    ///
+    /// Bounds the loss on a power failure. none: the system decides. close: complete files are safe. TIME: complete files
+    /// are safe, and the current file loses at most the packets of that time.
     #[arg(long, value_name = "none|close|TIME", value_parser = durability, default_value = "5s")]
     sync: DurabilityOption,
 
-    /// As in tcpdump: begin another file before one is larger than so many million bytes; with k, m or g: KiB, MiB, GiB
+    /// tcpdump: start a new file after this many million bytes; k, m, g: KiB, MiB, GiB
     #[arg(short = 'C', value_name = "SIZE", value_parser = tcpdump_size, conflicts_with = "file_size")]
     tcpdump_size: Option<u64>,
 
-    /// As in tcpdump: begin another file every so many seconds
+    /// tcpdump: start a new file every SECONDS
     #[arg(short = 'G', value_name = "SECONDS", value_parser = clap::value_parser!(u64).range(1..), conflicts_with = "file_time")]
     tcpdump_seconds: Option<u64>,
 
-    /// As in tcpdump: with -C a ring of so many files; with -G end after so many
+    /// tcpdump: with -C, reuse this many files; with -G, end after this many
     #[arg(short = 'W', value_name = "FILES", value_parser = clap::value_parser!(u64).range(1..))]
     tcpdump_files: Option<u64>,
 
-    /// As in dumpcap: begin another file after filesize:KB, duration:SECONDS, interval:SECONDS, packets:N; keep files:N;
-    /// printname:FILE, nametimenum:1|2
+    /// dumpcap: start a new file after filesize:KB, duration:SECONDS, packets:N ...
+    ///
+    /// Conditions: filesize:KB, duration:SECONDS, interval:SECONDS, packets:N. Options: files:N, printname:FILE,
+    /// nametimenum:1|2.
     #[arg(short = 'b', value_name = "CONDITION", value_parser = condition)]
     begin: Vec<Condition>,
 
-    /// As in dumpcap: end after duration:SECONDS, filesize:KB, packets:N or files:N
+    /// dumpcap: end after duration:SECONDS, filesize:KB, packets:N or files:N
     #[arg(short = 'a', value_name = "CONDITION", value_parser = condition)]
     autostop: Vec<Condition>,
 }
@@ -100,7 +104,7 @@ fn durability(text: &str) -> Result<DurabilityOption, String> {
         "none" => Durability::None,
         "close" => Durability::Close,
         time => match size::duration(time)? {
-            Duration::ZERO => return Err("it must be longer than nothing".to_owned()),
+            Duration::ZERO => return Err("it must be longer than 0".to_owned()),
             interval => Durability::Every(interval),
         },
     }))
@@ -108,7 +112,7 @@ fn durability(text: &str) -> Result<DurabilityOption, String> {
 
 fn tcpdump_size(text: &str) -> Result<u64, String> {
     match text.parse::<u64>() {
-        Ok(0) => Err("it must be 1 at least".to_owned()),
+        Ok(0) => Err("it must be at least 1".to_owned()),
         Ok(millions) => millions.checked_mul(1_000_000).ok_or_else(|| "it is too large".to_owned()),
         Err(_) => size::bytes(text),
     }
@@ -127,14 +131,14 @@ enum Condition {
 }
 
 fn condition(text: &str) -> Result<Condition, String> {
-    let (name, value) = text.split_once(':').ok_or("it is not of the form NAME:VALUE")?;
+    let (name, value) = text.split_once(':').ok_or("expected NAME:VALUE")?;
     let number = || match value.parse::<u64>() {
         Ok(number) if number > 0 => Ok(number),
-        _ => Err(format!("{value:?} is not a number greater than 0")),
+        _ => Err(format!("{value:?}: expected a number greater than 0")),
     };
     let seconds = || match value.parse::<f64>() {
         Ok(seconds) if (1.0..1e9).contains(&seconds) => Ok(Duration::from_secs_f64(seconds)),
-        _ => Err(format!("{value:?} is not a number of seconds, 1 or more")),
+        _ => Err(format!("{value:?}: expected a number of seconds, at least 1")),
     };
     Ok(match name {
         "filesize" => Condition::Bytes(number()?.checked_mul(1000).ok_or("it is too large")?),
@@ -144,7 +148,7 @@ fn condition(text: &str) -> Result<Condition, String> {
         "files" => Condition::Files(number()?),
         "printname" => Condition::PrintName(value.into()),
         "nametimenum" if matches!(value, "1" | "2") => Condition::TimeBeforeNumber(value == "2"),
-        _ => return Err(format!("{name}:{value} is no condition")),
+        _ => return Err(format!("unknown condition {name}:{value}")),
     })
 }
 
@@ -262,11 +266,11 @@ impl FileOptions {
                 Condition::Duration(length) => plan.duration = Some(*length),
                 Condition::Packets(packets) => plan.packets_max = Some(*packets),
                 Condition::Files(files) => plan.files_max = Some(*files),
-                _ => return usage("-a takes duration, filesize, packets and files"),
+                _ => return usage("-a supports duration, filesize, packets and files"),
             }
         }
         if plan.cut.period.is_some_and(|period| period.length < Duration::from_secs(1)) {
-            return usage("a file must take a second at least (--file-time)");
+            return usage("--file-time must be at least 1s");
         }
         let mut numbering = Numbering::Pattern;
         let has_number = path.to_string_lossy().contains("%i");
@@ -281,20 +285,22 @@ impl FileOptions {
                 }
             }
             (Some(files), None, Some(_)) => plan.files_max = Some(files),
-            (Some(_), None, None) => return usage("-W needs -C or -G; --keep-files keeps the newest files"),
+            (Some(_), None, None) => {
+                return usage("-W requires -C or -G; --keep-files keeps the newest files");
+            }
             _ => {}
         }
         let has_budget = plan.store != StoreRules::default();
         if has_budget && !plan.cut.is_cut() && plan.store.bytes.is_none() {
-            return usage("a budget needs files to remove: add --file-size, --file-time or --file-packets");
+            return usage("a budget requires several files: add --file-size, --file-time or --file-packets");
         }
         if let Some(keep) = plan.store.bytes {
             if keep < KEEP_BYTES_MIN {
-                return usage("--keep-bytes must be 4M at least");
+                return usage("--keep-bytes must be at least 4M");
             }
             let file = *plan.cut.bytes.get_or_insert((keep / FILES_OF_BUDGET).max(KEEP_BYTES_MIN / 4));
             if file > keep / 2 {
-                return usage("--keep-bytes must have room for two files (--file-size)");
+                return usage("--keep-bytes must be at least twice --file-size");
             }
         }
         if plan.cut.is_cut() || has_budget {
@@ -305,7 +311,7 @@ impl FileOptions {
             let pattern = Pattern::new(&path, numbering);
             plan.pattern = Some(pattern.map_err(|error| Failure::Usage(error.to_string()))?);
         } else if plan.files_max.is_some() {
-            return usage("-a files needs -b: there is one file only");
+            return usage("-a files requires -b: there is only one file");
         }
         Ok(plan)
     }
@@ -479,13 +485,13 @@ mod tests {
             ("-w t -W 3", "-C or -G"),
             ("-w t --keep-files 3", "--file-size"),
             ("-w t --keep-bytes 1M", "4M"),
-            ("-w t --keep-bytes 10M --file-size 6M", "two files"),
-            ("-w t -b filesize:x", "not a number"),
-            ("-w t -b what:3", "no condition"),
-            ("-w t -a interval:3", "-a takes"),
+            ("-w t --keep-bytes 10M --file-size 6M", "twice --file-size"),
+            ("-w t -b filesize:x", "expected a number"),
+            ("-w t -b what:3", "unknown condition"),
+            ("-w t -a interval:3", "-a supports"),
             ("-w t -a files:3", "-b"),
             ("-w t%Q --file-packets 3", "%Q"),
-            ("-w t --file-time 10ms", "second"),
+            ("-w t --file-time 10ms", "at least 1s"),
         ] {
             let error = plan(line).expect_err(line);
             assert!(error.contains(words), "{line}: {error}");

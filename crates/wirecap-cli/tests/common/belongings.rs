@@ -39,7 +39,7 @@ impl Belongings {
         }
     }
 
-    /// Waits until nobody holds them. The kernel removes a namespace, and the interfaces in it, with its
+    /// Waits until no process holds them. The kernel removes a namespace, and the interfaces in it, with its
     /// last holder.
     pub(crate) fn are_gone(&self) {
         let is_gone = |link| Link::by_id(link).is_err_and(|error| error.errno() == Some(libc::ENOENT));

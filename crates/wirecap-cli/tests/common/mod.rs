@@ -95,7 +95,7 @@ pub(crate) fn wirecap(namespace: &Namespace, arguments: &[&str]) -> Finished {
     namespace.run_in(|| command(arguments).output()).unwrap().unwrap().into()
 }
 
-/// Runs the command in the namespace as somebody who may do nothing special.
+/// Runs the command in the namespace as a user without privileges.
 pub(crate) fn wirecap_unprivileged(namespace: &Namespace, arguments: &[&str]) -> Finished {
     let mut command = Command::new("setpriv");
     command.args(["--bounding-set=-all", "--inh-caps=-all", "--ambient-caps=-all"]);

@@ -102,7 +102,7 @@ impl Bed {
     /// what the hosts' interfaces counted.
     #[track_caller]
     pub(crate) fn finish(&mut self, forwarder: Forwarder) -> Value {
-        // Whoever has addresses never ceases to speak.
+        // An interface with addresses never ceases to send.
         thread::sleep(Duration::from_millis(300));
         for host in [&self.inline.left, &self.inline.right] {
             host.interface.set_up(false).unwrap();
@@ -120,7 +120,7 @@ impl Bed {
     pub(crate) fn check_books(&mut self, ledger: &Value) {
         let (left, right) = (self.left.since_start().unwrap(), self.right.since_start().unwrap());
         let is_one_way = number(ledger, "/ways/1/from").is_none();
-        // A full veth ring refuses a frame. Of one that was sent as an XDP frame nobody but the ledger says so;
+        // A full veth ring refuses a frame. Of one that was sent as an XDP frame only the ledger says so;
         // one from a host's own stack is refused to that host, which counts it as its own `tx_dropped`.
         let refused_by_cable = left.xdp_xmit_errors() + right.xdp_xmit_errors();
         if ledger["engine"] == "xdp"

@@ -69,7 +69,7 @@ fn addresses_and_tags_are_rewritten() {
 }
 
 #[test]
-fn only_the_packets_that_the_filter_wants_pass_and_none_that_are_to_be_dropped() {
+fn only_matching_packets_pass_and_none_that_are_to_be_dropped() {
     if !privileged() {
         return;
     }
@@ -139,7 +139,7 @@ fn a_mirror_whose_disk_is_full_ends_and_packets_pass_all_the_same() {
     let forwarder = bed.forward("--engine xdp -R 16 --mirror /dev/full");
     let sent = frames(1000);
     bed.send(&sent);
-    forwarder.wait_for("packets pass unrecorded");
+    forwarder.wait_for("continues without recording");
     bed.send(&sent);
     bed.wait_for_arrivals(2000);
     let finished = forwarder.interrupt();

@@ -120,8 +120,8 @@ fn while_one_direction_is_stalled_the_other_one_goes_on_without_loss() {
         assert!(bed.arrived() < arrived + 10, "{} frames arrived in a jam", bed.arrived() - arrived);
 
         jam.clear().unwrap();
-        // Until a frame has come through nobody can say that the way is free.
-        while !forwarder.said().contains("right takes packets again") {
+        // Until a frame has come through it is not known that the way is free.
+        while !forwarder.said().contains("right sends again") {
             bed.send(&frames[..1]);
             sent += 1;
             thread::sleep(Duration::from_millis(20));

@@ -157,7 +157,7 @@ fn a_host_that_leaves_checksums_to_hardware_is_noticed_and_one_that_does_not_is_
                 if sent >= 20 && (!offload || has_said()) {
                     break;
                 }
-                // The other host says that nobody listens, which may come as an error of the next call.
+                // The other host says that the port is closed, which may come as an error of the next call.
                 let _ = socket.send_to(b"to whom it may concern", &address);
                 thread::sleep(Duration::from_millis(5));
             }

@@ -28,7 +28,7 @@ fn what_cannot_be_is_refused_with_a_reason() {
         ("nowhere right", 1, &["nowhere"]),
         ("left nowhere --one-way", 1, &["nowhere"]),
         ("left right@0 --one-way", 2, &["right", "without queues"]),
-        ("left right --duration 9999999999h", 2, &["--duration", "longer than"]),
+        ("left right --duration 9999999999h", 2, &["--duration", "at most"]),
         ("left right --filter udp_prot_5", 2, &["udp prot 5"]),
         ("left right --drop udp_prot_5", 2, &["udp prot 5"]),
         ("left right --rewrite vlan=push:4096", 2, &["0 to 4095"]),

@@ -18,7 +18,7 @@ fn noise(seed: u64, bytes: usize) -> Vec<u8> {
     (0..bytes).map(|_| next()).collect()
 }
 
-/// A frame of this many bytes, with the headers `kind` chooses: none that anybody knows, IPv4, IPv6, ARP's type, a VLAN
+/// A frame of this many bytes, with the headers `kind` chooses: an unknown one, IPv4, IPv6, ARP's type, a VLAN
 /// tag, two of them.
 pub(crate) fn frame(kind: usize, seed: u64, frame_bytes: usize) -> Vec<u8> {
     let header: &[u8] = match kind % 6 {
@@ -58,7 +58,7 @@ fn pass_unchanged(engine: &str, mtu_bytes: u32, lengths: impl Iterator<Item = us
         assert_eq!(arrived, sent, "{engine}, frame {index} of {} bytes", sent.len());
     }
     assert_eq!(at(port(&ledger, "right"), "/sent"), frames.len() as u64, "{ledger:#}");
-    assert_eq!(at(port(&ledger, "left"), "/taken"), 0, "nobody answered: {ledger:#}");
+    assert_eq!(at(port(&ledger, "left"), "/taken"), 0, "no host answered: {ledger:#}");
 }
 
 #[test]

@@ -164,13 +164,13 @@ impl Finished {
     }
 }
 
-/// A copy of the command where everybody may execute it, for as long as the folder is there.
+/// A copy of the command where every user may execute it, for as long as the folder is there.
 pub(crate) fn copy_for_everybody() -> (TempDir, PathBuf) {
     let directory = TempDir::new_in("/tmp").unwrap();
     fs::set_permissions(directory.path(), fs::Permissions::from_mode(0o755)).unwrap();
     let program = directory.path().join("wirecap");
     // By another process: what another thread starts meanwhile would inherit the file, open for writing, and
-    // nobody may execute it then.
+    // no user may execute it then.
     assert!(Command::new("cp").arg(WIRECAP).arg(&program).status().unwrap().success());
     (directory, program)
 }

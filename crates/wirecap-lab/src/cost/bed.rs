@@ -15,7 +15,7 @@ use super::book::Book;
 pub(super) const PATIENCE: Duration = Duration::from_secs(10);
 const GLANCE: Duration = Duration::from_millis(1);
 const MTU_BYTES: u32 = 1500;
-/// A run that waited more than this share of its time for a CPU is one of somebody else's work.
+/// A run that waited more than this share of its time for a CPU was disturbed.
 const DISTURBED_SHARE: f64 = 0.04;
 
 /// Where frames are sent and received.

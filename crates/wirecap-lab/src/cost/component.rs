@@ -128,7 +128,7 @@ pub enum How {
     Live,
     /// On the live bed, by the clock around each chunk of at least 128 packets; a round's median.
     Chunks,
-    /// The same after a burst that fills the pool, while nobody sends.
+    /// The same after a burst that fills the pool, while nothing is sent.
     Burst,
     /// By BPF test run, as the difference to a program that does nothing.
     TestRun,

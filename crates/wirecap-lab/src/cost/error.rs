@@ -16,7 +16,7 @@ use super::book::Book;
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum CostError {
-    /// Whoever watches wanted no more.
+    /// The watcher ended it.
     Interrupted,
     /// The test bed could not be set up.
     Bed(SetupError),

@@ -1,4 +1,4 @@
-//! How long a cache line takes from the sender's CPU to the reader's: on a virtual machine nobody says whether the two
+//! How long a cache line takes from the sender's CPU to the reader's: a virtual machine does not show whether the two
 //! share a core, and it changes.
 
 use std::hint::spin_loop;
@@ -35,7 +35,7 @@ fn trips(first: usize, last: usize) -> Result<f64, CostError> {
     thread::scope(|scope| {
         let answering = scope.spawn(|| {
             let pinned = pin_to(last);
-            // Unpinned it answers as well, so that nobody waits for ever.
+            // Unpinned it answers as well, so that the other side does not wait for ever.
             (0..TRIPS).for_each(|trip| await_and_answer(2 * trip + 1));
             pinned
         });

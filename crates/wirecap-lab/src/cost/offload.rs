@@ -1,6 +1,6 @@
 //! What it costs to take a chunk from a buddy's ring instead of one's own.
 //!
-//! One ring is filled while nobody reads. Then an idle buddy takes what is above the threshold, and the ring's own
+//! One ring is filled while no worker reads. Then an idle buddy takes what is above the threshold, and the ring's own
 //! worker the rest, on the same CPU: what differs is the way to the chunk.
 
 use wirecap::{Capture, Chunk, Engine};

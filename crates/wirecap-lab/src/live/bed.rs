@@ -152,7 +152,7 @@ pub struct Run {
     pub seconds: f64,
     /// The share of the time that the receiver was on its CPU.
     pub busy: f64,
-    /// The share of the time that sender or receiver waited for a CPU that somebody else had.
+    /// The share of the time that sender or receiver waited for a CPU that another process used.
     pub waited: f64,
     /// Processor time of the sender, in seconds; on a veth the kernel receives on the sender's CPU.
     pub sender_seconds: f64,
@@ -160,7 +160,7 @@ pub struct Run {
     pub softirq_seconds: f64,
 }
 
-/// A run with more than this is a run of somebody else's work.
+/// A run with more than this was disturbed.
 const DISTURBED_SHARE: f64 = 0.04;
 /// How often a disturbed run is repeated.
 const REPEATS: usize = 4;

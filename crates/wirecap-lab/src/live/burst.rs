@@ -114,7 +114,7 @@ fn work(mut worker: Worker) -> Outcome<Seen> {
     let (mut seen, mut processed, mut core) = (Seen::default(), 0, SlowCore::default());
     while let Some(chunk) = worker.next_chunk()? {
         for packet in &chunk {
-            let number = Stamp::of(packet.data()).ok_or("a packet of somebody else's")?.sequence;
+            let number = Stamp::of(packet.data()).ok_or("a foreign packet")?.sequence;
             let arrival = packet.timestamp().ok_or("a packet without a time")?;
             seen.arrivals.push((number, arrival.unix_nanos()));
         }

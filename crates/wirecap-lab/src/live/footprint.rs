@@ -24,7 +24,7 @@ const BURST_FRAMES: u64 = 16_384;
 /// Time between two bursts.
 const PAUSE: Duration = Duration::from_millis(60);
 
-/// Bursts at the sender's highest rate with pauses between them, so that nobody loses anything and the sender's
+/// Bursts at the sender's highest rate with pauses between them, so that no contender loses packets and the sender's
 /// processor time is what its frames cost: it never waits for a time to come.
 #[derive(Debug)]
 struct BurstSender {
@@ -110,7 +110,7 @@ pub(super) fn run(lab: &Lab, run: &Run<'_>) -> Result<Findings, RunError> {
     })?;
     let what = format!(
         "{bursts} bursts of {BURST_FRAMES} frames of 60 bytes, as fast as the sender makes them, with pauses in which \
-         everybody catches up. The process's own processor time per packet; the kernel's receive path, which on a \
+         every contender catches up. The process's own processor time per packet; the kernel's receive path, which on a \
          veth runs on the sender's time and in softirq threads, less what the same frames cost when a program drops \
          them at once ({:.0} ns with making them); and, as a check that nothing is forgotten, what all CPUs did by \
          the kernel's account, also less that, with whatever else the machine did.",
@@ -140,7 +140,7 @@ pub(super) fn run(lab: &Lab, run: &Run<'_>) -> Result<Findings, RunError> {
     Ok(findings)
 }
 
-/// What frames cost that nobody receives, in nanoseconds.
+/// What frames cost that no socket receives, in nanoseconds.
 struct Dropped {
     own_ns: f64,
     all_cpus_ns: f64,

@@ -22,7 +22,7 @@ use super::Outcome;
 
 /// The number by which a program that is started knows a file that it is given. High, so that it is no one else's.
 const FILE_FD: i32 = 199;
-/// What a program that is given a file calls it. Not everybody may look into another process's files by /proc.
+/// What a program that is given a file calls it. Not every user may read another process's files in /proc.
 pub(super) const FILE_PATH: &str = "/dev/fd/199";
 
 /// The CPUs that this process may use, in order.
@@ -146,7 +146,7 @@ impl CommandLine {
                 return Err(io::ErrorKind::NotConnected.into());
             }
             match file {
-                // SAFETY: no memory is involved, and nobody else in the child knows the number.
+                // SAFETY: no memory is involved, and no other code in the child has the number.
                 Some(file) if unsafe { libc::dup2(file, FILE_FD) } < 0 => Err(io::Error::last_os_error()),
                 _ => Ok(()),
             }
@@ -160,7 +160,7 @@ impl CommandLine {
     }
 }
 
-/// Where programs are looked for: in `PATH`, and where administrators' tools are, which not everybody has in it.
+/// Where programs are looked for: in `PATH`, and where administrators' tools are, which is not in every user's `PATH`.
 fn search_path() -> Vec<PathBuf> {
     let path = env::var_os("PATH").unwrap_or_else(|| "/usr/bin:/bin".into());
     env::split_paths(&path).chain(["/usr/sbin", "/sbin"].map(PathBuf::from)).collect()

@@ -197,7 +197,7 @@ fn complaint(said: &[String]) -> String {
 }
 
 fn lines(source: impl Read, mut each: impl FnMut(String)) {
-    // Not everybody writes UTF-8 or ends a progress line.
+    // Not every program writes UTF-8 or ends a progress line.
     for line in BufReader::new(source).split(b'\n').map_while(Result::ok) {
         each(String::from_utf8_lossy(&line).into_owned());
     }

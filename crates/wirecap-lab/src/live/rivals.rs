@@ -192,7 +192,7 @@ impl Field {
 
     fn testpmd_command(&self, memory: &str, mode: &str) -> CommandLine {
         let cpu = super::process::allowed_cpus().ok().and_then(|cpus| cpus.last().copied()).unwrap_or(0);
-        // Written line by line, so that its being ready is seen; one CPU plays both of the lcores that it wants.
+        // Written line by line, so that its being ready is seen; one CPU plays both of the lcores that it needs.
         CommandLine::new("stdbuf").with("-oL dpdk-testpmd").with(memory).with(&format!(
             "--no-pci --lcores=0@{cpu},1@{cpu} --vdev=net_af_packet0,iface=a1,qpairs=1,framesz={CELL_BYTES},framecnt={} \
              {mode} --total-num-mbufs=16384",

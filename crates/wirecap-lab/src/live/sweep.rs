@@ -256,8 +256,8 @@ impl Sweep {
 }
 
 /// What those on AF_PACKET have that they did not ask for.
-const PASSING: &str = "Whoever stands on AF_PACKET has an XDP program on the receiving interface that passes everything: \
-                       without one a veth loses frames that are made in the kernel, and nobody counts them.";
+const PASSING: &str = "Contenders on AF_PACKET have an XDP program on the receiving interface that passes everything: \
+                       without one a veth loses frames that are generated in the kernel, and no counter shows them.";
 
 /// Adds what another sweep of the experiment has not said.
 fn note(said: &mut Vec<String>, text: String) {

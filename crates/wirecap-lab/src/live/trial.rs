@@ -24,7 +24,7 @@ pub struct Trial {
     pub sent: u64,
     /// Frames that the sending interface counted.
     pub counted: u64,
-    /// Of them, those for which the receiving interface's ring had no room: nobody's receiver saw them.
+    /// Of them, those for which the receiving interface's ring had no room: no receiver saw them.
     pub lost_at_interface: u64,
     /// Packets that the contender had.
     pub delivered: u64,
@@ -38,7 +38,7 @@ pub struct Trial {
     pub sender_seconds: f64,
     /// Processor time of the kernel's softirq threads meanwhile, in seconds.
     pub softirq_seconds: f64,
-    /// The share of the time that sender or receiver waited for a CPU that somebody else had.
+    /// The share of the time that sender or receiver waited for a CPU that another process used.
     pub waited: f64,
     /// In which order the packets of each flow were processed, if the contender tells.
     pub order: Option<Order>,
@@ -88,7 +88,7 @@ impl Trial {
         self.sent as f64 / self.seconds
     }
 
-    /// Packets that are gone and that nobody has counted as lost. Less than nothing where a contender counts twice.
+    /// Packets that are missing and that no counter shows as lost. Less than nothing where a contender counts twice.
     pub fn unexplained(&self) -> i64 {
         self.lost() as i64 - self.lost_at_interface as i64 - self.lost_reported.unwrap_or(0) as i64
     }

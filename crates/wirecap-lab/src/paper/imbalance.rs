@@ -309,7 +309,7 @@ impl Experiment for FiguresElevenAndTwelve {
             notes: vec![
                 format!(
                     "Four handlers process 155,376 p/s together, and from 10 s on the trace has about {} p/s: there \
-                     four queues must lose something, whoever handles what.",
+                     four queues must lose something, however the load is shared.",
                     wirecap::grouped(late_rate(&traces[0]))
                 ),
                 "Then pushing may lose less than pulling where pools are large: pushed chunks wait in all queues, so \

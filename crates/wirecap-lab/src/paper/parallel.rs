@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use crate::experiment::{Run, RunError};
 
-/// What `work` makes of each of `jobs`, in their order whoever is first; `name` says what is being done.
+/// What `work` makes of each of `jobs`, in their order whichever is done first; `name` says what is being done.
 pub(super) fn map<J: Sync, R: Send>(
     run: &Run<'_>,
     jobs: &[J],

@@ -202,7 +202,7 @@ impl Experiment for FigureFourteen {
             ],
             ..Findings::default()
         }
-        .with_lines("figure-14", "Drop rate by queues per NIC; of 100 bytes nobody loses anything.", &lines)
+        .with_lines("figure-14", "Drop rate by queues per NIC; with 100 bytes no engine loses packets.", &lines)
         .with_table("figure-14-numbers", table))
     }
 }

@@ -159,7 +159,7 @@ impl Experiment for PushAndPull {
                 .to_owned(),
             claims: claims(&scenes, &drops),
             notes: vec![
-                "Lost is also what nobody will ever process: chunks that were pushed into the queue of a worker \
+                "Lost also counts what will never be processed: chunks that were pushed into the queue of a worker \
                  that then ended. The capture threads themselves cost nothing here, which is in favour of \
                  pushing."
                     .to_owned(),

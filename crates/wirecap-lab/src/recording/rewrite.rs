@@ -1,7 +1,7 @@
 //! Other addresses for each round, so that a short recording becomes many different flows.
 //!
 //! Within a round the change of addresses is one to one: flows stay apart, and the two directions of a
-//! connection stay together. Checksums are mended by the difference (RFC 1624), so that those right before
+//! connection stay together. Checksums are updated by the difference (RFC 1624), so that those right before
 //! are right afterwards, and those wrong stay wrong. Addresses inside a payload stay as they are, as do
 //! those of ARP.
 
@@ -23,7 +23,7 @@ impl Rewriter {
         Self { mask: (round as u32).wrapping_mul(SPREAD) & 0xff_ffff }
     }
 
-    /// Changes the addresses of a frame and mends its checksums.
+    /// Changes the addresses of a frame and updates its checksums.
     pub(super) fn rewrite(self, frame: &mut [u8]) {
         if self.mask == 0 {
             return;
@@ -34,7 +34,7 @@ impl Rewriter {
         let of_source = self.change(&mut frame[start..middle]);
         let of_destination = self.change(&mut frame[middle..end]);
         if headers.version == Version::V4 {
-            mend(frame, headers.network + 10, of_source + of_destination);
+            update(frame, headers.network + 10, of_source + of_destination);
         }
         if headers.fragment == Fragment::Later {
             return;
@@ -46,7 +46,7 @@ impl Rewriter {
             // UDP without checksum.
             Some(0) if is_udp => {}
             Some(_) => {
-                mend(frame, headers.transport + offset, of_pseudo_header);
+                update(frame, headers.transport + offset, of_pseudo_header);
                 if is_udp && word(frame, headers.transport + offset) == Some(0) {
                     frame[headers.transport + offset..][..2].fill(0xff);
                 }
@@ -91,7 +91,7 @@ fn checksum_offset(headers: &Headers) -> Option<usize> {
 }
 
 /// Adds a difference to a checksum: equation 3 of RFC 1624.
-fn mend(frame: &mut [u8], offset: usize, difference: u32) {
+fn update(frame: &mut [u8], offset: usize, difference: u32) {
     let Some(checksum) = word(frame, offset) else { return };
     let mut sum = u32::from(!checksum) + difference;
     while sum > 0xffff {

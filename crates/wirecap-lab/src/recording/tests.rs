@@ -283,7 +283,7 @@ fn a_savefile_that_is_cut_off_gives_what_is_there_and_the_error() {
 #[test]
 fn checksums_of_real_packets_are_mended() {
     let folder = std::env::var_os("WIRECAP_TRACES").map_or("../../../shared/traces".into(), PathBuf::from);
-    let (mut files, mut mended) = (0, 0);
+    let (mut files, mut updated) = (0, 0);
     for name in ["ndpi", "snabb"] {
         for entry in fs::read_dir(folder.join(name)).into_iter().flatten() {
             let path = entry.unwrap().path();
@@ -301,9 +301,9 @@ fn checksums_of_real_packets_are_mended() {
             files += 1;
             for ((before, ..), (after, ..)) in first.iter().zip(second) {
                 assert_eq!(checksums(before), checksums(after), "{}: {before:02x?}", path.display());
-                mended += usize::from(before != after);
+                updated += usize::from(before != after);
             }
         }
     }
-    eprintln!("{mended} packets of {files} files");
+    eprintln!("{updated} packets of {files} files");
 }

@@ -124,7 +124,7 @@ pub(super) fn vlan(bed: &Bed) -> Outcome {
         recorded.books(frames.count()).map_err(|error| format!("rxvlan {offload}: {error}"))?;
         let is_as_sent = |frame: &Vec<u8>| tagged.contains(frame);
         let untagged: Vec<_> = frames.iter().collect();
-        let warned = recorded.said.contains("takes VLAN tags out");
+        let warned = recorded.said.contains("removes VLAN tags");
         let is_told = |frame: &Vec<u8>| warned && untagged.contains(frame);
         if !recorded.frames.iter().all(|frame| is_as_sent(frame) || is_told(frame)) {
             return Err(format!("rxvlan {offload}: tags are missing; {}", recorded.said).into());

@@ -66,6 +66,6 @@ fn run(program: &Path, library: Library, rate: f64, frames: u64, sending_cpu: u3
     let last = said.lines().last().unwrap_or_default();
     let numbers: Vec<u64> = last.split(' ').filter_map(|word| word.parse().ok()).collect();
     let &[got, _, dropped, _] = &numbers[..] else { return Err(said.into()) };
-    assert_eq!(got + dropped, sent, "packets that nobody accounts for: {said}");
+    assert_eq!(got + dropped, sent, "unaccounted packets: {said}");
     Ok(dropped as f64 / sent as f64)
 }

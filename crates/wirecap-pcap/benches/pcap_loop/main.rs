@@ -316,7 +316,7 @@ impl Bench {
         let numbers: Vec<f64> = numbers.split_whitespace().filter_map(|word| word.parse().ok()).collect();
         let &[got, received, dropped, cpu_seconds, _, sleeps] = &numbers[..] else { return Err(said.into()) };
         let sent_frames: u64 = sent.iter().map(|sent| sent.frames).sum();
-        assert_eq!(got + dropped, sent_frames as f64, "packets that nobody accounts for: {said}");
+        assert_eq!(got + dropped, sent_frames as f64, "unaccounted packets: {said}");
         assert_eq!(received, sent_frames as f64, "{said}");
         let seconds = sent.iter().map(|sent| sent.duration.as_secs_f64()).fold(0.0, f64::max);
         let run = Run {

@@ -44,7 +44,7 @@ impl<const N: usize> Batch<N> {
     #[inline]
     pub(crate) fn packets(&self) -> &[Delivered] {
         let packets = &self.packets[..self.len];
-        // SAFETY: whoever made `len` what it is had put so many there, and the two types have one layout.
+        // SAFETY: the code that set `len` had put so many there, and the two types have one layout.
         unsafe { &*(ptr::from_ref(packets) as *const [Delivered]) }
     }
 

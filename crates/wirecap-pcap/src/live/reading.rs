@@ -42,7 +42,7 @@ impl Heads for CellReader {
 }
 
 /// How long a read waits at a time, before it looks whether its thread was cancelled or an interface that was down is
-/// gone. It goes on until there are packets or somebody breaks it off, since libpcap's timeout is one for packets that
+/// gone. It goes on until there are packets or it is broken off, since libpcap's timeout is one for packets that
 /// have come.
 const AT_A_TIME: Duration = Duration::from_millis(250);
 /// What libpcap says, and clients compare, when the interface was removed.
@@ -108,7 +108,7 @@ impl Live {
     ///
     /// # Safety
     ///
-    /// The caller must have the handle's turn, and nobody may use what a read gave out before.
+    /// The caller must have the handle's turn, and no thread may use what a read gave out before.
     #[inline]
     unsafe fn look<const N: usize>(&self, batch: &mut Batch<N>, limit: usize) -> bool {
         // SAFETY: the turn; no other reference is alive.
@@ -258,7 +258,7 @@ impl Live {
     ///
     /// # Safety
     ///
-    /// As for [`look`](Self::look), which gave the packet, and nobody may have read since.
+    /// As for [`look`](Self::look), which gave the packet, and there must have been no read since.
     #[inline]
     pub(crate) unsafe fn hand_out<const SIFTED: bool>(&self, packet: &Delivered) {
         if SIFTED {
@@ -274,7 +274,7 @@ impl Live {
         self.disturbances.load(Ordering::Acquire) != batch.disturbances
     }
 
-    /// Whether what is left of `batch` behind `packet` is still to be handed out: nobody has read meanwhile, and
+    /// Whether what is left of `batch` behind `packet` is still to be handed out: there was no read meanwhile, and
     /// filter and direction are the same.
     ///
     /// # Safety

@@ -91,7 +91,7 @@ pub(crate) struct Running {
 }
 
 /// Settings of the drop-in's, which tell whether it captured. Who asks may be gone before its sockets are seen, but not
-/// before it has read these; and since somebody has made them, what the engine cannot do is not left to libpcap.
+/// before it has read these; and since they were set, what the engine cannot do is not left to libpcap.
 pub(crate) struct Settings {
     file: NamedTempFile,
     watch: OwnedFd,
@@ -204,7 +204,7 @@ impl ClientBed {
         self.read("exec tcpdump -i a1 -U -Z root -w \"$FILE\" 2>&1", file)
     }
 
-    /// Has the other host send what was recorded, whoever said it.
+    /// Has the other host send what was recorded, of both sides.
     pub(crate) fn replay(&self, file: &Path) {
         on_one_processor(|| self.send_all(file));
     }

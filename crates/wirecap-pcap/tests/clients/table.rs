@@ -306,7 +306,7 @@ sniff(iface='a1', filter='udp or tcp', prn=lambda p: print(p.summary(), flush=Tr
     },
     Client {
         name: "knockd",
-        without_xdp: Some("it wants packets to an address of the host's"),
+        without_xdp: Some("it needs packets to an address of the host"),
         needs: "knockd:knockd",
         script: "printf '[options]\\n[door]\\nsequence = 80,21,9000\\nseq_timeout = 30\\ntcpflags = syn\\ncommand = echo opened\\n' \
                  > $DIR/k.conf; exec knockd -i $IF -c $DIR/k.conf -v",

@@ -208,7 +208,7 @@ fn capturetest() {
     let broken = ["-s", "-b", "-i", "a1", "udp"];
     assert!(program.sees_the_same(&broken, UDP).contains("Broken out of loop"));
     program.sees_the_same(&["-s", "-b", "-r", "-m", "-i", "a1"], SENT);
-    // libpcap heeds a break in this mode when there are packets only, the drop-in at once: it is not asked for here.
+    // libpcap ends a read for a break in this mode when there are packets only, the drop-in at once: it is not asked for here.
     program.sees_the_same(&["-n", "-t", "10", "-i", "a1", "udp"], UDP);
     program.sees_the_same(&["-m", "-i", "a1"], SENT);
     for refused in [&["-i", "nonesuch"][..], &["-i", "a1", "no such filter"], &["-t", "x"], &["-x"]] {

@@ -142,7 +142,7 @@ fn fill_disk(path: &Path, format: Format, buffer_bytes: usize) {
     let text = error.to_string();
     let WriteError::Sink { sink, packets, source } = error else { panic!("{error:?}") };
     assert_eq!(source.kind(), io::ErrorKind::StorageFull);
-    assert_eq!(text, format!("cannot write more to {sink}; {packets} packets are safely in it"));
+    assert_eq!(text, format!("cannot write to {sink}; it contains {packets} complete packets"));
     assert_eq!(Path::new(&sink), path);
 
     let (count, error) = count_packets(path);

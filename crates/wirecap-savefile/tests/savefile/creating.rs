@@ -91,7 +91,7 @@ fn what_another_user_put_into_a_directory_for_all_is_not_written_to() {
         println!("SKIP: without root there is no other user");
         return;
     }
-    const NOBODY: u32 = 65_534;
+    const UNPRIVILEGED: u32 = 65_534;
     let folder = folder();
     fs::set_permissions(folder.path(), fs::Permissions::from_mode(0o777)).expect("it is ours");
     let [file, pipe, link] = ["file", "pipe", "link"].map(|name| folder.path().join(name));
@@ -99,9 +99,9 @@ fn what_another_user_put_into_a_directory_for_all_is_not_written_to() {
     assert!(Command::new("mkfifo").arg(&pipe).status().expect("coreutils are there").success());
     symlink("/dev/null", &link).expect("the folder can be written to");
     for path in [&file, &pipe] {
-        chown(path, Some(NOBODY), None).expect("this is root");
+        chown(path, Some(UNPRIVILEGED), None).expect("this is root");
     }
-    lchown(&link, Some(NOBODY), None).expect("this is root");
+    lchown(&link, Some(UNPRIVILEGED), None).expect("this is root");
     for path in [&file, &pipe, &link] {
         // Of the pipe this would wait for a reader for ever.
         let error = FileSink::replace(path).expect_err("another user's");

@@ -122,7 +122,7 @@ fn an_interface_may_come_between_packets() {
         Little.section(),
         interface.clone(),
         Little.enhanced(5, [1, 2, 3, 4]),
-        Little.block(0x0bad, &[1, 2, 3, 4]), // a block that nobody knows
+        Little.block(0x0bad, &[1, 2, 3, 4]), // an unknown block
         interface,
         second,
     ];
@@ -307,7 +307,7 @@ fn the_number_of_interfaces_is_bounded() {
 #[test]
 fn what_is_no_savefile_is_refused_with_its_first_bytes() {
     let text = |file: &'static [u8]| Reader::new(file).expect_err("it is no savefile").to_string();
-    assert_eq!(text(b""), "the savefile is empty: not even a header is there");
+    assert_eq!(text(b""), "the savefile is empty");
     assert!(text(b"ELF").contains("3 of 4 bytes"));
     assert_eq!(
         text(b"\x7fELF and more"),
@@ -318,7 +318,7 @@ fn what_is_no_savefile_is_refused_with_its_first_bytes() {
 }
 
 #[test]
-fn a_pcap_version_that_nobody_knows_is_refused() {
+fn an_unknown_pcap_version_is_refused() {
     let error = Reader::new(Cursor::new(Little.pcap(0xa1b2_c3d4, 5, &[]))).expect_err("it is too new");
     assert!(error.to_string().contains("pcap version 2.5"), "{error}");
 }

@@ -1,4 +1,4 @@
-//! Our files, read by the programs that everybody reads savefiles with.
+//! Our files, read by the usual programs.
 
 use std::env;
 use std::fs;

@@ -52,7 +52,7 @@ pub struct BadPin;
 
 impl fmt::Display for BadPin {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("write auto, off, or CPUs such as 0,2-3")
+        f.write_str("expected auto, off, or CPUs such as 0,2-3")
     }
 }
 
@@ -112,7 +112,7 @@ impl Machine {
                 first_rings.iter().map(|_| left_alone("no CPU was named")).collect()
             }
             Pin::List(cpus) => {
-                let chosen = |&cpu: &u32| Placement { cpu: Some(cpu), reason: "as was asked for".to_owned() };
+                let chosen = |&cpu: &u32| Placement { cpu: Some(cpu), reason: "as requested".to_owned() };
                 cpus.iter().cycle().take(first_rings.len()).map(chosen).collect()
             }
             Pin::Auto => self.place_near_interrupts(first_rings),

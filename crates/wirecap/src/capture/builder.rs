@@ -174,7 +174,7 @@ impl CaptureBuilder {
     /// least 1 ms, to which the kernel rounds. Default 20 ms.
     ///
     /// When less than a block arrives in this time the rest of the block stays empty, so a ring that
-    /// nobody reads holds out for R times this long at least, however full its blocks.
+    /// no worker reads holds out for R times this long at least, however full its blocks.
     pub fn retire_after(mut self, longest: Duration) -> Self {
         self.retire_after = longest;
         self
@@ -431,19 +431,16 @@ impl CaptureBuilder {
             return Ok(());
         }
         if self.file.is_some() {
-            return refuse("packets of a savefile", "there is no interface that they could leave through");
+            return refuse("packets of a savefile", "there is no interface to send on");
         }
         if self.elastic {
-            return refuse(
-                "elastic pools (--elastic)",
-                "a cell that was sent goes back to the ring whose it is",
-            );
+            return refuse("elastic pools (--elastic)", "a sent cell returns to its own ring");
         }
         if self.snap_len < DEFAULT_SNAP_LEN || snap_lens.any(|bytes| bytes < DEFAULT_SNAP_LEN) {
             return refuse("a snap length (-s)", "packets are sent whole");
         }
         if matches!(self.direction, Some(Direction::Out | Direction::InOut)) {
-            return refuse("packets that the host sends (-Q)", "it would forward its own again");
+            return refuse("packets that the host sends (-Q)", "it would forward its own packets again");
         }
         Ok(())
     }
@@ -473,20 +470,16 @@ impl CaptureBuilder {
             return bad("K (warm cells)", 0, "1 or more");
         }
         if let Some(count) = self.workers.filter(|count| !(1..=MAX_WORKERS).contains(count)) {
-            return bad("the number of workers", count as u64, "1 to 1024");
+            return bad("number of workers", count as u64, "1 to 1024");
         }
         if let Pin::List(cpus) = &self.pin
             && let Some(&cpu) = cpus.iter().find(|cpu| !may_run_on(**cpu))
         {
-            return bad(
-                "the CPU of a worker",
-                cpu.into(),
-                "one that this process may run on (see taskset -p)",
-            );
+            return bad("CPU of a worker", cpu.into(), "one that this process may run on (see taskset -p)");
         }
         let own = self.sources.iter().filter_map(|source| source.settings.snap_len);
         if own.chain([self.snap_len]).any(|bytes| bytes == 0) {
-            return bad("the snap length", 0, "1 byte or more");
+            return bad("snap length", 0, "1 byte or more");
         }
         Ok(())
     }

@@ -65,15 +65,15 @@ impl fmt::Display for Event {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Lost { interface, reason, obstacle } => {
-                write!(f, "{interface}: packets pass unseen: {reason}")?;
+                write!(f, "{interface}: packets are not captured: {reason}")?;
                 obstacle
                     .as_ref()
-                    .map_or(Ok(()), |obstacle| write!(f, "; it cannot be captured again yet: {obstacle}"))
+                    .map_or(Ok(()), |obstacle| write!(f, "; capture cannot resume yet: {obstacle}"))
             }
             Self::Back(unseen) => write!(f, "captured again: {unseen}"),
-            Self::QueueAppeared { ring } => write!(f, "{ring}: the receive queue appeared, and is captured"),
+            Self::QueueAppeared { ring } => write!(f, "{ring}: new receive queue, captured"),
             Self::QueueMissed { interface, queue, reason } => {
-                write!(f, "{interface}@{queue}: the receive queue appeared, and is not captured: {reason}")
+                write!(f, "{interface}@{queue}: new receive queue, not captured: {reason}")
             }
             Self::HandedBack { interface, reason } => {
                 write!(
@@ -84,7 +84,7 @@ impl fmt::Display for Event {
             Self::NotHandedBack { interface, reason, obstacle } => {
                 write!(
                     f,
-                    "{interface}: the host gets none of the packets captured, and {reason}; it cannot be handed back: {obstacle}"
+                    "{interface}: the host does not receive captured packets, but {reason}; the interface cannot be handed back: {obstacle}"
                 )
             }
             Self::Renamed { interface, name } => write!(f, "{interface} is called {name} now"),

@@ -8,7 +8,7 @@ use crate::warning::Warning;
 use crate::xdp;
 
 impl Capture {
-    /// Captures the packets that `request` wants from now on, and no others, on all interfaces; an empty expression wants all. No
+    /// Captures the packets that match `request` from now on, and no others, on all interfaces; an empty expression matches all. No
     /// packet that both filters want is lost or delivered twice, and whatever chunk is captured after the return
     /// holds wanted packets only. Takes some milliseconds.
     ///

@@ -90,7 +90,7 @@ pub enum Reception {
         spread: Spread,
         /// Which packets are captured.
         direction: Direction,
-        /// Bytes of each of a ring's R blocks: the memory of M cells, rounded up to what the kernel wants.
+        /// Bytes of each of a ring's R blocks: the memory of M cells, rounded up to what the kernel requires.
         block_bytes: u32,
         /// How long a packet may wait for others to be handed over with it.
         retire_after: Duration,

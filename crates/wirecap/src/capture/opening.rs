@@ -51,7 +51,7 @@ impl CaptureBuilder {
                 Err(Refusal::Lesson(lesson)) => lessons.learn(lesson),
             }
         }
-        let source = io::Error::other("they change with every attempt");
+        let source = io::Error::other("they keep changing");
         Err(OpenError::System { action: "count the receive queues".to_owned(), source })
     }
 
@@ -147,7 +147,7 @@ impl CaptureBuilder {
         let workers = self.workers.or(self.most_workers).unwrap_or(rings).clamp(1, rings);
         if self.group_per_interface && workers < interfaces {
             return Err(OpenError::BadParameter {
-                parameter: "the number of workers",
+                parameter: "number of workers",
                 value: workers as u64,
                 allowed: format!("{interfaces} or more: one for each interface's group"),
             });

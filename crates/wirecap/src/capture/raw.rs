@@ -12,12 +12,12 @@ use crate::sync::{lock, try_lock};
 use crate::xdp;
 
 impl Capture {
-    /// The account of one ring so far, which asks nobody but its socket.
+    /// The account of one ring so far, which asks only its socket.
     pub fn account(&self, ring: usize) -> Account {
         self.shared.group.rings()[ring].account()
     }
 
-    /// What became of the packets of one ring so far. It takes no lock and no memory and asks nobody but the ring's
+    /// What became of the packets of one ring so far. It takes no lock and no memory and asks only the ring's
     /// socket, so a signal handler may call it; packets that another thread, or the one that is interrupted, takes out
     /// of the ring at this moment may be missing.
     pub fn tally(&self, ring: usize) -> Tally {
@@ -33,7 +33,7 @@ impl Capture {
     /// put there. What is in the rings already stays.
     ///
     /// With the engine `packet` it runs as it is: its result is how many bytes of a packet come, it sees packets
-    /// without the VLAN tag that the kernel takes out, and what it turns away is counted nowhere. With the engine `xdp` it
+    /// without the VLAN tag that the kernel takes out, and non-matching packets are not counted. With the engine `xdp` it
     /// says whether a packet comes, whole, or passes to the host, and it sees the packet as it was on the wire.
     ///
     /// A program that takes everything can be had back at any time after another one, also by a process that has

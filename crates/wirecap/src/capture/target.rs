@@ -142,13 +142,13 @@ impl Target {
         let reason = match &self.way {
             Way::Packet { .. } => "the engine packet gives the kernel's time".to_owned(),
             Way::Xdp(_) if !self.device.xdp.as_ref().is_some_and(offers) => {
-                format!("its driver ({driver}) does not show them to XDP programs")
+                format!("its driver ({driver}) does not provide them to XDP programs")
             }
             Way::Xdp(_) => match self.device.hardware_clock()? {
                 HardwareClock::EveryPacket => return Ok(()),
-                HardwareClock::Missing => format!("its driver ({driver}) has no clock of the device"),
+                HardwareClock::Missing => format!("its driver ({driver}) has no hardware clock"),
                 HardwareClock::Off | HardwareClock::SomePackets => format!(
-                    "the device was not told to stamp every packet; \"hwstamp_ctl -i {interface} -r 1\" (package linuxptp) \
+                    "the device is not configured to timestamp every packet; \"hwstamp_ctl -i {interface} -r 1\" (package linuxptp) \
                      tells it"
                 ),
             },
@@ -463,7 +463,7 @@ impl CaptureBuilder {
             .fold((0, 0), |(rings, queues), target| (rings + target.rings(), queues + target.queues.len()));
         if rings > queues {
             return Err(OpenError::BadParameter {
-                parameter: "the number of workers of an elastic capture",
+                parameter: "number of workers of an elastic capture",
                 value: rings as u64,
                 allowed: format!("up to {queues}: rings that share a queue have no shares of their own"),
             });
@@ -488,7 +488,7 @@ impl CaptureBuilder {
             (Some(chunks), _) => chunks,
             (None, Some(buffer)) if bytes(1) > buffer => {
                 return Err(OpenError::BadParameter {
-                    parameter: "the buffer size",
+                    parameter: "buffer size",
                     value: buffer,
                     allowed: format!("{} bytes (one chunk per ring) or more", bytes(1)),
                 });

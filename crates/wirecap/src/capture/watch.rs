@@ -1,8 +1,8 @@
 //! The watcher: a thread that looks whether the interfaces of a capture are still what they were, and sees to it that
 //! packets are captured again where they are not.
 //!
-//! The kernel tells of interfaces, addresses and routes as they change; of receive queues and of programs it tells
-//! nobody, so the watcher also looks at intervals. It is never on the packet path. A fork does not take it along.
+//! The kernel notifies of changed interfaces, addresses and routes, but not of receive queues and of programs, so
+//! the watcher also looks at intervals. It is never on the packet path. A fork does not take it along.
 
 mod pulse;
 
@@ -531,7 +531,7 @@ impl Attached {
         }
         Ok(match attachment.attach_again() {
             Ok(()) => {
-                // The time without it is over, and it is one that nobody else will tell of.
+                // The time without it is over, and no other event reports it.
                 self.watched.lose(UnseenReason::Detached, None, &|event| builder.tell(&event));
                 State::Well
             }
@@ -587,7 +587,7 @@ impl Attached {
         let Some(Attachment::Xdp(attachment)) = &mut self.attachment else { return State::Well };
         if !self.target.whole {
             // They were not asked for, but flows may come to them that came to others before.
-            let reason = "it is not among the queues that were named";
+            let reason = "it is not one of the named queues";
             for queue in self.target.device.rx_queues..rx_queues {
                 let (interface, reason) = (self.watched.name.clone(), reason.to_owned());
                 tell(Event::QueueMissed { interface, queue, reason });

@@ -39,7 +39,7 @@ pub struct Worker {
     placed: bool,
     /// When the home rings' interfaces were last looked at.
     checked: Instant,
-    /// Somebody waits on our descriptor instead of in our functions.
+    /// A caller waits on our descriptor instead of in our functions.
     polled_outside: Cell<bool>,
     waker: Waker,
 }
@@ -67,14 +67,14 @@ impl Waker {
         ring_bell(&self.0.bell);
     }
 
-    /// Whether somebody called since the last time.
+    /// Whether there was a call since the last time.
     fn was_called(&self) -> bool {
         self.0.called.load(Ordering::Relaxed) && self.0.called.swap(false, Ordering::SeqCst)
     }
 }
 
 impl AsFd for Waker {
-    /// A descriptor that becomes readable when somebody calls, for a caller that waits on something else than the worker. The
+    /// A descriptor that becomes readable on a call, for a caller that waits on something else than the worker. The
     /// eight bytes that are to be read from it are of no interest.
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.0.bell.as_fd()
@@ -121,7 +121,7 @@ impl Alarm {
         Ok(())
     }
 
-    /// Stops the bell; whoever rang it finds that the worker looks at its rings after this.
+    /// Stops the bell; its ringer finds that the worker looks at its rings after this.
     fn silence(&self) {
         let _ = rustix::io::read(&*self.bell, &mut [0u8; 8]);
     }
@@ -194,7 +194,7 @@ impl Worker {
     }
 
     /// The next chunk, waiting for it up to `longest`. `None` means that none came in that time, or
-    /// none will ever ([`is_finished`](Self::is_finished)), or that somebody called its [`Waker`].
+    /// none will ever ([`is_finished`](Self::is_finished)), or that its [`Waker`] was called.
     ///
     /// # Errors
     ///
@@ -260,7 +260,7 @@ impl Worker {
         if chunk.is_some() || self.finished {
             return Ok(chunk);
         }
-        // The caller will poll now: whoever wants help is to ring from here on, and whoever wanted it
+        // The caller will poll now: a worker that needs help is to ring from here on, and one that needed it
         // before is found by asking once more.
         self.alarm.silence();
         self.shared.group.set_asleep(self.index, true);
@@ -327,7 +327,7 @@ impl Worker {
     /// Waits after it asked in vain.
     fn idle(&mut self, longest: Duration) -> Result<(), CaptureError> {
         let shared = &*self.shared;
-        // What lags behind on a tx ring goes on only when somebody calls the kernel.
+        // What lags behind on a tx ring goes on only with a call of the kernel.
         let lags = shared.exchange().is_some_and(|exchange| exchange.is_busy());
         let wait = self.waiting.idle(&shared.group, || shared.now(), lags);
         self.wait(wait, longest)

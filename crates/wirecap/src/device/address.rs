@@ -87,11 +87,11 @@ impl Address {
         self.ip.is_ipv4().then(|| Ipv4Addr::from_bits(u32::MAX.checked_shl(host_bits).unwrap_or(0)))
     }
 
-    /// Whether it is an IPv6 link-local address that nobody chose, as every interface gets one that is up.
+    /// Whether it is an IPv6 link-local address that was not configured, as every interface gets one that is up.
     ///
     /// The kernel and network managers derive them from the hardware address or a hash. One with nothing
     /// but zeros in the first half of the interface's part, like `fe80::1`, was given by hand. IPv4 ones
-    /// (169.254.0.0/16) are not automatic in this sense: a program or somebody decided that the host
+    /// (169.254.0.0/16) are not automatic in this sense: a program or a user decided that the host
     /// shall talk on this link.
     pub fn is_automatic(&self) -> bool {
         match self.ip {
@@ -281,7 +281,7 @@ mod tests {
     }
 
     #[test]
-    fn only_link_local_addresses_that_nobody_chose_are_automatic() {
+    fn only_link_local_addresses_that_were_not_configured_are_automatic() {
         for automatic in ["fe80::fc:ff:fe00:1", "fe80::1234:5678:9abc:def0"] {
             assert!(address(automatic).is_automatic(), "{automatic}");
         }

@@ -21,7 +21,7 @@ pub enum Reason {
     /// It also receives what is sent to this hardware address: something stands on it that cannot be seen
     /// from here, such as a container's macvlan in another network namespace.
     OtherMac(Mac),
-    /// It is down: nobody can tell yet what it will carry.
+    /// It is down: what it will carry is not known yet.
     Down,
 }
 
@@ -31,7 +31,7 @@ impl fmt::Display for Reason {
             Self::Loopback => f.write_str("it is the loopback interface"),
             Self::Address(address) => write!(f, "the host has the address {address} on it"),
             Self::Route(route) => write!(f, "the host's route {route} goes through it"),
-            Self::Upper(upper) => write!(f, "{upper} gets its frames from it"),
+            Self::Upper(upper) => write!(f, "{upper} is on top of it"),
             Self::OtherMac(mac) => {
                 write!(f, "it also receives for {mac}, perhaps a macvlan in another network namespace")
             }
@@ -131,11 +131,8 @@ impl Device {
             Some(Rung::ZeroCopy) => format!("{driver} has zero-copy AF_XDP"),
             Some(Rung::NativeCopy) => format!("{driver} has native XDP without zero-copy"),
             Some(Rung::Generic) => format!("{driver} has no native XDP"),
-            None => format!("this kernel does not tell what {driver} can do"),
+            None => format!("this kernel does not report the XDP features of {driver}"),
         };
-        Choice {
-            engine: ChosenEngine::Xdp(rung),
-            why: format!("it carries none of the host's traffic; {ability}"),
-        }
+        Choice { engine: ChosenEngine::Xdp(rung), why: format!("the host does not use it; {ability}") }
     }
 }

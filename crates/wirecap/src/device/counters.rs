@@ -33,7 +33,7 @@ pub enum DropSource {
     /// A veth's `rx_dropped` without its queues' `rx_queue_N_drops`, which the XDP sockets count. What
     /// remains are the ring's overflow and, without a program in the driver, the backlog's.
     ///
-    /// It counts too much where nobody captures what a program passes on: the stack adds frames of
+    /// It counts too much where nothing captures what a program passes on: the stack adds frames of
     /// protocols that it does not know.
     VethReceiver,
     /// The driver reports no such losses.

@@ -13,7 +13,7 @@ const STAMPS_ALL: i32 = 1;
 pub(crate) enum HardwareClock {
     /// It has no clock, or none that the kernel knows.
     Missing,
-    /// It could, but nobody told it to.
+    /// It could, but is not configured to.
     Off,
     /// Some, such as those of the Precision Time Protocol.
     SomePackets,

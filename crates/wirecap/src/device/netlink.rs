@@ -87,7 +87,7 @@ impl Netlink {
             SocketFlags::CLOEXEC,
             protocol,
         )?;
-        // A kernel that cannot filter sends more than was asked for; whoever asks looks again.
+        // A kernel that cannot filter sends more than was asked for; the caller looks again.
         let _ = sys::netlink::set_strict_checking(socket.as_fd());
         Ok(Self { socket, sequence: 0 })
     }

@@ -21,7 +21,7 @@ pub struct Offloads {
     /// VLAN tags of received frames are taken out by the hardware (`rxvlan off`).
     pub rx_vlan: bool,
     /// Checksums of sent frames are filled in by the hardware, after a capture has seen them (`tx off`). On a
-    /// virtual device by nobody.
+    /// virtual device not at all.
     pub tx_checksum: bool,
 }
 

@@ -21,7 +21,7 @@ impl Sift {
         Self { request: Some(request), ..Self::default() }
     }
 
-    /// Goes on from `before`, which counted what it turned away.
+    /// Goes on from `before`, which counted what it rejected.
     pub(super) fn after(self, before: &Self) -> Self {
         Self { filtered: before.filtered, ..self }
     }
@@ -47,11 +47,11 @@ impl Sift {
     }
 
     /// Whether the record, of an interface that is known, is wanted. Counts it if not.
-    pub(super) fn wants(&mut self, record: &Record<'_>) -> bool {
-        self.wants_bytes(record.interface, record.data, record.wire_len)
+    pub(super) fn accepts(&mut self, record: &Record<'_>) -> bool {
+        self.accepts_bytes(record.interface, record.data, record.wire_len)
     }
 
-    pub(super) fn wants_bytes(&mut self, interface: u32, data: &[u8], wire_len: u32) -> bool {
+    pub(super) fn accepts_bytes(&mut self, interface: u32, data: &[u8], wire_len: u32) -> bool {
         let wanted = self
             .filters
             .get(&interface)

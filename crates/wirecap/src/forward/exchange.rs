@@ -124,7 +124,7 @@ impl Exchange {
         self.outlets().for_each(|outlet| outlet.collect());
     }
 
-    /// Does what is left to do for ports that nobody sends on at the moment.
+    /// Does what is left to do for ports that are not sent on at the moment.
     // A capture that does not forward should not make room for it in its own code.
     #[inline(never)]
     pub(crate) fn tend(&self) {

@@ -1,7 +1,7 @@
 //! Keeps what is forwarded of a ring in the ring's order, when several workers have its chunks (advanced mode).
 //!
 //! What is sent of a chunk waits until all earlier chunks of the ring are done with: dropped, and all that was sent of
-//! them handed over. Whoever is done with the chunk that others wait for hands over what waited. The wait is bounded:
+//! them handed over. The worker that is done with the chunk that others wait for hands over what waited. The wait is bounded:
 //! a chunk that takes too long is given up, and what is sent of it after all counts as late.
 
 use std::any::Any;
@@ -281,7 +281,7 @@ mod tests {
     }
 
     #[test]
-    fn a_chunk_of_which_nothing_is_sent_holds_nobody_up_once_it_is_dropped() {
+    fn a_chunk_of_which_nothing_is_sent_delays_no_other_once_it_is_dropped() {
         let bench = Bench::new(LONG, 100);
         bench.send(3, 40);
         for sequence in [0, 2, 1] {

@@ -81,7 +81,7 @@ pub(crate) struct Blocks {
     /// Packets in all blocks before the next one, where its number is even and where it is odd: written for the block
     /// after it before that becomes the next one, so that a signal handler finds both in agreement.
     before: [AtomicU64; 2],
-    /// For each block how many hold it: chunks, and whoever takes packets out. The last one returns it.
+    /// For each block how many hold it: chunks, and the code that takes packets out. The last one returns it.
     holders: Box<[AtomicU32]>,
     /// The kernel puts in no more packets.
     ended: AtomicBool,
@@ -354,13 +354,13 @@ impl OpenBlock {
         status & libc::TP_STATUS_LOSING != 0
     }
 
-    /// Takes up to `count` packets out that the sieve wants. Those longer than `longest` bytes are super-packets.
+    /// Takes up to `count` packets out that the sieve accepts. Those longer than `longest` bytes are super-packets.
     #[inline]
     pub(crate) fn take(&mut self, count: u32, longest: u32, sieve: &mut Sieve) -> Taken<'_> {
         let count = count.min(self.left) as usize;
         let list = self.blocks.spare.list(count);
         let mut taken = Taken { block: self, list, bytes: 0, super_packets: 0, bad: None };
-        // Mostly nobody asks for less than everything, and then nobody is asked for each packet.
+        // Mostly everything is accepted, and then no packet is looked at.
         taken.bad = match sieve.is_idle() {
             true => taken.add(count, longest, |_, _| true),
             false => taken.add(count, longest, |base, frame| is_wanted(base, frame, sieve)),
@@ -404,7 +404,7 @@ impl Taken<'_> {
         &mut self,
         count: usize,
         longest: u32,
-        mut wants: impl FnMut(NonNull<u8>, &Frame) -> bool,
+        mut accepts: impl FnMut(NonNull<u8>, &Frame) -> bool,
     ) -> Option<BadBlock> {
         let block = &mut *self.block;
         let base = block.blocks.mapping.base();
@@ -427,7 +427,7 @@ impl Taken<'_> {
             fetch_ahead(base, frame.next, frame.next.wrapping_sub(next));
             (rest, next) = (frame.end, frame.next);
             left -= 1;
-            if wants(base, &frame) {
+            if accepts(base, &frame) {
                 bytes += u64::from(frame.wire_len);
                 super_packets += u64::from(frame.wire_len > longest);
                 places[len].write(frame.descriptor);
@@ -475,7 +475,7 @@ fn fetch_ahead(base: NonNull<u8>, next: usize, distance: usize) {
     }
 }
 
-/// Whether the sieve wants a packet that was [read](frame::read) behind `base`, and is ours.
+/// Whether the sieve accepts a packet that was [read](frame::read) behind `base`, and is ours.
 pub(super) fn is_wanted(base: NonNull<u8>, frame: &Frame, sieve: &mut Sieve) -> bool {
     let (Descriptor { address, len, .. }, mac) = (frame.descriptor, frame.descriptor.header_distance());
     // SAFETY: `frame::read` found that the packet and its header lie in the block.
@@ -483,7 +483,7 @@ pub(super) fn is_wanted(base: NonNull<u8>, frame: &Frame, sieve: &mut Sieve) -> 
         let start = base.add(address as usize);
         (slice::from_raw_parts(start.as_ptr(), len as usize), packet_type(start.sub(mac as usize), mac))
     };
-    sieve.wants(1, &Sifted { data, wire_len: frame.wire_len, tagged: frame.tagged, packet_type })
+    sieve.accepts(1, &Sifted { data, wire_len: frame.wire_len, tagged: frame.tagged, packet_type })
 }
 
 #[cfg(all(test, not(loom)))]

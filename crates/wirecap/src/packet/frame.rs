@@ -54,7 +54,7 @@ pub(crate) struct Frame {
 ///
 /// # Safety
 ///
-/// The room must be mapped behind `base`, and be nobody else's.
+/// The room must be mapped behind `base`, and have no other user.
 #[inline]
 pub(crate) unsafe fn read(base: NonNull<u8>, room: &Range<usize>, offset: usize) -> Result<Frame, BadFrame> {
     let bad = |mac, len| BadFrame { offset, mac, len };

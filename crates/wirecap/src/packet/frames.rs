@@ -88,7 +88,7 @@ impl Frames {
         self.shape.frames()
     }
 
-    /// Takes up to `count` packets that the sieve wants, in the order of their arrival; `None` if there are none at all.
+    /// Takes up to `count` packets that the sieve accepts, in the order of their arrival; `None` if there are none at all.
     /// Those longer than `longest` bytes are super-packets. To be called by one thread at a time.
     pub(crate) fn take(self: &Arc<Self>, count: u32, longest: u32, sieve: &mut Sieve) -> Option<Gathered> {
         let first = self.next.load(Ordering::Relaxed);
@@ -142,7 +142,7 @@ impl Frames {
     ///
     /// # Safety
     ///
-    /// The frame must be nobody else's.
+    /// The frame must have no other user.
     unsafe fn renew_header(&self, number: u64) {
         let place = self.mapping.at::<u8>(self.shape.start(number), self.shape.frame_bytes as usize);
         // SAFETY: header and address lie in the frame, which is ours; both are made of integers.

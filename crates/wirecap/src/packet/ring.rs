@@ -140,7 +140,7 @@ struct Side {
     uncounted: bool,
 }
 
-/// Looks at the ring that found nothing wanted, before whoever asked gets nothing.
+/// Looks at the ring without an accepted packet, before the caller gets nothing.
 const VAIN_ROUNDS_MAX: u32 = 64;
 
 impl PacketRing {
@@ -470,7 +470,7 @@ impl PacketRing {
         }
     }
 
-    /// Counts what is left of the blocks that the kernel has handed over, so far as the sieve wants it.
+    /// Counts what is left of the blocks that the kernel has handed over, so far as the sieve accepts it.
     #[cold]
     fn count_wanted(&self, side: &mut Side) {
         let (longest, counts) = (self.traits.longest_frame, &self.counts);

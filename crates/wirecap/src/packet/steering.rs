@@ -4,7 +4,7 @@ use libc::sock_filter;
 
 use crate::sys::packet::SocketFilter;
 
-/// Which packets a capture wants, by their direction.
+/// Which packets are captured, by their direction.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Direction {
     /// Those that the interface received.

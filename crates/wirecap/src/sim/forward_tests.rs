@@ -368,7 +368,7 @@ fn a_one_way_stall_costs_what_has_no_room_and_ends() {
     assert_eq!((account.taken, account.sent, account.waiting), (12, 0, 8), "{account:?}");
     assert_eq!((account.dropped.ring_full, account.dropped.total()), (4, 4), "{account:?}");
     capture.transmitter(0).set_link(LinkState::Up);
-    // Whoever asks for packets has the rest sent.
+    // A question for packets has the rest sent.
     assert!(matches!(worker.ask(Duration::ZERO), Ok(Answer::Nothing)));
     assert!(matches!(worker.ask(Duration::ZERO), Ok(Answer::Nothing)));
     let account = port.account();
@@ -376,7 +376,7 @@ fn a_one_way_stall_costs_what_has_no_room_and_ends() {
     assert_eq!((capture.kernel(0).free_cells(), capture.new_cells()), (8, 4));
 }
 
-/// What the device had no room for is sent by the next flush that finds room, also of a port that nobody captures beside.
+/// What the device had no room for is sent by the next flush that finds room, also of a port without a capture.
 #[test]
 fn a_flush_sends_what_an_earlier_one_could_not() {
     let (capture, _, mut port) = one_ring();

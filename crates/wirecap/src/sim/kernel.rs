@@ -264,14 +264,14 @@ impl SimKernel {
         lock(&self.state).stalled = stalled;
     }
 
-    /// Publishes an index of the rx ring that cannot be; the next packet received mends it.
+    /// Publishes an index of the rx ring that cannot be; the next packet received restores it.
     pub fn break_rx_index(&self) {
         let mut state = lock(&self.state);
         state.publish_rest();
         state.rx.break_index();
     }
 
-    /// Publishes an index of the fill ring that cannot be; the next look at the ring mends it.
+    /// Publishes an index of the fill ring that cannot be; the next look at the ring restores it.
     pub fn break_fill_index(&self) {
         lock(&self.state).fill.break_index();
     }
@@ -338,7 +338,7 @@ impl SimKernel {
 
     /// # Safety
     ///
-    /// `cell` must be the address of a cell that nobody else uses, and `packet` fit behind the headroom.
+    /// `cell` must be the address of a cell without another user, and `packet` fit behind the headroom.
     unsafe fn write(&self, cell: u64, packet: &[u8], time: Timestamp) {
         // SAFETY: the caller's promise: all of it lies in that one cell.
         unsafe {

@@ -1,4 +1,4 @@
-//! The whole of it under loom: kernel, workers and whoever drops chunks.
+//! The whole of it under loom: kernel, workers and threads that drop chunks.
 
 use loom::thread;
 

@@ -73,7 +73,7 @@ impl Push {
         self.waiting[ring]
     }
 
-    /// Takes out what nobody will process.
+    /// Takes out what will not be processed.
     pub(super) fn discard(&mut self) -> impl Iterator<Item = Chunk> {
         self.queues.iter_mut().flat_map(|queue| queue.chunks.drain(..))
     }

@@ -81,7 +81,7 @@ enum Expected {
     Merged,
     /// Not a packet, or too long for a chunk: counted, not delivered.
     Refused,
-    /// A packet that the filter turns away.
+    /// A packet that the filter rejects.
     Unwanted,
     /// The end of the chunk that it is in.
     Stray,
@@ -125,7 +125,7 @@ struct Schedule {
     now: Duration,
     next_number: u64,
     faulty: bool,
-    /// User space turns away every fourth packet.
+    /// User space rejects every fourth packet.
     filters: bool,
     /// What a broken engine does to a chunk that comes back.
     sabotage: fn(&mut Chunk),
@@ -264,7 +264,7 @@ impl Schedule {
             }
             Ok(Answer::Nothing) => {}
             Ok(Answer::Ended) => {
-                assert!(ending, "ended by nobody");
+                assert!(ending, "ended without a cause");
                 self.workers.swap_remove(turn);
             }
             Err(error) => {
@@ -456,7 +456,7 @@ impl Model {
             assert_eq!(free + capture.idle_cells(ring), left);
             assert!(free >= left.min(settings.warm.map_or(left, |warm| warm as usize)));
         }
-        // Not a fourth one, which a filter would turn away.
+        // Not a fourth one, which a filter would reject.
         let fate = kernel.receive(&packet(1, 8), Timestamp::default());
         assert_eq!(fate, if free > 0 { Fate::Received } else { Fate::NoCell });
         self.offer(fate, Expected::Packet(1), 1);
@@ -664,7 +664,7 @@ fn a_packet_with_more_cells_than_a_chunk_is_counted_and_its_cells_come_home() {
 }
 
 #[test]
-fn a_packet_whose_end_never_comes_keeps_nobody_from_ending_and_is_counted() {
+fn a_packet_whose_end_never_comes_does_not_prevent_the_end_and_is_counted() {
     for mode in [Mode::Basic, Mode::Advanced(0.5)] {
         let capture = SimCapture::new(&SimSettings { mode, ..SimSettings::default() });
         let mut worker = capture.worker(0);

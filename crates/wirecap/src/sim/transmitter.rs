@@ -260,7 +260,7 @@ impl TxKernel for SimTransmitter {
             LinkState::Stalled => return Kicked::More,
             LinkState::Down => return Kicked::Down,
             LinkState::Gone => {
-                // Whoever asks takes back what is left.
+                // The caller takes back what is left.
                 let left = state.tx.available().expect("the application's half is sound");
                 state.tx.take_into(&mut Vec::new(), left as usize).expect("so many are there");
                 return Kicked::Gone;

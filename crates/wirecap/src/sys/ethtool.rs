@@ -431,13 +431,13 @@ impl Room {
         // SAFETY: a fresh mapping at a place of the kernel's choosing overlaps nothing.
         let base = unsafe { mmap_anonymous(ptr::null_mut(), Self::BYTES, protection, MapFlags::PRIVATE) }?;
         let base = NonNull::new(base.cast::<u8>()).expect("the kernel maps nothing at address 0");
-        // SAFETY: it was asserted that `head` fits, and nobody else knows of this memory.
+        // SAFETY: it was asserted that `head` fits, and this memory has no other user.
         unsafe { base.cast::<u32>().as_ptr().copy_from_nonoverlapping(head.as_ptr(), head.len()) };
         Ok(Self(base))
     }
 
     fn bytes(&self) -> &[u8] {
-        // SAFETY: so much was mapped, and nobody writes to it while it is borrowed.
+        // SAFETY: so much was mapped, and it is not written to while it is borrowed.
         unsafe { slice::from_raw_parts(self.0.as_ptr(), Self::BYTES) }
     }
 }

@@ -50,7 +50,7 @@ pub(crate) struct Memory {
     file: Option<OwnedFd>,
 }
 
-// SAFETY: the mapping belongs to the process, not to a thread; whoever reads or writes it through
+// SAFETY: the mapping belongs to the process, not to a thread; code that reads or writes it through
 // `base` must own the bytes in question, which is the business of the pool's types.
 unsafe impl Send for Memory {}
 // SAFETY: as above.
@@ -143,11 +143,11 @@ impl Memory {
 impl Drop for Memory {
     fn drop(&mut self) {
         if self.pages == Pages::Heap {
-            // SAFETY: allocated with this layout, and whoever could reach into it held this value.
+            // SAFETY: allocated with this layout, and only a holder of this value could reach into it.
             unsafe { dealloc(self.base.as_ptr(), Self::heap_layout(self.bytes)) };
             return;
         }
-        // SAFETY: the mapping is ours, and whoever could reach into it held this value.
+        // SAFETY: the mapping is ours, and only a holder of this value could reach into it.
         let _ = unsafe { munmap(self.base.as_ptr().cast(), self.bytes) };
     }
 }
@@ -189,7 +189,7 @@ impl Mapping {
     ///
     /// # Safety
     ///
-    /// Nobody may write into the ranges meanwhile, or count on the kernel to see what is written later.
+    /// No code may write into the ranges meanwhile, or count on the kernel to see what is written later.
     pub(crate) unsafe fn cut_loose(&self, kept: impl Iterator<Item = Range<usize>>) -> io::Result<()> {
         let protection = ProtFlags::READ | ProtFlags::WRITE;
         let flags = MapFlags::PRIVATE | MapFlags::NORESERVE;
@@ -197,7 +197,7 @@ impl Mapping {
         let copy = unsafe { mmap_anonymous(ptr::null_mut(), self.bytes, protection, flags) }?;
         for range in kept {
             assert!(range.start <= range.end && range.end <= self.bytes, "a range outside the mapping");
-            // SAFETY: inside both mappings, which are different; the caller says that nobody writes.
+            // SAFETY: inside both mappings, which are different; the caller guarantees that they are not written to.
             unsafe {
                 let from = self.base.as_ptr().add(range.start);
                 copy.cast::<u8>().add(range.start).copy_from_nonoverlapping(from, range.len());
@@ -208,7 +208,7 @@ impl Mapping {
         // before and after: the kernel exchanges the pages while it holds off page faults.
         let moved = unsafe { mremap_fixed(copy, self.bytes, self.bytes, MremapFlags::MAYMOVE, base) };
         if let Err(errno) = moved {
-            // SAFETY: the copy is still where it was made, and nobody knows of it.
+            // SAFETY: the copy is still where it was made, and has no other user.
             let _ = unsafe { munmap(copy, self.bytes) };
             return Err(errno.into());
         }
@@ -249,7 +249,7 @@ impl Mapping {
 
 impl Drop for Mapping {
     fn drop(&mut self) {
-        // SAFETY: the mapping is ours, and whoever could reach into it held this value.
+        // SAFETY: the mapping is ours, and only a holder of this value could reach into it.
         let _ = unsafe { munmap(self.base.as_ptr().cast(), self.bytes) };
     }
 }
@@ -274,7 +274,7 @@ mod tests {
 
     fn assert_zeroed_and_writable(memory: &Memory) {
         assert!(memory.bytes() >= 1 << 20);
-        // SAFETY: nobody else knows of this memory.
+        // SAFETY: this memory has no other user.
         unsafe {
             let last = memory.base().add(memory.bytes() - 1);
             assert_eq!(last.read(), 0);

@@ -21,7 +21,7 @@ pub(crate) fn set_option<T>(socket: &impl AsFd, level: c_int, option: c_int, val
 ///
 /// # Safety
 ///
-/// Whoever implements this guarantees it.
+/// An implementation guarantees it.
 pub(crate) unsafe trait Plain {}
 // SAFETY: an integer.
 unsafe impl Plain for c_int {}

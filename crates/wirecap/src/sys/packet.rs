@@ -129,7 +129,7 @@ impl PacketSocket {
         Ok(Self(Arc::new(raw_socket(libc::AF_PACKET)?)))
     }
 
-    /// The socket, for whoever does something else with it. It is open as long as anybody has it.
+    /// The socket, for other uses. It is open as long as it has a holder.
     pub(crate) fn share(&self) -> Arc<OwnedFd> {
         Arc::clone(&self.0)
     }
@@ -138,7 +138,7 @@ impl PacketSocket {
     /// `retire_after` (whole milliseconds, 1 at least) after it was begun, unless it is empty.
     pub(crate) fn make_ring(&self, shape: BlockShape, retire_after: Duration) -> io::Result<Mapping> {
         self.set(libc::PACKET_VERSION, &(libc::tpacket_versions::TPACKET_V3 as c_int))?;
-        // Frames have no fixed size in this version; the kernel only wants the numbers to agree.
+        // Frames have no fixed size in this version; the kernel only requires that the numbers agree.
         let frame_bytes = rustix::param::page_size() as u32;
         let request = libc::tpacket_req3 {
             tp_block_size: shape.block_bytes,

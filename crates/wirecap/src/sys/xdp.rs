@@ -136,8 +136,8 @@ impl XdpSocket {
         Ok(())
     }
 
-    /// Makes the fill ring in the place of another, likewise, and a completion ring that nobody will look at: the kernel
-    /// wants both.
+    /// Makes the fill ring in the place of another, likewise, and a completion ring that is never read: the kernel
+    /// requires both.
     pub(crate) fn make_fill_ring_at(&self, capacity: u32, fill: &mut Producer<u64>) -> io::Result<()> {
         sockopt::set_xdp_umem_fill_ring_size(self, capacity)?;
         sockopt::set_xdp_umem_completion_ring_size(self, 1)?;
@@ -173,7 +173,7 @@ impl XdpSocket {
         Ok(Producer::new(unsafe { self.map_ring(TX_RING, &offsets.tx, capacity) }?))
     }
 
-    /// Makes the fill ring of this socket's UMEM and the completion ring, likewise. The kernel wants both, whether or
+    /// Makes the fill ring of this socket's UMEM and the completion ring, likewise. The kernel requires both, whether or
     /// not anything is sent.
     pub(crate) fn make_fill_and_completion_rings(
         &self,

@@ -50,7 +50,7 @@ pub(crate) trait Order: Any + Send + Sync + fmt::Debug {
 ///
 /// `base` must point to memory that stays mapped while the value lives, and every list of cells given
 /// to [`Chunk::new`] with this owner must describe packets inside it, each preceded by the record that
-/// the chunk's [`Stamps`] says, which nobody writes to until `recycle` gets the list back.
+/// the chunk's [`Stamps`] says, which are not written to until `recycle` gets the list back.
 pub(crate) unsafe trait CellOwner: Send + Sync + fmt::Debug {
     /// The start of the memory that descriptors' addresses count from.
     fn base(&self) -> NonNull<u8>;
@@ -324,7 +324,7 @@ impl<'a> Packet<'a> {
     fn in_its_cell(&self) -> &'a [u8] {
         let len = self.descriptor.len.min(self.chunk.snap_len) as usize;
         // SAFETY: address and length were checked against the owner's memory when the descriptor was
-        // captured, and nobody writes there until the chunk is dropped, which `'a` forbids.
+        // captured, and it is not written to until the chunk is dropped, which `'a` forbids.
         unsafe { slice::from_raw_parts(self.start().as_ptr(), len) }
     }
 
@@ -358,11 +358,11 @@ impl<'a> Packet<'a> {
     #[inline]
     pub fn wire_len(&self) -> u32 {
         let (len, header_distance) = (self.descriptor.len, self.descriptor.header_distance());
-        // SAFETY: the packet is as it was captured, and nobody writes to it.
+        // SAFETY: the packet is as it was captured, and is not written to.
         unsafe { self.chunk.origin.stamps.wire_len_of(self.start(), len, header_distance) }
     }
 
-    /// The receive queue that the packet came from; `None` where nobody tells.
+    /// The receive queue that the packet came from; `None` if it is not known.
     #[inline]
     pub fn queue(&self) -> Option<u32> {
         match self.chunk.origin.stamps {
@@ -376,7 +376,7 @@ impl<'a> Packet<'a> {
         }
     }
 
-    /// For whom the packet is; `None` where nobody tells.
+    /// For whom the packet is; `None` if it is not known.
     pub fn packet_type(&self) -> Option<PacketType> {
         match self.chunk.origin.stamps {
             // SAFETY: as in `wire_len`; the kernel filled what lies between header and packet.
@@ -410,7 +410,7 @@ impl<'a> Packet<'a> {
     /// and did not.
     #[inline]
     pub fn timestamp(&self) -> Option<Timestamp> {
-        // SAFETY: the packet is as it was captured, and nobody writes to it.
+        // SAFETY: the packet is as it was captured, and is not written to.
         unsafe { self.chunk.origin.stamps.time_of(self.start(), self.descriptor.header_distance()) }
     }
 }

@@ -1,9 +1,9 @@
 //! The way back: recycled cells are posted on the fill ring, where the kernel fills them again.
 //!
-//! Whoever drops a chunk posts its cells at once if the fill ring is free to be locked, which it
+//! A thread that drops a chunk posts its cells at once if the fill ring is free to be locked, which it
 //! nearly always is: then the cells go back while they are warm in that core's cache. Otherwise the
 //! list of cells goes into the recycle queue and the holder of the lock, or the next one to capture,
-//! posts it. Nobody ever waits to recycle. Where not all cells are to be posted, the others wait beside
+//! posts it. Recycling never waits. Where not all cells are to be posted, the others wait beside
 //! the fill ring ([`Supply`]).
 
 use std::collections::HashSet;
@@ -37,7 +37,7 @@ pub(crate) trait Kernel: Send + Sync + fmt::Debug {
     fn is_zero_copy(&self) -> bool {
         false
     }
-    /// How many packets a program in the kernel turned away that would have come to the rings; none has without a
+    /// How many packets a program in the kernel rejected that would have come to the rings; none has without a
     /// filter.
     fn filtered(&self) -> u64 {
         0
@@ -106,7 +106,7 @@ struct Port {
 }
 
 impl FillRing {
-    /// A fill ring that posts of `cells`, which are cells of `pool`, as many as `supply` wants.
+    /// A fill ring that posts of `cells`, which are cells of `pool`, as many as `supply` asks for.
     pub(crate) fn new(
         pool: Arc<Pool>,
         cells: impl IntoIterator<Item = u64>,
@@ -182,7 +182,7 @@ impl FillRing {
         self.flush_if_free();
     }
 
-    /// How many packets the kernel can take before somebody must [`tend`](Self::tend) the fill ring.
+    /// How many packets the kernel can take before the fill ring needs [`tend`](Self::tend).
     pub(crate) fn posted(&self) -> u32 {
         self.supply.posted
     }
@@ -207,12 +207,12 @@ impl FillRing {
             None => self.recycled.push(list),
         }
         // Either we held the lock, and others may have queued lists meanwhile; or we queued ours, and
-        // the holder may have looked at the queue before. Both cases end with somebody who finds the
+        // the holder may have looked at the queue before. Both cases end with a thread that finds the
         // queue empty, or the lock taken by one who will look at it after this.
         self.flush_if_free();
     }
 
-    /// Posts the cells that wait in the recycle queue, unless somebody else is at it.
+    /// Posts the cells that wait in the recycle queue, unless another thread does so.
     pub(crate) fn flush_if_free(&self) {
         loop {
             // Between our push and our try at the lock, and between our unlocking and our look at the
@@ -234,7 +234,7 @@ impl FillRing {
     ///
     /// # Errors
     ///
-    /// When the fill ring broke: whoever holds cells must not be bothered with it, so it is told here.
+    /// When the fill ring broke: a holder of cells need not know, so it is told here.
     pub(crate) fn empty_list(&self, cells: usize) -> Result<Box<CellList>, BrokenRing> {
         let mut side = lock(&self.side);
         side.flush(self);
@@ -280,7 +280,7 @@ impl FillRing {
         self.flush_if_free();
     }
 
-    /// How many cells wait in the recycle queue. Only for a moment when nobody else recycles.
+    /// How many cells wait in the recycle queue. Only exact while no other thread recycles.
     #[cfg(all(test, not(loom)))]
     pub(crate) fn queued_cells(&self) -> usize {
         let lists: Vec<_> = self.recycled.take_all().collect();
@@ -610,7 +610,7 @@ mod model {
             let droppers = recycle_in_threads(&fill_ring, lists);
             let list = fill_ring.empty_list(1).unwrap();
             droppers.into_iter().for_each(|dropper| dropper.join().unwrap());
-            assert!(fill_ring.recycled.is_empty(), "cells wait for somebody to post them");
+            assert!(fill_ring.recycled.is_empty(), "cells were left unposted");
             assert_eq!(posted(&mut kernel), [0, 64]);
             drop(list);
         });
@@ -625,7 +625,7 @@ mod model {
             let droppers = recycle_in_threads(&fill_ring, lists);
             fill_ring.tend();
             droppers.into_iter().for_each(|dropper| dropper.join().unwrap());
-            assert!(fill_ring.recycled.is_empty(), "cells wait for somebody to post them");
+            assert!(fill_ring.recycled.is_empty(), "cells were left unposted");
             let mut free = posted(&mut kernel);
             assert_eq!(free.len(), 1);
             free.extend(&lock(&fill_ring.side).idle);
@@ -634,7 +634,7 @@ mod model {
         });
     }
 
-    /// Three droppers alone: there need not be anybody who captures.
+    /// Three droppers alone: there need not be a capture.
     #[test]
     fn the_last_dropper_posts_what_is_left() {
         model(|| {
@@ -643,7 +643,7 @@ mod model {
             let droppers = recycle_in_threads(&fill_ring, lists);
             fill_ring.recycle(mine);
             droppers.into_iter().for_each(|dropper| dropper.join().unwrap());
-            assert!(fill_ring.recycled.is_empty(), "cells wait for somebody to post them");
+            assert!(fill_ring.recycled.is_empty(), "cells were left unposted");
             assert_eq!(posted(&mut kernel), [0, 64, 128]);
         });
     }

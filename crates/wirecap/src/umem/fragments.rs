@@ -1,7 +1,7 @@
 //! Packets of several cells (multi-buffer, `networking/af_xdp.rst`): a frame longer than a cell comes as
 //! a run of descriptors, all but the last of which say that the packet goes on.
 //!
-//! Such packets stay where the kernel put them. Only who wants one in one piece has it copied, and
+//! Such packets stay where the kernel put them. Only a caller that asks for one in one piece has it copied, and
 //! with it all others of its chunk: into memory that goes round with the chunk's list of cells, so that
 //! nothing is allocated once enough lists have some.
 
@@ -135,7 +135,7 @@ impl Fragmented {
     }
 
     /// The first `len` bytes of `packet`, which lies in several cells, in one piece. `fill` appends such
-    /// bytes of all such packets, in their order; it is called once for a chunk, whoever asks.
+    /// bytes of all such packets, in their order; it is called once for a chunk.
     pub(crate) fn in_one_piece(
         &self,
         packet: &Descriptor,

@@ -106,14 +106,14 @@ impl Pool {
         if !self.holds(cell, 0) {
             return &[];
         }
-        // SAFETY: they lie in the pool, and whoever put the cell on a tx ring does not touch it until it comes back.
+        // SAFETY: they lie in the pool, and the thread that put the cell on a tx ring does not touch it until it comes back.
         unsafe {
             let start = self.memory.base().add(cell.address as usize);
             std::slice::from_raw_parts(start.as_ptr(), cell.len as usize)
         }
     }
 
-    /// Fetches the bytes of `cells` into this core's cache. Whoever reads one after the other waits for each that
+    /// Fetches the bytes of `cells` into this core's cache. A thread that reads one after the other waits for each that
     /// another core received, or that is in no cache; the fetches go on side by side.
     pub(crate) fn fetch(&self, cells: &[Descriptor]) {
         for cell in cells {

@@ -1,7 +1,7 @@
 //! The recycle queue: how cells come back from any thread (the paper's work-queue pair, section 3.2.2).
 //!
 //! It holds whole lists of cells, linked through the lists themselves, so there is always room:
-//! putting a list in never fails, blocks or allocates. Whoever captures next from the ring takes all
+//! putting a list in never fails, blocks or allocates. The next capture from the ring takes all
 //! that is there, which is why a plain linked stack suffices (nothing is ever popped alone, so the ABA
 //! problem has no place to occur).
 
@@ -97,7 +97,7 @@ impl Drop for RecycleQueue {
     }
 }
 
-/// A place for one list that nobody needs at the moment, so that the next chunk allocates none.
+/// A place for one list that is not needed at the moment, so that the next chunk allocates none.
 #[derive(Debug)]
 pub(crate) struct Spare {
     list: AtomicPtr<CellList>,

@@ -87,12 +87,12 @@ struct RxSide {
     cut: u64,
     /// What the kernel had dropped at the close, and on rings that were in the place of this one.
     drops: KernelDrops,
-    /// What the kernel had turned away at the close.
+    /// What the kernel had rejected at the close.
     filtered: u64,
     sieve: Sieve,
 }
 
-/// Rounds of filtering in which nothing was wanted, before whoever asked gets nothing.
+/// Rounds of filtering without an accepted packet, before the caller gets nothing.
 const VAIN_ROUNDS_MAX: u32 = 64;
 
 /// How a worker captures from the ring of another.
@@ -129,7 +129,7 @@ struct Checked {
 }
 
 // SAFETY: the pool keeps its memory mapped while the `FillRing` lives. `RxRing::capture_from` is the only
-// one to make chunks with this owner: it checks every descriptor, and the cells are nobody else's from
+// one to make chunks with this owner: it checks every descriptor, and the cells have no other user from
 // the moment the kernel put them on the rx ring until `recycle` posts them.
 unsafe impl CellOwner for FillRing {
     fn base(&self) -> NonNull<u8> {

@@ -1,7 +1,7 @@
 //! How many cells of a fill ring are posted, and where the others are kept.
 //!
-//! With all cells posted, a ring needs nobody to take up R x M packets. A smaller posted set is faster,
-//! since the same cells come round while they are warm in the cache, but somebody must top it up as the
+//! With all cells posted, a ring keeps R x M packets without a thread. A smaller posted set is faster,
+//! since the same cells come round while they are warm in the cache, but a thread must top it up as the
 //! backlog grows. A fill ring cannot be un-posted, so cells that come back go where they are wanted most:
 //! on the fill ring if fewer than wanted are left there, else on a stack beside it, the latest on top.
 
@@ -69,7 +69,7 @@ impl Stock {
         idle.extend(stock.drain(stock.len().saturating_sub(count)..));
     }
 
-    /// Takes what is more than `kept` from `idle`, unless somebody else is at the stock.
+    /// Takes what is more than `kept` from `idle`, unless another thread uses the stock.
     pub(crate) fn try_put(&self, idle: &mut Vec<u64>, kept: usize) {
         if let Some(mut stock) = try_lock(&self.0) {
             // There is room for all cells; one too many is the double of another one.

@@ -130,7 +130,7 @@ impl TxRing {
             side.place(self, cells)
         });
         self.owners.give_back(&cells[placed..]);
-        // Mostly the device is done with them already, and nobody may come by for a while.
+        // Mostly the device is done with them already, and no thread may come by for a while.
         self.collect();
     }
 
@@ -145,7 +145,7 @@ impl TxRing {
 
     /// Has the kernel go on with what is left on the ring.
     pub(crate) fn push_on(&self) {
-        // Whoever holds the lock is at it.
+        // The holder of the lock does it.
         if self.lagging.load(Ordering::Relaxed) && try_lock(&self.tx).is_some() {
             self.with(TxSide::kick);
         }
@@ -186,7 +186,7 @@ impl TxRing {
         self.completions.close();
     }
 
-    /// Works on what the lock guards, and gives cells back that nobody will send.
+    /// Works on what the lock guards, and gives cells back that will not be sent.
     fn with<T>(&self, work: impl FnOnce(&mut TxSide) -> T) -> T {
         let mut side = lock(&self.tx);
         let result = work(&mut side);

@@ -59,7 +59,7 @@ pub(crate) struct Attachment {
     check: Check,
     /// The program in place turns nothing away.
     takes_everything: bool,
-    /// One that turns nothing away, once another one was in place: whoever lost the right to load programs may
+    /// One that rejects nothing, once another one was in place: a process that lost the right to load programs may
     /// still put this one back.
     unfiltered: Option<Program>,
     promiscuous: Option<Promiscuous>,
@@ -135,7 +135,7 @@ impl Attachment {
         })
     }
 
-    /// Counts by queue what the program turned away, and what found no socket.
+    /// Counts by queue what the program rejected, and what found no socket.
     pub(super) fn counts(&self) -> &Arc<Map> {
         &self.blueprint.counts
     }
@@ -380,7 +380,7 @@ impl Attachment {
         self.rings.iter().for_each(|ring| ring.settle(self.check.clone()));
     }
 
-    /// From now on the packets that `filter` wants are captured.
+    /// From now on captures the packets that match `filter`.
     pub(crate) fn set_filter(&mut self, filter: &Filter, _turn: &Turn) -> Result<(), FilterChangeError> {
         let device = &self.blueprint.device;
         let failed = |source| FilterChangeError::Program { interface: device.name.clone(), source };

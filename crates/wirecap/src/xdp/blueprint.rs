@@ -27,7 +27,7 @@ pub(super) struct Blueprint {
     pub(super) clock: Clock,
     /// With times: becomes nonzero where the driver has no room for them.
     pub(super) stamp_failed: Option<Map>,
-    /// Counts by queue what the program turned away, and what found no socket.
+    /// Counts by queue what the program rejected, and what found no socket.
     pub(super) counts: Arc<Map>,
     verdict: i32,
 }

@@ -131,14 +131,14 @@ impl Claim {
     }
 }
 
-/// Who captures from a queue of `device` that is not among `own`, if anybody does.
+/// Who captures from a queue of `device` that is not among `own`, if any process does.
 pub(super) fn holder_beside(device: &Device, own: &[u32]) -> Option<Holder> {
     let names = names_beside(device, own).ok()?;
     names.iter().find(|name| is_trusted(name.user)).map(holder_at)
 }
 
-/// Whether anybody captures from a queue of `device` that is not among `own`. To be asked by whose turn it is.
-pub(super) fn is_anybody_beside(device: &Device, own: &[u32]) -> Result<bool, OpenError> {
+/// Whether a process captures from a queue of `device` that is not among `own`. To be asked by whose turn it is.
+pub(super) fn is_another_beside(device: &Device, own: &[u32]) -> Result<bool, OpenError> {
     Ok(names_beside(device, own)?.iter().any(|name| is_trusted(name.user)))
 }
 
@@ -156,7 +156,7 @@ pub(super) fn holders(device: &Device) -> Vec<(u32, Holder)> {
     holders
 }
 
-/// The names that anybody has of queues of `device` that are not among `own`.
+/// The names that processes have of queues of `device` that are not among `own`.
 fn names_beside(device: &Device, own: &[u32]) -> Result<Vec<AbstractName>, OpenError> {
     let mut names = names(&queues_name(device))?;
     names.retain(|name| queue_of(device, name).is_some_and(|queue| !own.contains(&queue)));

@@ -22,7 +22,7 @@ const READ_EVERY: u64 = 8;
 /// The tracepoint that the kernel passes at the end of each batch (`trace_napi_poll` in
 /// `net/core/dev.c`), on the CPU that ran the XDP program for the batch's packets.
 const END_OF_BATCH: &CStr = c"napi_poll";
-/// Its driver also runs the XDP program in the system call of whoever writes a packet, where no batch
+/// Its driver also runs the XDP program in the system call of the process that writes a packet, where no batch
 /// ends (`drivers/net/tun.c`, `tun_build_skb`).
 const DRIVER_WITHOUT_BATCHES: &str = "tun";
 /// Where the number of the map's only entry is on the stack.

@@ -69,7 +69,7 @@ fn packets_without_a_time_by_the_device_have_none_and_are_all_there() {
 }
 
 #[test]
-fn an_interface_is_not_shared_where_anybody_wants_the_times_of_the_device() {
+fn an_interface_is_not_shared_if_a_capture_uses_the_device_clock() {
     if !privileged() {
         return;
     }

@@ -14,8 +14,8 @@
 //! A program that reads the device's clock is bound to the device: it cannot be in the array, so its process has the
 //! interface for itself.
 //!
-//! The kernel empties an array at leisure after its last holder let go of it, also if somebody has got hold
-//! of it meanwhile. So every claim (`claim`) holds the array for as long as others see it, and whoever comes
+//! The kernel empties an array at leisure after its last holder let go of it, also if a process has got hold
+//! of it meanwhile. So every claim (`claim`) holds the array for as long as others see it, and a process that comes
 //! gets hold of the array before it looks for the claims of others. Where there are none it uses an array of
 //! its own.
 
@@ -25,7 +25,7 @@ use std::time::{Duration, Instant};
 use crate::bpf::{BpfError, Link, Map, MapKind, Program, link_holding};
 use crate::device::{AttachedXdp, Device, XdpMode};
 use crate::error::OpenError;
-use crate::xdp::claim::{holder_beside, is_anybody_beside, is_stranger_beside};
+use crate::xdp::claim::{holder_beside, is_another_beside, is_stranger_beside};
 use crate::xdp::ladder::Ladder;
 use crate::xdp::programs::{self, BOUND_PROGRAM, DISPATCHER, QUEUE_PROGRAM};
 use crate::xdp::refused;
@@ -34,7 +34,7 @@ use crate::xdp::refused;
 const ARRAY: &str = "wirecap_queues";
 /// Its slots: no driver has more queues.
 pub(super) const SLOTS: u32 = 4096;
-/// How long an interface may be busy without a program that can be found: whoever looks at all links, or
+/// How long an interface may be busy without a program that can be found: a process that looks at all links, or
 /// just ends, holds one for a moment.
 const BUSY_PATIENCE: Duration = Duration::from_millis(500);
 const BUSY_PAUSE: Duration = Duration::from_millis(10);
@@ -78,10 +78,10 @@ impl Place {
         let deadline = Instant::now() + BUSY_PATIENCE;
         loop {
             let taken = match Occupant::find(device, queues)? {
-                Some(_) if is_bound && is_anybody_beside(device, queues)? => {
+                Some(_) if is_bound && is_another_beside(device, queues)? => {
                     return Err(not_shared(device, queues));
                 }
-                Some(occupant) if is_anybody_beside(device, queues)? => occupant.join(ladder, slots, &load),
+                Some(occupant) if is_another_beside(device, queues)? => occupant.join(ladder, slots, &load),
                 // Perhaps a user who does not count captures there all the same, with capabilities. What is left of a process
                 // that is gone would soon be gone as well.
                 Some(_) if is_stranger_beside(device, queues)? && Instant::now() < deadline => {
@@ -239,7 +239,7 @@ impl Slots {
         self.queues.iter().try_for_each(|&queue| self.array.update_fd(queue, &self.program))
     }
 
-    /// Empties them, once: later they may be somebody else's.
+    /// Empties them, once: later they may be another process's.
     fn empty(&mut self) {
         for queue in self.queues.drain(..) {
             // Fails only where the slot is empty already.
@@ -270,7 +270,7 @@ impl Occupant {
         let Some(attached) = device.attached_now()?.into_iter().next() else { return Ok(None) };
         match Self::behind(attached) {
             Ok(Found::Wirecap(occupant)) => Ok(Some(occupant)),
-            Ok(Found::Bound) if is_anybody_beside(device, queues)? => Err(not_shared(device, queues)),
+            Ok(Found::Bound) if is_another_beside(device, queues)? => Err(not_shared(device, queues)),
             Ok(Found::Bound | Found::Other) => Ok(None),
             Ok(Found::OtherVersion(program)) => {
                 Err(OpenError::OtherVersion { interface: device.name.clone(), program })

@@ -1,4 +1,4 @@
-//! The XDP program of a capture: turns away the packets of its queues that are not wanted, stamps the others,
+//! The XDP program of a capture: rejects the non-matching packets of its queues, stamps the others,
 //! chooses among the rings of each queue, and redirects to the sockets of those.
 //!
 //! Where several processes capture from one interface, a dispatcher hands each queue's packets to the
@@ -223,7 +223,7 @@ fn stamp(program: &mut Assembler, stamping: &Stamping<'_>) {
     program.call(Helper::XdpAdjustMeta);
     program.jump_if(Reg::R0, Condition::Ne, 0, failed);
     stamping.clock.read(program);
-    // The verifier wants to see that the eight bytes lie between the metadata's start and the packet.
+    // The verifier must see that the eight bytes lie between the metadata's start and the packet.
     program.load(Size::Word, Reg::R2, Reg::R6, xdp_md::DATA_META);
     program.load(Size::Word, Reg::R3, Reg::R6, xdp_md::DATA);
     program.mov(Reg::R4, Reg::R2).add(Reg::R4, STAMP_BYTES);

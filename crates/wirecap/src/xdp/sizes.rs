@@ -114,7 +114,7 @@ impl CellFit {
 /// packets.
 ///
 /// A ring of the kernel's has room for a power of two. Where several share a pool, it has as many cells as
-/// they have room, and a chunk more for each: a ring that nobody reads fills up, while its worker is busy
+/// they have room, and a chunk more for each: a ring that is not read fills up, while its worker is busy
 /// with a chunk, and takes none of the cells that its neighbours may need.
 fn chunks_of_pool(ring: Geometry, rings: u32) -> u64 {
     if rings == 1 {

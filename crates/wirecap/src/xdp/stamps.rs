@@ -18,7 +18,7 @@ pub(crate) const FAILED_BYTES: u32 = 8;
 
 const NANOS_PER_SECOND: i64 = 1_000_000_000;
 
-/// No times: nobody asked for them.
+/// No times: they were not asked for.
 #[derive(Debug)]
 pub(crate) struct NoStamps;
 
@@ -66,7 +66,7 @@ impl StampSource for ProgramStamps {
     }
 }
 
-/// How far CLOCK_TAI is ahead of UTC: a whole number of seconds, 0 where nobody told the kernel.
+/// How far CLOCK_TAI is ahead of UTC: a whole number of seconds, 0 where the kernel was not told.
 ///
 /// It is asked for each chunk, because a time service may set it at any moment; the two readings are
 /// far less than half a second apart, so that rounding finds the exact number.

@@ -26,7 +26,7 @@ use crate::xdp::{Commons, system};
 
 /// Slots of a tx ring.
 const TX_SLOTS: u32 = 2048;
-/// Slots of a completion ring: room for the cells of a full tx ring behind those of another that nobody took yet.
+/// Slots of a completion ring: room for the cells of a full tx ring behind those of another that were not taken yet.
 pub(super) const COMPLETION_SLOTS: u32 = 2 * TX_SLOTS;
 
 /// A socket that sends on a queue.

@@ -194,7 +194,7 @@ fn a_veth_that_gets_socket_buffers_loses_none() {
 }
 
 #[test]
-fn without_a_program_a_veth_does_not_count_what_somebody_captures() {
+fn without_a_program_a_veth_does_not_count_what_is_captured() {
     in_new_namespace(|| {
         make_pair(1);
         let device = find("a1");

@@ -29,7 +29,7 @@ impl Tap {
 }
 
 fn packet_socket() -> OwnedFd {
-    // SAFETY: the call takes no pointers, and nobody else owns the descriptor.
+    // SAFETY: the call takes no pointers, and the descriptor has no other owner.
     unsafe {
         let fd = libc::socket(libc::AF_PACKET, libc::SOCK_RAW | libc::SOCK_CLOEXEC, 0);
         assert!(fd >= 0, "{}", io::Error::last_os_error());

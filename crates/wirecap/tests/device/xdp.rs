@@ -112,7 +112,7 @@ unsafe fn bpf_fd(command: libc::c_long, attributes: &[u64]) -> OwnedFd {
         match unsafe { bpf(command, attributes) } {
             // The verifier breaks off when a signal comes.
             Err(error) if error.raw_os_error() == Some(libc::EAGAIN) => {}
-            // SAFETY: what these two commands return is a descriptor that nobody else owns.
+            // SAFETY: what these two commands return is a descriptor without another owner.
             result => return unsafe { OwnedFd::from_raw_fd(result.expect("bpf") as i32) },
         }
     }

@@ -72,7 +72,7 @@ fn socket(host: &Host, port: u16) -> UdpSocket {
 }
 
 #[test]
-fn the_firewall_lets_nobody_in_who_was_not_asked() {
+fn the_firewall_rejects_unsolicited_packets() {
     if !privileged() {
         return;
     }
@@ -86,7 +86,7 @@ fn the_firewall_lets_nobody_in_who_was_not_asked() {
         let (inside, outside) = (socket(&bed.left, 1000), socket(&bed.right, 2000));
         let stranger = socket(&bed.right, 3000);
         let mut text = [0; 16];
-        // Until somebody inside has spoken, nobody outside is heard.
+        // Before the inside has sent, nothing passes from outside.
         for _ in 0..3 {
             outside.send_to(b"knock", (bed.left.ipv4, 1000)).unwrap();
         }

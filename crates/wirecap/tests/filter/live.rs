@@ -15,7 +15,7 @@ use crate::programs::{Contents, program};
 
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// Frames as they come over a cable, of no less than Ethernet's shortest length: before anybody sees them the
+/// Frames as they come over a cable, of no less than Ethernet's shortest length: before any socket sees them the
 /// kernel drops such as end within a tag.
 fn frames(seed: u64, count: usize) -> Vec<Vec<u8>> {
     let mut choices = Choices::from_seed(seed, count * 2048);
@@ -51,7 +51,7 @@ impl Case {
         Self { request: FilterRequest::Program(filter.program().to_vec()), oracle }
     }
 
-    fn wants(&self, frame: &[u8]) -> bool {
+    fn accepts(&self, frame: &[u8]) -> bool {
         let wire_len = frame.len() as u32;
         let kept = match &self.oracle {
             Oracle::Libpcap(filter) => filter.matches(frame, wire_len),
@@ -61,7 +61,7 @@ impl Case {
     }
 
     fn wanted<'a>(&self, frames: &'a [Vec<u8>]) -> Vec<&'a [u8]> {
-        frames.iter().map(Vec::as_slice).filter(|frame| self.wants(frame)).collect()
+        frames.iter().map(Vec::as_slice).filter(|frame| self.accepts(frame)).collect()
     }
 }
 

@@ -136,7 +136,7 @@ fn the_wait_for_an_earlier_chunk_is_bounded() {
     drop(chunks);
     let account = port.account();
     assert_eq!((account.taken, account.sent, account.waiting), (144, 0, 144), "{account:#?}");
-    // Whoever asks for packets sees to it.
+    // A question for packets sees to it.
     until("the first chunk is given up", || {
         assert!(worker.next_chunk_timeout(Duration::from_millis(10)).unwrap().is_none());
         port.account().waiting == 0
@@ -303,10 +303,7 @@ fn what_a_forwarder_cannot_have_is_refused_by_name() {
     for (builder, named) in cases {
         let error = bed.refusal(builder);
         assert!(matches!(error, OpenError::NotForwarding { .. }), "{error}");
-        assert!(
-            error.to_string().starts_with(&format!("a capture that forwards cannot have {named}")),
-            "{error}"
-        );
+        assert!(error.to_string().starts_with(&format!("forwarding does not support {named}")), "{error}");
     }
     let missing = bed.refusal(Capture::on("a1").engine(Engine::Xdp).transmit_on("b7"));
     assert!(matches!(missing, OpenError::Device(_)), "{missing}");

@@ -1,4 +1,4 @@
-//! Egress that is down, full, removed or flapping: counted, reported, and mended when it is back.
+//! Egress that is down, full, removed or flapping: counted, reported, and over when it is back.
 
 use std::process::{Command, Stdio};
 use std::thread;
@@ -198,7 +198,7 @@ fn a_way_that_is_stalled_costs_its_own_packets_and_no_cells_while_the_other_one_
     let (mut from_b, mut from_a) = (workers.pop().unwrap(), workers.pop().unwrap());
     let (mut to_a, mut to_b) = (capture.port("a1").unwrap(), capture.port("b0").unwrap());
     let jam = Jam::behind(&bed.b.receiver).unwrap();
-    // Of no protocol, and to nobody.
+    // Of no protocol, and to no host.
     let frame = |_| [&[2, 0, 0, 0, 0, 9, 2, 0, 0, 0, 0, 8, 0x88, 0xb5][..], &[0; 46]].concat();
     // More than the tx ring and the device can hold.
     pass(&bed.a.sender, frame, 4000, &mut from_a, &mut to_b);
@@ -223,7 +223,7 @@ fn a_way_that_is_stalled_costs_its_own_packets_and_no_cells_while_the_other_one_
         assert!(from_a.try_next_chunk().unwrap().is_none());
         to_b.account().waiting == 0
     });
-    // Whoever asks takes back the cells, too.
+    // The caller takes back the cells, too.
     assert!(from_a.try_next_chunk().unwrap().is_none());
     let (cells, sent) = (64 * 64, to_b.account().sent);
     burst_of_all_cells(&bed, cells, &mut from_a, &mut to_b, 1_009_000);

@@ -47,7 +47,7 @@ fn lossless(ledger: &Ledger, sent: u64) {
     assert!(ledger.is_lossless(), "{ledger}");
 }
 
-/// Nobody takes anything while one ring gets what three have, and the others what is their own.
+/// No worker takes anything while one ring gets what three have, and the others what is their own.
 #[test]
 fn a_burst_on_one_of_four_rings_is_absorbed_up_to_three_pools_and_the_others_keep_their_quarter() {
     if !privileged() {

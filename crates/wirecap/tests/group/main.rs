@@ -101,7 +101,7 @@ fn the_rings_of_a_worker_that_panicked_or_returned_go_to_its_buddies() {
     generator.send(&[Load::new(0, 100)]).unwrap();
     let mut taken = 0;
     while taken < 100 {
-        let chunk = survivor.next_chunk_timeout(PATIENCE).unwrap().expect("nobody took the rings");
+        let chunk = survivor.next_chunk_timeout(PATIENCE).unwrap().expect("the rings were not taken over");
         taken += chunk.len();
     }
     let ledger = bed.receiver.run_in(|| capture.close()).unwrap();
@@ -146,7 +146,7 @@ fn a_descriptor_tells_a_poller_that_its_buddy_calls_for_help() {
     assert!(helper.try_next_chunk().unwrap().is_none());
     let mut generator = Generator::new(&bed.pair.sender, &Traffic::to(&bed.pair.receiver)).unwrap();
     generator.send(&[Load::new(0, 4000)]).unwrap();
-    assert_eq!(wait(&helper, 50), 0, "nobody has called yet");
+    assert_eq!(wait(&helper, 50), 0, "no worker has called yet");
     let own = owner.next_chunk().unwrap().unwrap();
     assert_eq!(wait(&helper, 900), 1, "the owner called");
     let helped = helper.try_next_chunk().unwrap().unwrap();

@@ -41,7 +41,7 @@ with_every_engine! {
     all_fragments_between_two_hosts_come_in_one_ring,
     stopping_from_another_thread_ends_a_waiting_worker_and_frees_the_interface,
     what_waited_when_the_capture_was_stopped_is_still_delivered,
-    what_nobody_took_before_the_close_is_counted_as_other,
+    what_was_not_taken_before_the_close_is_counted_as_other,
     vlan_tags_and_odd_lengths_are_recorded_as_they_were_on_the_wire,
     frames_longer_than_the_usual_ones_are_captured_whole,
     bad_requests_are_named_and_change_nothing,
@@ -50,7 +50,7 @@ with_every_engine! {
     an_interface_that_is_removed_ends_the_capture_after_what_had_arrived,
     a_ring_without_a_worker_is_an_error_in_basic_mode,
     a_filter_is_changed_under_load_and_what_both_want_comes_once,
-    what_nobody_took_before_the_close_is_filtered_all_the_same,
+    what_was_not_taken_before_the_close_is_filtered_all_the_same,
 }
 
 fn with(engine: Engine, body: fn(Engine)) {
@@ -334,7 +334,7 @@ fn what_waited_when_the_capture_was_stopped_is_still_delivered(engine: Engine) {
     assert!(ledger.is_lossless());
 }
 
-fn what_nobody_took_before_the_close_is_counted_as_other(engine: Engine) {
+fn what_was_not_taken_before_the_close_is_counted_as_other(engine: Engine) {
     let bed = Bed::new(engine, 1);
     let capture = bed.open(bed.small());
     bed.generator().send(&[Load::new(0, 1000)]).unwrap();
@@ -445,7 +445,7 @@ fn a_ring_without_a_worker_is_an_error_in_basic_mode(engine: Engine) {
     balanced(&bed.close(capture), 0);
 }
 
-/// Wants the frames whose sequence number is not 7 modulo 8, and not `left_out` modulo 4. One with a loop is for
+/// Matches the frames whose sequence number is not 7 modulo 8, and not `left_out` modulo 4. One with a loop is for
 /// user space.
 fn all_but(left_out: u32, with_loop: bool) -> FilterRequest {
     let insn = |code, jt, jf, k| ClassicInsn { code, jt, jf, k };
@@ -496,7 +496,7 @@ fn a_filter_is_changed_under_load_and_what_both_want_comes_once(engine: Engine) 
     let mut delivered = 0;
     for (sequence, &times) in seen.iter().enumerate() {
         match sequence % 8 {
-            7 => assert_eq!(times, 0, "{sequence}, which no filter wants"),
+            7 => assert_eq!(times, 0, "{sequence}, which matches no filter"),
             1 | 2 | 5 | 6 => assert!(times <= 1, "{sequence} came {times} times"),
             _ => assert_eq!(times, 1, "{sequence} of {changes} changes"),
         }
@@ -509,7 +509,7 @@ fn a_filter_is_changed_under_load_and_what_both_want_comes_once(engine: Engine) 
     }
 }
 
-fn what_nobody_took_before_the_close_is_filtered_all_the_same(engine: Engine) {
+fn what_was_not_taken_before_the_close_is_filtered_all_the_same(engine: Engine) {
     let bed = Bed::new(engine, 1);
     for with_loop in [false, true] {
         let capture = bed.open(bed.small().filter(all_but(1, with_loop)));

@@ -59,7 +59,7 @@ impl Flow {
             .map(|(body, fragment)| self.datagram(forth, self.protocol(), Some(fragment), body))
     }
 
-    /// An encrypted packet, whose ports nobody can see. Each direction has a security parameter index (SPI)
+    /// An encrypted packet, whose ports are not visible. Each direction has a security parameter index (SPI)
     /// of its own.
     pub(crate) fn encrypted(&self, forth: bool, payload: &[u8]) -> Vec<u8> {
         let spi = if forth { self.source.1 } else { self.destination.1 };

@@ -176,7 +176,7 @@ fn tcpdump_sees_the_same_packets() {
         assert_eq!((&ours.0, ours.1), (&theirs.0, theirs.1), "packet {index}");
         assert!(ours.2.abs_diff(theirs.2) < 100_000_000, "packet {index}: {} and {}", ours.2, theirs.2);
     }
-    // Before anybody sees them, the kernel drops frames that end within or right behind their first tag.
+    // Before any socket sees them, the kernel drops frames that end within or right behind their first tag.
     let seen: Vec<&Vec<u8>> = ours.iter().map(|(data, ..)| data).collect();
     let whole = |frame: &&Vec<u8>| frame.len() >= 20 || !matches!(frame[12..14], [0x81, 0] | [0x88, 0xa8]);
     assert!(seen.into_iter().eq(frames.iter().filter(whole)));

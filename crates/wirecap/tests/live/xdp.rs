@@ -35,7 +35,7 @@ fn a_ring_holds_as_many_packets_as_its_pool_has_cells_and_names_the_surplus() {
     assert_eq!(ledger.total.dropped.total(), 200_000 - 131_072, "{ledger}");
 }
 
-/// Nobody asks for chunks while 100,000 packets come, six times what is posted at any moment.
+/// No worker asks for chunks while 100,000 packets come, six times what is posted at any moment.
 #[test]
 fn with_warm_cells_the_keeper_tops_up_while_the_consumer_sleeps() {
     if !privileged() {

@@ -25,7 +25,7 @@ fn take_drops(socket: &impl AsRawFd) -> u32 {
 }
 
 #[test]
-fn drops_are_added_up_before_their_counter_wraps_also_while_nobody_asks() {
+fn drops_are_added_up_before_their_counter_wraps_also_without_a_reader() {
     if !privileged() {
         return;
     }

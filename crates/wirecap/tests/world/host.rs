@@ -113,5 +113,5 @@ fn auto_leaves_an_interface_to_a_dhcp_client() {
     client.kill().unwrap();
     client.wait().unwrap();
     // What only sends or sets promiscuous mode has no protocol, and does not listen.
-    wait_until("nobody listens", || !choice().why.contains("packet socket"));
+    wait_until("no socket listens", || !choice().why.contains("packet socket"));
 }

@@ -144,7 +144,7 @@ fn every_cell_is_in_use_again_after_a_return() {
         take_all(&mut worker).unwrap();
         drop(held);
     }
-    // Nobody reads: all cells are needed.
+    // No worker reads: all cells are needed.
     bed.send(0, 512);
     sent += 512;
     take_all(&mut worker).unwrap();

@@ -131,7 +131,6 @@ fn named_queues_stay_those_that_were_named() {
     let ledger = bed.close(capture);
     assert_eq!((taken, ledger.total.offered, ledger.rings.len()), (600, 600, 2), "{ledger}");
     assert!(ledger.is_lossless(), "{ledger}");
-    let expected =
-        "a1@2: the receive queue appeared, and is not captured: it is not among the queues that were named";
+    let expected = "a1@2: new receive queue, not captured: it is not one of the named queues";
     assert_eq!(events.try_iter().collect::<Vec<_>>(), [expected]);
 }

@@ -166,7 +166,7 @@ fn what_is_too_long_for_the_kernel_is_filtered_in_user_space_with_a_notice_and_c
 }
 
 /// A program of 100 instructions with more ways through it than the verifier follows: each bit of the first address
-/// adds to X or does not, and X is needed at the end. It wants what `long_program` wants.
+/// adds to X or does not, and X is needed at the end. It matches what `long_program` matches.
 fn branching_program(value: u32) -> FilterRequest {
     let insn = |code, jt, jf, k| ClassicInsn { code, jt, jf, k };
     let mut program = vec![insn(0x20, 0, 0, 26), insn(0x02, 0, 0, 0), insn(0x01, 0, 0, 0)];

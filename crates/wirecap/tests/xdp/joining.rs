@@ -66,7 +66,7 @@ fn captures_join_and_leave_in_any_order_and_disturb_each_other_by_nothing() {
             balanced(&ledger, sent);
             assert!(ledger.is_lossless(), "{ledger}");
         }
-        // What nobody captures passes: to the host, while a program is there to be counted by.
+        // What is not captured passes: to the host, while a program is there to be counted by.
         let queues = counters.since_start().unwrap().rx_queues;
         assert_eq!((queues[3].passed(), queues[leaving[2]].passed()), (300, 0));
         assert_eq!(queues[leaving[0]].passed(), 200);
@@ -146,7 +146,7 @@ fn the_programs_of_others_are_named_and_left_alone() {
         return;
     }
     let bed = Bed::new(2);
-    let link = attach(&bed, "somebody_else");
+    let link = attach(&bed, "foreign");
     let before = link.info().unwrap();
     let (error, text) = bed.refusal(small_on("a1@0"));
     assert!(matches!(error, OpenError::OtherProgram { .. }), "{text}");

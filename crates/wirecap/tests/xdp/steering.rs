@@ -16,7 +16,7 @@ fn read(mut worker: Worker, mut each: impl FnMut(&Chunk)) {
 }
 
 #[test]
-fn a_ring_that_nobody_reads_loses_its_own_packets_and_not_its_neighbours() {
+fn an_unread_ring_loses_its_own_packets_and_not_its_neighbours() {
     if !privileged() {
         return;
     }

@@ -14,7 +14,7 @@ use wirecap_lab::live::receiver::Receiver;
 /// Where Debian's packages put the drivers that testpmd loads: below it by architecture and version.
 const LIBRARIES: &str = "/usr/lib";
 
-/// Somebody who forwards.
+/// A forwarding program.
 pub(crate) struct Contender {
     pub(crate) name: &'static str,
     way: Way,

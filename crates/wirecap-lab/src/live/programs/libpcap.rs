@@ -202,7 +202,7 @@ impl Handle {
         let status = thread::scope(|scope| {
             scope.spawn(|| self.break_when(stopped, &done));
             let user = std::ptr::from_mut(&mut work).cast();
-            // SAFETY: the callback gets `work`, which nobody else has until the loop is over.
+            // SAFETY: the callback gets `work`, which has no other user until the loop is over.
             let status = unsafe { (self.libpcap.run_loop)(self.raw.as_ptr(), -1, handle_packet, user) };
             done.store(true, Ordering::Relaxed);
             self.drain(user);

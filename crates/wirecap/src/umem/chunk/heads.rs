@@ -58,7 +58,7 @@ impl Head<'_> {
 impl Chunk {
     /// Calls `each` with the packets at the places in `range`, counted from 0 in ring order.
     ///
-    /// It is [`iter`](Self::iter) for who wants length, time and bytes of every packet, in half of the
+    /// It is [`iter`](Self::iter) for length, time and bytes of every packet, in half of the
     /// instructions.
     ///
     /// # Panics

@@ -14,7 +14,7 @@ use crate::time::Timestamp;
 /// Where a chunk's packets have their times of arrival.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Stamps {
-    /// Nobody asked.
+    /// Not asked for.
     None,
     /// The eight bytes before the packet hold CLOCK_TAI in nanoseconds, written by the XDP program.
     Tai {
@@ -163,7 +163,7 @@ const TYPE_OFFSET: usize = HEADER_BYTES + offset_of!(libc::sockaddr_ll, sll_pktt
 ///
 /// # Safety
 ///
-/// There must be a header that nobody writes to.
+/// There must be a header that is not written to.
 #[inline]
 pub(crate) unsafe fn wire_len(header: NonNull<u8>) -> u32 {
     let header = header.cast::<tpacket3_hdr>().as_ptr();

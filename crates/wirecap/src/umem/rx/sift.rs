@@ -21,7 +21,7 @@ impl RxRing {
             let data = self.in_one_piece(&list.cells[begin..end], &mut whole);
             let wire_len = data.len() as u32;
             let packet = Sifted { data, wire_len, tagged: true, packet_type: None };
-            if side.sieve.wants((end - begin) as u64, &packet) {
+            if side.sieve.accepts((end - begin) as u64, &packet) {
                 list.cells.copy_within(begin..end, kept);
                 kept += end - begin;
             } else {
@@ -54,7 +54,7 @@ impl RxRing {
                 let data = self.in_one_piece(cells, &mut whole);
                 let wire_len = data.len() as u32;
                 let packet = Sifted { data, wire_len, tagged: true, packet_type: None };
-                unwanted += u64::from(!side.sieve.wants(cells.len() as u64, &packet));
+                unwanted += u64::from(!side.sieve.accepts(cells.len() as u64, &packet));
             }
         }
         unwanted

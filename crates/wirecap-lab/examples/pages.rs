@@ -1,0 +1,21 @@
+//! Writes the tables of the documents anew from the data of `docs/results`: `make performance`.
+
+use std::error::Error;
+use std::fs;
+use std::path::Path;
+
+use wirecap_lab::pages::{PAGES, fill};
+
+fn main() -> Result<(), Box<dyn Error>> {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+    for name in PAGES {
+        let path = root.join(name);
+        let page = fs::read_to_string(&path)?;
+        let filled = fill(&page, &root)?;
+        if filled != page {
+            fs::write(&path, filled)?;
+            println!("{name} is written anew");
+        }
+    }
+    Ok(())
+}
