@@ -3,7 +3,7 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -eu -o pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help build demo performance picture test clients check bench instructions soak faults lab install nics nics-core vm pcap install-pcap install-pcap-system uninstall-pcap c install-c uninstall-c deps-build deps-demo deps-test deps-bench deps-lab deps-dpdk deps-vm test-sim test-model test-miri
+.PHONY: help build demo performance picture test clients check bench instructions soak faults lab install install-service install-completions install-extcap deb deb-test publish-check nics nics-core vm pcap install-pcap install-pcap-system uninstall-pcap c install-c uninstall-c deps-build deps-demo deps-test deps-bench deps-lab deps-dpdk deps-vm test-sim test-model test-miri
 
 # What talks to the kernel runs as root; what compiles does not.
 SUDO := $(shell [ "$$(id -u)" = 0 ] || echo sudo -E)
@@ -115,6 +115,41 @@ install: ## Installs the wirecap command and its man pages, after `make build`
 	$(SUDO) install -Dm755 $(WIRECAP) $(DESTDIR)$(BINDIR)/wirecap
 	$(SUDO) $(WIRECAP) man-pages $(DESTDIR)$(MANDIR)/man1
 
+UNITDIR ?= $(PREFIX)/lib/systemd/system
+install-service: ## Installs the systemd service, wirecap@NAME, which records as /etc/wirecap/NAME.conf says
+	$(SUDO) install -d $(DESTDIR)$(UNITDIR) $(DESTDIR)$(SYSCONFDIR)/wirecap
+	sed 's|/usr/bin/wirecap|$(BINDIR)/wirecap|' packaging/systemd/wirecap@.service | $(SUDO) tee $(DESTDIR)$(UNITDIR)/wirecap@.service >/dev/null
+	$(SUDO) install -Dm644 packaging/systemd/wirecap.sysusers $(DESTDIR)$(PREFIX)/lib/sysusers.d/wirecap.conf
+	$(SUDO) install -Dm644 packaging/systemd/wirecap.tmpfiles $(DESTDIR)$(PREFIX)/lib/tmpfiles.d/wirecap.conf
+	$(SUDO) install -Dm644 packaging/eth0.conf $(DESTDIR)$(PREFIX)/share/doc/wirecap/examples/eth0.conf
+	[ -n "$(DESTDIR)" ] || { $(SUDO) systemd-sysusers; $(SUDO) systemd-tmpfiles --create; $(SUDO) systemctl daemon-reload; }
+
+BASHDIR ?= $(PREFIX)/share/bash-completion/completions
+FISHDIR ?= $(PREFIX)/share/fish/vendor_completions.d
+ZSHDIR ?= $(PREFIX)/share/zsh/site-functions
+install-completions: ## Installs what bash, fish and zsh complete, after `make build`
+	$(call built,$(WIRECAP),build)
+	$(WIRECAP) completions target/completions
+	$(SUDO) install -Dm644 target/completions/wirecap.bash $(DESTDIR)$(BASHDIR)/wirecap
+	$(SUDO) install -Dm644 target/completions/wirecap.fish $(DESTDIR)$(FISHDIR)/wirecap.fish
+	$(SUDO) install -Dm644 target/completions/_wirecap $(DESTDIR)$(ZSHDIR)/_wirecap
+
+# Debian: /usr/lib/x86_64-linux-gnu/wireshark/extcap; `tshark -G folders` names it.
+EXTCAPDIR ?= $(LIBDIR)/wireshark/extcap
+install-extcap: ## Lists wirecap's interfaces in Wireshark and tshark (EXTCAPDIR)
+	$(SUDO) install -Dm755 packaging/extcap/wirecap $(DESTDIR)$(EXTCAPDIR)/wirecap
+
+# The packages are made of what `make build pcap c` has built, on the oldest release that they are for: Debian 12.
+deb: build pcap c deps-deb ## Debian packages of the command, the drop-in and the C library, in target/deb
+	packaging/deb $(VERSION)
+
+deb-test: deps-deb-test ## Installs these packages on fresh Debian 12 and 13, tries them and removes them: minutes
+	$(SUDO) packaging/deb-test bookworm trixie
+
+LIBRARIES := wirecap-savefile wirecap-filter wirecap-recorder wirecap-index wirecap
+publish-check: deps-build ## What cargo publish would say of the libraries; publishes nothing
+	cargo publish --dry-run --locked --allow-dirty $(addprefix -p ,$(LIBRARIES))
+
 # The drop-in under all names by which programs ask for libpcap. They are links: as copies they would be loaded
 # side by side.
 PCAP_NAMES := libpcap.so.0.8 libpcap.so
@@ -204,11 +239,15 @@ deps-demo:
 	@.ci/need ip:iproute2
 deps-vm:
 	@.ci/need ip:iproute2 setpriv:util-linux /usr/share/keyrings/debian-archive-keyring.gpg:debian-archive-keyring
+deps-deb:
+	@.ci/need dpkg-buildpackage:dpkg-dev dh:debhelper lintian:lintian
+deps-deb-test:
+	@.ci/need debootstrap:debootstrap dpkg:dpkg
 # DuckDB, which reads indexes in a test, comes from PyPI. Where it cannot be had, the test says SKIP.
 DUCKDB := target/tools/duckdb
 deps-test: deps-build deps-demo
 	@[ -d $(DUCKDB) ] || python3 -m pip install -q --no-deps --target $(DUCKDB) duckdb==1.4.4 || echo "going on without DuckDB"
-	@.ci/need tcpdump:tcpdump tshark:tshark capinfos:wireshark-common ethtool:ethtool pcap-config:libpcap-dev nm:binutils valgrind:valgrind g++:g++ pkg-config:pkgconf ping:iputils-ping iperf3:iperf3 /bin/kill:procps promtool:prometheus chromium-headless-shell:chromium-headless-shell
+	@.ci/need tcpdump:tcpdump tshark:tshark capinfos:wireshark-common ethtool:ethtool pcap-config:libpcap-dev nm:binutils valgrind:valgrind g++:g++ pkg-config:pkgconf ping:iputils-ping iperf3:iperf3 /bin/kill:procps promtool:prometheus chromium-headless-shell:chromium-headless-shell systemd-analyze:systemd
 # Each by itself: one that cannot be installed is named in the report as absent.
 deps-lab: deps-demo deps-dpdk
 	@for rival in tcpdump:tcpdump dumpcap:wireshark-common netsniff-ng:netsniff-ng stdbuf:coreutils; do \

@@ -1,11 +1,14 @@
 //! `wirecap status`, `stop`, `filter`, `rotate` and `events`: a running capture is asked over its control socket.
 
+use std::ffi::OsString;
+use std::path::Path;
 use std::time::Duration;
 
 use clap::Args;
 use serde_json::{Value, json};
 use wirecap::grouped;
 
+use crate::capture;
 use crate::control::client::{Remote, Unreachable, names, parse_name};
 use crate::failure::Failure;
 use crate::output;
@@ -62,6 +65,20 @@ pub(crate) struct FilterArguments {
     /// The new filter, see pcap-filter(7); '' captures all packets
     #[arg(value_name = "FILTER", required = true, trailing_var_arg = true)]
     words: Vec<String>,
+}
+
+/// Reread the configuration file of a running capture, without losing a packet
+///
+/// Filter, file rotation and budgets take effect at once, and the next file starts. Other changes take effect with the next
+/// start.
+#[derive(Debug, Args)]
+#[command(
+    after_help = "Exit status: 0 the file was reread, 1 it cannot be read or is invalid; nothing was changed."
+)]
+pub(crate) struct ReloadArguments {
+    /// The capture's name
+    #[arg(value_name = "NAME", value_parser = parse_name)]
+    name: String,
 }
 
 /// Start the next file of a running capture, like SIGHUP
@@ -146,6 +163,16 @@ pub(crate) fn stop(arguments: &StopArguments) -> Result<(), Failure> {
 pub(crate) fn filter(arguments: &FilterArguments) -> Result<(), Failure> {
     let request = json!({ "command": "filter", "expression": arguments.words.join(" ") });
     Remote::connect(&arguments.name)?.ask(&request).map(drop)
+}
+
+pub(crate) fn reload(arguments: &ReloadArguments) -> Result<(), Failure> {
+    let mut remote = Remote::connect(&arguments.name)?;
+    let status = remote.ask(&json!({ "command": "status" }))?;
+    let words = status["arguments"].as_array().into_iter().flatten();
+    let words: Vec<OsString> = words.filter_map(|word| word.as_str().map(OsString::from)).collect();
+    let directory = Path::new(status["directory"].as_str().unwrap_or("/"));
+    let request = capture::reload_request(&words, directory)?;
+    remote.ask(&request).map(drop)
 }
 
 pub(crate) fn rotate(arguments: &RotateArguments) -> Result<(), Failure> {

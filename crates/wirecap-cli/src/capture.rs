@@ -4,11 +4,13 @@ mod convert;
 
 use std::collections::VecDeque;
 use std::error::Error;
+use std::ffi::OsString;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use clap::{ArgAction, Args, ValueEnum};
+use clap::{ArgAction, Args, Command, FromArgMatches, ValueEnum};
+use serde_json::{Value, json};
 use wirecap::savefile::{self, Format, Sink, WriteError};
 use wirecap::{
     Capture, CaptureError, Chunk, Ledger, Packet, Reception, Recorded, Timestamp, Timestamps, Worker, grouped,
@@ -16,7 +18,9 @@ use wirecap::{
 use wirecap_broker::Broker;
 use wirecap_recorder::{Commands, CompressedSink, Compression, Launch, Target};
 
+use crate::config;
 use crate::control::{Claim, ControlOptions};
+use crate::devices;
 use crate::failure::Failure;
 use crate::filter::{FilterOptions, filtered};
 use crate::losses;
@@ -28,6 +32,7 @@ use crate::progress::Progress;
 use crate::recording;
 use crate::recording::options::{FileOptions, Plan};
 use crate::recording::outlet::{Files, Outlet, Stream};
+use crate::service;
 use crate::signals;
 use crate::sink::{self, Output, Writing};
 
@@ -45,8 +50,27 @@ pub(crate) struct Arguments {
     /// The savefile; - is standard output
     ///
     /// Its extension selects the format: .pcap, otherwise pcapng; .gz or .zst compresses.
-    #[arg(short, long, value_name = "FILE")]
+    #[arg(
+        short,
+        long,
+        value_name = "FILE",
+        required = false,
+        required_unless_present = "list_interfaces",
+        default_value_if("list_interfaces", "true", "-")
+    )]
     write: PathBuf,
+
+    /// Write each packet out as soon as it is captured, as in tcpdump, and not within a second; costs CPU time
+    #[arg(short = 'U', long, visible_alias = "immediate-mode")]
+    packet_buffered: bool,
+
+    /// Read options from a file: a line for each, NAME = VALUE, where NAME is that of a flag, without --, and filter is the filter of all
+    /// interfaces
+    ///
+    /// A flag without a value stands alone, or with yes or no. Lines that begin with # are comments. What the command line says
+    /// prevails. wirecap reload reads the file again.
+    #[arg(long, value_name = "FILE")]
+    config: Option<PathBuf>,
 
     /// Replace the savefile if it exists
     #[arg(long)]
@@ -138,6 +162,9 @@ const EMITTED_PACKETS: usize = 256;
 const CHUNK_BYTES: usize = 1 << 20;
 
 pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
+    if arguments.options.habits.list_interfaces {
+        return devices::list();
+    }
     let mut plan = arguments.files.plan(&arguments.write, arguments.format.map(Format::from))?;
     let is_stream = arguments.is_stream();
     if is_stream && !arguments.files.is_default() {
@@ -189,6 +216,28 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
     }
 }
 
+/// What a running capture with these arguments is asked for, after its configuration file was read again. Its paths are relative to
+/// `directory`.
+pub(crate) fn reload_request(words: &[OsString], directory: &Path) -> Result<Value, Failure> {
+    let Some(file) = config::file_of(words) else {
+        return Err(Failure::Failed(
+            "it was started without --config: there is no file to read again".into(),
+        ));
+    };
+    let command = Arguments::augment_args(Command::new("capture"));
+    let words = config::with_file(words, &directory.join(&file), &command)?;
+    let parsed = command.args_override_self(true).try_get_matches_from(&words[1..]);
+    let parsed = parsed.and_then(|matches| Arguments::from_arg_matches(&matches));
+    let arguments = parsed
+        .map_err(|error| Failure::Usage(format!("{}: {}", file.display(), error.to_string().trim_end())))?;
+    let plan = arguments.files.plan(&arguments.write, arguments.format.map(Format::from))?;
+    let expression = match arguments.filter.is_program() {
+        true => None,
+        false => Some(arguments.filter.expression()?.unwrap_or_default()),
+    };
+    Ok(json!({ "command": "reload", "expression": expression, "rules": plan.rules() }))
+}
+
 /// What is known when the output is opened.
 struct Opening<'a> {
     plan: &'a Plan,
@@ -226,7 +275,7 @@ fn record<O: Outlet>(
         let builder = builder.reattach(arguments.reattach);
         match arguments.is_read_live() {
             true => builder,
-            false => builder.retire_after(plan.flush_interval(FLUSH_INTERVAL)).small_blocks(),
+            false => builder.retire_after(arguments.flush_interval(plan)).small_blocks(),
         }
     })?;
     let mut control = claim.serve()?;
@@ -246,10 +295,11 @@ fn record<O: Outlet>(
         let recorder = recorder.insert(Recorder {
             left: left.unwrap_or(u64::MAX),
             deadline,
-            flush_interval: plan.flush_interval(FLUSH_INTERVAL),
+            flush_interval: arguments.flush_interval(plan),
             ..Recorder::new(outlet, &capture, timestamps, &writing)
         });
-        let mut progress = Progress::new();
+        service::ready();
+        let mut progress = Progress::new(options.habits.quiet);
         recorder.record(&capture, &mut worker, &mut progress)
     });
     capture.stop();
@@ -303,12 +353,18 @@ impl Arguments {
             || self.write.metadata().is_ok_and(|metadata| !metadata.is_file() && !metadata.is_dir())
     }
 
+    /// How long packets are gathered before they are written.
+    fn flush_interval(&self, plan: &Plan) -> Duration {
+        plan.flush_interval(if self.packet_buffered { Duration::ZERO } else { FLUSH_INTERVAL })
+    }
+
     /// Whether a process may look at packets as they come: a pipe, a terminal.
     fn is_read_live(&self) -> bool {
-        match output::is_standard_output(&self.write) {
-            true => !sink::is_regular_file(io::stdout()),
-            false => self.write.metadata().is_ok_and(|metadata| !metadata.is_file()),
-        }
+        self.packet_buffered
+            || match output::is_standard_output(&self.write) {
+                true => !sink::is_regular_file(io::stdout()),
+                false => self.write.metadata().is_ok_and(|metadata| !metadata.is_file()),
+            }
     }
 }
 
@@ -327,7 +383,7 @@ pub fn record_waiting<S: Sink>(
     let interfaces = [savefile::Interface::default()];
     let stream = Stream::new(sink, None, &writing, Format::Pcapng, &recording::section(), &interfaces)?;
     let mut recorder = Recorder::new(stream, capture, Timestamps::Packet, &writing);
-    let mut progress = Progress::new();
+    let mut progress = Progress::new(false);
     let mut worker = capture.workers().pop().expect("a new capture has its workers");
     capture.stop();
     Ok(move || {
@@ -545,6 +601,8 @@ impl<O: Outlet> Recorder<O> {
         if self.left == 0 || self.deadline.is_some_and(|deadline| now >= deadline) {
             capture.stop();
         }
+        service::came_round();
+        recording::with_changed_rules(|rules| self.outlet.change_rules(rules))?;
         if signals::rotation_asked_for() {
             self.outlet.rotate()?;
         }

@@ -1,6 +1,7 @@
 //! `wirecap count`: packets and bytes per ring, live.
 
 use std::io::{self, IsTerminal, Write};
+use std::os::fd::AsFd;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
 use std::thread;
@@ -10,12 +11,14 @@ use clap::Args;
 use wirecap::{Capture, CaptureError, Worker, grouped};
 
 use crate::control::ControlOptions;
+use crate::devices;
 use crate::failure::Failure;
 use crate::filter::{FilterOptions, filtered};
 use crate::losses;
 use crate::options::CaptureOptions;
 use crate::output;
 use crate::screen::Screen;
+use crate::service;
 use crate::size;
 use crate::threads;
 
@@ -66,6 +69,9 @@ impl Tally {
 }
 
 pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
+    if arguments.options.habits.list_interfaces {
+        return devices::list();
+    }
     let cpus = thread::available_parallelism().map_or(1, usize::from);
     let filter = arguments.filter.request()?;
     let claim = arguments.control.claim("count", &arguments.options.sources())?;
@@ -76,6 +82,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
     let mut control = claim.serve()?;
     let tallies: Vec<Tally> = (0..capture.most_rings()).map(|_| Tally::default()).collect();
     let running = AtomicBool::new(true);
+    service::ready();
     let outcome = losses::watched(&capture, None, &control, || {
         thread::scope(|scope| {
             let workers: Vec<_> = capture
@@ -140,7 +147,7 @@ impl Live {
         }
     }
 
-    fn on<W: Write + IsTerminal + Send + 'static>(mut screen: Screen<W>) -> io::Result<Self> {
+    fn on<W: Write + IsTerminal + AsFd + Send + 'static>(mut screen: Screen<W>) -> io::Result<Self> {
         let is_terminal = screen.is_terminal();
         let (frames, inbox) = sync_channel::<Vec<String>>(1);
         let (ended, outcome) = sync_channel(1);

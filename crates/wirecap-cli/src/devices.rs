@@ -20,6 +20,11 @@ pub(crate) struct Arguments {
     json: bool,
 }
 
+/// As `-D` of other commands.
+pub(crate) fn list() -> Result<(), Failure> {
+    run(&Arguments { json: false })
+}
+
 pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
     let devices = device::devices()?;
     let briefs = doctor::briefs(&devices);

@@ -1,7 +1,7 @@
 //! Which packets a command captures.
 
 use std::fs;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use clap::Args;
 use wirecap::CaptureBuilder;
@@ -16,6 +16,14 @@ pub(crate) struct FilterOptions {
     #[arg(value_name = "FILTER")]
     words: Vec<String>,
 
+    /// Read the expression from a file, like tcpdump; # starts a comment; - is stdin
+    #[arg(short = 'F', long, value_name = "FILE", conflicts_with_all = ["words", "bpf_program"])]
+    filter_file: Option<PathBuf>,
+
+    /// The filter of a configuration file
+    #[arg(long, value_name = "FILTER", hide = true)]
+    config_filter: Option<String>,
+
     /// Filter by a classic BPF program, as tcpdump -ddd prints it
     ///
     /// It selects packets; use -s for their length.
@@ -27,14 +35,39 @@ impl FilterOptions {
     /// What was asked for, if anything was.
     pub(crate) fn request(&self) -> Result<Option<FilterRequest>, Failure> {
         if let Some(path) = &self.bpf_program {
-            let cannot = |error: &dyn std::fmt::Display| format!("{}: {error}", path.display());
-            let text = fs::read_to_string(path).map_err(|error| Failure::Failed(cannot(&error).into()))?;
-            let program = FilterRequest::program(&text);
-            return program.map(Some).map_err(|error| Failure::Usage(cannot(&error)));
+            let program = FilterRequest::program(&read(path)?);
+            return program.map(Some).map_err(|error| Failure::Usage(format!("{}: {error}", path.display())));
         }
-        let expression = self.words.join(" ");
-        Ok((!self.words.is_empty()).then(|| expression.into()))
+        Ok(self.expression()?.map(FilterRequest::from))
     }
+}
+
+impl FilterOptions {
+    /// Whether the filter is a program.
+    pub(crate) fn is_program(&self) -> bool {
+        self.bpf_program.is_some()
+    }
+
+    /// The expression, if there is one.
+    pub(crate) fn expression(&self) -> Result<Option<String>, Failure> {
+        match &self.filter_file {
+            Some(path) => Ok(Some(without_comments(&read(path)?))),
+            None if self.words.is_empty() => Ok(self.config_filter.clone()),
+            None => Ok(Some(self.words.join(" "))),
+        }
+    }
+}
+
+/// The text of a file; - is standard input.
+fn read(path: &Path) -> Result<String, Failure> {
+    let path = if path.as_os_str() == "-" { Path::new("/dev/stdin") } else { path };
+    fs::read_to_string(path).map_err(|error| Failure::Failed(format!("{}: {error}", path.display()).into()))
+}
+
+/// The expression of a file: what stands behind a # is none of it, as in tcpdump.
+fn without_comments(text: &str) -> String {
+    let lines = text.lines().map(|line| line.split('#').next().unwrap_or_default().trim());
+    lines.filter(|line| !line.is_empty()).collect::<Vec<_>>().join(" ")
 }
 
 /// Adds the filter, if there is one.
@@ -42,5 +75,17 @@ pub(crate) fn filtered(builder: CaptureBuilder, request: Option<FilterRequest>) 
     match request {
         Some(request) => builder.filter(request),
         None => builder,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_file_of_a_filter_may_have_comments() {
+        let text = "# what is left of the office\nudp and   # DNS\n\n  port 53\n";
+        assert_eq!(without_comments(text), "udp and port 53");
+        assert_eq!(without_comments("# nothing\n"), "");
     }
 }

@@ -25,6 +25,7 @@ use crate::failure::Failure;
 use crate::losses;
 use crate::options::{self, EngineOptions};
 use crate::output;
+use crate::service;
 use crate::signals::stop_on_signals;
 use crate::size;
 use crate::threads;
@@ -158,6 +159,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
     }))?;
     let treatment = Treatment { mirror, weight, latency: arguments.latency };
     let writing = treatment.mirror.as_ref().map(|mirror| mirror.writing().clone());
+    service::ready();
     let (latencies, outcome) = losses::watched(&capture, writing.as_ref(), &control, || {
         thread::scope(|scope| {
             let work = |(index, worker)| {

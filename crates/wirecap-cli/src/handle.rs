@@ -9,10 +9,12 @@ use wirecap::{Capture, CaptureError, Worker, grouped};
 use wirecap_testbed::SlowCore;
 
 use crate::control::ControlOptions;
+use crate::devices;
 use crate::failure::Failure;
 use crate::losses;
 use crate::options::CaptureOptions;
 use crate::progress::Progress;
+use crate::service;
 use crate::size;
 use crate::threads;
 use crate::weight::{Weight, WeightOptions};
@@ -51,6 +53,9 @@ struct Handled {
 }
 
 pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
+    if arguments.options.habits.list_interfaces {
+        return devices::list();
+    }
     let expression = arguments.filter.join(" ");
     let weight = Weight::new(arguments.weight, &expression, arguments.options.interfaces.snap_len)?;
     let claim = arguments.control.claim("handle", &arguments.options.sources())?;
@@ -62,6 +67,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
     if let Some(cost) = arguments.weight.cost() {
         warn_of_shortfall(&capture, cost);
     }
+    service::ready();
     let outcomes = losses::watched(&capture, None, &control, || {
         thread::scope(|scope| {
             let handle =
@@ -102,7 +108,7 @@ fn warn_of_shortfall(capture: &Capture, cost: Duration) {
 /// Shows how it gets on until all workers are done, and stops the capture when it is time.
 fn watch(capture: &Capture, options: &CaptureOptions, done: impl Fn() -> bool) {
     let deadline = options.duration.map(|duration| Instant::now() + duration);
-    let mut progress = Progress::new();
+    let mut progress = Progress::new(options.habits.quiet);
     while !done() {
         thread::sleep(Duration::from_millis(20));
         let enough = options.count.is_some_and(|count| capture.ledger().total.delivered >= count);

@@ -2,8 +2,11 @@
 //! tells: behind an interface they are for that one, before the first for all that have none.
 
 use clap::error::ErrorKind;
-use clap::{Arg, ArgAction, ArgMatches, Args, Command, FromArgMatches, value_parser};
+use clap::{Arg, ArgAction, ArgMatches, Args, Command, FromArgMatches};
+use wirecap::device::{self, Device};
 use wirecap::{DEFAULT_SNAP_LEN, Source};
+
+use crate::habits;
 
 /// What to capture from.
 #[derive(Debug, Clone)]
@@ -17,6 +20,10 @@ pub(crate) struct Interfaces {
 const INTERFACES: &str = "interfaces";
 const SNAP_LEN: &str = "snaplen";
 const FILTER: &str = "interface_filter";
+/// Needs no interface.
+const LIST: &str = "list_interfaces";
+/// All interfaces that are up.
+const ANY: &str = "any";
 
 impl Args for Interfaces {
     fn augment_args(command: Command) -> Command {
@@ -25,16 +32,17 @@ impl Args for Interfaces {
             .long("interface")
             .value_name("DEV[@QUEUES]")
             .action(ArgAction::Append)
-            .required_unless_present("read")
-            .help("Interface, or some of its receive queues: eth0, eth0@2, eth0@0-3; repeatable");
+            .required_unless_present_any(["read", LIST])
+            .help("Interface, or some of its receive queues: eth0, eth0@2, eth0@0-3; any: all that are up; repeatable");
         let snap_len = Arg::new(SNAP_LEN)
             .short('s')
             .long("snaplen")
             .value_name("BYTES")
-            .value_parser(value_parser!(u32))
+            .value_parser(habits::snap_len())
             .action(ArgAction::Append)
             .help(format!(
-                "Snap length: of the preceding -i, or of all interfaces if it comes first [default: {DEFAULT_SNAP_LEN}]"
+                "Snap length: of the preceding -i, or of all interfaces if it comes first; 0 is the default \
+                 [default: {DEFAULT_SNAP_LEN}]"
             ));
         let filter = Arg::new(FILTER)
             .short('f')
@@ -61,17 +69,37 @@ impl FromArgMatches for Interfaces {
             return Err(clap::Error::raw(ErrorKind::ArgumentConflict, message));
         }
         let settings = snap_lens.own.into_iter().zip(filters.own);
-        let sources = names.iter().zip(settings).map(|((_, name), (snap_len, filter))| {
-            let source = snap_len.into_iter().fold(Source::new(name), Source::snap_len);
-            filter.into_iter().fold(source, Source::filter)
-        });
-        Ok(Self { sources: sources.collect(), snap_len: snap_lens.common.unwrap_or(DEFAULT_SNAP_LEN) })
+        let mut sources = Vec::new();
+        for ((_, name), (snap_len, filter)) in names.iter().zip(settings) {
+            for device in devices_of(name)? {
+                let source = snap_len.into_iter().fold(Source::new(device), Source::snap_len);
+                sources.push(filter.iter().cloned().fold(source, Source::filter));
+            }
+        }
+        Ok(Self { sources, snap_len: snap_lens.common.unwrap_or(DEFAULT_SNAP_LEN) })
     }
 
     fn update_from_arg_matches(&mut self, matches: &ArgMatches) -> Result<(), clap::Error> {
         *self = Self::from_arg_matches(matches)?;
         Ok(())
     }
+}
+
+/// The interfaces that a name stands for.
+fn devices_of(name: &str) -> Result<Vec<String>, clap::Error> {
+    if name != ANY {
+        return Ok(vec![name.to_owned()]);
+    }
+    let failed = |text: String| clap::Error::raw(ErrorKind::Io, text + "\n");
+    let devices = device::devices().map_err(|error| failed(format!("-i any: {error}")))?;
+    match all_up(&devices) {
+        names if names.is_empty() => Err(failed("-i any: no interface is up".to_owned())),
+        names => Ok(names),
+    }
+}
+
+fn all_up(devices: &[Device]) -> Vec<String> {
+    devices.iter().filter(|device| device.up).map(|device| device.name.clone()).collect()
 }
 
 /// The values of an option, each with its place on the command line.
@@ -107,7 +135,8 @@ mod tests {
 
     fn parse(line: &str) -> Result<ArgMatches, clap::Error> {
         let read = Arg::new("read").short('r').conflicts_with(INTERFACES);
-        let command = Interfaces::augment_args(Command::new("test").arg(read));
+        let list = Arg::new(LIST).short('D').action(ArgAction::SetTrue);
+        let command = Interfaces::augment_args(Command::new("test").arg(read).arg(list));
         command.try_get_matches_from(["test"].into_iter().chain(line.split_whitespace()))
     }
 
@@ -140,6 +169,11 @@ mod tests {
 
     #[test]
     fn something_to_capture_from_is_needed() {
-        assert!(parse("-s 96").is_err() && parse("-i a -s none").is_err() && parse("-i a -r b").is_err());
+        assert!(
+            parse("-D").is_ok()
+                && parse("-s 96").is_err()
+                && parse("-i a -s none").is_err()
+                && parse("-i a -r b").is_err()
+        );
     }
 }

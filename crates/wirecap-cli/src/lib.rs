@@ -7,17 +7,21 @@ mod advice;
 mod ask;
 mod capture;
 mod closed;
+mod completions;
+mod config;
 mod control;
 mod count;
 mod demo;
 mod devices;
 mod doctor;
 mod events;
+mod extcap;
 mod failure;
 mod filter;
 mod find;
 mod forward;
 mod generate;
+mod habits;
 mod handle;
 mod history;
 mod index;
@@ -35,6 +39,7 @@ mod recording;
 mod replay;
 mod screen;
 mod sending;
+mod service;
 mod show;
 mod signals;
 mod sink;
@@ -43,14 +48,16 @@ mod threads;
 mod top;
 mod weight;
 
+use std::ffi::OsString;
 use std::io::{self, Write};
 use std::process::ExitCode;
 
 #[doc(hidden)]
 pub use capture::record_waiting;
 
-use clap::{CommandFactory, Parser, Subcommand};
+use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 
+use extcap::Step;
 use failure::Failure;
 
 /// Lossless packet capture from multi-queue network interfaces, with an account of every packet
@@ -82,9 +89,11 @@ enum Command {
     Status(ask::StatusArguments),
     Stop(ask::StopArguments),
     Filter(ask::FilterArguments),
+    Reload(ask::ReloadArguments),
     Rotate(ask::RotateArguments),
     Events(ask::EventsArguments),
     Top(top::Arguments),
+    #[command(short_flag = 'D')]
     Devices(devices::Arguments),
     Doctor(doctor::Arguments),
     Generate(generate::Arguments),
@@ -93,8 +102,11 @@ enum Command {
     Lab(lab::Arguments),
     #[command(hide = true)]
     Broker(privileges::Arguments),
+    Extcap(extcap::Arguments),
     #[command(hide = true)]
     ManPages(man::Arguments),
+    #[command(hide = true)]
+    Completions(completions::Arguments),
 }
 
 /// Shows what clap has to say instead of running a command: help, the version, or an error.
@@ -110,17 +122,69 @@ fn said(text: &clap::Error) -> ExitCode {
     }
 }
 
+/// Why arguments are no command.
+#[derive(Debug)]
+enum Unparsed {
+    /// Help, or what is wrong.
+    Text(clap::Error),
+    /// The configuration file cannot be read, or is not as it should be.
+    File(Failure),
+}
+
+/// The command of these arguments and of the configuration file that they name.
+fn parse(arguments: &[OsString]) -> Result<Cli, Unparsed> {
+    let Some(file) = config::file_of(arguments) else {
+        return Cli::try_parse_from(arguments).map_err(Unparsed::Text);
+    };
+    let command = Cli::command();
+    let capture = command.find_subcommand("capture").expect("it is one of the commands");
+    let arguments = config::with_file(arguments, &file, capture).map_err(Unparsed::File)?;
+    // What comes later prevails: the command line.
+    let command = command.mut_subcommand("capture", |capture| capture.args_override_self(true));
+    let matches = command.try_get_matches_from(arguments).map_err(Unparsed::Text)?;
+    Cli::from_arg_matches(&matches).map_err(Unparsed::Text)
+}
+
+/// Commands that take flags of tcpdump's say which of ours does what another one does.
+fn with_hint(error: clap::Error) -> clap::Error {
+    let captures = ["capture", "count", "profile", "handle"];
+    match std::env::args_os().nth(1) {
+        Some(command) if captures.iter().any(|name| command == *name) => habits::with_hint(error),
+        _ => error,
+    }
+}
+
 /// The command, with the arguments of this process.
 pub fn main() -> ExitCode {
     if let Err(error) = signals::survive() {
         eprintln!("wirecap: cannot handle signals: {error}");
         return ExitCode::FAILURE;
     }
-    let command = match Cli::try_parse() {
+    service::begin();
+    let arguments: Vec<OsString> = std::env::args_os().collect();
+    let command = match parse(&arguments) {
         Ok(cli) => cli.command,
-        Err(text) => return said(&text),
+        Err(Unparsed::Text(text)) => return said(&with_hint(text)),
+        Err(Unparsed::File(failure)) => {
+            eprintln!("wirecap: {failure}");
+            return failure.exit_code();
+        }
     };
-    let outcome = match command {
+    let outcome = run(command);
+    events::flush();
+    match outcome {
+        Ok(()) => ExitCode::SUCCESS,
+        // The ledger, or the list of findings, has said it.
+        Err(failure @ (Failure::Lossy | Failure::Findings)) => failure.exit_code(),
+        Err(failure) => {
+            eprintln!("wirecap: {failure}");
+            failure.exit_code()
+        }
+    }
+}
+
+fn run(command: Command) -> Result<(), Failure> {
+    match command {
         Command::Capture(arguments) => capture::run(&arguments),
         Command::Find(arguments) => find::run(&arguments),
         Command::Index(arguments) => index::run(&arguments),
@@ -132,6 +196,7 @@ pub fn main() -> ExitCode {
         Command::Status(arguments) => ask::status(&arguments),
         Command::Stop(arguments) => ask::stop(&arguments),
         Command::Filter(arguments) => ask::filter(&arguments),
+        Command::Reload(arguments) => ask::reload(&arguments),
         Command::Rotate(arguments) => ask::rotate(&arguments),
         Command::Events(arguments) => ask::events(&arguments),
         Command::Top(arguments) => top::run(&arguments),
@@ -142,16 +207,35 @@ pub fn main() -> ExitCode {
         Command::Demo(arguments) => demo::run(&arguments),
         Command::Lab(arguments) => lab::run(&arguments),
         Command::Broker(_) => privileges::serve(),
+        Command::Extcap(arguments) => match extcap::step(&arguments)? {
+            Step::Print(text) => extcap::print(&text),
+            Step::Run(words) => capture_for_wireshark(&words),
+        },
         Command::ManPages(arguments) => man::run(&arguments, Cli::command()),
-    };
-    events::flush();
-    match outcome {
-        Ok(()) => ExitCode::SUCCESS,
-        // The ledger, or the list of findings, has said it.
-        Err(failure @ (Failure::Lossy | Failure::Findings)) => failure.exit_code(),
-        Err(failure) => {
-            eprintln!("wirecap: {failure}");
-            failure.exit_code()
+        Command::Completions(arguments) => completions::run(&arguments, Cli::command()),
+    }
+}
+
+/// Captures with these arguments until Wireshark has seen enough: what it did not read is then no loss.
+fn capture_for_wireshark(words: &[OsString]) -> Result<(), Failure> {
+    let cli = Cli::try_parse_from(words).map_err(|text| Failure::Usage(text.to_string()))?;
+    match run(cli.command) {
+        Err(Failure::Lossy) if signals::end_asked_for() => Ok(()),
+        outcome => outcome,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_commands_of_the_man_pages_are_commands() {
+        // What stands in a configuration file is tested with the service.
+        let has_file = |words: &Vec<String>| words.iter().any(|word| word == "--config");
+        for words in man::tests::commands().filter(|words| !has_file(words)) {
+            let parsed = Cli::try_parse_from(&words);
+            assert!(parsed.is_ok(), "{words:?}: {}", parsed.unwrap_err());
         }
     }
 }

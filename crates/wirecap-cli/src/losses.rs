@@ -13,6 +13,7 @@ use crate::doctor::Bottleneck;
 use crate::events::{self, Kind};
 use crate::history;
 use crate::lost::Lost;
+use crate::service::{self, Pulse};
 use crate::signals;
 use crate::sink::Writing;
 
@@ -43,6 +44,7 @@ pub(crate) fn watched<T>(
         let _end = End(&done, watcher.thread().clone());
         work()
     });
+    service::stopping();
     // What follows on standard error stands below what was said.
     events::flush();
     outcome
@@ -76,6 +78,7 @@ fn watch(capture: &Capture, writing: Option<&Writing>, control: &Control, done: 
     let mut slowness = writing.map(Slowness::of);
     let mut backlog = Backlog::default();
     let mut agent = control.agent(capture, writing);
+    let mut pulse = Pulse::new();
     let mut next = Instant::now() + LOOK;
     while !done.load(Ordering::Acquire) {
         thread::park_timeout(next.saturating_duration_since(Instant::now()));
@@ -88,6 +91,7 @@ fn watch(capture: &Capture, writing: Option<&Writing>, control: &Control, done: 
         }
         next = now + LOOK;
         let ledger = ledger_so_far(capture, writing);
+        pulse.look(&ledger, writing.is_some_and(|writing| writing.blocked_for() > PAUSE), now);
         let discarded = writing.map_or(0, Writing::discarded);
         if signals::statistics_asked_for() {
             events::print(format!("so far: {ledger}"));

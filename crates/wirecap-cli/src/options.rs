@@ -10,8 +10,10 @@ use wirecap::{
 
 use crate::events::{self, Kind};
 use crate::failure::Failure;
+use crate::habits::{Habits, savefile};
 use crate::interfaces::Interfaces;
 use crate::output;
+use crate::progress;
 use crate::signals::stop_on_signals;
 use crate::size;
 
@@ -30,8 +32,8 @@ pub(crate) struct CaptureOptions {
     #[command(flatten)]
     pub(crate) interfaces: Interfaces,
 
-    /// Read a savefile instead: pcapng or pcap, plain, gzip or Zstandard
-    #[arg(short, long, value_name = "FILE", conflicts_with = "interfaces")]
+    /// Read a savefile instead: pcapng or pcap, plain, gzip or Zstandard; - is stdin
+    #[arg(short, long, value_name = "FILE", value_parser = savefile(), conflicts_with = "interfaces")]
     pub(crate) read: Option<PathBuf>,
 
     #[command(flatten)]
@@ -59,13 +61,16 @@ pub(crate) struct CaptureOptions {
     #[arg(short, long, value_name = "PACKETS", value_parser = clap::value_parser!(u64).range(1..))]
     pub(crate) count: Option<u64>,
 
-    /// End after this time: 10s, 500ms, 5m
+    /// End after this time: 10s, 500ms, 1h30m, 7d
     #[arg(long, value_name = "TIME", value_parser = size::duration)]
     pub(crate) duration: Option<Duration>,
 
     /// Print the final ledger as one JSON object on standard output
     #[arg(long)]
     pub(crate) json: bool,
+
+    #[command(flatten)]
+    pub(crate) habits: Habits,
 }
 
 /// Options of all commands that open interfaces: by which engine, with which pools, by which workers.
@@ -196,7 +201,9 @@ impl CaptureOptions {
         &self,
         adjust: impl FnOnce(CaptureBuilder) -> CaptureBuilder,
     ) -> Result<Capture, Failure> {
-        let capture = adjust(self.builder()).open()?;
+        let builder = adjust(self.builder());
+        let capture = progress::while_waiting(&self.opening(), || builder.open())?;
+        self.habits.check(&capture)?;
         stop_on_signals(capture.stopper())?;
         self.engine.describe(&capture, "capturing");
         if let Some(file) = &self.read {
@@ -204,6 +211,14 @@ impl CaptureOptions {
         }
         warn(&capture.ledger().warnings);
         Ok(capture)
+    }
+
+    /// What a start that takes long is doing.
+    fn opening(&self) -> String {
+        match &self.read {
+            Some(file) => format!("opening {}", file.display()),
+            None => format!("opening {}", self.sources().join(", ")),
+        }
     }
 
     /// Prints the final ledger: for people on standard error, for programs on standard output.

@@ -15,7 +15,8 @@ use crate::failure::Failure;
 macro_rules! eprintln {
     ($($text:tt)*) => {{
         use std::io::Write as _;
-        let _closed_pipe = writeln!(std::io::stderr(), $($text)*);
+        let text = format!($($text)*);
+        let _closed_pipe = writeln!(std::io::stderr(), "{}", $crate::service::marked(&text));
     }};
 }
 

@@ -12,12 +12,14 @@ use plotters::prelude::*;
 use wirecap::{Capture, CaptureError, Chunk, RingName, Timestamps, grouped};
 
 use crate::control::Control;
+use crate::devices;
 use crate::failure::Failure;
 use crate::filter::{FilterOptions, filtered};
 use crate::losses;
 use crate::options::CaptureOptions;
 use crate::output;
 use crate::progress::Progress;
+use crate::service;
 use crate::sink;
 use crate::size;
 
@@ -52,10 +54,21 @@ pub(crate) struct Arguments {
 const PATIENCE: Duration = Duration::from_millis(200);
 /// Columns of the chart on the terminal.
 const CHART_COLUMNS: usize = 64;
-/// Bars of a panel of the picture, at most: more than there are pixels show nothing more.
-const PICTURE_COLUMNS: usize = 1000;
+/// Columns of the picture, at most: more than there are pixels show nothing more.
+const PICTURE_COLUMNS: usize = 600;
+/// The picture's sizes, in pixels: above the rows are the title and the scale, below them the axis.
+const PICTURE_WIDTH: u32 = 960;
+const HEAD_HEIGHT: u32 = 56;
+const FOOT_HEIGHT: u32 = 34;
+const COUNTS_WIDTH: i32 = 110;
+const MARGIN: i32 = 10;
+/// Parts of the axis.
+const TICKS: i32 = 5;
 
 pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
+    if arguments.options.habits.list_interfaces {
+        return devices::list();
+    }
     if arguments.bin.as_nanos() == 0 {
         return Err(Failure::Usage("--bin must be longer than 0".to_owned()));
     }
@@ -73,6 +86,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
     let csv = arguments.csv.as_deref().map(create).transpose()?;
     let svg = arguments.svg.as_deref().map(|path| create(path).map(|file| (path, file))).transpose()?;
     let mut profile = Profile::new(&capture.rings(), arguments.bin);
+    service::ready();
     let outcome = losses::watched(&capture, None, &Control::none(), || {
         collect(&capture, &arguments.options, &mut profile)
     });
@@ -104,7 +118,7 @@ fn create(path: &Path, replaces: bool) -> Result<Box<dyn Write>, Failure> {
 
 fn collect(capture: &Capture, options: &CaptureOptions, profile: &mut Profile) -> Result<(), CaptureError> {
     let mut worker = capture.workers().pop().expect("a new capture has its workers");
-    let mut progress = Progress::new();
+    let mut progress = Progress::new(options.habits.quiet);
     let deadline = options.duration.map(|duration| Instant::now() + duration);
     while !worker.is_finished() {
         if let Some(chunk) = worker.next_chunk_timeout(PATIENCE)? {
@@ -227,45 +241,105 @@ impl Profile {
         text
     }
 
-    /// A panel per ring, all with the same axes, as in the paper's Figure 3.
+    /// A row per ring and a column per time, the darker the more packets, with the rings' packets beside them. However many rings
+    /// there are, all of them have one axis, so that what happens at the same time stands in one column.
     fn picture(&self) -> Result<String, Failure> {
-        let height = 60 + 160 * self.rings.len() as u32;
         let mut picture = String::new();
-        let drawn = self.draw_on(&SVGBackend::with_string(&mut picture, (900, height)).into_drawing_area());
+        let size = (PICTURE_WIDTH, self.picture_height());
+        let drawn = self.draw_on(&SVGBackend::with_string(&mut picture, size).into_drawing_area());
         drawn.map_err(|error| Failure::Failed(format!("cannot draw the picture: {error}").into()))?;
         Ok(picture)
     }
 
+    fn picture_height(&self) -> u32 {
+        HEAD_HEIGHT + self.row_height() * self.rings.len().max(1) as u32 + FOOT_HEIGHT
+    }
+
+    /// Rows are lower where there are many.
+    fn row_height(&self) -> u32 {
+        (480 / self.rings.len().max(1) as u32).clamp(14, 48)
+    }
+
     fn draw_on(&self, picture: &DrawingArea<SVGBackend<'_>, plotters::coord::Shift>) -> DrawingOutcome {
         picture.fill(&WHITE)?;
-        let title = format!("packets per {} ms, by receive queue", self.bin_nanos as f64 / 1e6);
-        let picture = picture.titled(&title, ("sans-serif", 20))?;
         let highest = self.counts.iter().flat_map(BTreeMap::values).copied().max().unwrap_or(0).max(1);
         let bins = self.bins().max(1);
         let columns = (PICTURE_COLUMNS as u64).min(bins) as usize;
-        let (first, seconds) = (self.first_bin(), self.seconds(bins));
-        for ((panel, name), counts) in
-            picture.split_evenly((self.rings.len(), 1)).iter().zip(&self.rings).zip(&self.counts)
-        {
-            let mut chart = ChartBuilder::on(panel)
-                .margin(8)
-                .set_label_area_size(LabelAreaPosition::Left, 60)
-                .set_label_area_size(LabelAreaPosition::Bottom, 30)
-                .build_cartesian_2d(0.0..seconds, 0..highest)?;
-            chart.configure_mesh().disable_x_mesh().x_desc("s").y_desc(name).y_labels(4).draw()?;
-            let bar = |(column, count): (usize, u32)| {
-                let part = part(column, bins, columns);
-                Rectangle::new(
-                    [(self.seconds(part.start), 0), (self.seconds(part.end), count)],
-                    BLUE.filled(),
-                )
-            };
-            let peaks = peaks(counts, first, bins, columns).into_iter().enumerate();
-            chart.draw_series(peaks.filter(|(_, count)| *count > 0).map(bar))?;
+        let (first, row_height) = (self.first_bin(), self.row_height() as i32);
+        let text = |size: u32| ("sans-serif", size).into_font().color(&BLACK);
+        let title = format!("packets per {} ms and ring", self.bin_nanos as f64 / 1e6);
+        picture.draw(&Text::new(title, (MARGIN, 10), text(18)))?;
+        draw_scale(picture, highest, &text(12))?;
+        let left = MARGIN + 7 * self.rings.iter().map(String::len).max().unwrap_or(0) as i32 + 8;
+        let right = PICTURE_WIDTH as i32 - COUNTS_WIDTH;
+        let x = |column: usize| left + ((right - left) as i64 * column as i64 / columns as i64) as i32;
+        let top = HEAD_HEIGHT as i32;
+        let bottom = top + row_height * self.rings.len() as i32;
+        for (row, (name, counts)) in (0..).zip(self.rings.iter().zip(&self.counts)) {
+            let y = top + row * row_height;
+            let middle = y + row_height / 2 - 6;
+            picture.draw(&Text::new(name.clone(), (MARGIN, middle), text(12)))?;
+            let total: u64 = counts.values().map(|&count| u64::from(count)).sum();
+            picture.draw(&Text::new(grouped(total), (right + 8, middle), text(12)))?;
+            for (begin, end, count) in runs(&peaks(counts, first, bins, columns)) {
+                let corners = [(x(begin), y), (x(end), y + row_height - 1)];
+                picture.draw(&Rectangle::new(corners, shade(count, highest).filled()))?;
+            }
+        }
+        picture.draw(&Text::new("packets", (right + 8, top - 16), text(12)))?;
+        picture.draw(&Rectangle::new([(left, top), (right, bottom)], BLACK.mix(0.4)))?;
+        for tick in 0..=TICKS {
+            let at = left + (right - left) * tick / TICKS;
+            picture.draw(&PathElement::new([(at, bottom), (at, bottom + 4)], BLACK.mix(0.4)))?;
+            let seconds = self.seconds(bins) * f64::from(tick) / f64::from(TICKS);
+            let label = if tick == TICKS { format!("{seconds:.3} s") } else { format!("{seconds:.3}") };
+            picture.draw(&Text::new(label, (at - 12, bottom + 8), text(12)))?;
         }
         picture.present()?;
         Ok(())
     }
+}
+
+/// What the shades mean: powers of ten up to the highest count.
+fn draw_scale(
+    picture: &DrawingArea<SVGBackend<'_>, plotters::coord::Shift>,
+    highest: u32,
+    text: &TextStyle<'_>,
+) -> DrawingOutcome {
+    let powers = (0..10).map(|power| 10_u32.pow(power)).take_while(|&count| count < highest);
+    let mut x = PICTURE_WIDTH as i32 - 90;
+    for count in powers.chain([highest]).collect::<Vec<_>>().into_iter().rev() {
+        picture.draw(&Rectangle::new([(x, 12), (x + 14, 26)], shade(count, highest).filled()))?;
+        picture.draw(&Text::new(grouped(count.into()), (x + 18, 13), text.clone()))?;
+        x -= 90;
+        if x < PICTURE_WIDTH as i32 / 3 {
+            break;
+        }
+    }
+    Ok(())
+}
+
+/// From light to dark, by the logarithm: a packet is seen beside a million, and all shades are told apart without colours.
+fn shade(count: u32, highest: u32) -> RGBColor {
+    let share = match highest {
+        1 => 1.0,
+        highest => f64::from(count).ln() / f64::from(highest).ln(),
+    };
+    let (light, dark) = ((198.0, 219.0, 239.0), (8.0, 29.0, 88.0));
+    let mix = |light: f64, dark: f64| (light + (dark - light) * share).round() as u8;
+    RGBColor(mix(light.0, dark.0), mix(light.1, dark.1), mix(light.2, dark.2))
+}
+
+/// Columns of the same count that follow each other, without those of no packets: a beginning, an end and the count.
+fn runs(peaks: &[u32]) -> Vec<(usize, usize, u32)> {
+    let mut runs: Vec<(usize, usize, u32)> = Vec::new();
+    for (column, &count) in peaks.iter().enumerate().filter(|(_, count)| **count > 0) {
+        match runs.last_mut() {
+            Some((_, end, before)) if *end == column && *before == count => *end = column + 1,
+            _ => runs.push((column, column + 1, count)),
+        }
+    }
+    runs
 }
 
 type DrawingOutcome = Result<(), Box<dyn std::error::Error>>;
@@ -350,8 +424,34 @@ mod tests {
             "{lines:?}"
         );
         assert!(profile.chart().contains("2 packets"));
-        let mut picture = String::new();
-        profile.draw_on(&SVGBackend::with_string(&mut picture, (900, 220)).into_drawing_area()).unwrap();
+        profile.picture().unwrap();
+    }
+
+    #[test]
+    fn the_picture_has_a_row_per_ring_and_nothing_where_nothing_came() {
+        let ring = |queue| RingName::of_queue("eth0", queue);
+        let rings: Vec<RingName> = (0..40).map(ring).collect();
+        let mut profile = Profile::new(&rings, Duration::from_millis(10));
+        for bin in 0..100 {
+            (0..=bin).for_each(|_| profile.count(7, bin * 10_000_000));
+            profile.count(9, bin * 10_000_000);
+        }
+        let picture = profile.picture().unwrap();
+        assert!(profile.picture_height() < 800, "all rings fit on a screen");
+        for name in ["eth0@0", "eth0@39", "5,050"] {
+            assert!(picture.contains(name), "{name}");
+        }
+        // A hundred of the ring that grew, one of that which did not, the background, the frame and the scale.
+        let rectangles = picture.matches("<rect").count();
+        assert!((103..=108).contains(&rectangles), "{rectangles}");
+    }
+
+    #[test]
+    fn equal_columns_are_one_piece() {
+        assert_eq!(runs(&[0, 3, 3, 0, 3, 5]), [(1, 3, 3), (4, 5, 3), (5, 6, 5)]);
+        assert!(runs(&[0, 0]).is_empty());
+        assert_eq!(shade(1, 1), shade(1000, 1000));
+        assert_ne!(shade(1, 1000), shade(10, 1000));
     }
 
     #[test]

@@ -1,6 +1,8 @@
 //! The live line of a long command, on a terminal only.
 
 use std::io::{self, IsTerminal};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
 use std::time::{Duration, Instant};
 
 use wirecap::{Capture, grouped};
@@ -49,6 +51,38 @@ impl Drop for LiveLine {
     }
 }
 
+/// What takes so long is not mentioned before.
+const SLOW: Duration = Duration::from_secs(1);
+/// A log says it once, and later.
+const SLOW_IN_LOG: Duration = Duration::from_secs(5);
+
+/// Does `work`, and shows that it goes on if it takes long: on a terminal by a line that counts the seconds, else by a line in the log.
+pub(crate) fn while_waiting<T>(what: &str, work: impl FnOnce() -> T) -> T {
+    let started = Instant::now();
+    let is_done = AtomicBool::new(false);
+    thread::scope(|scope| {
+        let watcher = scope.spawn(|| {
+            let (mut line, mut is_said) = (LiveLine::new(), false);
+            while !is_done.load(Ordering::Acquire) {
+                thread::park_timeout(SLOW);
+                let waited = started.elapsed();
+                if is_done.load(Ordering::Acquire) || waited < SLOW {
+                    continue;
+                }
+                if line.visible {
+                    line.show(&format!("{what}: {:.0} s", waited.as_secs_f64()));
+                } else if waited >= SLOW_IN_LOG && !std::mem::replace(&mut is_said, true) {
+                    eprintln!("{what} takes longer than {} s", SLOW_IN_LOG.as_secs());
+                }
+            }
+        });
+        let outcome = work();
+        is_done.store(true, Ordering::Release);
+        watcher.thread().unpark();
+        outcome
+    })
+}
+
 /// Shows how a count of packets grows.
 #[derive(Debug)]
 pub(crate) struct Progress {
@@ -58,8 +92,11 @@ pub(crate) struct Progress {
 }
 
 impl Progress {
-    pub(crate) fn new() -> Self {
-        Self { line: LiveLine::new(), started: Instant::now(), last_packets: 0 }
+    /// One that is not shown if `is_quiet`.
+    pub(crate) fn new(is_quiet: bool) -> Self {
+        let mut line = LiveLine::new();
+        line.visible &= !is_quiet;
+        Self { line, started: Instant::now(), last_packets: 0 }
     }
 
     /// Shows how a capture gets on if it is time.

@@ -5,7 +5,10 @@ pub(crate) mod options;
 pub(crate) mod outlet;
 
 use std::fs;
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::thread;
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use wirecap::savefile::{self, Record, Section, WriteError};
 use wirecap::{Account, Chunk, Interface, Ledger, Packet, Reception, Timestamp, Timestamps};
@@ -13,6 +16,38 @@ use wirecap_recorder::{Pattern, refuse_busy};
 
 use crate::failure::Failure;
 use crate::output;
+use options::Rules;
+
+/// The rules that were asked for while the recording goes on, until it takes them.
+static RULES: Mutex<Option<Rules>> = Mutex::new(None);
+static HAS_RULES: AtomicBool = AtomicBool::new(false);
+
+/// How long to wait until the recording takes them: it comes round five times a second, unless the disk stands still.
+const RULES_PATIENCE: Duration = Duration::from_secs(1);
+
+fn rules() -> MutexGuard<'static, Option<Rules>> {
+    RULES.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Asks for other rules for the files, and waits until they hold, but not for long.
+pub(crate) fn change_rules(rules: Rules) {
+    *self::rules() = Some(rules);
+    HAS_RULES.store(true, Ordering::Release);
+    let deadline = Instant::now() + RULES_PATIENCE;
+    while HAS_RULES.load(Ordering::Acquire) && Instant::now() < deadline {
+        thread::sleep(Duration::from_millis(2));
+    }
+}
+
+/// Does `change` with the rules that were asked for since the last time, if any were.
+pub(crate) fn with_changed_rules<E>(change: impl FnOnce(&Rules) -> Result<(), E>) -> Result<(), E> {
+    if !HAS_RULES.load(Ordering::Relaxed) {
+        return Ok(());
+    }
+    let outcome = rules().take().map_or(Ok(()), |rules| change(&rules));
+    HAS_RULES.store(false, Ordering::Release);
+    outcome
+}
 
 /// This program on this host.
 pub(crate) fn section() -> Section {

@@ -1,8 +1,12 @@
 //! What a terminal shows better than a file: a block of lines that redraws itself, emphasis, bars.
 
+use std::borrow::Cow;
 use std::env;
 use std::io::{self, IsTerminal, Write};
+use std::os::fd::AsFd;
 use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use crate::service;
 
 /// How many notices were written to standard error.
 static NOTICES: Mutex<u64> = Mutex::new(0);
@@ -17,7 +21,7 @@ pub(crate) fn notice(text: &str) {
     let mut stderr = io::stderr();
     let clear = if stderr.is_terminal() { "\r\x1b[K" } else { "" };
     // A terminal that went away is no matter.
-    let _ = stderr.write_all(format!("{clear}{text}\n").as_bytes());
+    let _ = stderr.write_all(format!("{clear}{}\n", service::marked(text)).as_bytes());
     *notices += 1;
 }
 
@@ -29,16 +33,34 @@ pub(crate) struct Screen<W: Write> {
     has_colours: bool,
     has_blocks: bool,
     drawn_lines: usize,
+    size_of: fn(&W) -> Option<(usize, usize)>,
+    /// The terminal's columns and rows when it last drew.
+    size: Option<(usize, usize)>,
     /// How many notices had been written when it last drew.
     notices: u64,
 }
 
-impl<W: Write + IsTerminal> Screen<W> {
+impl<W: Write + IsTerminal + AsFd> Screen<W> {
     pub(crate) fn on(stream: W) -> Self {
         let is_terminal = stream.is_terminal();
         let has_colours = is_terminal && env::var_os("NO_COLOR").is_none_or(|value| value.is_empty());
-        Self { stream, is_terminal, has_colours, has_blocks: has_utf8(), drawn_lines: 0, notices: 0 }
+        Self {
+            stream,
+            is_terminal,
+            has_colours,
+            has_blocks: has_utf8(),
+            drawn_lines: 0,
+            size_of,
+            size: None,
+            notices: 0,
+        }
     }
+}
+
+/// The columns and rows of a terminal that knows them.
+fn size_of(stream: &impl AsFd) -> Option<(usize, usize)> {
+    let size = rustix::termios::tcgetwinsize(stream).ok()?;
+    (size.ws_col > 0 && size.ws_row > 0).then(|| (size.ws_col.into(), size.ws_row.into()))
 }
 
 impl<W: Write> Screen<W> {
@@ -58,14 +80,22 @@ impl<W: Write> Screen<W> {
             // Not where it was any more.
             self.drawn_lines = 0;
         }
-        self.erase()?;
-        let text: String = lines.iter().flat_map(|line| [line, "\n"]).collect();
-        if self.is_terminal {
-            self.stream.write_all(unwrapped(&text).as_bytes())?;
-            self.drawn_lines = lines.len();
-        } else {
-            self.stream.write_all(text.as_bytes())?;
+        drop(notices);
+        let together = |lines: &[String]| lines.iter().flat_map(|line| [line, "\n"]).collect::<String>();
+        if !self.is_terminal {
+            self.stream.write_all(together(lines).as_bytes())?;
+            return self.stream.flush();
         }
+        let size = (self.size_of)(&self.stream);
+        if std::mem::replace(&mut self.size, size) != size && self.drawn_lines > 0 {
+            // Where the last drawing is now, and in how many pieces, only the terminal knows.
+            self.drawn_lines = 0;
+            self.stream.write_all(b"\x1b[2J\x1b[H")?;
+        }
+        self.erase()?;
+        let lines = fitting(lines, size);
+        self.stream.write_all(unwrapped(&together(&lines)).as_bytes())?;
+        self.drawn_lines = lines.len();
         self.stream.flush()
     }
 
@@ -109,6 +139,17 @@ impl<W: Write> Screen<W> {
     }
 }
 
+/// The lines that a terminal has room for, with how many it has not. What is scrolled out at the top could not be taken away again.
+fn fitting(lines: &[String], size: Option<(usize, usize)>) -> Cow<'_, [String]> {
+    let room = size.map_or(usize::MAX, |(_, rows)| rows.saturating_sub(1).max(1));
+    if lines.len() <= room {
+        return Cow::Borrowed(lines);
+    }
+    let mut shown = lines[..room - 1].to_vec();
+    shown.push(format!("and {} more lines: the terminal has no room", lines.len() - shown.len()));
+    Cow::Owned(shown)
+}
+
 /// Writes in the place of the line that a terminal on standard error is at, and no further than it is wide.
 pub(crate) fn replace_line(text: &str) {
     // A terminal that went away is no matter.
@@ -120,7 +161,7 @@ pub(crate) fn announce(line: &str) {
     let mut stream = io::stderr().lock();
     let begin = if stream.is_terminal() { "\r\x1b[K" } else { "" };
     // A terminal that went away is no matter.
-    let _ = stream.write_all(format!("{begin}{line}\n").as_bytes());
+    let _ = stream.write_all(format!("{begin}{}\n", service::marked(line)).as_bytes());
 }
 
 /// The text such that a terminal cuts off what it has no room for: a line that goes on in the next one is not where
@@ -147,8 +188,23 @@ mod tests {
             has_colours: false,
             has_blocks: false,
             drawn_lines: 0,
+            size_of: |_| Some((80, 24)),
+            size: None,
             notices: 0,
         }
+    }
+
+    #[test]
+    fn a_terminal_of_another_size_is_cleared_before_it_is_drawn_on() {
+        let mut screen = screen();
+        let lines = ["a".to_owned(), "b".to_owned(), "c".to_owned()];
+        screen.redraw(&lines).unwrap();
+        screen.size_of = |_| Some((40, 3));
+        screen.redraw(&lines).unwrap();
+        screen.redraw(&lines).unwrap();
+        let drawn = String::from_utf8(screen.stream).unwrap().replace("\x1b[?7l", "").replace("\x1b[?7h", "");
+        let small = "a\nand 2 more lines: the terminal has no room\n";
+        assert_eq!(drawn, format!("a\nb\nc\n\x1b[2J\x1b[H{small}\x1b[2A\x1b[J{small}"));
     }
 
     #[test]

@@ -126,7 +126,7 @@ impl Watch<'_> {
         is_finished: impl Fn() -> bool,
         frames: impl Fn() -> u64,
     ) -> Result<(), Failure> {
-        let (started, mut progress) = (Instant::now(), Progress::new());
+        let (started, mut progress) = (Instant::now(), Progress::new(false));
         let mut looked = started;
         while !is_finished() {
             if looked.elapsed() >= PRESENCE_INTERVAL {

@@ -14,6 +14,7 @@ use signal_hook::iterator::Signals;
 use wirecap::Stopper;
 
 use crate::events::{self, Kind};
+use crate::service;
 
 /// Signals that come within this time of the first one are the same request: timeout(1) and service managers signal the
 /// process and its group.
@@ -49,6 +50,11 @@ pub(crate) fn statistics_asked_for() -> bool {
 /// From now on SIGHUP asks for another file, and does not end the command.
 pub(crate) fn rotate_on_hangup() {
     HANGUP_ROTATES.store(true, Ordering::Relaxed);
+}
+
+/// Whether the command writes a set of files.
+pub(crate) fn is_rotating() -> bool {
+    HANGUP_ROTATES.load(Ordering::Relaxed)
 }
 
 /// Whether another file was asked for since the last time.
@@ -103,6 +109,7 @@ pub(crate) fn ask_for_rotation() -> bool {
 
 /// Asks for the end, as a first signal does. Asking again, or a signal later, asks for the same end.
 pub(crate) fn ask_for_end() {
+    service::stopping();
     ENDING.store(true, Ordering::Relaxed);
     let end = END.lock().unwrap_or_else(PoisonError::into_inner).take();
     end.into_iter().for_each(|end| drop(thread::spawn(end)));

@@ -21,19 +21,31 @@ pub(crate) fn bytes(text: &str) -> Result<u64, String> {
 /// Too long to wait for, and so short that its nanoseconds can be counted in 64 bits.
 const HOURS_MAX: f64 = 1e6;
 
-/// A time with an optional unit: `10` (seconds), `10s`, `500ms`, `5m`, `1h`.
+/// A time of parts with units, the larger units first: `500ms`, `5m`, `1h30m`, `7d`; a number alone is seconds.
 pub(crate) fn duration(text: &str) -> Result<Duration, String> {
-    let digits = text.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(text.len());
-    let (number, unit) = text.split_at(digits);
-    let seconds = match unit {
-        "ms" => 0.001,
-        "" | "s" => 1.0,
-        "m" | "min" => 60.0,
-        "h" => 3600.0,
-        _ => return Err(format!("unknown unit {unit:?}: expected ms, s, m or h")),
-    };
-    let number: f64 = number.parse().map_err(|_| "expected a number first".to_owned())?;
-    let seconds = number * seconds;
+    let (mut rest, mut seconds, mut largest) = (text, 0.0, f64::INFINITY);
+    while !rest.is_empty() || largest.is_infinite() {
+        let digits = rest.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(rest.len());
+        let (number, behind) = rest.split_at(digits);
+        let end = behind.find(|c: char| c.is_ascii_digit() || c == '.').unwrap_or(behind.len());
+        let (unit, behind) = behind.split_at(end);
+        let length = match unit {
+            "" if largest.is_infinite() => 1.0,
+            "ms" => 0.001,
+            "s" => 1.0,
+            "m" | "min" => 60.0,
+            "h" => 3600.0,
+            "d" => 86_400.0,
+            "w" => 604_800.0,
+            _ => return Err(format!("unknown unit {unit:?}: expected ms, s, m, h, d or w")),
+        };
+        if length >= largest {
+            return Err("expected larger units before smaller ones, as in 1h30m".to_owned());
+        }
+        let number: f64 = number.parse().map_err(|_| "expected a number first".to_owned())?;
+        seconds += number * length;
+        (rest, largest) = (behind, length);
+    }
     if seconds > HOURS_MAX * 3600.0 {
         return Err("expected at most 1000000h".to_owned());
     }
@@ -111,7 +123,23 @@ mod tests {
         assert_eq!(duration("250ms"), Ok(Duration::from_millis(250)));
         assert_eq!(duration("2h"), Ok(Duration::from_secs(7200)));
         assert_eq!(duration("1000000h"), Ok(Duration::from_secs(3_600_000_000)));
-        for bad in ["", "s", "1d", "-1s", ".", "1000001h", "99999999999999999999999"] {
+        assert_eq!(duration("7d"), Ok(Duration::from_secs(7 * 86_400)));
+        assert_eq!(duration("1h30m"), Ok(Duration::from_secs(5400)));
+        assert_eq!(duration("1w2d3h4m5s6ms"), Ok(Duration::from_millis(788_645_006)));
+        for bad in [
+            "",
+            "s",
+            "1y",
+            "-1s",
+            "30m1h",
+            "1h1h",
+            "1h30",
+            "1h m",
+            "1.2.3s",
+            ".",
+            "1000001h",
+            "99999999999999999999999",
+        ] {
             assert!(duration(bad).is_err(), "{bad} was taken");
         }
     }

@@ -64,6 +64,11 @@ impl Cutter {
         }
     }
 
+    /// From the next file on by these rules.
+    pub fn set_rules(&mut self, rules: CutRules) {
+        *self = Self { origin: self.origin, times: self.times.clone(), ..Self::new(rules, self.utc_offset) };
+    }
+
     /// A file begins at `nanos` (since the epoch), with `head_bytes` before its first packet and as many as `tail_bytes`
     /// behind its last.
     pub fn open(&mut self, nanos: u64, head_bytes: u64, tail_bytes: u64) {
@@ -199,6 +204,20 @@ mod tests {
         assert!(!cutter.is_over(17 * SECOND - 1) && cutter.is_over(17 * SECOND));
         cutter.open(43 * SECOND, 0, 0);
         assert!(!cutter.is_over(47 * SECOND - 1) && cutter.is_over(47 * SECOND));
+    }
+
+    #[test]
+    fn other_rules_hold_from_the_next_file_on() {
+        let mut cutter = cutter(CutRules { packets: Some(2), ..CutRules::default() });
+        cutter.open(0, 0, 0);
+        cutter.add(10);
+        cutter.set_rules(CutRules { bytes: Some(100), ..CutRules::default() });
+        cutter.open(0, 0, 0);
+        for _ in 0..4 {
+            assert!(!cutter.is_cut_before(0, 20));
+            cutter.add(20);
+        }
+        assert!(!cutter.is_cut_before(0, 20) && cutter.is_cut_before(0, 21));
     }
 
     proptest! {

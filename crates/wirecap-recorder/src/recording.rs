@@ -257,6 +257,18 @@ impl Recording {
         Ok(())
     }
 
+    /// Records by other rules from the next file on, which begins with the next packet. Budgets then count the files that are in
+    /// the directory. A recording of a single file has no rules.
+    ///
+    /// # Errors
+    ///
+    /// If what was taken before cannot be written.
+    pub fn change_rules(&mut self, cut: CutRules, store: StoreRules) -> Result<(), WriteError> {
+        self.rotate()?;
+        self.cutter.set_rules(cut);
+        self.send(Message::Rules(store))
+    }
+
     /// Ends the present file if it has packets and its time is over: no packet that is still to come belongs to it.
     ///
     /// # Errors

@@ -13,11 +13,11 @@ use wirecap_savefile::{FileSink, Format, WriteError};
 
 use crate::compression::{Compressor, Effort, FrameTable};
 use crate::compressors::{Compressed, Compressors};
-use crate::files::{free_bytes, free_name, give_name, is_gone, part_of, sync_directory};
+use crate::files::{self, free_bytes, free_name, give_name, is_gone, part_of, sync_directory};
 use crate::launch::Launch;
 use crate::names::{Numbering, Pattern};
 use crate::page::{PAGE_BYTES, Page};
-use crate::store::{Room, Store};
+use crate::store::{Room, Store, StoreRules};
 
 /// When what was written must survive the loss of power.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -103,6 +103,8 @@ pub(crate) enum Message {
     Page(Page),
     /// The file is complete behind these blocks.
     End(Vec<u8>),
+    /// Other budgets. No file is open.
+    Rules(StoreRules),
 }
 
 /// Where the files are.
@@ -163,6 +165,7 @@ impl Writer {
                     while self.write_compressed()? {}
                     self.end(&tail)?;
                 }
+                Ok(Message::Rules(rules)) => self.change_rules(rules)?,
                 Err(RecvTimeoutError::Timeout) => {
                     self.write_compressed()?;
                 }
@@ -175,6 +178,13 @@ impl Writer {
                 self.sync()?;
             }
         }
+    }
+
+    fn change_rules(&mut self, rules: StoreRules) -> Result<(), WriteError> {
+        let Place::Set { pattern, .. } = &self.place else { return Ok(()) };
+        let earlier = files::earlier(pattern).map_err(|source| self.failure(source))?;
+        self.store = Store::new(rules, earlier.files);
+        Ok(())
     }
 
     /// What to do next; nothing if a page that is being compressed can be waited for, or a sync is due.

@@ -7,7 +7,7 @@
 mod recorded;
 mod unseen;
 
-use std::fmt;
+use std::fmt::{self, Write as _};
 use std::time::Duration;
 
 use serde::Serialize;
@@ -465,23 +465,57 @@ impl fmt::Display for Ledger {
             write_table(f, &self.port_rows())?;
         }
         if let Some(recorded) = &self.recorded {
-            write_table(f, &recorded.rows(self.total.delivered))?;
+            let mut rows = recorded.rows(self.total.delivered);
+            if recorded.to.len() > NAME_MAX {
+                writeln!(f, "recorded to {}", recorded.to)?;
+                rows.iter_mut().for_each(|row| row[0].clear());
+            }
+            write_table(f, &rows)?;
         }
         write!(f, "{}", self.verdict())
     }
 }
 
-/// Columns as wide as their widest entry; the first one left-aligned, the others right-aligned.
+/// A longer name of a file has a line of its own.
+const NAME_MAX: usize = 24;
+/// What a terminal has at least.
+const COLUMNS: usize = 80;
+
+/// Columns as wide as their widest entry; the first one left-aligned, the others right-aligned. If that is wider than a terminal,
+/// what is zero everywhere is said in a line below the table, and then headings of two words take two lines.
 fn write_table<const N: usize>(f: &mut fmt::Formatter<'_>, rows: &[[String; N]]) -> fmt::Result {
-    let width = |column: usize| rows.iter().map(|row| row[column].len()).max().unwrap_or(0);
-    for row in rows {
-        write!(f, "{:<width$}", row[0], width = width(0))?;
-        for (column, entry) in row.iter().enumerate().skip(1) {
-            write!(f, "  {entry:>width$}", width = width(column))?;
+    let mut rows: Vec<Vec<&str>> = rows.iter().map(|row| row.iter().map(String::as_str).collect()).collect();
+    let mut zero = Vec::new();
+    if table_width(&rows) > COLUMNS {
+        let is_zero = |column: &usize| rows[1..].iter().all(|row| matches!(row[*column], "0" | "-"));
+        let columns: Vec<usize> = (1..N).filter(is_zero).collect();
+        zero = columns.iter().map(|column| rows[0][*column]).collect();
+        for row in &mut rows {
+            let mut column = 0..;
+            row.retain(|_| !columns.contains(&column.next().expect("it has no end")));
         }
-        writeln!(f)?;
     }
-    Ok(())
+    if table_width(&rows) > COLUMNS {
+        let (first, second): (Vec<&str>, Vec<&str>) =
+            rows[0].iter().map(|heading| heading.split_once(' ').unwrap_or(("", heading))).unzip();
+        rows[0] = second;
+        rows.insert(0, first);
+    }
+    let width = |column: usize| rows.iter().map(|row| row[column].len()).max().unwrap_or(0);
+    for row in &rows {
+        let mut line = format!("{:<width$}", row[0], width = width(0));
+        for (column, entry) in row.iter().enumerate().skip(1) {
+            let _ = write!(line, "  {entry:>width$}", width = width(column));
+        }
+        writeln!(f, "{}", line.trim_end())?;
+    }
+    if zero.is_empty() { Ok(()) } else { writeln!(f, "0: {}", zero.join(", ")) }
+}
+
+fn table_width(rows: &[Vec<&str>]) -> usize {
+    let columns = rows.first().map_or(0, Vec::len);
+    let width = |column: usize| rows.iter().map(|row| row[column].len()).max().unwrap_or(0);
+    (0..columns).map(|column| width(column) + 2).sum::<usize>().saturating_sub(2)
 }
 
 #[cfg(test)]
@@ -523,6 +557,27 @@ mod tests {
             (&json["ports"][0]["name"], &json["ports"][0]["dropped"]["down"]),
             (&"b".into(), &3.into())
         );
+    }
+
+    #[test]
+    fn the_table_fits_a_terminal_of_80_columns() {
+        let wide = |ledger: &Ledger| ledger.to_string().lines().map(str::len).max().unwrap();
+        let mut large = ring("enp129s0f0@12", 9_999_999_999, 0);
+        large.account.filtered = Some(7);
+        let mut ledger = ledger(vec![large.clone(), large.clone()], None);
+        assert!(wide(&ledger) <= COLUMNS, "{ledger}");
+        assert!(ledger.to_string().contains("\n0: no cell, ring full, other, offloaded\n"), "{ledger}");
+        let to = "/var/lib/wirecap/recordings/eth0-%Y%m%d-%H%M%S-%i.pcapng.zst".to_owned();
+        let (written, in_file) = (19_999_999_998, 19_999_999_998);
+        ledger.recorded = Some(Recorded { to, written, in_file, ..Recorded::default() });
+        assert!(wide(&ledger) <= COLUMNS, "{ledger}");
+        let dropped = Drops { no_cell: 1_234_567, ring_full: 89, ..Drops::default() };
+        large.account = Account { dropped, ..large.account }.balanced();
+        ledger = self::ledger(vec![large], Some(3));
+        assert!(wide(&ledger) <= COLUMNS, "{ledger}");
+        let text = ledger.to_string();
+        let lines: Vec<&str> = text.lines().collect();
+        assert_eq!(lines[1].split_whitespace().collect::<Vec<_>>(), ["no", "ring"], "{text}");
     }
 
     #[test]

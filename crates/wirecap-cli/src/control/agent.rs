@@ -1,5 +1,6 @@
 //! What the thread that watches a capture does for the clients of its control socket.
 
+use std::env;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use serde_json::{Value, json};
@@ -11,6 +12,9 @@ use crate::events::{self, Kind};
 use crate::failure::{Failure, causes};
 use crate::lost::Lost;
 use crate::options;
+use crate::recording::{self, options::Rules};
+use crate::service;
+use crate::signals;
 use crate::sink::Writing;
 use crate::threads;
 
@@ -59,6 +63,9 @@ impl<'a> Agent<'a> {
                 let answer = match task {
                     Task::Status => self.recent_status(&ledger),
                     Task::Filter(expression) => self.set_filter(&expression).to_string().into(),
+                    Task::Reload(filter, rules) => {
+                        service::reloading(|| self.reload(filter.as_deref(), rules)).to_string().into()
+                    }
                 };
                 desk.answer(client, answer);
             }
@@ -91,6 +98,8 @@ impl<'a> Agent<'a> {
             "version": env!("CARGO_PKG_VERSION"),
             "pid": std::process::id(),
             "state": state,
+            "arguments": env::args_os().map(|argument| argument.to_string_lossy().into_owned()).collect::<Vec<_>>(),
+            "directory": env::current_dir().ok(),
             "started_unix_s": unix_s(self.identity.started),
             "unix_s": unix_s(SystemTime::now()),
             "interfaces": self.interfaces(ledger),
@@ -129,6 +138,31 @@ impl<'a> Agent<'a> {
             })
         };
         self.capture.interfaces().iter().zip(dropped).map(describe).collect()
+    }
+
+    /// Takes what is not as it was.
+    fn reload(&mut self, filter: Option<&str>, rules: Option<Rules>) -> Value {
+        if rules.is_some() && !signals::is_rotating() {
+            return json!({ "ok": false, "error": "this capture does not write a set of files" });
+        }
+        let present = match &self.filter {
+            Some(filter) => filter.clone(),
+            None => {
+                let first = self.capture.interfaces().first();
+                first.and_then(|first| first.filter.as_ref().map(ToString::to_string)).unwrap_or_default()
+            }
+        };
+        if let Some(filter) = filter.filter(|filter| *filter != present) {
+            let outcome = self.set_filter(filter);
+            if outcome["ok"] != true {
+                return outcome;
+            }
+        }
+        if let Some(rules) = rules {
+            recording::change_rules(rules);
+        }
+        events::say(Kind::Rotation, "the configuration was read again");
+        json!({ "ok": true })
     }
 
     fn set_filter(&mut self, expression: &str) -> Value {

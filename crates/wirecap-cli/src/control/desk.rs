@@ -8,6 +8,8 @@ use std::thread::{self, Thread};
 
 use rustix::event::{EventfdFlags, eventfd};
 
+use crate::recording::options::Rules;
+
 /// A line for a client, without its end.
 pub(super) type Line = Arc<str>;
 
@@ -19,6 +21,7 @@ pub(super) type ClientId = u64;
 pub(super) enum Task {
     Status,
     Filter(String),
+    Reload(Option<String>, Option<Rules>),
 }
 
 /// A task for a client.
@@ -129,7 +132,7 @@ impl Desk {
         let jobs = std::mem::take(&mut state.jobs);
         let answers = jobs.into_iter().map(|job| match job.task {
             Task::Status => (job.client, Arc::clone(status)),
-            Task::Filter(_) => (job.client, ENDING.into()),
+            Task::Filter(_) | Task::Reload(..) => (job.client, ENDING.into()),
         });
         state.answers.extend(answers);
         drop(state);

@@ -2,6 +2,8 @@
 
 use serde_json::Value;
 
+use crate::recording::options::Rules;
+
 /// A request.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Request {
@@ -11,6 +13,8 @@ pub(crate) enum Request {
     Events,
     /// Another filter.
     Filter(String),
+    /// Another filter and other rules for files, those that are given.
+    Reload { filter: Option<String>, rules: Option<Rules> },
     /// Another file.
     Rotate,
     /// The end, and an answer when it has come.
@@ -32,13 +36,23 @@ impl Request {
             "events" => Self::Events,
             "rotate" => Self::Rotate,
             "stop" => Self::Stop,
+            "reload" => {
+                let filter = match fields.remove("expression") {
+                    None | Some(Value::Null) => None,
+                    Some(Value::String(expression)) => Some(expression),
+                    Some(_) => return Err("\"expression\" is not a string".to_owned()),
+                };
+                let rules = fields.remove("rules").map(serde_json::from_value).transpose();
+                let rules = rules.map_err(|error| format!("\"rules\": {error}"))?.flatten();
+                Self::Reload { filter, rules }
+            }
             "filter" => match fields.remove("expression") {
                 Some(Value::String(expression)) => Self::Filter(expression),
                 _ => return Err("\"filter\" has a string \"expression\"".to_owned()),
             },
             _ => {
                 return Err(format!(
-                    "unknown command {command:?}: expected status, events, filter, rotate or stop"
+                    "unknown command {command:?}: expected status, events, filter, reload, rotate or stop"
                 ));
             }
         };
@@ -60,6 +74,10 @@ mod tests {
         assert_eq!(parse(r#" {"command" : "stop"} "#), Ok(Request::Stop));
         let filter = r#"{"expression":"udp port 53","command":"filter"}"#;
         assert_eq!(parse(filter), Ok(Request::Filter("udp port 53".to_owned())));
+        assert_eq!(
+            parse(r#"{"command":"reload","expression":"","rules":null}"#),
+            Ok(Request::Reload { filter: Some(String::new()), rules: None })
+        );
         for (text, words) in [
             ("", "not JSON"),
             ("status", "not JSON"),
@@ -68,6 +86,8 @@ mod tests {
             (r#"{"command":1}"#, "not a string"),
             (r#"{"command":"halt"}"#, "unknown command"),
             (r#"{"command":"filter"}"#, "expression"),
+            (r#"{"command":"reload","rules":{"file_size":1}}"#, "rules"),
+            (r#"{"command":"reload","expression":1}"#, "not a string"),
             (r#"{"command":"stop","now":true}"#, "no field"),
             (r#"{"command":"status"} {"command":"stop"}"#, "not JSON"),
         ] {

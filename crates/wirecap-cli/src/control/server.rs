@@ -326,6 +326,7 @@ impl Client {
         let task = match request {
             Request::Status => Task::Status,
             Request::Filter(expression) => Task::Filter(expression),
+            Request::Reload { filter, rules } => Task::Reload(filter, rules),
             Request::Events => {
                 self.next_event = Some(events::first());
                 return self.put(r#"{"ok":true}"#);

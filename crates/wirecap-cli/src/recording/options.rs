@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use clap::{ArgAction, Args};
+use serde::{Deserialize, Serialize};
 use wirecap::savefile::{Format, refuse_planted};
 use wirecap_recorder::{Compression, CutRules, Durability, Numbering, Pattern, Period, StoreRules};
 
@@ -169,6 +170,45 @@ pub(crate) struct Plan {
     /// The names, if there may be more than one file.
     pub(crate) pattern: Option<Pattern>,
     line: Option<Line>,
+}
+
+impl Plan {
+    /// What a reload may change, if there may be more than one file.
+    pub(crate) fn rules(&self) -> Option<Rules> {
+        self.pattern.as_ref()?;
+        Some(Rules {
+            file_bytes: self.cut.bytes,
+            file_packets: self.cut.packets,
+            file_period: self.cut.period.map(|period| (period.length, period.is_aligned)),
+            keep_files: self.store.files,
+            keep_bytes: self.store.bytes,
+            keep_free: self.store.free_bytes,
+        })
+    }
+}
+
+/// When files end, and how many are kept, as one process tells another.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Rules {
+    file_bytes: Option<u64>,
+    file_packets: Option<u64>,
+    /// How long, and whether on the local clock.
+    file_period: Option<(Duration, bool)>,
+    keep_files: Option<u64>,
+    keep_bytes: Option<u64>,
+    keep_free: Option<u64>,
+}
+
+impl Rules {
+    pub(crate) fn cut(&self) -> CutRules {
+        let period = self.file_period.map(|(length, is_aligned)| Period { length, is_aligned });
+        CutRules { bytes: self.file_bytes, packets: self.file_packets, period }
+    }
+
+    pub(crate) fn store(&self) -> StoreRules {
+        StoreRules { files: self.keep_files, bytes: self.keep_bytes, free_bytes: self.keep_free }
+    }
 }
 
 #[derive(Debug)]

@@ -7,7 +7,7 @@ use wirecap::savefile::{self, Format, Record, Section, Sink, Statistics, StreamS
 use wirecap_recorder::{Launch, Recording, Settings, Target};
 
 use super::indexer::{Indexer, Told};
-use super::options::Plan;
+use super::options::{Plan, Rules};
 use crate::events::{self, Kind};
 use crate::failure::Failure;
 use crate::sink::{PipeEnd, TimedSink, Writing};
@@ -34,6 +34,12 @@ pub(crate) trait Outlet {
 
     /// Ends the file, if there may be another one.
     fn rotate(&mut self) -> Result<(), WriteError> {
+        Ok(())
+    }
+
+    /// Divides and keeps files by other rules from the next file on, if there may be another one.
+    fn change_rules(&mut self, rules: &Rules) -> Result<(), WriteError> {
+        let _ = rules;
         Ok(())
     }
 
@@ -208,6 +214,10 @@ impl Outlet for Files {
 
     fn rotate(&mut self) -> Result<(), WriteError> {
         self.recording().rotate()
+    }
+
+    fn change_rules(&mut self, rules: &Rules) -> Result<(), WriteError> {
+        self.recording().change_rules(rules.cut(), rules.store())
     }
 
     fn packets(&self) -> u64 {

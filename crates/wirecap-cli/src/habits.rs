@@ -1,0 +1,151 @@
+//! What users of tcpdump and dumpcap type: their flags work, or the error says which of ours does the same.
+
+use clap::builder::{PathBufValueParser, StyledStr, TypedValueParser};
+use clap::error::{ContextKind, ContextValue, ErrorKind};
+use clap::{ArgAction, Args};
+use wirecap::savefile::LinkType;
+use wirecap::{Capture, DEFAULT_SNAP_LEN};
+
+use crate::failure::Failure;
+
+/// Flags of tcpdump and dumpcap that mean the same here.
+#[derive(Debug, Clone, Default, Args)]
+#[command(next_help_heading = "As in tcpdump and dumpcap")]
+pub(crate) struct Habits {
+    /// List the interfaces and end, as wirecap devices
+    #[arg(short = 'D', long)]
+    pub(crate) list_interfaces: bool,
+
+    /// Show no line that counts packets
+    #[arg(short, long)]
+    pub(crate) quiet: bool,
+
+    /// Accepted, and without effect: nothing here looks up names
+    #[arg(short = 'n', action = ArgAction::Count, hide_short_help = true)]
+    _no_names: u8,
+
+    /// Accepted, and without effect: lines for a pipe are written when they are complete
+    #[arg(short = 'l', hide_short_help = true)]
+    _line_buffered: bool,
+
+    /// The link layer, if it is that of the interfaces: EN10MB or RAW
+    #[arg(short = 'y', long, value_name = "LINKTYPE", value_parser = link_type, hide_short_help = true)]
+    linktype: Option<Named>,
+}
+
+/// A link type and what libpcap calls it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Named(LinkType, &'static str);
+
+const LINK_TYPES: [Named; 2] = [Named(LinkType::ETHERNET, "EN10MB"), Named(LinkType::RAW, "RAW")];
+
+fn link_type(text: &str) -> Result<Named, String> {
+    let found = LINK_TYPES.into_iter().find(|Named(_, name)| name.eq_ignore_ascii_case(text));
+    found.ok_or_else(|| {
+        "expected EN10MB or RAW: packets are captured with the link layer of their interface".to_owned()
+    })
+}
+
+impl Habits {
+    /// Whether the link layer is the one that was asked for.
+    pub(crate) fn check(&self, capture: &Capture) -> Result<(), Failure> {
+        let Some(Named(wanted, name)) = self.linktype else { return Ok(()) };
+        let other =
+            capture.interfaces().iter().find(|interface| interface.device.savefile_link_type() != wanted);
+        match other {
+            None => Ok(()),
+            Some(interface) => {
+                let device = &interface.device.name;
+                Err(Failure::Usage(format!("{device} has another link layer than {name}: leave out -y")))
+            }
+        }
+    }
+}
+
+/// The file of `-r`: - is standard input.
+pub(crate) fn savefile() -> impl TypedValueParser<Value = std::path::PathBuf> {
+    PathBufValueParser::new().map(|path| if path.as_os_str() == "-" { "/dev/stdin".into() } else { path })
+}
+
+/// The number of `-s`: 0 is the default.
+pub(crate) fn snap_len() -> impl TypedValueParser<Value = u32> {
+    clap::value_parser!(u32).map(|bytes| if bytes == 0 { DEFAULT_SNAP_LEN } else { bytes })
+}
+
+/// Flags that are not taken, and what to use instead.
+const HINTS: [(&str, &str); 6] = [
+    (
+        "AeKNOStuvXx#",
+        "no packet is shown while it is recorded; `wirecap show -i DEV -e -v` shows packets, with tcpdump's own flags",
+    ),
+    (
+        "B",
+        "`--buffer SIZE` is the memory of all rings: `--buffer 4M` for tcpdump's -B 4096 and dumpcap's -B 4",
+    ),
+    ("I", "set the interface to monitor mode by iw(8), and capture from it"),
+    ("L", "each interface has one link layer, which is taken"),
+    ("P", "`--format pcap`, or a file name that ends in .pcap, writes pcap"),
+    ("jJ", "`--timestamp packet`, `batch` or `hardware` chooses the clock"),
+];
+
+/// Adds to the error about an unknown flag of tcpdump's or dumpcap's what to use instead.
+pub(crate) fn with_hint(mut error: clap::Error) -> clap::Error {
+    let Some(ContextValue::String(argument)) = error.get(ContextKind::InvalidArg) else { return error };
+    let flag = argument.strip_prefix('-').and_then(|flags| flags.chars().next());
+    let hint = HINTS.iter().find(|(flags, _)| flag.is_some_and(|flag| flags.contains(flag)));
+    if error.kind() == ErrorKind::UnknownArgument
+        && let Some((_, hint)) = hint
+    {
+        let hint = vec![StyledStr::from(*hint)];
+        error.insert(ContextKind::Suggested, ContextValue::StyledStrs(hint));
+    }
+    error
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
+
+    use super::*;
+
+    #[derive(Debug, Parser)]
+    struct Command {
+        #[command(flatten)]
+        habits: Habits,
+        #[arg(short, value_parser = savefile())]
+        read: Option<std::path::PathBuf>,
+        #[arg(short, value_parser = snap_len())]
+        snap_len: Option<u32>,
+    }
+
+    fn parse(line: &str) -> Result<Command, clap::Error> {
+        Command::try_parse_from(std::iter::once("wirecap").chain(line.split_whitespace()))
+    }
+
+    #[test]
+    fn flags_without_a_meaning_here_are_accepted() {
+        let command = parse("-nn -l -q -y en10mb -r - -s 0").unwrap();
+        assert!(command.habits.quiet && !command.habits.list_interfaces);
+        assert_eq!(command.habits.linktype, Some(LINK_TYPES[0]));
+        assert_eq!(command.read.unwrap().to_str(), Some("/dev/stdin"));
+        assert_eq!(command.snap_len, Some(DEFAULT_SNAP_LEN));
+        assert_eq!(parse("-s 96").unwrap().snap_len, Some(96));
+        assert!(parse("-y IEEE802_11").unwrap_err().to_string().contains("expected EN10MB or RAW"));
+    }
+
+    #[test]
+    fn flags_that_are_not_taken_have_a_hint() {
+        for (line, words) in [
+            ("-e", "wirecap show"),
+            ("-B 4096", "--buffer 4M"),
+            ("-I", "monitor mode"),
+            ("-P", "--format pcap"),
+            ("-j host", "--timestamp packet"),
+        ] {
+            let error = with_hint(parse(line).unwrap_err()).to_string();
+            assert!(error.contains(words), "{line}: {error}");
+        }
+        let other = with_hint(parse("--frobnicate").unwrap_err()).to_string();
+        assert!(!other.contains("wirecap show"), "{other}");
+    }
+}

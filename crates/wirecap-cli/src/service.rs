@@ -1,0 +1,204 @@
+//! What a service manager is told, by the protocol of sd_notify(3), and how lines are marked for its journal.
+
+use std::borrow::Cow;
+use std::env;
+use std::ffi::OsString;
+use std::io;
+use std::os::fd::AsFd;
+use std::os::linux::net::SocketAddrExt;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::net::{SocketAddr, UnixDatagram};
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use rustix::fs::fstat;
+use rustix::time::{ClockId, clock_gettime};
+use wirecap::{Ledger, grouped};
+
+use crate::size;
+
+/// The manager that started this process, if one is to be told.
+static MANAGER: OnceLock<Option<Manager>> = OnceLock::new();
+/// The end was announced.
+static IS_STOPPING: AtomicBool = AtomicBool::new(false);
+/// How often the thread that records came round; 0 if the command has none.
+static ROUNDS: AtomicU64 = AtomicU64::new(0);
+
+/// Time between two lines about the state.
+const STATUS: Duration = Duration::from_secs(5);
+
+#[derive(Debug)]
+struct Manager {
+    socket: UnixDatagram,
+    /// How often it must hear that this process is alive.
+    watchdog: Option<Duration>,
+}
+
+/// Connects to the manager. Later this process may have no right to.
+pub(crate) fn begin() {
+    MANAGER.get_or_init(|| {
+        let address = env::var_os("NOTIFY_SOCKET").filter(|address| !address.is_empty())?;
+        let socket = connect(&address).inspect_err(|error| {
+            eprintln!("warning: cannot tell the service manager anything: {}: {error}", address.display());
+        });
+        let own = |pid: OsString| pid.to_str().is_none_or(|pid| pid == std::process::id().to_string());
+        let watchdog = env::var("WATCHDOG_USEC").ok().and_then(|micros| micros.parse().ok());
+        let watchdog = watchdog.filter(|_| env::var_os("WATCHDOG_PID").is_none_or(own));
+        let watchdog = watchdog.filter(|micros| *micros > 0).map(Duration::from_micros);
+        Some(Manager { socket: socket.ok()?, watchdog })
+    });
+}
+
+fn connect(address: &OsString) -> io::Result<UnixDatagram> {
+    let address = match address.as_bytes() {
+        [b'@', name @ ..] => SocketAddr::from_abstract_name(name)?,
+        _ => SocketAddr::from_pathname(address)?,
+    };
+    let socket = UnixDatagram::unbound()?;
+    socket.connect_addr(&address)?;
+    // A manager that reads nothing holds up nothing.
+    socket.set_nonblocking(true)?;
+    Ok(socket)
+}
+
+fn manager() -> Option<&'static Manager> {
+    MANAGER.get()?.as_ref()
+}
+
+fn tell(message: &str) {
+    if let Some(manager) = manager() {
+        // What it does not take is no reason to stop.
+        let _ = rustix::io::write(manager.socket.as_fd(), message.as_bytes());
+    }
+}
+
+/// What was asked for is being done.
+pub(crate) fn ready() {
+    tell("READY=1");
+}
+
+/// Does `change`, which the manager waits for.
+pub(crate) fn reloading<T>(change: impl FnOnce() -> T) -> T {
+    let now = clock_gettime(ClockId::Monotonic);
+    let micros = now.tv_sec * 1_000_000 + now.tv_nsec / 1000;
+    tell(&format!("RELOADING=1\nMONOTONIC_USEC={micros}"));
+    let outcome = change();
+    ready();
+    outcome
+}
+
+/// The end begins.
+pub(crate) fn stopping() {
+    if !IS_STOPPING.swap(true, Ordering::Relaxed) {
+        tell("STOPPING=1");
+    }
+}
+
+/// The thread that records is alive: it comes round several times a second, unless it waits for what it writes to.
+pub(crate) fn came_round() {
+    ROUNDS.store(ROUNDS.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
+}
+
+/// Tells the manager from time to time how the capture gets on, and that it does.
+#[derive(Debug)]
+pub(crate) struct Pulse {
+    told: Option<Instant>,
+    status: Option<(Instant, u64)>,
+    rounds: u64,
+}
+
+impl Pulse {
+    pub(crate) fn new() -> Self {
+        Self { told: None, status: None, rounds: 0 }
+    }
+
+    /// To be called several times a second. `is_writing`: the thread that records waits for what it writes to, which is no reason to
+    /// end it.
+    pub(crate) fn look(&mut self, ledger: &Ledger, is_writing: bool, now: Instant) {
+        let Some(manager) = manager() else { return };
+        if let Some(interval) = manager.watchdog
+            && self.told.is_none_or(|told| now - told >= interval / 4)
+            && self.is_alive(ROUNDS.load(Ordering::Relaxed), is_writing)
+        {
+            tell("WATCHDOG=1");
+            self.told = Some(now);
+        }
+        if self.status.is_none_or(|(at, _)| now - at >= STATUS) {
+            let rate = self.status.map_or(0.0, |(at, delivered)| {
+                (ledger.total.delivered - delivered) as f64 / (now - at).as_secs_f64()
+            });
+            let (delivered, lost) = (grouped(ledger.total.delivered), grouped(ledger.total.dropped.total()));
+            let rate = size::human_rate(rate);
+            tell(&format!("STATUS={delivered} packets, {rate}packets/s, {lost} lost"));
+            self.status = Some((now, ledger.total.delivered));
+        }
+    }
+}
+
+impl Pulse {
+    /// Whether the thread that records came round since the last look, or has a reason not to; `rounds` is 0 in a command without one.
+    fn is_alive(&mut self, rounds: u64, is_writing: bool) -> bool {
+        let before = std::mem::replace(&mut self.rounds, rounds);
+        rounds != before || rounds == 0 || is_writing
+    }
+}
+
+/// The lines as standard error takes them: with the priorities of sd-daemon(3) if that is the journal.
+pub(crate) fn marked(text: &str) -> Cow<'_, str> {
+    static IS_JOURNAL: OnceLock<bool> = OnceLock::new();
+    match IS_JOURNAL.get_or_init(is_journal) {
+        true => Cow::Owned(with_priorities(text)),
+        false => Cow::Borrowed(text),
+    }
+}
+
+/// Whether standard error is the stream that JOURNAL_STREAM names.
+fn is_journal() -> bool {
+    let Ok(stream) = env::var("JOURNAL_STREAM") else { return false };
+    let Ok(status) = fstat(io::stderr()) else { return false };
+    stream == format!("{}:{}", status.st_dev, status.st_ino)
+}
+
+/// Errors are `<3>`, warnings `<4>`, and all else `<6>`. Lines that belong to the one before have its priority.
+fn with_priorities(text: &str) -> String {
+    let mut priority = 6;
+    let mut marked = String::new();
+    for line in text.split('\n') {
+        if !line.starts_with(' ') {
+            priority = match line {
+                line if line.starts_with("wirecap: ") || line.starts_with("error: ") => 3,
+                line if line.starts_with("warning: ") => 4,
+                line if line.starts_with("lossless: no") => 4,
+                _ => 6,
+            };
+        }
+        marked += &format!("<{priority}>{line}\n");
+    }
+    marked.pop();
+    marked
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_thread_that_stands_still_is_alive_only_while_it_waits_for_the_disk() {
+        let mut pulse = Pulse::new();
+        let looks = [(0, false), (0, false), (3, false), (3, false), (3, true), (4, false), (4, false)];
+        let alive = looks.map(|(rounds, is_writing)| pulse.is_alive(rounds, is_writing));
+        assert_eq!(alive, [true, true, true, false, true, true, false]);
+    }
+
+    #[test]
+    fn each_line_has_the_priority_of_what_it_says() {
+        assert_eq!(
+            with_priorities("capturing eth0: 1 ring\n  not zero-copy: no\nwarning: slow\n  still slow"),
+            "<6>capturing eth0: 1 ring\n<6>  not zero-copy: no\n<4>warning: slow\n<4>  still slow"
+        );
+        assert_eq!(with_priorities("wirecap: cannot"), "<3>wirecap: cannot");
+        assert_eq!(with_priorities("lossless: yes"), "<6>lossless: yes");
+        assert_eq!(with_priorities("lossless: not known (a gap)"), "<4>lossless: not known (a gap)");
+    }
+}

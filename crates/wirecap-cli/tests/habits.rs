@@ -1,0 +1,172 @@
+//! What users of tcpdump and dumpcap type.
+
+mod recording;
+
+use std::fs::{self, File};
+use std::path::Path;
+use std::process::{Command, Stdio};
+
+use recording::{Bed, Finished, WIRECAP, tcpdump};
+use tempfile::TempDir;
+use wirecap_testbed::{Load, privileged, wait_until};
+
+fn run(bed: &Bed, arguments: &[&str]) -> Finished {
+    bed.run(Command::new(WIRECAP).args(arguments))
+}
+
+fn text(path: &Path) -> &str {
+    path.to_str().unwrap()
+}
+
+#[test]
+fn a_list_of_interfaces_needs_no_interface_and_no_file() {
+    if !privileged() {
+        return;
+    }
+    let bed = Bed::new(1);
+    let list = run(&bed, &["devices"]).stdout;
+    for arguments in [
+        &["-D"][..],
+        &["capture", "-D"],
+        &["capture", "-D", "-n"],
+        &["count", "-D"],
+        &["handle", "-D"],
+        &["profile", "-D"],
+    ] {
+        let finished = run(&bed, arguments);
+        finished.assert_success();
+        assert_eq!(finished.stdout, list, "{arguments:?}");
+    }
+    run(&bed, &["capture", "-i", "a1"]).assert_refused(2, &["--write"]);
+    run(&bed, &["capture", "-w", "x.pcap"]).assert_refused(2, &["--interface"]);
+}
+
+#[test]
+fn flags_of_tcpdump_are_taken_and_packets_are_in_the_file_at_once() {
+    if !privileged() {
+        return;
+    }
+    let (bed, folder) = (Bed::new(1), TempDir::new().unwrap());
+    let file = folder.path().join("t.pcap");
+    let flags = [
+        "capture",
+        "-i",
+        "a1",
+        "-nn",
+        "-l",
+        "-q",
+        "-U",
+        "-s",
+        "0",
+        "-y",
+        "EN10MB",
+        "--json",
+        "-w",
+        text(&file),
+    ];
+    let running = bed.capture(&flags);
+    bed.generator().send(&[Load::new(0, 100)]).unwrap();
+    wait_until("all packets are in the file", || tcpdump(&file, &[]).0.len() == 100);
+    let finished = running.interrupt();
+    finished.assert_success();
+    assert_eq!(finished.ledger()["delivered"], 100);
+    // Nanoseconds in the byte order of this machine.
+    assert_eq!(fs::read(&file).unwrap()[..4], 0xa1b2_3c4d_u32.to_ne_bytes());
+}
+
+#[test]
+fn a_flag_that_is_not_taken_says_which_one_is() {
+    if !privileged() {
+        return;
+    }
+    let bed = Bed::new(1);
+    let refused = |flags: &[&str], words: &[&str]| {
+        run(&bed, &[&["capture", "-i", "a1", "-w", "/dev/null"], flags].concat()).assert_refused(2, words);
+    };
+    refused(&["-e"], &["wirecap show"]);
+    refused(&["-B", "4096"], &["--buffer 4M"]);
+    refused(&["-I"], &["monitor mode"]);
+    refused(&["-y", "IEEE802_11"], &["expected EN10MB or RAW"]);
+    refused(&["-y", "RAW"], &["a1 has another link layer than RAW"]);
+}
+
+#[test]
+fn a_filter_may_be_in_a_file_and_a_savefile_may_come_from_a_pipe() {
+    if !privileged() {
+        return;
+    }
+    let (bed, folder) = (Bed::new(1), TempDir::new().unwrap());
+    let [filter, all, some] = ["filter", "all.pcap", "some.pcap"].map(|name| folder.path().join(name));
+    let running = bed.capture(&["capture", "-i", "a1", "-w", text(&all), "--json"]);
+    bed.generator().send(&[Load::new(0, 50)]).unwrap();
+    let finished = running.interrupt();
+    assert_eq!(finished.ledger()["delivered"], 50);
+    for (expression, count) in [("# what the bed sends\nudp   # is UDP\n", 50), ("tcp\n", 0)] {
+        fs::write(&filter, expression).unwrap();
+        let mut command = Command::new(WIRECAP);
+        command.args(["capture", "-r", "-", "--force", "-w", text(&some), "-F", text(&filter)]);
+        let status = command.stdin(Stdio::from(File::open(&all).unwrap())).stderr(Stdio::null()).status();
+        assert!(status.unwrap().success());
+        assert_eq!(tcpdump(&some, &[]).0.len(), count, "{expression}");
+    }
+}
+
+#[test]
+fn any_is_every_interface_that_is_up_and_the_loopback_is_one_of_them() {
+    if !privileged() {
+        return;
+    }
+    let (bed, folder) = (Bed::new(1), TempDir::new().unwrap());
+    let ip = |arguments: &[&str]| assert!(bed.run(Command::new("ip").args(arguments)).status.success());
+    ip(&["link", "set", "lo", "up"]);
+    let file = folder.path().join("t.pcapng");
+    let flags = [
+        "capture",
+        "-i",
+        "any",
+        "--engine",
+        "packet",
+        "-w",
+        text(&file),
+        "--json",
+        "udp",
+        "and",
+        "port",
+        "9",
+    ];
+    let mut running = bed.capture(&flags);
+    // One line for each.
+    running.wait_for("capturing");
+    let socket = bed.receiver.run_in(|| std::net::UdpSocket::bind("127.0.0.1:0").unwrap()).unwrap();
+    for _ in 0..7 {
+        socket.send_to(b"x", "127.0.0.1:9").unwrap();
+    }
+    let finished = running.interrupt();
+    finished.assert_success();
+    let ledger = finished.ledger();
+    assert_eq!(ledger["delivered"], 7, "{ledger}");
+    let names: Vec<&str> =
+        ledger["rings"].as_array().unwrap().iter().map(|ring| ring["name"].as_str().unwrap()).collect();
+    assert!(
+        names.iter().any(|name| name.starts_with("lo@")) && names.iter().any(|name| name.starts_with("a1@")),
+        "{names:?}"
+    );
+    assert_eq!(tcpdump(&file, &[]).0.len(), 7);
+    ip(&["link", "set", "lo", "down"]);
+    ip(&["link", "set", "a1", "down"]);
+    run(&bed, &["capture", "-i", "any", "-w", text(&file)]).assert_refused(2, &["no interface is up"]);
+}
+
+#[test]
+fn times_have_parts() {
+    if !privileged() {
+        return;
+    }
+    let (bed, folder) = (Bed::new(1), TempDir::new().unwrap());
+    let file = folder.path().join("t.pcap");
+    bed.capture(&["capture", "-i", "a1", "-w", text(&file), "--duration", "1h30m"])
+        .interrupt()
+        .assert_success();
+    let refused = run(&bed, &["capture", "-i", "a1", "-w", text(&file), "--duration", "30m1h"]);
+    refused.assert_refused(2, &["larger unit"]);
+}
