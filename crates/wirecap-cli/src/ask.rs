@@ -67,13 +67,13 @@ pub(crate) struct FilterArguments {
     words: Vec<String>,
 }
 
-/// Make a running capture read its configuration file again, without losing a packet
+/// Reread the configuration file of a running capture, without losing a packet
 ///
-/// It takes over the filter and the rules for files, and starts the next file. All other changes take effect at the next
+/// Filter, file rotation and budgets take effect at once, and the next file starts. Other changes take effect with the next
 /// start.
 #[derive(Debug, Args)]
 #[command(
-    after_help = "Exit status: 0 the file was read, 1 it could not be read or is invalid, and nothing has changed."
+    after_help = "Exit status: 0 the file was reread, 1 it cannot be read or is invalid; nothing was changed."
 )]
 pub(crate) struct ReloadArguments {
     /// The capture's name

@@ -16,9 +16,7 @@ pub(crate) struct FilterOptions {
     #[arg(value_name = "FILTER")]
     words: Vec<String>,
 
-    /// Read the expression from a file, as tcpdump's -F
-    ///
-    /// # begins a comment; - is standard input.
+    /// Read the expression from a file, like tcpdump; # starts a comment; - is stdin
     #[arg(short = 'F', long, value_name = "FILE", conflicts_with_all = ["words", "bpf_program"])]
     filter_file: Option<PathBuf>,
 

@@ -41,7 +41,8 @@ impl Args for Interfaces {
             .value_parser(habits::snap_len())
             .action(ArgAction::Append)
             .help(format!(
-                "Snap length: of the preceding -i, or of all interfaces if it comes first [default, or 0: {DEFAULT_SNAP_LEN}]"
+                "Snap length: of the preceding -i, or of all interfaces if it comes first; 0 is the default \
+                 [default: {DEFAULT_SNAP_LEN}]"
             ));
         let filter = Arg::new(FILTER)
             .short('f')

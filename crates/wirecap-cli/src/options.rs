@@ -32,7 +32,7 @@ pub(crate) struct CaptureOptions {
     #[command(flatten)]
     pub(crate) interfaces: Interfaces,
 
-    /// Read a savefile instead: pcapng or pcap, plain, gzip or Zstandard; - is standard input
+    /// Read a savefile instead: pcapng or pcap, plain, gzip or Zstandard; - is stdin
     #[arg(short, long, value_name = "FILE", value_parser = savefile(), conflicts_with = "interfaces")]
     pub(crate) read: Option<PathBuf>,
 

@@ -40,7 +40,7 @@ pub(crate) fn duration(text: &str) -> Result<Duration, String> {
             _ => return Err(format!("unknown unit {unit:?}: expected ms, s, m, h, d or w")),
         };
         if length >= largest {
-            return Err("expected the larger unit first, as in 1h30m".to_owned());
+            return Err("expected larger units before smaller ones, as in 1h30m".to_owned());
         }
         let number: f64 = number.parse().map_err(|_| "expected a number first".to_owned())?;
         seconds += number * length;
