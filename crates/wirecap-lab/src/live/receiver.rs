@@ -108,7 +108,7 @@ impl Receiver {
         Ok(cpu_times(&self.id().to_string())?.into_values().sum())
     }
 
-    /// The processor time that the process takes per [`STEP`] before anything is sent: a program that looks at its
+    /// The processor time that the process takes in 50 ms before anything is sent: a program that looks at its
     /// ring every few microseconds never does nothing. The least of several steps, since it may still be opening.
     ///
     /// # Errors
