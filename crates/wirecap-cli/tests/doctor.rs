@@ -336,7 +336,7 @@ fn what_is_no_record_is_refused() {
     judge(&json!({}), &[]).refused(1, &["host.json", "--record"]);
     let mut other = good_host();
     other["format"] = 2.into();
-    judge(&other, &[]).refused(1, &["form 2"]);
+    judge(&other, &[]).refused(1, &["format 2"]);
     judge(&good_host(), &["eth1"]).refused(2, &["--from"]);
     judge(&good_host(), &["--fix"]).refused(2, &["--fix"]);
 }
