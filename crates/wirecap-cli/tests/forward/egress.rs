@@ -103,7 +103,7 @@ fn while_one_direction_is_stalled_the_other_one_goes_on_without_loss() {
         // Of a kind that no stack answers.
         let frames: Vec<Vec<u8>> = (0..1000).map(|index| frame(0, index, 1000)).collect();
         let mut sent = 0;
-        while !forwarder.said().contains("right has taken no packet for a while") {
+        while !forwarder.said().contains("right does not send; ") {
             bed.send(&frames[..100]);
             sent += 100;
             thread::sleep(Duration::from_millis(20));
