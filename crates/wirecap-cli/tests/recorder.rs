@@ -210,15 +210,17 @@ fn two_captures_do_not_write_to_one_file_or_set() {
     assert_eq!(all_packets(folder.path()).len(), 200);
 }
 
-/// A library that makes the first large write of a process take five seconds.
+/// A library that makes the first large write of a process wait for the file that `STALLED_UNTIL` names, a minute at most.
 const STALL: &str = r#"
 #define _GNU_SOURCE
 #include <dlfcn.h>
+#include <stdlib.h>
 #include <unistd.h>
 ssize_t write(int fd, const void *bytes, size_t count) {
     static int stalled;
     ssize_t (*next)(int, const void *, size_t) = (ssize_t (*)(int, const void *, size_t))dlsym(RTLD_NEXT, "write");
-    if (count > 10000 && !__sync_lock_test_and_set(&stalled, 1)) sleep(5);
+    if (count > 10000 && !__sync_lock_test_and_set(&stalled, 1))
+        for (int n = 0; n < 6000 && access(getenv("STALLED_UNTIL"), F_OK); n++) usleep(10000);
     return next(fd, bytes, count);
 }
 "#;
@@ -241,10 +243,11 @@ fn a_disk_that_stalls_costs_nothing_while_the_pool_has_room_and_is_blamed_when_i
     let library = stalling(&tools);
     for (chunks, is_deep) in [("2048", true), ("32", false)] {
         let folder = TempDir::new().unwrap();
-        let file = folder.path().join("t.pcap");
+        let (file, end_of_stall) = (folder.path().join("t.pcap"), folder.path().join("end-of-stall"));
         let mut running = bed.start(
             Command::new(WIRECAP)
                 .env("LD_PRELOAD", &library)
+                .env("STALLED_UNTIL", &end_of_stall)
                 .args(["capture", "-i", "a1", "--json", "-M", "64", "-R", chunks, "--sync", "none"])
                 .args(["-w", file.to_str().unwrap()]),
         );
@@ -257,6 +260,7 @@ fn a_disk_that_stalls_costs_nothing_while_the_pool_has_room_and_is_blamed_when_i
             running.signal(Signal::USR1);
             running.wait_for("so far:");
         }
+        fs::write(end_of_stall, "").unwrap();
         let finished = running.interrupt();
         let ledger = finished.ledger();
         let (dropped, recorded) = (&ledger["dropped"], &ledger["recorded"]);
