@@ -12,7 +12,7 @@ use std::time::Duration;
 use serde_json::{Value, json};
 use tempfile::TempDir;
 use wirecap::bpf::Link;
-use wirecap_testbed::{pass_program, wait_until};
+use wirecap_testbed::{Run, pass_program, wait_until};
 
 use super::{Bed, Finished, Running, WIRECAP};
 
@@ -74,6 +74,23 @@ impl Desk {
 
     pub(crate) fn status(&self, name: &str) -> Value {
         self.client(name).ask(&json!({ "command": "status" }))
+    }
+
+    /// Stops a capture that had many clients when it has delivered all that the run sends, and gives that count. It has few
+    /// descriptors, and little memory beside its pool of 64 MiB.
+    #[track_caller]
+    pub(crate) fn stop_unharmed(&self, name: &str, running: Running, run: Run<'_>) -> (Finished, u64) {
+        let descriptors = fs::read_dir(format!("/proc/{}/fd", running.id())).unwrap().count();
+        assert!(descriptors < 200, "{descriptors} descriptors");
+        let memory = running.peak_memory_bytes();
+        assert!(memory < 256 << 20, "{memory} bytes");
+
+        let sent = run.wait().unwrap()[0].frames;
+        wait_until("all packets are in", || number(&self.status(name)["ledger"]["delivered"]) == sent);
+        self.wirecap(&["stop", name]).assert_success();
+        let finished = running.finish();
+        finished.assert_success();
+        (finished, sent)
     }
 }
 
