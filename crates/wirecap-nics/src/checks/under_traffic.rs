@@ -24,6 +24,8 @@ const CALM: Duration = Duration::from_millis(1500);
 /// How long the capture may take to say what happened, and to capture again.
 const TIMEOUT: Duration = Duration::from_secs(60);
 const PAUSE: Duration = Duration::from_millis(50);
+/// So many runs of missing frames are named.
+const RUNS_NAMED: usize = 24;
 /// What the capture says when packets begin to pass unseen, and when they are captured again.
 const LOST: &str = "packets pass unseen";
 const BACK: &str = "captured again: ";
@@ -213,14 +215,10 @@ fn judge(
         .flat_map(|reasons| reasons.values().filter_map(Value::as_u64))
         .sum();
     if outside.len() as u64 > dropped {
-        let named: Vec<String> = outside
-            .iter()
-            .take(24)
-            .map(|&number| format!("{number} at {:.3}", unix_seconds(sent[number].from)))
-            .collect();
         return error(format!(
-            "{} frames are in no gap, of which {dropped} are counted as dropped: {named:?}",
-            outside.len()
+            "{} frames are in no gap, of which {dropped} are counted as dropped: {}",
+            outside.len(),
+            runs_of(&outside, sent)
         ));
     }
     if !absent.is_empty() && recorded.claims_lossless() {
@@ -230,6 +228,16 @@ fn judge(
     Ok(format!(
         "{count} frames, {absent} not captured in {gaps} gaps or {dropped} dropped, on their way for up to {delay:.0?}"
     ))
+}
+
+/// Numbers of frames, in order, as runs without a break, each with the time in which they were sent.
+fn runs_of(numbers: &[usize], sent: &[Sent]) -> String {
+    let runs = numbers.chunk_by(|number, next| number + 1 == *next).map(|run| {
+        let (first, last) = (run[0], run[run.len() - 1]);
+        let [from, to] = [sent[first].from, sent[last].to].map(unix_seconds);
+        format!("{first} to {last} ({from:.3} to {to:.3})")
+    });
+    runs.take(RUNS_NAMED).collect::<Vec<_>>().join(", ")
 }
 
 fn unix_seconds(time: SystemTime) -> f64 {

@@ -31,7 +31,7 @@ use crate::ledger::{Unseen, UnseenReason};
 use crate::packet::{Direction, Spread};
 use crate::sync::lock;
 use crate::xdp;
-use pulse::{Life, Pulse, Signs};
+use pulse::{Life, Pulse, Signs, Silence};
 
 /// How long a device may take at the end of a capture to show that it was alive.
 const LAST_ANSWER: Duration = Duration::from_secs(1);
@@ -135,6 +135,8 @@ pub(super) struct Watched {
     pulse: Pulse,
     /// Packets that had come at the last look.
     packets: u64,
+    /// Its program was attached anew in the gap that lasts.
+    was_attached_anew: bool,
 }
 
 /// What became of a device's carrier since the last look.
@@ -162,6 +164,7 @@ impl Watched {
             vital: None,
             pulse: Pulse::default(),
             packets: 0,
+            was_attached_anew: false,
         };
         watched.begin_on(device);
         watched
@@ -254,6 +257,7 @@ impl Watched {
     fn find_well(&mut self, now: SystemTime, tell: &dyn Fn(Event)) {
         self.well = now;
         self.obstacle = None;
+        self.was_attached_anew = false;
         if let Some(gap) = self.gap() {
             gap.to = Some(SystemTime::now());
             let gap = gap.clone();
@@ -375,7 +379,7 @@ impl Attached {
                 })
                 .and_then(|| match carrier {
                     Carrier::Gone => self.without_carrier(),
-                    _ => self.feel_pulse(shared, &tell),
+                    _ => self.feel_pulse(shared, builder, &tell),
                 })
             }
         };
@@ -433,7 +437,7 @@ impl Attached {
     }
 
     /// Whether the device, if it is on a bus, still gives what comes to it.
-    fn feel_pulse(&mut self, shared: &Shared, tell: &dyn Fn(Event)) -> State {
+    fn feel_pulse(&mut self, shared: &Shared, builder: &CaptureBuilder, tell: &dyn Fn(Event)) -> State {
         let Some(vital) = &self.watched.vital else { return State::Well };
         let now = Instant::now();
         let packets = self.packets_seen(shared);
@@ -446,9 +450,8 @@ impl Attached {
             self.ask(shared);
             self.watched.pulse.ask(now);
         }
-        if life == Life::Alive && self.counts_all() && self.watched.counted.elapsed() >= COUNT_PERIOD {
-            let received = self.target.device.received();
-            life = received.map_or(life, |received| self.watched.pulse.compare(received, packets, now));
+        if life == Life::Alive && self.counts_all() {
+            life = self.compare(packets, now);
         }
         match life {
             Life::Alive => State::Well,
@@ -457,8 +460,38 @@ impl Attached {
                 let from = SystemTime::now() - silent;
                 let obstacle = Some(how.advice().to_owned());
                 self.watched.lose_since(from, UnseenReason::Silent, obstacle.clone(), tell);
+                if how == Silence::Bypass {
+                    self.attach_anew(builder);
+                }
                 State::Unwell(UnseenReason::Silent, obstacle)
             }
+        }
+    }
+
+    /// Whether what the device counts comes to the rings. In a gap that is asked at each look, so that it ends when packets
+    /// come and not before.
+    fn compare(&mut self, packets: u64, now: Instant) -> Life {
+        let known = self.watched.pulse.bypass(packets, now);
+        let resumes = self.watched.gap().is_some() && known == Life::Alive;
+        if !resumes && self.watched.counted.elapsed() < COUNT_PERIOD {
+            return known;
+        }
+        let Ok(received) = self.target.device.received() else { return known };
+        match resumes {
+            true => self.watched.pulse.resume(received, packets, now),
+            false => self.watched.pulse.compare(received, packets, now),
+        }
+    }
+
+    /// Gives the program to a driver anew that does not run it, once in a gap: vmxnet3 runs none any more after it was set
+    /// down and up. With zero-copy a driver that is started anew may lose the cells it has.
+    fn attach_anew(&mut self, builder: &CaptureBuilder) {
+        let Some(Attachment::Xdp(attachment)) = &mut self.attachment else { return };
+        let may = builder.attaches_again && !attachment.is_zero_copy();
+        if may && !std::mem::replace(&mut self.watched.was_attached_anew, true) {
+            // Whether it has helped shows when packets come.
+            let _ = attachment.attach_anew();
+            self.watched.pulse.forgive();
         }
     }
 
@@ -509,7 +542,8 @@ impl Attached {
             thread::sleep(LAST_ANSWER_PAUSE);
             is_silent = (self.packets_seen(shared), vital.interrupts()) == before;
         }
-        (is_silent || vital.was_reset()).then(|| self.watched.pulse.silence(Instant::now()))
+        let is_silent = is_silent || vital.was_reset();
+        is_silent.then(|| self.watched.pulse.silence(Instant::now()))
     }
 
     fn follow_name(&mut self, glance: &Glance, tell: &dyn Fn(Event)) {
@@ -691,6 +725,7 @@ mod tests {
             vital: on_bus.then(Vital::default),
             pulse: Pulse::default(),
             packets: 0,
+            was_attached_anew: false,
         }
     }
 

@@ -179,6 +179,14 @@ impl Attachment {
         self.take_place(&mut ladder)
     }
 
+    /// Attaches the program anew to a driver that does not run it any more, although it is attached.
+    pub(crate) fn attach_anew(&mut self) -> Result<(), OpenError> {
+        let device = self.blueprint.device.clone();
+        let _turn = Claim::turn_now(&device)?;
+        let mut ladder = Ladder::at(&device, self.settings.rings.geometry.cell_bytes, self.rung);
+        self.place.attach_anew(&mut ladder).map_err(|source| refused(&device, source))
+    }
+
     /// Whether all queues of its interface have rings, and its program has every packet.
     pub(crate) fn has_all(&self) -> bool {
         self.closed.is_empty() && self.missed_in_all.is_none()

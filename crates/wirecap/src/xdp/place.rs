@@ -43,7 +43,8 @@ const BUSY_PAUSE: Duration = Duration::from_millis(10);
 #[derive(Debug)]
 pub(super) struct Place {
     slots: Slots,
-    link: Link,
+    /// None while it is attached anew, and where that failed.
+    link: Option<Link>,
 }
 
 impl Place {
@@ -107,7 +108,7 @@ impl Place {
         load: impl Fn(&Map) -> Result<Program, BpfError>,
     ) -> Result<Self, BpfError> {
         let slots = Slots::of_new_array(queues, load)?;
-        let link = ladder.attach(&slots.program)?;
+        let link = Some(ladder.attach(&slots.program)?);
         Ok(Self { slots, link })
     }
 
@@ -154,13 +155,15 @@ impl Place {
     /// Whether the program itself is attached, not a dispatcher, as far as is known: also a link that was detached keeps
     /// its program.
     fn is_attached_directly(&self) -> Result<bool, BpfError> {
-        Ok(self.link.info()?.program_id == self.slots.program.info()?.id)
+        let Some(link) = &self.link else { return Ok(false) };
+        Ok(link.info()?.program_id == self.slots.program.info()?.id)
     }
 
     /// Has the link run `program`, unless it was detached or its interface is gone: it is attached later then, with the
     /// program that there is by that time.
     fn put_in_place(&self, program: &Program) -> Result<(), BpfError> {
-        match self.link.update(program) {
+        let Some(link) = &self.link else { return Ok(()) };
+        match link.update(program) {
             Err(error) if error.errno() == Some(libc::ENOLINK) => Ok(()),
             updated => updated,
         }
@@ -168,14 +171,24 @@ impl Place {
 
     /// Puts the program back in the place of one that does not belong there, if something is held there at all.
     pub(super) fn retake(&self) -> bool {
-        let is_held = self.link.info().is_ok_and(|info| info.ifindex != 0);
-        is_held && self.link.update(&self.slots.program).is_ok()
+        let Some(link) = &self.link else { return false };
+        let is_held = link.info().is_ok_and(|info| info.ifindex != 0);
+        is_held && link.update(&self.slots.program).is_ok()
+    }
+
+    /// Takes the program away and attaches it again: a driver may have forgotten it, and is told of a program only where
+    /// there was none before. Packets pass to the host meanwhile. Fails where other processes share the place.
+    pub(super) fn attach_anew(&mut self, ladder: &mut Ladder<'_>) -> Result<(), BpfError> {
+        self.link = None;
+        self.link = Some(ladder.attach(&self.slots.program)?);
+        Ok(())
     }
 
     /// Whether the program is where it was put: attached, or behind the dispatcher that another capture has put there.
     /// What cannot be asked is taken to be well: who joins this interface has more rights than are needed here.
     pub(super) fn is_taken(&self) -> bool {
-        let Ok(info) = self.link.info() else { return true };
+        let Some(link) = &self.link else { return false };
+        let Ok(info) = link.info() else { return true };
         if info.ifindex == 0 || info.program_id == 0 {
             return false;
         }
@@ -192,8 +205,9 @@ impl Place {
 
     /// As [`exchange`](Self::exchange), where the driver is to be told of a program in any case.
     pub(super) fn exchange_anew(&mut self, program: Program) -> Result<(), BpfError> {
-        if !self.is_attached_directly()? {
-            self.link.update(&programs::load_dispatcher(&self.slots.array)?)?;
+        let is_attached_directly = self.is_attached_directly()?;
+        if let Some(link) = self.link.as_ref().filter(|_| !is_attached_directly) {
+            link.update(&programs::load_dispatcher(&self.slots.array)?)?;
         }
         self.exchange(program)
     }
@@ -317,7 +331,7 @@ impl Occupant {
         }
         ladder.join(self.mode);
         let slots = Slots::of(self.array, program, queues)?;
-        Ok(Place { slots, link: self.link })
+        Ok(Place { slots, link: Some(self.link) })
     }
 
     /// Takes the place of processes that are gone, though the kernel has not cleared away all of theirs yet.
@@ -330,7 +344,7 @@ impl Occupant {
         let slots = Slots::of_new_array(queues, load)?;
         self.link.update(&slots.program)?;
         ladder.join(self.mode);
-        Ok(Place { slots, link: self.link })
+        Ok(Place { slots, link: Some(self.link) })
     }
 }
 

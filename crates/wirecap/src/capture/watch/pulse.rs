@@ -60,7 +60,25 @@ pub(super) struct Pulse {
     /// Packets came from it.
     has_delivered: bool,
     counted: Option<(u64, u64, Instant)>,
-    bypassed: Option<Instant>,
+    bypassed: Option<Bypass>,
+    /// What was counted since the device may have come back.
+    resumed: Option<Resumed>,
+}
+
+/// Packets are counted, and none come.
+#[derive(Debug, Clone, Copy)]
+struct Bypass {
+    since: Instant,
+    is_certain: bool,
+}
+
+/// A device that may have come back: what had been counted first and last, and what had come to the rings.
+#[derive(Debug, Clone, Copy)]
+struct Resumed {
+    first: u64,
+    last: u64,
+    packets: u64,
+    since: Instant,
 }
 
 impl Pulse {
@@ -103,24 +121,53 @@ impl Pulse {
         self.asked = None;
         self.counted = None;
         self.bypassed = None;
+        self.resumed = None;
     }
 
     /// The device or its driver has counted `received` packets so far, of which `packets` came to the rings.
     pub(super) fn compare(&mut self, received: u64, packets: u64, now: Instant) -> Life {
         let before = self.counted.replace((received, packets, now));
         let Some((received_before, packets_before, then)) = before else { return Life::Alive };
-        if packets != packets_before || received < received_before + MISSING {
+        let is_certain = self.bypassed.is_some_and(|bypass| bypass.is_certain);
+        if packets != packets_before || (received < received_before + MISSING && !is_certain) {
             self.bypassed = None;
             return Life::Alive;
         }
         // One look may have come between the one count and the other.
-        match self.bypassed {
-            None => {
-                self.bypassed = Some(then);
-                Life::Doubtful
-            }
-            Some(since) => Life::Silent(now.duration_since(since), Silence::Bypass),
+        let is_certain = self.bypassed.is_some();
+        let since = self.bypassed.map_or(then, |bypass| bypass.since);
+        self.bypassed = Some(Bypass { since, is_certain });
+        self.bypass(packets, now)
+    }
+
+    /// What the last comparison says at `now`, when `packets` have come.
+    pub(super) fn bypass(&self, packets: u64, now: Instant) -> Life {
+        let has_come = self.counted.is_some_and(|(_, before, _)| before != packets);
+        match self.bypassed.filter(|_| !has_come) {
+            None => Life::Alive,
+            Some(Bypass { is_certain: false, .. }) => Life::Doubtful,
+            Some(Bypass { since, .. }) => Life::Silent(now.duration_since(since), Silence::Bypass),
         }
+    }
+
+    /// As [`compare`](Self::compare), of a device that has its carrier again: it is back with the first packet, or when it
+    /// counts none between two looks.
+    pub(super) fn resume(&mut self, received: u64, packets: u64, now: Instant) -> Life {
+        let begin = Resumed { first: received, last: received, packets, since: now };
+        let Some(before) = self.resumed.replace(begin).filter(|before| received >= before.last) else {
+            return Life::Doubtful;
+        };
+        if packets != before.packets || received == before.last {
+            self.resumed = None;
+            return Life::Alive;
+        }
+        self.resumed = Some(Resumed { last: received, ..before });
+        if received < before.first + MISSING || now.duration_since(before.since) < PATIENCE {
+            return Life::Doubtful;
+        }
+        self.counted = Some((received, packets, now));
+        self.bypassed = Some(Bypass { since: before.since, is_certain: true });
+        self.bypass(packets, now)
     }
 
     /// For how long it has given nothing at `now`.
@@ -286,5 +333,48 @@ mod tests {
         assert_eq!(pulse.compare(300, 180, at(3)), Life::Doubtful);
         assert_eq!(pulse.compare(400, 180, at(4)), Life::Silent(Duration::from_secs(2), Silence::Bypass));
         assert_eq!(pulse.compare(500, 181, at(5)), Life::Alive);
+    }
+
+    #[test]
+    fn packets_that_pass_the_rings_by_do_so_until_one_comes() {
+        let (mut pulse, began) = (Pulse::default(), Instant::now());
+        let at = |seconds| began + Duration::from_secs(seconds);
+        pulse.compare(100, 100, at(0));
+        pulse.compare(200, 100, at(1));
+        assert_eq!(pulse.bypass(100, at(1)), Life::Doubtful, "between two comparisons, too");
+        pulse.compare(300, 100, at(2));
+        let silent = |seconds| Life::Silent(Duration::from_secs(seconds), Silence::Bypass);
+        assert_eq!(pulse.bypass(100, at(2)), silent(2));
+        assert_eq!(pulse.compare(301, 100, at(3)), silent(3), "the sender has become slow");
+        assert_eq!(pulse.bypass(101, at(3)), Life::Alive);
+        assert_eq!(pulse.compare(302, 101, at(4)), Life::Alive);
+        assert_eq!(pulse.bypass(101, at(4)), Life::Alive);
+    }
+
+    #[test]
+    fn a_device_with_a_carrier_again_is_back_when_it_gives_what_it_counts() {
+        let (mut pulse, began) = (Pulse::default(), Instant::now());
+        let at = |millis| began + Duration::from_millis(millis);
+        assert_eq!(pulse.resume(100, 50, at(0)), Life::Doubtful);
+        assert_eq!(pulse.resume(120, 50, at(100)), Life::Doubtful);
+        assert_eq!(pulse.resume(140, 51, at(200)), Life::Alive, "a packet has come");
+        pulse.forgive();
+        assert_eq!(pulse.resume(200, 51, at(1000)), Life::Doubtful);
+        assert_eq!(pulse.resume(200, 51, at(1100)), Life::Alive, "nothing is sent to it");
+    }
+
+    #[test]
+    fn a_device_with_a_carrier_again_that_gives_nothing_of_what_it_counts_is_silent() {
+        let (mut pulse, began) = (Pulse::default(), Instant::now());
+        let at = |millis| began + Duration::from_millis(millis);
+        // Some drivers count from 0 after they were started.
+        assert_eq!(pulse.resume(500, 50, at(0)), Life::Doubtful);
+        assert_eq!(pulse.resume(3, 50, at(100)), Life::Doubtful);
+        for look in 1..10 {
+            assert_eq!(pulse.resume(3 + 20 * look, 50, at(100 + 100 * look)), Life::Doubtful);
+        }
+        let silent = Life::Silent(Duration::from_millis(1000), Silence::Bypass);
+        assert_eq!(pulse.resume(300, 50, at(1100)), silent);
+        assert_eq!(pulse.bypass(50, at(1100)), silent);
     }
 }
