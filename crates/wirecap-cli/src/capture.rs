@@ -7,13 +7,14 @@ use std::error::Error;
 use std::ffi::OsString;
 use std::io;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use clap::{ArgAction, Args, Command, FromArgMatches, ValueEnum};
 use serde_json::{Value, json};
 use wirecap::savefile::{self, Format, Sink, WriteError};
 use wirecap::{
-    Capture, CaptureError, Chunk, Ledger, Packet, Reception, Recorded, Timestamp, Timestamps, Worker, grouped,
+    Capture, CaptureError, Cells, Chunk, Ledger, Packet, Recorded, Timestamp, Timestamps, Worker, grouped,
 };
 use wirecap_broker::Broker;
 use wirecap_recorder::{Commands, CompressedSink, Compression, Launch, Target};
@@ -31,7 +32,7 @@ use crate::privileges::{ByBroker, Place, UserOption, drop_privileges};
 use crate::progress::Progress;
 use crate::recording;
 use crate::recording::options::{FileOptions, Plan};
-use crate::recording::outlet::{Files, Outlet, Stream};
+use crate::recording::outlet::{Files, Kept, Lent, Outlet, Stream};
 use crate::service;
 use crate::signals;
 use crate::sink::{self, Output, Writing};
@@ -393,27 +394,6 @@ pub fn record_waiting<S: Sink>(
     })
 }
 
-/// How much of a ring's pool may wait for the outlet before packets are discarded: the rest is for what comes meanwhile.
-#[derive(Debug, Clone, Copy)]
-struct Limit {
-    packets: usize,
-    chunks: usize,
-}
-
-impl Limit {
-    /// Seven eighths: of the cells; of the blocks with the engine `packet`, whose chunks are blocks.
-    fn of(capture: &Capture) -> Self {
-        let geometry = capture.geometry();
-        let most = |count: u32| (count as usize / 8 * 7).max(1);
-        let is_packet =
-            |interface: &wirecap::Interface| matches!(interface.reception, Reception::Packet { .. });
-        match capture.interfaces().iter().any(is_packet) {
-            true => Self { packets: usize::MAX, chunks: most(geometry.chunks) },
-            false => Self { packets: most(geometry.cells()), chunks: usize::MAX },
-        }
-    }
-}
-
 /// Takes chunks from one worker and gives their packets to an outlet.
 struct Recorder<O: Outlet> {
     outlet: O,
@@ -429,7 +409,8 @@ struct Recorder<O: Outlet> {
     surplus: u64,
     /// Where packets are counted that wait for the outlet, and those that were discarded because it did not keep up.
     writing: Writing,
-    limit: Limit,
+    /// Of each ring.
+    lent: Vec<Arc<Lent>>,
     /// Packets bear times of the system's clock, by which rings are merged.
     has_system_times: bool,
 }
@@ -447,7 +428,7 @@ impl<O: Outlet> Recorder<O> {
             flush_interval: FLUSH_INTERVAL,
             surplus: 0,
             writing: writing.clone(),
-            limit: Limit::of(capture),
+            lent: (0..capture.most_rings()).map(|_| Lent::of(capture.geometry())).collect(),
             has_system_times: !matches!(timestamps, Timestamps::None | Timestamps::Hardware),
         }
     }
@@ -472,18 +453,15 @@ impl<O: Outlet> Recorder<O> {
         progress: &mut Progress,
     ) -> Result<(), Failure> {
         let mut failed = Ok(());
-        let mut waiting = VecDeque::new();
-        let mut held = vec![(0, 0); capture.most_rings()];
+        let (mut waiting, mut packets): (VecDeque<Arc<Kept>>, _) = (VecDeque::new(), 0);
         while !worker.is_finished() && (capture.ring_count() == 1 || !self.has_system_times) {
             let pause = if waiting.is_empty() { IDLE_PAUSE } else { MERGE_PAUSE };
             match worker.next_chunk_timeout(pause) {
                 Ok(Some(chunk)) => {
                     self.now = recording::now();
-                    let (packets, chunks) = &mut held[chunk.ring_index()];
-                    if self.takes(*packets, *chunks, &chunk) {
-                        (*packets, *chunks) = (*packets + chunk.len(), *chunks + 1);
-                        waiting.push_back(chunk);
-                    }
+                    let kept = self.keep(capture, chunk);
+                    packets += kept.as_ref().map_or(0, |kept| kept.packets().len());
+                    waiting.extend(kept);
                 }
                 Ok(None) => {}
                 Err(error) if failed.is_ok() => failed = stopped_by(error, capture),
@@ -492,10 +470,9 @@ impl<O: Outlet> Recorder<O> {
             while !waiting.is_empty() && self.outlet.has_room(CHUNK_BYTES) {
                 let Some(chunk) = waiting.pop_front() else { break };
                 self.write_chunk(&chunk)?;
-                let (packets, chunks) = &mut held[chunk.ring_index()];
-                (*packets, *chunks) = (*packets - chunk.len(), *chunks - 1);
+                packets -= chunk.packets().len();
             }
-            self.writing.set_waiting(held.iter().map(|(packets, _)| *packets).sum());
+            self.writing.set_waiting(packets);
             self.housekeeping(capture, progress, waiting.is_empty())?;
         }
         waiting.iter().try_for_each(|chunk| self.write_chunk(chunk))?;
@@ -517,7 +494,7 @@ impl<O: Outlet> Recorder<O> {
         while !worker.is_finished() {
             self.now = recording::now();
             if merge.is_after_step(self.now, Instant::now()) {
-                merge.emit_all(|chunk, packet| self.write(chunk, packet))?;
+                merge.emit_all(|packet, place| self.write(packet, place))?;
             }
             let mut empty: Vec<bool> = capture.backlogs().into_iter().map(|backlog| backlog == 0).collect();
             // Of a ring that is not there nothing earlier will come.
@@ -526,10 +503,7 @@ impl<O: Outlet> Recorder<O> {
             let pause = if merge.is_empty() { IDLE_PAUSE } else { MERGE_PAUSE };
             match worker.next_chunk_timeout(pause) {
                 Ok(Some(chunk)) => {
-                    let (packets, chunks) = merge.held_of(chunk.ring_index());
-                    if self.takes(packets, chunks, &chunk) {
-                        merge.push(chunk);
-                    }
+                    self.keep(capture, chunk).into_iter().for_each(|chunk| merge.push(chunk));
                 }
                 Ok(None) => {}
                 Err(error) if failed.is_ok() => failed = stopped_by(error, capture),
@@ -541,31 +515,35 @@ impl<O: Outlet> Recorder<O> {
                 .filter(|(_, empty)| **empty)
                 .for_each(|(ring, _)| merge.found_empty(ring, before));
             while self.outlet.has_room(CHUNK_BYTES)
-                && merge.emit(EMITTED_PACKETS, |chunk, packet| self.write(chunk, packet))?
+                && merge.emit(EMITTED_PACKETS, |packet, place| self.write(packet, place))?
             {}
             self.writing.set_waiting(if self.outlet.has_room(CHUNK_BYTES) { 0 } else { merge.held() });
             self.housekeeping(capture, progress, merge.is_empty())?;
         }
-        merge.emit_all(|chunk, packet| self.write(chunk, packet))?;
+        merge.emit_all(|packet, place| self.write(packet, place))?;
         failed
     }
 
-    /// Whether a chunk may wait, of a ring of which so much waits already. If not it is discarded: the ring gets its cells back, and
-    /// what is lost is the writer's and not the capture's.
-    fn takes(&mut self, packets: usize, chunks: usize, chunk: &Chunk) -> bool {
-        let is_within = packets + chunk.len() <= self.limit.packets && chunks < self.limit.chunks;
-        if is_within || self.outlet.has_room(CHUNK_BYTES) {
-            return true;
+    /// Keeps a chunk until the outlet has taken its packets. Where the outlet has no room and most of the ring's pool is in
+    /// chunks, it is discarded: the ring gets its cells back, and what is lost is the writer's and not the capture's.
+    fn keep(&mut self, capture: &Capture, chunk: Chunk) -> Option<Arc<Kept>> {
+        let Cells { posted, waiting, captured, free, .. } =
+            capture.cells_of(chunk.ring_index()).unwrap_or_default();
+        let pool = posted + waiting + captured + free;
+        if captured > pool / 8 * 7 && !self.outlet.has_room(CHUNK_BYTES) {
+            self.writing.discard(chunk.len() as u64);
+            return None;
         }
-        self.writing.discard(chunk.len() as u64);
-        false
+        let ring = chunk.ring_index();
+        Some(Kept::new(chunk, &self.lent[ring]))
     }
 
-    fn write_chunk(&mut self, chunk: &Chunk) -> Result<(), WriteError> {
+    fn write_chunk(&mut self, kept: &Arc<Kept>) -> Result<(), WriteError> {
+        let chunk = kept.packets();
         let most = self.left.min(chunk.len() as u64);
         let (mut taken, mut is_over) = (0, false);
-        for packet in chunk.iter().take(most as usize) {
-            is_over = !self.outlet.write(&recording::record(chunk, packet), self.now)?;
+        for (index, packet) in chunk.iter().take(most as usize).enumerate() {
+            is_over = !self.outlet.write(packet, (kept, index), self.now)?;
             if is_over {
                 break;
             }
@@ -577,12 +555,12 @@ impl<O: Outlet> Recorder<O> {
     }
 
     #[inline]
-    fn write(&mut self, chunk: &Chunk, packet: Packet<'_>) -> Result<(), WriteError> {
+    fn write(&mut self, packet: Packet<'_>, place: (&Arc<Kept>, usize)) -> Result<(), WriteError> {
         if self.left == 0 {
             self.surplus += 1;
             return Ok(());
         }
-        if self.outlet.write(&recording::record(chunk, packet), self.now)? {
+        if self.outlet.write(packet, place, self.now)? {
             self.left -= 1;
         } else {
             self.left = 0;

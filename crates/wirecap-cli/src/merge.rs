@@ -10,9 +10,12 @@
 //! winners, in which a packet that is given out changes one path.
 
 use std::collections::VecDeque;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use wirecap::{Chunk, Packet, Timestamp};
+use wirecap::{Packet, Timestamp};
+
+use crate::recording::outlet::Kept;
 
 /// The clock was set if it went back by more than this against one that is never set. A clock that is slewed loses 0.5 ms
 /// in a second, and more in no system call.
@@ -57,15 +60,13 @@ struct Queue {
     chunks: VecDeque<Held>,
     /// The next packet of the first chunk.
     next: usize,
-    /// Packets of all its chunks: a chunk's cells go back together.
-    held: usize,
     /// No packet of this ring that is still to come is earlier.
     complete_until: Timestamp,
 }
 
 #[derive(Debug)]
 struct Held {
-    chunk: Chunk,
+    chunk: Arc<Kept>,
     /// Of its packets, below `NO_TIME`.
     times: Vec<u64>,
 }
@@ -74,8 +75,7 @@ impl Merge {
     /// For `ring_count` rings, on which packets appear up to `delay` after they were stamped; holds
     /// `held_max` packets back at most, then gives up order for room.
     pub(crate) fn new(ring_count: usize, held_max: usize, delay: Duration) -> Self {
-        let queue =
-            || Queue { chunks: VecDeque::new(), next: 0, held: 0, complete_until: Timestamp::default() };
+        let queue = || Queue { chunks: VecDeque::new(), next: 0, complete_until: Timestamp::default() };
         let leaves = ring_count.next_power_of_two();
         let winners = (0..2 * leaves).map(|node| node.saturating_sub(leaves) as u32).collect();
         let mut merge = Self {
@@ -113,25 +113,20 @@ impl Merge {
         self.held
     }
 
-    /// Packets and chunks of a ring that are held.
-    pub(crate) fn held_of(&self, ring: usize) -> (usize, usize) {
-        (self.rings[ring].held, self.rings[ring].chunks.len())
-    }
-
     /// Takes a chunk, whose packets must have times.
-    pub(crate) fn push(&mut self, chunk: Chunk) {
-        if chunk.len() == 0 {
+    pub(crate) fn push(&mut self, chunk: Arc<Kept>) {
+        let packets = chunk.packets();
+        if packets.len() == 0 {
             return;
         }
-        let ring = chunk.ring_index();
+        let ring = packets.ring_index();
         let mut times = self.spare.pop().unwrap_or_default();
-        times.extend(chunk.iter().map(|packet| match packet.timestamp() {
+        times.extend(packets.iter().map(|packet| match packet.timestamp() {
             Some(time) => time.unix_nanos().min(NO_TIME - 1),
             None => 0,
         }));
         let queue = &mut self.rings[ring];
         self.held += times.len();
-        queue.held += times.len();
         let last = times.last().copied().map(Timestamp::from_unix_nanos);
         queue.complete_until = queue.complete_until.max(last.unwrap_or_default());
         let first = times.first().copied();
@@ -155,7 +150,7 @@ impl Merge {
     pub(crate) fn emit<E>(
         &mut self,
         packets_max: usize,
-        mut write: impl FnMut(&Chunk, Packet<'_>) -> Result<(), E>,
+        mut write: impl FnMut(Packet<'_>, (&Arc<Kept>, usize)) -> Result<(), E>,
     ) -> Result<bool, E> {
         const WINDOW: u64 = Duration::from_millis(1).as_nanos() as u64;
         let safe = self.rings.iter().map(|queue| queue.complete_until.unix_nanos()).min().unwrap_or_default();
@@ -177,7 +172,7 @@ impl Merge {
     /// Gives out everything.
     pub(crate) fn emit_all<E>(
         &mut self,
-        mut write: impl FnMut(&Chunk, Packet<'_>) -> Result<(), E>,
+        mut write: impl FnMut(Packet<'_>, (&Arc<Kept>, usize)) -> Result<(), E>,
     ) -> Result<(), E> {
         self.emit_until(NO_TIME - 1, usize::MAX, &mut write).map(drop)
     }
@@ -187,7 +182,7 @@ impl Merge {
         &mut self,
         until: u64,
         packets_max: usize,
-        write: &mut impl FnMut(&Chunk, Packet<'_>) -> Result<(), E>,
+        write: &mut impl FnMut(Packet<'_>, (&Arc<Kept>, usize)) -> Result<(), E>,
     ) -> Result<usize, E> {
         let Self { rings, heads, winners, spare, .. } = self;
         let until = until.min(NO_TIME - 1);
@@ -201,8 +196,8 @@ impl Merge {
             let queue = &mut rings[ring];
             let front = queue.chunks.front().expect("a ring with a time has a chunk");
             // By its place: what an iterator skips it goes through.
-            let packet = front.chunk.get(queue.next).expect("it has as many packets as times");
-            outcome = write(&front.chunk, packet);
+            let packet = front.chunk.packets().get(queue.next).expect("it has as many packets as times");
+            outcome = write(packet, (&front.chunk, queue.next));
             given += 1;
             queue.next += 1;
             heads[ring] = match front.times.get(queue.next) {
@@ -219,8 +214,7 @@ impl Merge {
 impl Queue {
     /// Gives the first chunk back, and the time of the next one's first packet.
     fn next_chunk(&mut self, spare: &mut Vec<Vec<u64>>) -> u64 {
-        if let Some(Held { chunk, mut times }) = self.chunks.pop_front() {
-            self.held -= chunk.len();
+        if let Some(Held { mut times, .. }) = self.chunks.pop_front() {
             times.clear();
             spare.push(times);
         }

@@ -11,7 +11,7 @@ use recording::{Bed, Finished, Running, WIRECAP, tcpdump};
 use rustix::process::Signal;
 use tempfile::TempDir;
 use wirecap::savefile::Reader;
-use wirecap_testbed::{Load, privileged, wait_until};
+use wirecap_testbed::{Generator, Load, Sizes, Traffic, pass_program, privileged, wait_until};
 
 /// A pool that holds all that the tests send, so that nothing depends on the machine's speed.
 const DEEP: [&str; 5] = ["-M", "64", "-R", "1024", "--json"];
@@ -215,13 +215,25 @@ const STALL: &str = r#"
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <stdlib.h>
+#include <sys/uio.h>
 #include <unistd.h>
-ssize_t write(int fd, const void *bytes, size_t count) {
+static void stall(size_t count) {
     static int stalled;
-    ssize_t (*next)(int, const void *, size_t) = (ssize_t (*)(int, const void *, size_t))dlsym(RTLD_NEXT, "write");
     if (count > 10000 && !__sync_lock_test_and_set(&stalled, 1))
         for (int n = 0; n < 6000 && access(getenv("STALLED_UNTIL"), F_OK); n++) usleep(10000);
+}
+ssize_t write(int fd, const void *bytes, size_t count) {
+    ssize_t (*next)(int, const void *, size_t) = (ssize_t (*)(int, const void *, size_t))dlsym(RTLD_NEXT, "write");
+    stall(count);
     return next(fd, bytes, count);
+}
+ssize_t writev(int fd, const struct iovec *parts, int count) {
+    ssize_t (*next)(int, const struct iovec *, int) =
+        (ssize_t (*)(int, const struct iovec *, int))dlsym(RTLD_NEXT, "writev");
+    size_t bytes = 0;
+    for (int n = 0; n < count; n++) bytes += parts[n].iov_len;
+    stall(bytes);
+    return next(fd, parts, count);
 }
 "#;
 
@@ -241,21 +253,31 @@ fn a_disk_that_stalls_costs_nothing_while_the_pool_has_room_and_is_blamed_when_i
     }
     let (bed, tools) = (Bed::new(1), TempDir::new().unwrap());
     let library = stalling(&tools);
-    for (chunks, is_deep) in [("2048", true), ("32", false)] {
+    // 12 pages of 1 MiB are full, 13,797 short packets each or 689 long ones, before anything waits in the pool, of which seven
+    // eighths may.
+    let cases = [
+        ("xdp", "2048", 60, 280_000, 56_000, true),
+        ("packet", "2048", 1514, 100_000, 40_000, true),
+        ("xdp", "32", 60, 400_000, 80_000, false),
+    ];
+    for (engine, chunks, bytes, sent, rate, is_deep) in cases {
         let folder = TempDir::new().unwrap();
         let (file, end_of_stall) = (folder.path().join("t.pcap"), folder.path().join("end-of-stall"));
         let mut running = bed.start(
             Command::new(WIRECAP)
                 .env("LD_PRELOAD", &library)
                 .env("STALLED_UNTIL", &end_of_stall)
-                .args(["capture", "-i", "a1", "--json", "-M", "64", "-R", chunks, "--sync", "none"])
+                .args(["capture", "-i", "a1", "--engine", engine, "--json", "-M", "64", "-R", chunks])
+                .args(["--sync", "none"])
                 .args(["-w", file.to_str().unwrap()]),
         );
         running.wait_for("capturing");
-        // 12 pages of 1 MiB are full, 13,797 packets each, before anything waits in the pool, of which seven eighths may.
-        let sent = if is_deep { 280_000 } else { 400_000 };
-        let rate = if is_deep { 56_000 } else { 80_000 };
-        bed.generator().send(&[Load::new(0, sent).per_second(rate)]).unwrap();
+        let _passing = (engine == "packet").then(|| pass_program(&bed.pair.receiver).unwrap());
+        let traffic = Traffic { sizes: Sizes::fixed(bytes), ..bed.traffic() };
+        Generator::new(&bed.pair.sender, &traffic)
+            .unwrap()
+            .send(&[Load::new(0, sent).per_second(rate)])
+            .unwrap();
         if !is_deep {
             running.signal(Signal::USR1);
             running.wait_for("so far:");

@@ -55,9 +55,9 @@ impl Compressors {
                     let job = inbox.lock().unwrap_or_else(PoisonError::into_inner).recv();
                     let Ok(Job { page, done }) = job else { return };
                     let effort = Effort::of(waiting.load(Ordering::Relaxed), count);
-                    let output = compressor.compress(page.bytes(), effort);
+                    let output = compressor.compress(page.copies(), effort);
                     waiting.fetch_sub(1, Ordering::Relaxed);
-                    let (bytes, packets) = (page.bytes().len(), page.packets);
+                    let (bytes, packets) = (page.len(), page.packets);
                     returned(page);
                     // Gone if the writer has failed.
                     let _ = done.send(output.map(|output| Compressed {

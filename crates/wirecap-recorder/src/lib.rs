@@ -1,7 +1,9 @@
 //! Packets into files, unattended, for weeks.
 //!
 //! A [`Recording`] takes records on the thread that captures, encodes them into pages of 1 MiB and hands these to a writer
-//! thread over a bounded queue. [`has_room`](Recording::has_room) says whether it takes more without waiting for the disk.
+//! thread over a bounded queue. [`has_room`](Recording::has_room) says whether it takes more without waiting for the disk. The data
+//! of long packets need not be copied: the writer gathers them from where they are
+//! ([`write_in_place`](Recording::write_in_place)).
 //!
 //! Two rules without I/O decide everything else, so that they are tested without a disk: a [`Cutter`] says before each
 //! packet whether a new file begins, by size, by packets or by time; a [`Store`] says before each write which files must go,
@@ -27,6 +29,7 @@ pub use cut::{CutRules, Cutter, Period};
 pub use files::refuse_busy;
 pub use launch::{Commands, Launch};
 pub use names::{BadPattern, Numbering, Pattern};
+pub use page::Batch;
 pub use recording::{Recording, Settings, Target};
 pub use store::{Room, Store, StoreRules};
 pub use writer::{Durability, Summary, Watch};

@@ -18,12 +18,15 @@ use crate::files;
 use crate::launch::Launch;
 use crate::local_time;
 use crate::names::Pattern;
-use crate::page::{PAGE_BYTES, Page};
+use crate::page::{Batch, PAGE_BYTES, Page};
 use crate::store::{Store, StoreRules};
 use crate::writer::{Durability, Message, Place, Shared, Summary, Watch, Writer, announce};
 
 /// Pages between the two threads.
 const PAGES: usize = 16;
+
+/// Of packets that are not copied: two entries in the list of what is gathered cost as much as copying so many bytes.
+const IN_PLACE_BYTES_MIN: usize = 256;
 
 /// What is written to.
 #[derive(Debug)]
@@ -67,6 +70,7 @@ pub struct Settings {
 #[derive(Debug)]
 pub struct Recording {
     format: Format,
+    is_compressed: bool,
     head_bytes: u64,
     tail_bytes: u64,
     cutter: Cutter,
@@ -161,6 +165,7 @@ impl Recording {
         let thread = thread::Builder::new().name("writer".to_owned()).spawn(work).map_err(failed)?;
         let mut recording = Self {
             format: settings.format,
+            is_compressed: settings.compression != Compression::None,
             head_bytes,
             tail_bytes: settings.tail_bytes,
             cutter: Cutter::new(settings.cut, local_time::utc_offset),
@@ -198,12 +203,8 @@ impl Recording {
     /// If the packet does not fit the format, or what was taken before cannot be written.
     #[inline]
     pub fn write(&mut self, record: &Record<'_>, now: Timestamp) -> Result<bool, WriteError> {
-        self.format.check(record)?;
         let len = self.format.encoded_len(record);
-        let nanos = record.timestamp.unwrap_or(now).unix_nanos();
-        let is_turn =
-            !self.is_open || self.cutter.is_cut_before(nanos, len as u64) || self.bytes_max != u64::MAX;
-        if is_turn && !self.turn(nanos, len as u64)? {
+        if !self.admits(record, len, now)? {
             return Ok(false);
         }
         let slot = match self.page.as_mut().and_then(|page| page.reserve(len)) {
@@ -215,6 +216,50 @@ impl Recording {
             }
         };
         self.format.encode(record, slot);
+        Ok(true)
+    }
+
+    /// As [`write`](Self::write), for a packet whose data are those at a place of `batch`. If they are long they are not copied:
+    /// the writer takes them from there, and keeps the batch until it has.
+    ///
+    /// # Errors
+    ///
+    /// As for [`write`](Self::write).
+    #[inline]
+    pub fn write_in_place<B: Batch + 'static>(
+        &mut self,
+        record: &Record<'_>,
+        place: (&Arc<B>, usize),
+        now: Timestamp,
+    ) -> Result<bool, WriteError> {
+        let (len, data_len) = (self.format.encoded_len(record), record.data.len());
+        if data_len < IN_PLACE_BYTES_MIN || self.is_compressed {
+            return self.write(record, now);
+        }
+        if !self.admits(record, len, now)? {
+            return Ok(false);
+        }
+        if !self.page.as_ref().is_some_and(|page| page.has_room(len)) {
+            self.change_page()?;
+        }
+        let page = self.page.as_mut().expect("it was changed if there was none");
+        let header_len = self.format.header_len();
+        let slot = page.reserve_around(len - data_len, header_len, place, data_len);
+        let slot = slot.expect("a page has room for the longest packet");
+        self.format.encode_around(record, slot);
+        Ok(true)
+    }
+
+    /// Whether a packet that takes so many bytes of a file is one of the recording; if so it is counted, and a file is open.
+    #[inline]
+    fn admits(&mut self, record: &Record<'_>, len: usize, now: Timestamp) -> Result<bool, WriteError> {
+        self.format.check(record)?;
+        let nanos = record.timestamp.unwrap_or(now).unix_nanos();
+        let is_turn =
+            !self.is_open || self.cutter.is_cut_before(nanos, len as u64) || self.bytes_max != u64::MAX;
+        if is_turn && !self.turn(nanos, len as u64)? {
+            return Ok(false);
+        }
         self.cutter.add(len as u64);
         self.packets += 1;
         self.bytes += len as u64;

@@ -1,7 +1,7 @@
 //! The writer's thread: pages to files, files to the disk, and the budgets.
 
 use std::fs::{self, File};
-use std::io::{self, Seek, SeekFrom, Write};
+use std::io::{self, IoSlice, Seek, SeekFrom, Write};
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -18,6 +18,9 @@ use crate::launch::Launch;
 use crate::names::{Numbering, Pattern};
 use crate::page::{PAGE_BYTES, Page};
 use crate::store::{Room, Store, StoreRules};
+
+/// How many slices writev(2) takes at a time (`IOV_MAX`).
+const SLICES_MAX: usize = 1024;
 
 /// When what was written must survive the loss of power.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -207,7 +210,9 @@ impl Writer {
         match &mut self.compressors {
             Some(compressors) => compressors.push(page),
             None => {
-                self.write_out(page.bytes(), None, page.packets)?;
+                let slices: Vec<&[u8]> = page.slices().collect();
+                self.write_out(&slices, None, page.packets)?;
+                drop(slices);
                 page.clear();
                 self.shared.waiting.fetch_sub(1, Ordering::Relaxed);
                 // Gone if the recording is.
@@ -222,7 +227,7 @@ impl Writer {
         let Some(compressors) = &mut self.compressors else { return Ok(false) };
         let compressed = compressors.pop().map_err(|source| self.failure(source))?;
         let Some(Compressed { output, bytes, packets }) = compressed else { return Ok(false) };
-        self.write_out(&output, Some(bytes), packets).map(|()| true)
+        self.write_out(&[&output], Some(bytes), packets).map(|()| true)
     }
 
     fn sync_due(&self) -> Option<Instant> {
@@ -281,24 +286,29 @@ impl Writer {
         let compressed =
             self.compressor.compress(bytes, Effort::Full).map_err(|source| self.failure(source))?;
         match compressed {
-            Some(output) => self.write_out(&output, Some(bytes.len()), 0),
-            None => self.write_out(bytes, None, 0),
+            Some(output) => self.write_out(&[&output], Some(bytes.len()), 0),
+            None => self.write_out(&[bytes], None, 0),
         }
     }
 
     /// Writes these bytes, made of so many if they are compressed, which have so many packets, as one piece.
-    fn write_out(&mut self, output: &[u8], made_of: Option<usize>, packets: u64) -> Result<(), WriteError> {
-        self.make_room(output.len() as u64 + self.table.end_bytes())
-            .map_err(|source| self.failure(source))?;
+    fn write_out(
+        &mut self,
+        slices: &[&[u8]],
+        made_of: Option<usize>,
+        packets: u64,
+    ) -> Result<(), WriteError> {
+        let len: usize = slices.iter().map(|slice| slice.len()).sum();
+        self.make_room(len as u64 + self.table.end_bytes()).map_err(|source| self.failure(source))?;
         let open = self.open.as_mut().expect("a file has begun");
         let mut written = 0;
         let mut outcome = Ok(());
-        self.watch.around(&mut || outcome = write_all(&mut open.file, output, &mut written));
+        self.watch.around(&mut || outcome = write_all(&mut open.file, slices, &mut written));
         self.watch.accepted(written as u64);
         if let Err(source) = outcome {
             let (whole, packets) = match made_of {
                 Some(_) => (0, 0),
-                None => self.format.whole_packets(output, written),
+                None => self.format.whole_packets(&slices.concat(), written),
             };
             let is_cut = open.cut(open.bytes + whole as u64);
             open.bytes += whole as u64;
@@ -488,13 +498,22 @@ fn folder_of(path: &Path) -> &Path {
     path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."))
 }
 
-fn write_all(file: &mut File, bytes: &[u8], written: &mut usize) -> io::Result<()> {
-    while *written < bytes.len() {
-        match file.write(&bytes[*written..]) {
-            Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
-            Ok(count) => *written += count,
-            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-            Err(error) => return Err(error),
+fn write_all(file: &mut File, slices: &[&[u8]], written: &mut usize) -> io::Result<()> {
+    for slices in slices.chunks(SLICES_MAX) {
+        let mut buffers: Vec<IoSlice<'_>> = slices.iter().map(|slice| IoSlice::new(slice)).collect();
+        let mut left = &mut buffers[..];
+        // Empty ones are not there to be written.
+        IoSlice::advance_slices(&mut left, 0);
+        while !left.is_empty() {
+            match file.write_vectored(left) {
+                Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
+                Ok(count) => {
+                    *written += count;
+                    IoSlice::advance_slices(&mut left, count);
+                }
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => return Err(error),
+            }
         }
     }
     Ok(())

@@ -13,8 +13,8 @@ use std::time::Duration;
 use proptest::collection::vec;
 use proptest::prelude::*;
 use wirecap_recorder::{
-    Commands, Compression, CutRules, Durability, Numbering, Pattern, Period, Recording, Settings, StoreRules,
-    Summary, Target, Watch,
+    Batch, Commands, Compression, CutRules, Durability, Numbering, Pattern, Period, Recording, Settings,
+    StoreRules, Summary, Target, Watch,
 };
 use wirecap_savefile::{
     FileSink, Format, Interface, Reader, Record, Section, StreamSink, Timestamp, WriteError, Writer,
@@ -59,10 +59,26 @@ fn data(number: u32, len: usize) -> Vec<u8> {
 }
 
 fn write(recording: &mut Recording, number: u32, len: usize, nanos: u64) -> Result<bool, WriteError> {
-    let data = data(number, len);
+    let batch = Arc::new(Three([number - number % 3, number, number].map(|n| data(n, len))));
+    let place = if number.is_multiple_of(3) { 0 } else { 1 + number as usize % 2 };
+    let data = batch.packet(place);
     let record =
-        Record { timestamp: Some(at(nanos)), wire_len: data.len() as u32, data: &data, ..Record::default() };
-    recording.write(&record, at(nanos))
+        Record { timestamp: Some(at(nanos)), wire_len: data.len() as u32, data, ..Record::default() };
+    // Some are copied however long they are.
+    match number % 4 {
+        0 => recording.write(&record, at(nanos)),
+        _ => recording.write_in_place(&record, (&batch, place), at(nanos)),
+    }
+}
+
+/// Packets in memory of their own.
+#[derive(Debug)]
+struct Three([Vec<u8>; 3]);
+
+impl Batch for Three {
+    fn packet(&self, index: usize) -> &[u8] {
+        &self.0[index]
+    }
 }
 
 /// The files, in the order of their numbers, and the numbers and times of the packets of each.
@@ -217,6 +233,28 @@ proptest! {
             }
         }
     }
+}
+
+#[test]
+fn a_batch_is_kept_until_its_packets_are_written_and_short_ones_are_copied() {
+    let folder = tempfile::tempdir().unwrap();
+    let settings = settings(Format::Pcapng, Compression::None);
+    let mut recording =
+        Recording::begin(settings, target(folder.path(), "t-%i.pcapng"), at(0), Box::new(())).unwrap();
+    let batch = Arc::new(Three([data(0, 1500), data(1, 60), data(2, 9000)]));
+    let mut write = |index: usize| {
+        let data = batch.packet(index);
+        let record = Record { wire_len: data.len() as u32, data, ..Record::default() };
+        assert!(recording.write_in_place(&record, (&batch, index), at(0)).unwrap());
+    };
+    write(1);
+    assert_eq!(Arc::strong_count(&batch), 1, "60 bytes are copied");
+    (0..3).for_each(&mut write);
+    assert_eq!(Arc::strong_count(&batch), 2, "kept once");
+    recording.finish(Vec::new()).unwrap();
+    assert_eq!(Arc::strong_count(&batch), 1);
+    let packets = packets(&folder.path().join("t-00001.pcapng"));
+    assert_eq!(packets.iter().map(|(number, _)| *number).collect::<Vec<_>>(), [1, 0, 1, 2]);
 }
 
 #[test]

@@ -62,12 +62,19 @@ pub(crate) fn holds_time(record: &Record<'_>) -> bool {
 /// Fills `slot`, which has [`packet_len`] bytes of any content, with the packet, whose time [fits](holds_time).
 #[inline]
 pub(crate) fn packet(slot: &mut [u8], record: &Record<'_>) {
+    let (header, data) = slot.split_first_chunk_mut().expect("it has room for the header");
+    packet_header(header, record);
+    data.copy_from_slice(record.data);
+}
+
+/// Fills what stands in front of a packet, whose time [fits](holds_time).
+#[inline]
+pub(crate) fn packet_header(slot: &mut [u8; PACKET_HEADER], record: &Record<'_>) {
     let timestamp = record.timestamp.unwrap_or_default();
     let time = u64::from(timestamp.subsec_nanos()) << 32 | u64::from(timestamp.unix_seconds() as u32);
     let lengths = u64::from(record.wire_len) << 32 | record.data.len() as u64;
     slot[0..8].copy_from_slice(&time.to_le_bytes());
     slot[8..16].copy_from_slice(&lengths.to_le_bytes());
-    slot[PACKET_HEADER..].copy_from_slice(record.data);
 }
 
 /// The length of the packet at the head of `bytes`, with its header; for our own packets only.

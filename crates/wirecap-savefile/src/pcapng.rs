@@ -131,7 +131,7 @@ fn timestamp_words(nanos: u64) -> [u8; 8] {
 }
 
 /// Type, length, interface, time (two words), captured length and length on the wire.
-const ENHANCED_HEADER: usize = 28;
+pub(crate) const ENHANCED_HEADER: usize = 28;
 /// An option whose value is one word.
 const WORD_OPTION: usize = 8;
 const END_OF_OPTIONS: usize = 4;
@@ -148,21 +148,41 @@ pub(crate) fn enhanced_packet_len(record: &Record<'_>) -> usize {
 #[inline]
 pub(crate) fn enhanced_packet(slot: &mut [u8], record: &Record<'_>) {
     let data_end = ENHANCED_HEADER + padded(record.data.len());
-    let block_len = (slot.len() as u32).to_le_bytes();
+    let block_len = slot.len() as u32;
 
     // The padding lies in the word that ends at `data_end`: cleared before header and data take their parts.
     put(slot, data_end - 4, [0; 4]);
+    put(slot, 0, enhanced_header(record, block_len));
+    slot[ENHANCED_HEADER..][..record.data.len()].copy_from_slice(record.data);
+    options_and_length(slot, data_end, record, block_len);
+}
+
+/// As [`enhanced_packet`], without the packet's data, which stand behind the first [`ENHANCED_HEADER`] bytes.
+#[inline]
+pub(crate) fn around_enhanced_packet(slot: &mut [u8], record: &Record<'_>) {
+    let block_len = (slot.len() + record.data.len()) as u32;
+    let padding_end = ENHANCED_HEADER + padded(record.data.len()) - record.data.len();
+    put(slot, 0, enhanced_header(record, block_len));
+    slot[ENHANCED_HEADER..padding_end].fill(0);
+    options_and_length(slot, padding_end, record, block_len);
+}
+
+#[inline]
+fn enhanced_header(record: &Record<'_>, block_len: u32) -> [u8; ENHANCED_HEADER] {
     let mut header = [0; ENHANCED_HEADER];
     put(&mut header, 0, ENHANCED_PACKET.to_le_bytes());
-    put(&mut header, 4, block_len);
+    put(&mut header, 4, block_len.to_le_bytes());
     put(&mut header, 8, record.interface.to_le_bytes());
     put(&mut header, 12, timestamp_words(record.timestamp.unwrap_or_default().unix_nanos()));
     put(&mut header, 20, (record.data.len() as u32).to_le_bytes());
     put(&mut header, 24, record.wire_len.to_le_bytes());
-    put(slot, 0, header);
-    slot[ENHANCED_HEADER..][..record.data.len()].copy_from_slice(record.data);
+    header
+}
 
-    let mut at = data_end;
+/// Fills what stands behind the data and their padding, from `at` on.
+#[inline]
+fn options_and_length(slot: &mut [u8], mut at: usize, record: &Record<'_>, block_len: u32) {
+    let begin = at;
     if let Some(direction) = record.direction {
         put(slot, at, word_option(option::EPB_FLAGS, direction_flags(direction)));
         at += WORD_OPTION;
@@ -171,11 +191,11 @@ pub(crate) fn enhanced_packet(slot: &mut [u8], record: &Record<'_>) {
         put(slot, at, word_option(option::EPB_QUEUE, queue));
         at += WORD_OPTION;
     }
-    if at != data_end {
+    if at != begin {
         put(slot, at, [0; END_OF_OPTIONS]);
         at += END_OF_OPTIONS;
     }
-    put(slot, at, block_len);
+    put(slot, at, block_len.to_le_bytes());
 }
 
 fn put<const N: usize>(slot: &mut [u8], at: usize, bytes: [u8; N]) {

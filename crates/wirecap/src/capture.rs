@@ -41,7 +41,7 @@ use crate::packet::{self, Unplaced};
 use crate::ring::Ring;
 use crate::sync::{Mutex, lock};
 use crate::sys::packet::PacketSocket;
-use crate::umem::pool::Geometry;
+use crate::umem::pool::{Cells, Geometry};
 use crate::warning::Warning;
 use crate::xdp;
 use target::Target;
@@ -542,6 +542,12 @@ impl Capture {
             helpers: group.helpers_of(index),
         };
         group.rings().iter().enumerate().map(state).collect()
+    }
+
+    /// Where the cells of one ring are, by its place in [`rings`](Self::rings): a snapshot, of a ring that is not there any more
+    /// the last one. It takes the ring's locks for a moment.
+    pub fn cells_of(&self, ring: usize) -> Option<Cells> {
+        self.shared.group.rings().iter().nth(ring).map(|ring| ring.cells())
     }
 
     /// Stops the capture: packets that arrive from now on go to the host. What has arrived before is

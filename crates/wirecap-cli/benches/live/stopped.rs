@@ -155,13 +155,16 @@ fn measure(contender: &Contender, directory: &Path, bytes: u16, packets: u64) ->
         }
     }
     let ran = receiver.cpu_time()?.ran.saturating_sub(begin);
-    receiver.stop()?;
+    let finished = receiver.stop()?;
     let (mut reader, mut count) = (Reader::open(&file.0)?, 0);
     while reader.next_record()?.is_some() {
         count += 1;
     }
     if count != packets {
-        return Err(format!("{}: {count} of {packets} packets are in the file", contender.name).into());
+        let said = finished.errors;
+        return Err(
+            format!("{}: {count} of {packets} packets are in the file\n{said}", contender.name).into()
+        );
     }
     Ok(Measured {
         nanos_a_packet: ran.as_nanos() as f64 / packets as f64,

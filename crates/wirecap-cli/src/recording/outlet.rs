@@ -1,10 +1,13 @@
 //! Where a capture's packets go: to a stream, on the thread that captures; or to files, on a thread of their own.
 
 use std::path::Path;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::thread;
 
-use wirecap::savefile::{self, Format, Record, Section, Sink, Statistics, StreamSink, Timestamp, WriteError};
-use wirecap_recorder::{Launch, Recording, Settings, Target};
+use wirecap::savefile::{self, Format, Section, Sink, Statistics, StreamSink, Timestamp, WriteError};
+use wirecap::{Chunk, Geometry, Packet};
+use wirecap_recorder::{Batch, Launch, Recording, Settings, Target};
 
 use super::indexer::{Indexer, Told};
 use super::options::{Plan, Rules};
@@ -12,7 +15,66 @@ use crate::events::{self, Kind};
 use crate::failure::Failure;
 use crate::sink::{PipeEnd, TimedSink, Writing};
 
-/// Takes records and writes them.
+/// Cells of a ring that the writer has: packets in chunks that are written from their cells.
+#[derive(Debug)]
+pub(crate) struct Lent {
+    packets: AtomicUsize,
+    packets_max: usize,
+}
+
+impl Lent {
+    /// A quarter of the pool at most: the rest is for the ring.
+    pub(crate) fn of(pool: Geometry) -> Arc<Self> {
+        Arc::new(Self { packets: AtomicUsize::new(0), packets_max: pool.cells() as usize / 4 })
+    }
+}
+
+/// A chunk that is kept until its packets are written.
+#[derive(Debug)]
+pub(crate) struct Kept {
+    chunk: Chunk,
+    lent: Arc<Lent>,
+    /// Whether the writer takes long packets from their cells, once a packet was given to it.
+    is_lent: OnceLock<bool>,
+}
+
+impl Kept {
+    pub(crate) fn new(chunk: Chunk, lent: &Arc<Lent>) -> Arc<Self> {
+        Arc::new(Self { chunk, lent: Arc::clone(lent), is_lent: OnceLock::new() })
+    }
+
+    pub(crate) fn packets(&self) -> &Chunk {
+        &self.chunk
+    }
+
+    fn is_lent(&self) -> bool {
+        let Lent { packets, packets_max } = &*self.lent;
+        let lend = || {
+            let is_within = packets.load(Ordering::Relaxed) + self.chunk.len() <= *packets_max;
+            if is_within {
+                packets.fetch_add(self.chunk.len(), Ordering::Relaxed);
+            }
+            is_within
+        };
+        *self.is_lent.get_or_init(lend)
+    }
+}
+
+impl Drop for Kept {
+    fn drop(&mut self) {
+        if self.is_lent.get() == Some(&true) {
+            self.lent.packets.fetch_sub(self.chunk.len(), Ordering::Relaxed);
+        }
+    }
+}
+
+impl Batch for Kept {
+    fn packet(&self, index: usize) -> &[u8] {
+        self.chunk.get(index).expect("it was written from there").data()
+    }
+}
+
+/// Takes packets and writes them.
 pub(crate) trait Outlet {
     /// Whether it takes so many bytes of packets without waiting.
     fn has_room(&mut self, bytes: usize) -> bool {
@@ -20,8 +82,14 @@ pub(crate) trait Outlet {
         true
     }
 
-    /// Takes a packet, which came at `now` if it has no time; `false` if the recording is over by its rules.
-    fn write(&mut self, record: &Record<'_>, now: Timestamp) -> Result<bool, WriteError>;
+    /// Takes a packet, which has this place in a chunk and came at `now` if it has no time; `false` if the recording is over by
+    /// its rules.
+    fn write(
+        &mut self,
+        packet: Packet<'_>,
+        place: (&Arc<Kept>, usize),
+        now: Timestamp,
+    ) -> Result<bool, WriteError>;
 
     /// Hands on what was taken.
     fn flush(&mut self) -> Result<(), WriteError>;
@@ -88,8 +156,14 @@ impl<S: Sink> Stream<S> {
 }
 
 impl<S: Sink> Outlet for Stream<S> {
-    fn write(&mut self, record: &Record<'_>, _now: Timestamp) -> Result<bool, WriteError> {
-        self.writer.write(record)?;
+    #[inline]
+    fn write(
+        &mut self,
+        packet: Packet<'_>,
+        (chunk, _): (&Arc<Kept>, usize),
+        _now: Timestamp,
+    ) -> Result<bool, WriteError> {
+        self.writer.write(&super::record(chunk.packets(), packet))?;
         if let Some(pipe) = &mut self.pipe {
             pipe.packet_ends_at(self.writer.file_bytes());
         }
@@ -195,8 +269,18 @@ impl Outlet for Files {
     }
 
     #[inline]
-    fn write(&mut self, record: &Record<'_>, now: Timestamp) -> Result<bool, WriteError> {
-        self.recording().write(record, now)
+    fn write(
+        &mut self,
+        packet: Packet<'_>,
+        place: (&Arc<Kept>, usize),
+        now: Timestamp,
+    ) -> Result<bool, WriteError> {
+        let (chunk, _) = place;
+        let record = super::record(chunk.packets(), packet);
+        match chunk.is_lent() {
+            true => self.recording().write_in_place(&record, place, now),
+            false => self.recording().write(&record, now),
+        }
     }
 
     /// A page that is partly full stays while others wait: the disk would not take it sooner, and it has room.

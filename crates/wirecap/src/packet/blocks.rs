@@ -83,6 +83,8 @@ pub(crate) struct Blocks {
     before: [AtomicU64; 2],
     /// For each block how many hold it: chunks, and the code that takes packets out. The last one returns it.
     holders: Box<[AtomicU32]>,
+    /// How many blocks have holders.
+    held: AtomicU32,
     /// The kernel puts in no more packets.
     ended: AtomicBool,
     /// The list of the chunk that was dropped last, for the next one.
@@ -97,7 +99,7 @@ impl Blocks {
         let holders = (0..shape.blocks).map(|_| AtomicU32::new(0)).collect();
         let (next, ended, spare) = (AtomicU64::new(1), AtomicBool::new(false), Spare::new());
         let before = [const { AtomicU64::new(0) }; 2];
-        Self { mapping, shape, next, before, holders, ended, spare }
+        Self { mapping, shape, next, before, holders, held: AtomicU32::new(0), ended, spare }
     }
 
     /// Opens the next block, if the kernel has handed it over. Each is opened once.
@@ -167,8 +169,7 @@ impl Blocks {
 
     /// How many blocks are not the kernel's, because they are open or chunks hold them.
     pub(crate) fn held(&self) -> u32 {
-        let is_held = |holders: &&AtomicU32| holders.load(Ordering::Relaxed) > 0;
-        self.holders.iter().filter(is_held).count() as u32
+        self.held.load(Ordering::Relaxed)
     }
 
     /// Takes the block that the kernel is at, if there is anything in it, as if it was handed over.
@@ -250,12 +251,15 @@ impl Blocks {
     }
 
     fn hold(&self, index: usize) {
-        self.holders[index].fetch_add(1, Ordering::Relaxed);
+        if self.holders[index].fetch_add(1, Ordering::Relaxed) == 0 {
+            self.held.fetch_add(1, Ordering::Relaxed);
+        }
     }
 
     fn let_go(&self, index: usize) {
         // AcqRel: whatever the other holders did with the block comes before its return.
         if self.holders[index].fetch_sub(1, Ordering::AcqRel) == 1 {
+            self.held.fetch_sub(1, Ordering::Relaxed);
             self.word(index, place::STATUS).store(libc::TP_STATUS_KERNEL, Ordering::Release);
         }
     }
