@@ -6,7 +6,7 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 
 use common::{compile, installed, said};
-use wirecap_testbed::{Namespace, VethPair, privileged};
+use wirecap_testbed::{Namespace, VethPair, privileged, skip};
 
 const VALGRIND: [&str; 5] = [
     "valgrind",
@@ -73,7 +73,7 @@ fn has_sanitizers() -> bool {
     let output = Command::new("cc").arg("-print-file-name=libasan.so").output().unwrap();
     let has = said(&output).contains('/');
     if !has {
-        eprintln!("SKIP: the C compiler has no sanitizers");
+        skip("the C compiler has no sanitizers");
     }
     has
 }

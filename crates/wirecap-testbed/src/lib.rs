@@ -51,5 +51,5 @@ pub use pace::{Pacer, Rate, monotonic_ns, sleep_until_ns};
 pub use packet::{PacketReceiver, PacketSender};
 pub use slow_core::SlowCore;
 pub use steady::{SteadySender, Ticks};
-pub use testing::{LossLock, loss_lock, privileged, traces, wait_until};
+pub use testing::{LossLock, loss_lock, privileged, skip, traces, wait_until};
 pub use traffic::{Sizes, Stamp, Traffic};

@@ -28,13 +28,22 @@ const LOCK_NAME: &str = "wirecap-testbed.lock";
 pub fn privileged() -> bool {
     let lacking = Namespace::new().err().map(|error| error.to_string());
     let lacking = lacking.or_else(|| Map::create(MapKind::Array, "probe", 4, 1).err().map(|e| e.to_string()));
-    let Some(lacking) = lacking else { return true };
+    lacking.iter().for_each(|lacking| skip(lacking));
+    lacking.is_none()
+}
+
+/// Says on standard error that a test is skipped because of what is `lacking`.
+///
+/// # Panics
+///
+/// If the environment has `WIRECAP_NO_SKIP=1`: in that lane a skip is a failure.
+#[track_caller]
+pub fn skip(lacking: &str) {
     let may_skip = env::var_os("WIRECAP_NO_SKIP").is_none_or(|value| value != "1");
     assert!(may_skip, "WIRECAP_NO_SKIP=1, but: {lacking}");
     // Not by eprintln!, which the test harness keeps to itself when a test passes; and in one piece,
     // since tests run side by side.
     let _closed = io::stderr().write_all(format!("SKIP: {lacking}\n").as_bytes());
-    false
 }
 
 /// Waits until `is_so` says yes, for a minute at most: a test waits for what it needs, never for a time.

@@ -4,6 +4,7 @@ use std::process::Command;
 
 use wirecap_filter::LinkType;
 use wirecap_filter::{Context, Filter, FilterError, Interpreter, PacketType, ProgramError, VlanTag};
+use wirecap_testbed::skip;
 
 use crate::expressions::expressions;
 
@@ -21,7 +22,7 @@ fn refusal(expression: &str) -> String {
 /// What tcpdump prints for an expression; none, and a word about it, where there is no tcpdump.
 fn tcpdump(option: &str, expression: &str) -> Option<String> {
     let Ok(output) = Command::new("tcpdump").args([option, "-y", "EN10MB", "--", expression]).output() else {
-        eprintln!("SKIP: tcpdump is not installed");
+        skip("tcpdump is not installed");
         return None;
     };
     assert!(output.status.success(), "{expression}: {}", String::from_utf8_lossy(&output.stderr));

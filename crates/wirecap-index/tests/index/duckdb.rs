@@ -8,6 +8,7 @@ use std::process::{Command, Stdio};
 
 use wirecap_index::{Ensured, SCHEMA_VERSION, ensure};
 use wirecap_savefile::LinkType;
+use wirecap_testbed::skip;
 
 use crate::files::{ip_packet, write_segment};
 
@@ -53,7 +54,7 @@ fn documented_columns(page: &str) -> Vec<(String, &str)> {
 fn duckdb_reads_the_index_as_documented() {
     let folder = tempfile::tempdir().unwrap();
     if python(folder.path(), &["-c", "import duckdb"], "").is_none_or(|(is_there, _)| !is_there) {
-        println!("SKIP: Python has no module duckdb: run make deps-test, which needs python3, pip and PyPI");
+        skip("Python has no module duckdb: run make deps-test, which needs python3, pip and PyPI");
         return;
     }
     let recording = folder.path().join("rec");
