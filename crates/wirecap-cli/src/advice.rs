@@ -1,13 +1,29 @@
 //! What the host's settings have to do with a loss that has just begun: doctor looks, on a thread of its own.
 
+use std::sync::OnceLock;
 use std::sync::mpsc::{Receiver, TryRecvError, channel};
 use std::thread;
 
+use wirecap::device::Device;
+
 use crate::doctor::{self, Bottleneck, Cause};
-use crate::privileges;
 
 /// Causes of one loss that are said; `wirecap doctor` has them all.
 const SAID_MAX: usize = 2;
+
+/// What doctor found while this process still had its privileges, if it has given them up.
+static FOUND_BEFORE: OnceLock<Vec<Cause>> = OnceLock::new();
+
+/// Has doctor look at the host now, since this process is about to give up the privileges that it takes: what is found explains
+/// later losses. `names` that no interface has are left out.
+pub(crate) fn look_before_privileges_drop(names: &[String]) {
+    let interfaces: Vec<String> = names.iter().filter(|name| Device::find(name).is_ok()).cloned().collect();
+    let causes = match interfaces.is_empty() {
+        true => Vec::new(),
+        false => doctor::causes(&interfaces).unwrap_or_default(),
+    };
+    FOUND_BEFORE.set(causes).expect("privileges are given up once");
+}
 
 /// A loss that is to be explained.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -33,12 +49,15 @@ impl Advisor {
         Self { interfaces: interfaces.to_vec(), questions: Vec::new(), answer: None }
     }
 
-    /// Has doctor look at the host. A process without privileges must not read what that takes.
+    /// Has doctor look at the host, unless this process has no privileges any more: it looked before.
     pub(crate) fn ask(&mut self, questions: Vec<Question>) {
-        if questions.is_empty() || privileges::are_dropped() {
+        if questions.is_empty() {
             return;
         }
         self.questions.extend(questions);
+        if FOUND_BEFORE.get().is_some() {
+            return;
+        }
         if self.answer.is_none() {
             let (answer, inbox) = channel();
             let interfaces = self.interfaces.clone();
@@ -53,6 +72,9 @@ impl Advisor {
 
     /// The lines that are to be said, once doctor has looked.
     pub(crate) fn lines(&mut self) -> Vec<String> {
+        if let Some(causes) = FOUND_BEFORE.get() {
+            return self.explained_by(causes);
+        }
         let Some(inbox) = &self.answer else { return Vec::new() };
         let causes = match inbox.try_recv() {
             Ok(causes) => causes,
@@ -60,7 +82,11 @@ impl Advisor {
             Err(TryRecvError::Disconnected) => Vec::new(),
         };
         self.answer = None;
-        std::mem::take(&mut self.questions).iter().flat_map(|question| question.lines(&causes)).collect()
+        self.explained_by(&causes)
+    }
+
+    fn explained_by(&mut self, causes: &[Cause]) -> Vec<String> {
+        std::mem::take(&mut self.questions).iter().flat_map(|question| question.lines(causes)).collect()
     }
 }
 

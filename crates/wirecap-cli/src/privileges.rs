@@ -5,7 +5,6 @@ use std::io;
 use std::os::fd::AsFd;
 use std::path::{self, Path};
 use std::process::{Command, Stdio};
-use std::sync::atomic::{AtomicBool, Ordering};
 
 use clap::Args;
 use rustix::fs::{Access, access};
@@ -18,16 +17,9 @@ use wirecap::filter::opener::set_opener;
 use wirecap_broker::{Broker, Confinement, Landlocked, Terms, User};
 use wirecap_recorder::{Launch, Pattern, refuse_busy};
 
+use crate::advice;
 use crate::failure::Failure;
 use crate::output;
-
-/// Set when this process has given up its privileges.
-static DROPPED: AtomicBool = AtomicBool::new(false);
-
-/// Whether this process has given up its privileges: what it may not do ends it.
-pub(crate) fn are_dropped() -> bool {
-    DROPPED.load(Ordering::Relaxed)
-}
 
 /// Who records.
 #[derive(Debug, Clone, Default, Args)]
@@ -174,6 +166,7 @@ pub(crate) fn drop_privileges(
         command: command.map(<[String]>::to_vec),
         sockets: sockets.iter().map(path::absolute).collect::<Result<_, _>>()?,
     };
+    advice::look_before_privileges_drop(&terms.interfaces);
     let mut program = Command::new("/proc/self/exe");
     // A pipe that the recording goes to is none of its business.
     program.arg("broker").stdout(Stdio::null());
@@ -186,7 +179,6 @@ pub(crate) fn drop_privileges(
     let landlocked = Confinement::recording(user, writable.as_deref())
         .enter()
         .map_err(|error| cannot_act(&name, &error))?;
-    DROPPED.store(true, Ordering::Relaxed);
     if landlocked != Landlocked::Fully {
         let much = if landlocked == Landlocked::Not { "no" } else { "not every" };
         eprintln!(
