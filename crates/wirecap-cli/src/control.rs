@@ -6,6 +6,7 @@
 
 mod agent;
 pub(crate) mod client;
+mod connection;
 mod desk;
 mod http;
 mod lines;
@@ -28,6 +29,7 @@ use crate::failure::Failure;
 use crate::options;
 use crate::sink::Writing;
 use agent::{Agent, Identity, Meaning};
+use connection::Connection;
 use desk::Desk;
 use http::{HttpAddress, Listener, parse_http};
 use place::{ClaimError, Place, parse_name};
@@ -131,14 +133,14 @@ impl Claim {
         if let Some((own, listener)) = taken {
             let desk = Desk::new()?;
             events::ring(desk.bell().try_clone_to_owned()?);
-            let server = Server::new(listener, desk.clone());
+            let server = Server::<Connection>::new(listener, desk.clone());
             threads.push(thread::Builder::new().name("control".to_owned()).spawn(move || server.run())?);
             desks.push(desk);
             place = Some(own);
         }
         if let Some(listener) = http {
             let desk = Desk::new()?;
-            let server = http::Server::new(listener, desk.clone());
+            let server = Server::<http::Connection>::new(listener, desk.clone());
             threads.push(thread::Builder::new().name("http".to_owned()).spawn(move || server.run())?);
             desks.push(desk);
         }

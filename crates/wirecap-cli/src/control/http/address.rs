@@ -80,10 +80,6 @@ impl Listener {
         &self.address
     }
 
-    pub(super) fn socket(&self) -> BorrowedFd<'_> {
-        self.socket.as_ref().expect("it is there until it is dropped").as_fd()
-    }
-
     /// Whether a request that names `host` is meant for this server. A page from elsewhere can have a browser send requests here
     /// under a name of its own (DNS rebinding), and must not read the answers.
     pub(super) fn is_called(&self, host: &str) -> bool {
@@ -96,6 +92,12 @@ impl Listener {
         let literal = name.trim_start_matches('[').trim_end_matches(']');
         name.eq_ignore_ascii_case("localhost")
             || literal.parse().is_ok_and(|address: IpAddr| address.is_loopback())
+    }
+}
+
+impl AsFd for Listener {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.socket.as_ref().expect("it is there until it is dropped").as_fd()
     }
 }
 

@@ -1,0 +1,247 @@
+//! A client of the control socket: a line each for requests, answers and events.
+
+use std::os::fd::OwnedFd;
+use std::os::unix::net::UnixListener;
+use std::time::Instant;
+
+use rustix::event::PollFlags;
+use rustix::io::{Errno, read, write};
+use serde_json::json;
+
+use super::desk::{ClientId, Desk, Job, Line, Task};
+use super::lines::{LINE_BYTES_MAX, Lines, TooLong};
+use super::request::Request;
+use super::server::Client;
+use crate::events::{self, Kind, Next};
+use crate::signals;
+
+/// No more events are put behind so many bytes that a client has not read.
+const UNREAD_MAX: usize = 64 << 10;
+/// Bytes that are read at once.
+const READ_BYTES: usize = 16 << 10;
+
+/// What a client waits for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Phase {
+    Idle,
+    /// An answer of the thread that knows the capture.
+    AwaitsAnswer,
+    /// The end of the capture.
+    AwaitsEnd,
+}
+
+/// A connection.
+#[derive(Debug)]
+pub(super) struct Connection {
+    id: ClientId,
+    socket: OwnedFd,
+    lines: Lines,
+    /// What it has not read yet.
+    unread: Vec<u8>,
+    phase: Phase,
+    /// The next event that it gets, if it has asked for them.
+    next_event: Option<u64>,
+    /// When it said something the last time.
+    heard: Instant,
+    /// It says nothing more.
+    has_ended: bool,
+    /// It is not listened to any more, and closed when it has read everything.
+    is_closing: bool,
+    is_gone: bool,
+}
+
+impl Client for Connection {
+    type Listener = UnixListener;
+
+    fn new(id: ClientId, socket: OwnedFd) -> Self {
+        Self {
+            id,
+            socket,
+            lines: Lines::default(),
+            unread: Vec::new(),
+            phase: Phase::Idle,
+            next_event: None,
+            heard: Instant::now(),
+            has_ended: false,
+            is_closing: false,
+            is_gone: false,
+        }
+    }
+
+    fn id(&self) -> ClientId {
+        self.id
+    }
+
+    fn socket(&self) -> &OwnedFd {
+        &self.socket
+    }
+
+    /// While an answer is under way nothing is read: what a client sends stays in its socket.
+    fn interest(&self) -> PollFlags {
+        let mut interest = PollFlags::empty();
+        if !self.unread.is_empty() {
+            interest |= PollFlags::OUT;
+        }
+        if self.can_be_served() && !self.has_ended {
+            interest |= PollFlags::IN;
+        }
+        interest
+    }
+
+    /// Whether lines that were read before may hold another request.
+    fn has_more_to_do(&self) -> bool {
+        self.can_be_served() && self.lines.has_line()
+    }
+
+    fn activity(&self) -> (bool, Instant) {
+        (self.is_waiting(), self.heard)
+    }
+
+    fn transfer(&mut self, found: PollFlags, interest: PollFlags) {
+        if found.contains(PollFlags::OUT) {
+            self.write();
+        }
+        let is_broken = found.intersects(PollFlags::HUP | PollFlags::ERR | PollFlags::NVAL);
+        if interest.contains(PollFlags::IN) && (is_broken || found.contains(PollFlags::IN)) {
+            self.read();
+        } else if is_broken {
+            self.is_gone = true;
+        }
+        let is_done = self.has_ended && !self.is_waiting() && !self.lines.has_line();
+        if (is_done || self.is_closing) && self.unread.is_empty() {
+            self.is_gone = true;
+        }
+    }
+
+    /// Carries out one request, if it can take an answer, and gives it the events it has asked for.
+    fn serve(&mut self, _listener: &UnixListener, desk: &Desk) {
+        self.put_events();
+        if !self.can_be_served() {
+            return;
+        }
+        match self.lines.next() {
+            Ok(None) => {}
+            Ok(Some(line)) if line.iter().all(u8::is_ascii_whitespace) => {}
+            Ok(Some(line)) => match Request::parse(&line) {
+                Ok(request) => self.carry_out(request, desk),
+                Err(reason) => self.refuse(&reason),
+            },
+            Err(TooLong) => {
+                self.refuse(&format!("a line is longer than {LINE_BYTES_MAX} bytes"));
+                self.is_closing = true;
+            }
+        }
+    }
+
+    fn answer(&mut self, line: &Line) {
+        self.put(line);
+        self.phase = Phase::Idle;
+    }
+
+    fn end(&mut self, line: &Line) {
+        self.put_events();
+        if self.phase == Phase::AwaitsEnd {
+            self.put(line);
+        }
+        self.is_closing = true;
+    }
+
+    fn write(&mut self) {
+        match write(&self.socket, &self.unread) {
+            Ok(count) => drop(self.unread.drain(..count)),
+            Err(Errno::WOULDBLOCK | Errno::INTR) => {}
+            Err(_) => self.is_gone = true,
+        }
+    }
+
+    fn has_unread(&self) -> bool {
+        !self.unread.is_empty()
+    }
+
+    fn is_gone(&self) -> bool {
+        self.is_gone
+    }
+}
+
+impl Connection {
+    /// Whether the next request can be carried out.
+    fn can_be_served(&self) -> bool {
+        self.phase == Phase::Idle && self.unread.is_empty() && !self.is_closing
+    }
+
+    fn is_waiting(&self) -> bool {
+        self.phase != Phase::Idle || self.next_event.is_some()
+    }
+
+    fn read(&mut self) {
+        let mut buffer = [0; READ_BYTES];
+        match read(&self.socket, &mut buffer) {
+            Ok(0) => self.has_ended = true,
+            Ok(count) => {
+                self.lines.push(&buffer[..count]);
+                self.heard = Instant::now();
+            }
+            Err(Errno::WOULDBLOCK | Errno::INTR) => {}
+            Err(_) => self.is_gone = true,
+        }
+    }
+
+    /// Puts a line behind what it has not read yet.
+    fn put(&mut self, line: &str) {
+        self.unread.extend_from_slice(line.as_bytes());
+        self.unread.push(b'\n');
+    }
+
+    fn refuse(&mut self, reason: &str) {
+        self.put(&json!({ "ok": false, "error": reason }).to_string());
+    }
+
+    fn put_events(&mut self) {
+        while let Some(number) = self.next_event
+            && self.unread.len() < UNREAD_MAX
+            && let Some(next) = events::after(number)
+        {
+            match next {
+                Next::Event(line) => {
+                    self.put(&line);
+                    self.next_event = Some(number + 1);
+                }
+                Next::Missed(count) => {
+                    self.put(&json!({ "event": "missed", "count": count }).to_string());
+                    self.next_event = Some(number + count);
+                }
+            }
+        }
+    }
+
+    fn carry_out(&mut self, request: Request, desk: &Desk) {
+        let task = match request {
+            Request::Status => Task::Status,
+            Request::Filter(expression) => Task::Filter(expression),
+            Request::Reload { filter, rules } => Task::Reload(filter, rules),
+            Request::Events => {
+                self.next_event = Some(events::first());
+                return self.put(r#"{"ok":true}"#);
+            }
+            Request::Rotate => {
+                return match signals::ask_for_rotation() {
+                    true => {
+                        events::log(Kind::Rotation, "new file requested: control socket");
+                        self.put(r#"{"ok":true}"#);
+                    }
+                    false => self.refuse("this capture does not write a set of files"),
+                };
+            }
+            Request::Stop => {
+                events::log(Kind::End, "ending: control socket");
+                signals::ask_for_end();
+                self.phase = Phase::AwaitsEnd;
+                return;
+            }
+        };
+        match desk.ask(Job { client: self.id, task }) {
+            Some(answer) => self.put(&answer),
+            None => self.phase = Phase::AwaitsAnswer,
+        }
+    }
+}

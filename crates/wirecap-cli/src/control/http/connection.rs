@@ -1,0 +1,216 @@
+//! A client of pages and metrics. It changes nothing.
+
+use std::os::fd::OwnedFd;
+use std::time::{Duration, Instant};
+
+use rustix::event::PollFlags;
+use rustix::io::Errno;
+use serde_json::Value;
+
+use super::address::Listener;
+use super::metrics;
+use super::page;
+use super::request::{HEAD_BYTES_MAX, Refusal, Request, Resource};
+use super::response::Response;
+use crate::control::desk::{ClientId, Desk, Job, Line, Task};
+use crate::control::server::Client;
+use crate::events;
+use crate::history;
+
+/// Bytes that are read at once.
+const READ_BYTES: usize = 4 << 10;
+/// How long a client may take for the head of a request, once it has begun, and how long a connection may be silent.
+const HEAD_PATIENCE: Duration = Duration::from_secs(10);
+const SILENCE_MAX: Duration = Duration::from_secs(60);
+/// How long a client may take nothing of its answer.
+const ANSWER_PATIENCE: Duration = Duration::from_secs(10);
+
+/// What a connection is at.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Phase {
+    /// The head of a request.
+    Reading,
+    /// The thread that knows the capture has been asked.
+    AwaitsStatus(Request),
+    /// An answer is being written.
+    Writing,
+}
+
+/// A connection.
+#[derive(Debug)]
+pub(crate) struct Connection {
+    id: ClientId,
+    socket: OwnedFd,
+    /// What was read and belongs to no request yet.
+    inbox: Vec<u8>,
+    /// What it has not read yet.
+    unread: Vec<u8>,
+    phase: Phase,
+    /// Since when it is at that, or when it read or wrote the last time.
+    since: Instant,
+    /// The connection ends when it has read everything.
+    closes: bool,
+    is_gone: bool,
+}
+
+impl Client for Connection {
+    type Listener = Listener;
+
+    fn new(id: ClientId, socket: OwnedFd) -> Self {
+        Self {
+            id,
+            socket,
+            inbox: Vec::new(),
+            unread: Vec::new(),
+            phase: Phase::Reading,
+            since: Instant::now(),
+            closes: false,
+            is_gone: false,
+        }
+    }
+
+    fn id(&self) -> ClientId {
+        self.id
+    }
+
+    fn socket(&self) -> &OwnedFd {
+        &self.socket
+    }
+
+    fn interest(&self) -> PollFlags {
+        match self.phase {
+            Phase::Reading => PollFlags::IN,
+            Phase::AwaitsStatus(_) => PollFlags::empty(),
+            Phase::Writing => PollFlags::OUT,
+        }
+    }
+
+    fn deadline(&self) -> Option<Instant> {
+        match self.phase {
+            Phase::Reading if self.inbox.is_empty() => Some(self.since + SILENCE_MAX),
+            Phase::Reading => Some(self.since + HEAD_PATIENCE),
+            Phase::AwaitsStatus(_) => None,
+            Phase::Writing => Some(self.since + ANSWER_PATIENCE),
+        }
+    }
+
+    fn transfer(&mut self, found: PollFlags, interest: PollFlags) {
+        let is_broken = found.intersects(PollFlags::HUP | PollFlags::ERR | PollFlags::NVAL);
+        if found.contains(PollFlags::OUT) {
+            self.write();
+        } else if interest.contains(PollFlags::IN) && (is_broken || found.contains(PollFlags::IN)) {
+            self.read();
+        } else if is_broken {
+            self.is_gone = true;
+        }
+    }
+
+    fn activity(&self) -> (bool, Instant) {
+        (self.phase != Phase::Reading, self.since)
+    }
+
+    /// Takes up the requests that are all there, each once the answer before was taken.
+    fn serve(&mut self, listener: &Listener, desk: &Desk) {
+        while self.phase == Phase::Reading && !self.inbox.is_empty() && !self.is_gone {
+            let given = &self.inbox[..self.inbox.len().min(HEAD_BYTES_MAX)];
+            match Request::parse(given, |host| listener.is_called(host)) {
+                Ok(None) => return,
+                Ok(Some((request, used))) => {
+                    drop(self.inbox.drain(..used));
+                    self.carry_out(request, desk);
+                }
+                Err(Refusal(status, reason)) => {
+                    self.closes = true;
+                    self.give(&Response::refusing(status, reason), false);
+                    return;
+                }
+            }
+        }
+    }
+
+    fn answer(&mut self, line: &Line) {
+        self.answer_with_status(line);
+    }
+
+    /// It reads what it has been given.
+    fn end(&mut self, _line: &Line) {}
+
+    fn write(&mut self) {
+        match rustix::io::write(&self.socket, &self.unread) {
+            Ok(count) => {
+                drop(self.unread.drain(..count));
+                self.since = Instant::now();
+            }
+            Err(Errno::WOULDBLOCK | Errno::INTR) => {}
+            Err(_) => self.is_gone = true,
+        }
+        if self.unread.is_empty() && self.phase == Phase::Writing {
+            self.is_gone |= self.closes;
+            self.phase = Phase::Reading;
+        }
+    }
+
+    fn has_unread(&self) -> bool {
+        !self.unread.is_empty()
+    }
+
+    fn is_gone(&self) -> bool {
+        self.is_gone
+    }
+}
+
+impl Connection {
+    fn read(&mut self) {
+        let mut buffer = [0; READ_BYTES];
+        match rustix::io::read(&self.socket, &mut buffer) {
+            Ok(0) => self.is_gone = true,
+            Ok(count) => {
+                if self.inbox.is_empty() {
+                    // A head takes so long from its first byte on, however slowly the others come.
+                    self.since = Instant::now();
+                }
+                self.inbox.extend_from_slice(&buffer[..count]);
+            }
+            Err(Errno::WOULDBLOCK | Errno::INTR) => {}
+            Err(_) => self.is_gone = true,
+        }
+    }
+
+    fn carry_out(&mut self, request: Request, desk: &Desk) {
+        self.closes = request.closes;
+        let response = match request.resource {
+            Resource::Page => page::response(),
+            Resource::History => Response::json(history::in_json()),
+            Resource::Events => Response::json(events::in_json()),
+            Resource::Status | Resource::Metrics { .. } => {
+                self.phase = Phase::AwaitsStatus(request);
+                if let Some(answer) = desk.ask(Job { client: self.id, task: Task::Status }) {
+                    self.answer_with_status(&answer);
+                }
+                return;
+            }
+        };
+        self.give(&response, request.head_only);
+    }
+
+    /// The thread that knows the capture has answered.
+    fn answer_with_status(&mut self, line: &Line) {
+        let Phase::AwaitsStatus(request) = self.phase else { return };
+        let response = match (request.resource, serde_json::from_str::<Value>(line)) {
+            (_, Ok(status)) if status["ok"] != true => {
+                self.closes = true;
+                Response::refusing("503 Service Unavailable", "the capture is ending")
+            }
+            (Resource::Metrics { open }, Ok(status)) => metrics::response(&status, open),
+            _ => Response::json(line.to_string()),
+        };
+        self.give(&response, request.head_only);
+    }
+
+    fn give(&mut self, response: &Response, head_only: bool) {
+        response.write_to(&mut self.unread, head_only, self.closes);
+        (self.phase, self.since) = (Phase::Writing, Instant::now());
+        // Most clients have room for all of it.
+        self.write();
+    }
+}
