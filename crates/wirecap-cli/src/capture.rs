@@ -187,10 +187,10 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
             None => record(arguments, &mut plan, |opening| Stream::begin(output, opening)),
         };
     }
-    match &plan.pattern {
-        Some(pattern) => recording::check(pattern)?,
-        None => output::check(&arguments.write, arguments.force)?,
-    }
+    arguments.user.check(&arguments.place(&plan), || match &plan.pattern {
+        Some(pattern) => recording::check(pattern),
+        None => output::check(&arguments.write, arguments.force),
+    })?;
     let create = |deadline| sink::create(&arguments.write, deadline, arguments.force);
     match (source, plan.compression) {
         (Some(source), Compression::None) => convert::run(arguments, source, plan.format, create),
@@ -333,14 +333,18 @@ impl Arguments {
         }
     }
 
-    /// Gives up the privileges of this process, if another user is to record, for one that opens what needs some.
-    fn drop_privileges(&self, plan: &mut Plan, claim: &Claim) -> Result<Option<Broker>, Failure> {
-        let place = match &plan.pattern {
+    fn place<'a>(&'a self, plan: &'a Plan) -> Place<'a> {
+        match &plan.pattern {
             _ if output::is_standard_output(&self.write) => Place::Open,
             Some(pattern) => Place::Set(pattern),
             None if self.is_stream() => Place::Stream(&self.write),
             None => Place::File(&self.write),
-        };
+        }
+    }
+
+    /// Gives up the privileges of this process, if another user is to record, for one that opens what needs some.
+    fn drop_privileges(&self, plan: &mut Plan, claim: &Claim) -> Result<Option<Broker>, Failure> {
+        let place = self.place(plan);
         let Some(user) = self.user.choose(&place)? else { return Ok(None) };
         let writable = place.writable().map(Path::to_owned);
         plan.open_line()?;

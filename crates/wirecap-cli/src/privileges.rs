@@ -110,15 +110,30 @@ impl UserOption {
                 Ok(user)
             }
             Some("root") => Ok(None),
-            Some(name) => {
-                let user =
-                    User::named(name).map_err(|error| Failure::Usage(format!("-Z {name}: {error}")))?;
-                let checked = user.act(|| place.check()).map_err(|error| cannot_act(name, &error))?;
-                checked.map_err(|error| cannot_write(name, place, &error))?;
-                Ok(Some(user))
-            }
+            Some(name) => named(name, place).map(Some),
         }
     }
+
+    /// Looks at what is written to as the user that is named: a process with some of root's rights may lack that of looking into
+    /// that user's directory. Without a name, `check` looks with the rights of this process.
+    pub(crate) fn check(
+        &self,
+        place: &Place<'_>,
+        check: impl FnOnce() -> Result<(), Failure> + Send,
+    ) -> Result<(), Failure> {
+        match self.user.as_deref() {
+            None | Some("root") => check(),
+            Some(name) => named(name, place)?.act(check).map_err(|error| cannot_act(name, &error))?,
+        }
+    }
+}
+
+/// The user of that name, who can record there.
+fn named(name: &str, place: &Place<'_>) -> Result<User, Failure> {
+    let user = User::named(name).map_err(|error| Failure::Usage(format!("-Z {name}: {error}")))?;
+    let checked = user.act(|| place.check()).map_err(|error| cannot_act(name, &error))?;
+    checked.map_err(|error| cannot_write(name, place, &error))?;
+    Ok(user)
 }
 
 fn maps_need_no_privilege() -> bool {
@@ -166,13 +181,14 @@ pub(crate) fn drop_privileges(
         command: command.map(<[String]>::to_vec),
         sockets: sockets.iter().map(path::absolute).collect::<Result<_, _>>()?,
     };
-    advice::look_before_privileges_drop(&terms.interfaces);
     let mut program = Command::new("/proc/self/exe");
     // A pipe that the recording goes to is none of its business.
     program.arg("broker").stdout(Stdio::null());
     let broker = Broker::start(program, &terms)
         .map_err(|error| Failure::Failed(format!("cannot start the privileged process: {error}").into()))?;
     set_opener(Box::new(broker.clone())).expect("nothing was opened before");
+    // After the opener is set, since it is the one of all that is opened.
+    advice::look_before_privileges_drop(&terms.interfaces);
     // Libraries cannot be loaded afterwards. Where libpcap is missing, the error comes when a filter needs it.
     let _ = Libpcap::get();
     let name = user.name.clone();

@@ -422,7 +422,8 @@ fn a_capture_without_privileges_names_in_the_line_of_a_loss_what_the_host_lacks(
     fs::create_dir(&folder).unwrap();
     chown(&folder, Some(65_534), None).unwrap();
     let file = folder.join("t.pcap").display().to_string();
-    let arguments = ["capture", "-i", "a1", "-M", "16", "-R", "4", "-Z", "nobody", "-w", &file, "--json", "udp"];
+    let arguments =
+        ["capture", "-i", "a1", "-M", "16", "-R", "4", "-Z", "nobody", "-w", &file, "--json", "udp"];
     let mut running = desk.capture("a1", &arguments);
     // While it is stopped, packets come for which there are no cells. The file is not why.
     running.signal(Signal::STOP);

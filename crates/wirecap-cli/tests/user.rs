@@ -7,7 +7,7 @@ use std::os::unix::fs::{MetadataExt, PermissionsExt, chown};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use recording::{Bed, Running, tcpdump};
+use recording::{Bed, Running, WIRECAP, tcpdump};
 use rustix::process::Signal;
 use tempfile::TempDir;
 use wirecap_testbed::{Load, VethPair, pass_program, privileged, wait_until};
@@ -56,6 +56,32 @@ fn assert_without_privileges(running: &Running) {
         assert_eq!(value("Groups:"), "", "{status}");
         assert_eq!((value("NoNewPrivs:"), value("Seccomp:")), ("1".to_owned(), "2".to_owned()), "{status}");
     }
+}
+
+/// What the service has of root's rights: it must not look into the user's directory.
+#[test]
+fn a_process_with_few_of_roots_rights_records_into_a_directory_that_only_the_user_may_enter() {
+    if !privileged() {
+        return;
+    }
+    let bed = Bed::new(1);
+    let (_outer, folder) = folder();
+    fs::set_permissions(&folder, fs::Permissions::from_mode(0o700)).unwrap();
+    for (name, rotation) in [("one.pcap", &[][..]), ("set-%i.pcap", &["--file-packets", "50"])] {
+        let file = folder.join(name);
+        let mut command = Command::new("setpriv");
+        command.args(["--bounding-set", "-all,+net_raw,+net_admin,+bpf,+perfmon,+ipc_lock,+setuid,+setgid"]);
+        command.args([WIRECAP, "capture", "-i", "a1", "-M", "64", "-R", "64", "--no-control", "--json"]);
+        command.args(["-Z", USER, "-w", file.to_str().unwrap(), "udp"]).args(rotation);
+        let mut running = bed.start(&mut command);
+        running.wait_for("capturing");
+        bed.generator().send(&[Load::new(0, 100)]).unwrap();
+        let finished = running.interrupt();
+        finished.assert_success();
+        assert_eq!(finished.ledger()["recorded"]["in_file"], 100, "{}", finished.stderr);
+    }
+    let packets: usize = names(&folder).iter().map(|name| tcpdump(&folder.join(name), &[]).0.len()).sum();
+    assert_eq!(packets, 200, "{:?}", names(&folder));
 }
 
 #[test]
