@@ -25,8 +25,9 @@ use crate::writer::{Durability, Message, Place, Shared, Summary, Watch, Writer, 
 /// Pages between the two threads.
 const PAGES: usize = 16;
 
-/// Of packets that are not copied: two entries in the list of what is gathered cost as much as copying so many bytes.
-const IN_PLACE_BYTES_MIN: usize = 256;
+/// Of packets that are not copied. Gathering costs the kernel two entries of a list for each: with 768 bytes a packet takes 1.1 times
+/// the processor time of one that is copied, with 1,514 bytes 0.91 (in memory) to 0.98 times (on a disk).
+const IN_PLACE_BYTES_MIN: usize = 1024;
 
 /// What is written to.
 #[derive(Debug)]
