@@ -1,17 +1,15 @@
 //! A client of the control socket: a line each for requests, answers and events.
 
-use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixListener;
 use std::time::Instant;
 
 use rustix::event::PollFlags;
-use rustix::io::{Errno, read, write};
 use serde_json::json;
 
-use super::desk::{ClientId, Desk, Job, Line, Task};
+use super::desk::{Desk, Job, Line, Task};
 use super::lines::{LINE_BYTES_MAX, Lines, TooLong};
 use super::request::Request;
-use super::server::Client;
+use super::server::{Client, Peer};
 use crate::events::{self, Kind, Next};
 use crate::signals;
 
@@ -33,11 +31,8 @@ enum Phase {
 /// A connection.
 #[derive(Debug)]
 pub(super) struct Connection {
-    id: ClientId,
-    socket: OwnedFd,
+    peer: Peer,
     lines: Lines,
-    /// What it has not read yet.
-    unread: Vec<u8>,
     phase: Phase,
     /// The next event that it gets, if it has asked for them.
     next_event: Option<u64>,
@@ -47,39 +42,31 @@ pub(super) struct Connection {
     has_ended: bool,
     /// It is not listened to any more, and closed when it has read everything.
     is_closing: bool,
-    is_gone: bool,
 }
 
 impl Client for Connection {
     type Listener = UnixListener;
 
-    fn new(id: ClientId, socket: OwnedFd) -> Self {
+    fn new(peer: Peer) -> Self {
         Self {
-            id,
-            socket,
+            peer,
             lines: Lines::default(),
-            unread: Vec::new(),
             phase: Phase::Idle,
             next_event: None,
             heard: Instant::now(),
             has_ended: false,
             is_closing: false,
-            is_gone: false,
         }
     }
 
-    fn id(&self) -> ClientId {
-        self.id
-    }
-
-    fn socket(&self) -> &OwnedFd {
-        &self.socket
+    fn peer(&self) -> &Peer {
+        &self.peer
     }
 
     /// While an answer is under way nothing is read: what a client sends stays in its socket.
     fn interest(&self) -> PollFlags {
         let mut interest = PollFlags::empty();
-        if !self.unread.is_empty() {
+        if !self.peer.unread.is_empty() {
             interest |= PollFlags::OUT;
         }
         if self.can_be_served() && !self.has_ended {
@@ -105,11 +92,11 @@ impl Client for Connection {
         if interest.contains(PollFlags::IN) && (is_broken || found.contains(PollFlags::IN)) {
             self.read();
         } else if is_broken {
-            self.is_gone = true;
+            self.peer.is_gone = true;
         }
         let is_done = self.has_ended && !self.is_waiting() && !self.lines.has_line();
-        if (is_done || self.is_closing) && self.unread.is_empty() {
-            self.is_gone = true;
+        if (is_done || self.is_closing) && self.peer.unread.is_empty() {
+            self.peer.is_gone = true;
         }
     }
 
@@ -147,26 +134,14 @@ impl Client for Connection {
     }
 
     fn write(&mut self) {
-        match write(&self.socket, &self.unread) {
-            Ok(count) => drop(self.unread.drain(..count)),
-            Err(Errno::WOULDBLOCK | Errno::INTR) => {}
-            Err(_) => self.is_gone = true,
-        }
-    }
-
-    fn has_unread(&self) -> bool {
-        !self.unread.is_empty()
-    }
-
-    fn is_gone(&self) -> bool {
-        self.is_gone
+        let _count = self.peer.write();
     }
 }
 
 impl Connection {
     /// Whether the next request can be carried out.
     fn can_be_served(&self) -> bool {
-        self.phase == Phase::Idle && self.unread.is_empty() && !self.is_closing
+        self.phase == Phase::Idle && self.peer.unread.is_empty() && !self.is_closing
     }
 
     fn is_waiting(&self) -> bool {
@@ -175,21 +150,20 @@ impl Connection {
 
     fn read(&mut self) {
         let mut buffer = [0; READ_BYTES];
-        match read(&self.socket, &mut buffer) {
-            Ok(0) => self.has_ended = true,
-            Ok(count) => {
+        match self.peer.read(&mut buffer) {
+            Some(0) => self.has_ended = true,
+            Some(count) => {
                 self.lines.push(&buffer[..count]);
                 self.heard = Instant::now();
             }
-            Err(Errno::WOULDBLOCK | Errno::INTR) => {}
-            Err(_) => self.is_gone = true,
+            None => {}
         }
     }
 
     /// Puts a line behind what it has not read yet.
     fn put(&mut self, line: &str) {
-        self.unread.extend_from_slice(line.as_bytes());
-        self.unread.push(b'\n');
+        self.peer.unread.extend_from_slice(line.as_bytes());
+        self.peer.unread.push(b'\n');
     }
 
     fn refuse(&mut self, reason: &str) {
@@ -198,7 +172,7 @@ impl Connection {
 
     fn put_events(&mut self) {
         while let Some(number) = self.next_event
-            && self.unread.len() < UNREAD_MAX
+            && self.peer.unread.len() < UNREAD_MAX
             && let Some(next) = events::after(number)
         {
             match next {
@@ -239,7 +213,7 @@ impl Connection {
                 return;
             }
         };
-        match desk.ask(Job { client: self.id, task }) {
+        match desk.ask(Job { client: self.peer.id, task }) {
             Some(answer) => self.put(&answer),
             None => self.phase = Phase::AwaitsAnswer,
         }

@@ -5,7 +5,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use rustix::io::Errno;
+use rustix::io::{Errno, read, write};
 use rustix::net::{SocketFlags, accept_with};
 
 use super::desk::{ClientId, Desk, Line, Stage};
@@ -24,12 +24,9 @@ pub(super) trait Client {
     /// What it came from.
     type Listener: AsFd;
 
-    /// One whose socket does not block.
-    fn new(id: ClientId, socket: OwnedFd) -> Self;
+    fn new(peer: Peer) -> Self;
 
-    fn id(&self) -> ClientId;
-
-    fn socket(&self) -> &OwnedFd;
+    fn peer(&self) -> &Peer;
 
     /// What to wait for.
     fn interest(&self) -> PollFlags;
@@ -61,10 +58,42 @@ pub(super) trait Client {
 
     /// Writes what it can take.
     fn write(&mut self);
+}
 
-    fn has_unread(&self) -> bool;
+/// The other end of a connection.
+#[derive(Debug)]
+pub(super) struct Peer {
+    pub(super) id: ClientId,
+    /// It does not block.
+    socket: OwnedFd,
+    /// What it has not read yet.
+    pub(super) unread: Vec<u8>,
+    pub(super) is_gone: bool,
+}
 
-    fn is_gone(&self) -> bool;
+impl Peer {
+    fn new(id: ClientId, socket: OwnedFd) -> Self {
+        Self { id, socket, unread: Vec::new(), is_gone: false }
+    }
+
+    /// Reads what has come, up to the buffer's length: nothing if the peer says nothing more, `None` if nothing has come.
+    pub(super) fn read(&mut self, buffer: &mut [u8]) -> Option<usize> {
+        let outcome = read(&self.socket, buffer);
+        self.unless_gone(outcome)
+    }
+
+    /// Writes what it can take of what it has not read: `None` if it takes nothing.
+    pub(super) fn write(&mut self) -> Option<usize> {
+        let outcome = write(&self.socket, &self.unread);
+        let count = self.unless_gone(outcome)?;
+        self.unread.drain(..count);
+        Some(count)
+    }
+
+    fn unless_gone(&mut self, outcome: Result<usize, Errno>) -> Option<usize> {
+        self.is_gone |= outcome.is_err_and(|error| !matches!(error, Errno::WOULDBLOCK | Errno::INTR));
+        outcome.ok()
+    }
 }
 
 pub(super) struct Server<C: Client> {
@@ -89,7 +118,7 @@ impl<C: Client> Server<C> {
             let (answers, stage) = self.desk.take_answers();
             for (client, line) in answers {
                 // It may have gone.
-                if let Some(client) = self.clients.iter_mut().find(|known| known.id() == client) {
+                if let Some(client) = self.clients.iter_mut().find(|known| known.peer().id == client) {
                     client.answer(&line);
                 }
             }
@@ -102,7 +131,7 @@ impl<C: Client> Server<C> {
             }
             let now = Instant::now();
             let is_late = |client: &C| client.deadline().is_some_and(|end| end <= now);
-            self.clients.retain(|client| !client.is_gone() && !is_late(client));
+            self.clients.retain(|client| !client.peer().is_gone && !is_late(client));
         }
     }
 
@@ -116,7 +145,8 @@ impl<C: Client> Server<C> {
         ];
         let clients = self.clients.iter().zip(&interests);
         fds.extend(
-            clients.map(|(client, interest)| PollFd::from_borrowed_fd(client.socket().as_fd(), *interest)),
+            clients
+                .map(|(client, interest)| PollFd::from_borrowed_fd(client.peer().socket.as_fd(), *interest)),
         );
         let pause = self.pause();
         let timeout = pause.and_then(|pause| Timespec::try_from(pause).ok());
@@ -130,7 +160,7 @@ impl<C: Client> Server<C> {
         for ((client, found), interest) in self.clients.iter_mut().zip(found).zip(interests) {
             client.transfer(found, interest);
         }
-        self.clients.retain(|client| !client.is_gone());
+        self.clients.retain(|client| !client.peer().is_gone);
     }
 
     /// How long at most to wait.
@@ -153,7 +183,7 @@ impl<C: Client> Server<C> {
                         self.remove_most_idle();
                     }
                     self.seen += 1;
-                    self.clients.push(C::new(self.seen, socket));
+                    self.clients.push(C::new(Peer::new(self.seen, socket)));
                 }
                 Err(Errno::WOULDBLOCK) => return,
                 Err(error) if is_of_one_connection(error) => {}
@@ -180,12 +210,12 @@ impl<C: Client> Server<C> {
         let deadline = Instant::now() + LAST_ANSWER;
         loop {
             self.clients.iter_mut().for_each(Client::write);
-            self.clients.retain(|client| !client.is_gone() && client.has_unread());
+            self.clients.retain(|client| !client.peer().is_gone && !client.peer().unread.is_empty());
             let left = deadline.saturating_duration_since(Instant::now());
             let (false, Ok(timeout)) = (left.is_zero() || self.clients.is_empty(), left.try_into()) else {
                 return;
             };
-            let sockets = self.clients.iter().map(Client::socket);
+            let sockets = self.clients.iter().map(|client| &client.peer().socket);
             let mut fds: Vec<_> =
                 sockets.map(|socket| PollFd::from_borrowed_fd(socket.as_fd(), PollFlags::OUT)).collect();
             let _ = poll(&mut fds, Some(&timeout));

@@ -1,10 +1,8 @@
 //! A client of pages and metrics. It changes nothing.
 
-use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant};
 
 use rustix::event::PollFlags;
-use rustix::io::Errno;
 use serde_json::Value;
 
 use super::address::Listener;
@@ -12,8 +10,8 @@ use super::metrics;
 use super::page;
 use super::request::{HEAD_BYTES_MAX, Refusal, Request, Resource};
 use super::response::Response;
-use crate::control::desk::{ClientId, Desk, Job, Line, Task};
-use crate::control::server::Client;
+use crate::control::desk::{Desk, Job, Line, Task};
+use crate::control::server::{Client, Peer};
 use crate::events;
 use crate::history;
 
@@ -39,42 +37,25 @@ enum Phase {
 /// A connection.
 #[derive(Debug)]
 pub(crate) struct Connection {
-    id: ClientId,
-    socket: OwnedFd,
+    peer: Peer,
     /// What was read and belongs to no request yet.
     inbox: Vec<u8>,
-    /// What it has not read yet.
-    unread: Vec<u8>,
     phase: Phase,
     /// Since when it is at that, or when it read or wrote the last time.
     since: Instant,
     /// The connection ends when it has read everything.
     closes: bool,
-    is_gone: bool,
 }
 
 impl Client for Connection {
     type Listener = Listener;
 
-    fn new(id: ClientId, socket: OwnedFd) -> Self {
-        Self {
-            id,
-            socket,
-            inbox: Vec::new(),
-            unread: Vec::new(),
-            phase: Phase::Reading,
-            since: Instant::now(),
-            closes: false,
-            is_gone: false,
-        }
+    fn new(peer: Peer) -> Self {
+        Self { peer, inbox: Vec::new(), phase: Phase::Reading, since: Instant::now(), closes: false }
     }
 
-    fn id(&self) -> ClientId {
-        self.id
-    }
-
-    fn socket(&self) -> &OwnedFd {
-        &self.socket
+    fn peer(&self) -> &Peer {
+        &self.peer
     }
 
     fn interest(&self) -> PollFlags {
@@ -101,7 +82,7 @@ impl Client for Connection {
         } else if interest.contains(PollFlags::IN) && (is_broken || found.contains(PollFlags::IN)) {
             self.read();
         } else if is_broken {
-            self.is_gone = true;
+            self.peer.is_gone = true;
         }
     }
 
@@ -111,7 +92,7 @@ impl Client for Connection {
 
     /// Takes up the requests that are all there, each once the answer before was taken.
     fn serve(&mut self, listener: &Listener, desk: &Desk) {
-        while self.phase == Phase::Reading && !self.inbox.is_empty() && !self.is_gone {
+        while self.phase == Phase::Reading && !self.inbox.is_empty() && !self.peer.is_gone {
             let given = &self.inbox[..self.inbox.len().min(HEAD_BYTES_MAX)];
             match Request::parse(given, |host| listener.is_called(host)) {
                 Ok(None) => return,
@@ -136,43 +117,29 @@ impl Client for Connection {
     fn end(&mut self, _line: &Line) {}
 
     fn write(&mut self) {
-        match rustix::io::write(&self.socket, &self.unread) {
-            Ok(count) => {
-                drop(self.unread.drain(..count));
-                self.since = Instant::now();
-            }
-            Err(Errno::WOULDBLOCK | Errno::INTR) => {}
-            Err(_) => self.is_gone = true,
+        if self.peer.write().is_some() {
+            self.since = Instant::now();
         }
-        if self.unread.is_empty() && self.phase == Phase::Writing {
-            self.is_gone |= self.closes;
+        if self.peer.unread.is_empty() && self.phase == Phase::Writing {
+            self.peer.is_gone |= self.closes;
             self.phase = Phase::Reading;
         }
-    }
-
-    fn has_unread(&self) -> bool {
-        !self.unread.is_empty()
-    }
-
-    fn is_gone(&self) -> bool {
-        self.is_gone
     }
 }
 
 impl Connection {
     fn read(&mut self) {
         let mut buffer = [0; READ_BYTES];
-        match rustix::io::read(&self.socket, &mut buffer) {
-            Ok(0) => self.is_gone = true,
-            Ok(count) => {
+        match self.peer.read(&mut buffer) {
+            Some(0) => self.peer.is_gone = true,
+            Some(count) => {
                 if self.inbox.is_empty() {
                     // A head takes so long from its first byte on, however slowly the others come.
                     self.since = Instant::now();
                 }
                 self.inbox.extend_from_slice(&buffer[..count]);
             }
-            Err(Errno::WOULDBLOCK | Errno::INTR) => {}
-            Err(_) => self.is_gone = true,
+            None => {}
         }
     }
 
@@ -184,7 +151,7 @@ impl Connection {
             Resource::Events => Response::json(events::in_json()),
             Resource::Status | Resource::Metrics { .. } => {
                 self.phase = Phase::AwaitsStatus(request);
-                if let Some(answer) = desk.ask(Job { client: self.id, task: Task::Status }) {
+                if let Some(answer) = desk.ask(Job { client: self.peer.id, task: Task::Status }) {
                     self.answer_with_status(&answer);
                 }
                 return;
@@ -208,7 +175,7 @@ impl Connection {
     }
 
     fn give(&mut self, response: &Response, head_only: bool) {
-        response.write_to(&mut self.unread, head_only, self.closes);
+        response.write_to(&mut self.peer.unread, head_only, self.closes);
         (self.phase, self.since) = (Phase::Writing, Instant::now());
         // Most clients have room for all of it.
         self.write();
