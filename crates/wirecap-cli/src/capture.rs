@@ -534,7 +534,7 @@ impl<O: Outlet> Recorder<O> {
         let Cells { posted, waiting, captured, free, .. } =
             capture.cells_of(chunk.ring_index()).unwrap_or_default();
         let pool = posted + waiting + captured + free;
-        if captured > pool / 8 * 7 && !self.outlet.has_room(CHUNK_BYTES) {
+        if captured > (pool / 8 * 7).max(1) && !self.outlet.has_room(CHUNK_BYTES) {
             self.writing.discard(chunk.len() as u64);
             return None;
         }

@@ -233,10 +233,11 @@ impl Recording {
         place: (&Arc<B>, usize),
         now: Timestamp,
     ) -> Result<bool, WriteError> {
-        let (len, data_len) = (self.format.encoded_len(record), record.data.len());
+        let data_len = record.data.len();
         if data_len < IN_PLACE_BYTES_MIN || self.is_compressed {
             return self.write(record, now);
         }
+        let len = self.format.encoded_len(record);
         if !self.admits(record, len, now)? {
             return Ok(false);
         }
