@@ -1,9 +1,10 @@
-//! Writes the tables of the documents anew from the data of `docs/results`: `make performance`.
+//! Writes the tables of the documents and the checksums of their data from the data of `docs/results`: `make performance`.
 
 use std::error::Error;
 use std::fs;
 use std::path::Path;
 
+use wirecap_lab::pages::sums::{SUMS, sums};
 use wirecap_lab::pages::{PAGES, fill};
 
 fn main() -> Result<(), Box<dyn Error>> {
@@ -14,8 +15,9 @@ fn main() -> Result<(), Box<dyn Error>> {
         let filled = fill(&page, &root)?;
         if filled != page {
             fs::write(&path, filled)?;
-            println!("{name} is written anew");
+            println!("{name} was rewritten");
         }
     }
+    fs::write(root.join(SUMS), sums(&root)?)?;
     Ok(())
 }

@@ -108,7 +108,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_themed_picture_has_no_colour_of_its_own() {
+    fn a_themed_picture_contains_no_fixed_colour() {
         let text = Text::new("a < b", (0, 0), text_style(TEXT, INK, HPos::Left, VPos::Top));
         let svg = picture(10, 5, |canvas| canvas.draw(&text));
         assert!(svg.starts_with("<svg width=\"10\" height=\"5\" viewBox=\"0 0 40 20\""), "{svg}");
@@ -119,7 +119,7 @@ mod tests {
     }
 
     #[test]
-    fn as_many_series_look_different_as_is_said() {
+    fn the_promised_number_of_series_look_different() {
         let colours: std::collections::BTreeSet<_> =
             (0..SERIES_MAX).map(series_colour).map(|RGBColor(r, g, b)| (r, g, b)).collect();
         assert_eq!(colours.len(), SERIES_MAX);

@@ -19,6 +19,8 @@
 //! - `skew FOLDER`: the packets lost in skewed loads of which every queue but the first gets 20 %.
 //! - `components FILE`: what the parts of a capture cost.
 //! - `instructions FILE`: instructions per packet, a row for each path, a column for each number of rings.
+//!
+//! [`numbers`] does the same for numbers in the text, and [`sums`] guards the data.
 
 use std::collections::BTreeSet;
 use std::error::Error;
@@ -27,6 +29,9 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use wirecap::grouped;
+
+pub mod numbers;
+pub mod sums;
 
 /// The pages that have tables, from the root of the repository.
 pub const PAGES: [&str; 1] = ["docs/performance.md"];
@@ -343,7 +348,7 @@ mod tests {
     }
 
     #[test]
-    fn rows_replace_what_stands_between_the_markers_and_stay_when_filled_again() {
+    fn rows_replace_the_text_between_the_markers_and_stay_when_filled_again() {
         let root = root("a.csv", "# where it comes from\nwho,\"x, y\",\nwe,\"1,000\",\n");
         let filled = fill(&page("rows a.csv"), root.path()).unwrap();
         let expected = "before\n<!-- data: rows a.csv -->\n\n| who | x, y | |\n|---|---|---|\n| we | 1,000 | |\n\n\
@@ -388,7 +393,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_filled_is_an_error_that_names_it() {
+    fn a_table_that_cannot_be_filled_is_an_error_that_names_it() {
         let root = root("a.csv", "curve,x,y,low,high\nwe,1,2,2,2\n");
         let error = |page: &str| match fill(page, root.path()).unwrap_err() {
             PageError::Data { source, .. } => source.to_string(),

@@ -49,6 +49,12 @@ pub const RING: usize = 1024;
 pub const PF_RING_BUFFER: usize = 10_240;
 /// What a handler processes with x = 300, in packets per second (section 2.2).
 pub const HEAVY_HANDLER: f64 = 38_844.0;
+
+/// The rate of that handler, as text.
+fn heavy_handler() -> String {
+    format!("{} p/s", wirecap::grouped(HEAVY_HANDLER as u64))
+}
+
 /// 10 Gbit/s of the smallest frames, in packets per second (section 4).
 pub const LINE_RATE: f64 = 14.88e6;
 /// The processors' clock, in Hz (section 2.2).

@@ -292,7 +292,7 @@ mod tests {
     }
 
     #[test]
-    fn an_outlet_that_fails_ends_the_player_with_the_account_of_what_was_sent() {
+    fn a_failing_outlet_ends_the_player_with_its_account() {
         let mut memory = Memory { fails_at: Some(50), ..Memory::default() };
         let (played, _) = play(Numbers(0), &mut memory, false, &Control::default());
         assert!(matches!(played.error, Some(SendError::Stalled { .. })) && !played.duration.is_zero());

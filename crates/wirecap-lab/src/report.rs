@@ -254,7 +254,7 @@ mod tests {
     }
 
     #[test]
-    fn the_page_has_what_was_found_and_escapes_it() {
+    fn the_page_contains_the_findings_escaped() {
         let mut table = Table::new("A table.", &["engine", "lost"]);
         table.row(["<dna>".to_owned(), "9.3 %".to_owned()]);
         let findings = Findings {
@@ -279,7 +279,7 @@ mod tests {
     }
 
     #[test]
-    fn an_experiment_that_failed_says_why() {
+    fn a_failed_experiment_has_a_reason() {
         assert!(page(&[entry(Err("no tcpdump here".to_owned()))]).contains("Not done: no tcpdump here"));
     }
 }

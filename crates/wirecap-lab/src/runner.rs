@@ -279,7 +279,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_finished_is_not_run_again_under_the_same_conditions() {
+    fn a_finished_experiment_is_not_repeated_under_the_same_conditions() {
         static RUNS: AtomicUsize = AtomicUsize::new(0);
         let directory = tempfile::tempdir().unwrap();
         let experiments: Vec<Box<dyn Experiment>> =
@@ -298,7 +298,7 @@ mod tests {
     }
 
     #[test]
-    fn one_that_fails_is_reported_and_the_others_are_run() {
+    fn a_failed_experiment_is_reported_and_the_others_run() {
         static RUNS: AtomicUsize = AtomicUsize::new(0);
         let directory = tempfile::tempdir().unwrap();
         let experiments: Vec<Box<dyn Experiment>> = vec![
@@ -311,7 +311,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_written_whole_leaves_nothing_behind() {
+    fn a_failed_write_leaves_no_file() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("page.html");
         fs::create_dir(&path).unwrap();

@@ -229,7 +229,7 @@ mod tests {
     }
 
     #[test]
-    fn frames_have_the_lengths_asked_for() {
+    fn frames_have_the_requested_lengths() {
         let count = |bytes| {
             arrivals(Pattern::Even, 120_000).iter().filter(|arrival| arrival.frame_bytes == bytes).count()
         };

@@ -322,7 +322,7 @@ mod tests {
     }
 
     #[test]
-    fn what_costs_nothing_has_no_length() {
+    fn a_step_without_cost_has_no_bar() {
         let empty = Bars { groups: Vec::new(), ..chart() };
         assert!(empty.svg().contains("</svg>"));
         let bar = Bar { name: String::new(), label: String::new(), parts: vec![part(0, -3.0)] };

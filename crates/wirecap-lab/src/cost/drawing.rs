@@ -75,7 +75,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_negative_is_told() {
+    fn negative_costs_are_listed() {
         let part = |step, ns| Part { step, ns: Some(ns), cycles: Some(ns), stated: true };
         let parts = vec![part(Step::Driver, 9.0), part(Step::Filter, -2.0)];
         let picture = report(vec![Bar { name: "ours".into(), parts }]).picture();

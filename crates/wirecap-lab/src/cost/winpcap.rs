@@ -70,7 +70,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_rest_of_the_totals_is_what_the_text_says_of_filters() {
+    fn the_rest_of_the_totals_equals_the_papers_text_on_filters() {
         let filter = |bar: &Bar| bar.parts.iter().find(|part| part.step == Step::Filter).unwrap().cycles;
         let [before, after] = [0, 1].map(|index| filter(&bars()[index]).unwrap());
         // Section 5.1: machine code is 3.1 to 5 times as fast, which saves 8 % of the total.

@@ -40,9 +40,9 @@ pub(super) fn run(lab: &Lab, run: &Run<'_>) -> Result<Findings, RunError> {
     let lengths: &[u16] = lab.choose(run, &LENGTHS, &LENGTHS[..1], &LENGTHS);
     let fits = absorbed_in_theory(cells, PER_SECOND as f64, 1e9 / COST_NS as f64);
     let what = format!(
-        "One burst at {} to a consumer that does {} of it (it waits {} µs for each packet). Of what comes it has done \
-         a part when the burst ends, and memory must hold the rest: with R x M = {} cells a burst of R x M x Pin / \
-         (Pin - Pp) = {} packets is the longest that loses nothing.",
+        "One burst at {} to a consumer of {} (it waits {} µs per packet). When the burst ends, the consumer has processed \
+         a part of it, and memory must hold the rest. By the paper's formula, R x M = {} cells keep a burst of up to \
+         R x M x Pin / (Pin - Pp) = {} packets.",
         super::per_second(PER_SECOND as f64),
         super::per_second(1e9 / COST_NS as f64),
         COST_NS / 1000,
@@ -72,13 +72,12 @@ pub(super) fn run(lab: &Lab, run: &Run<'_>) -> Result<Findings, RunError> {
         let sweep = Sweep::run(run, share, &contenders, &places, rounds, trial)?;
         let chart = sweep.loss_chart(Axis::log("packets in the burst"), |frames, _| frames);
         let name = format!("burst-{frame_bytes}");
-        let caption = format!("What is lost of one burst of packets of {frame_bytes} bytes.");
+        let caption = format!("Loss of one burst of packets of {frame_bytes} bytes.");
         findings = findings.with_lines(&name, caption, &chart);
         sweep.account(&mut findings, &name, "packets in the burst");
     }
-    let note = "A cell holds one packet whatever its length, and the promise is one of packets. The rings of AF_PACKET \
-                hold as many packets as their bytes are room for: as many as there are cells when packets are \
-                long, and some twelve times as many when they are short.";
+    let note = "A cell of AF_XDP holds one packet, whatever its length. The rings of AF_PACKET hold packets by their bytes: \
+                short packets use less of the same memory.";
     findings.notes.push(note.to_owned());
     Ok(findings)
 }

@@ -238,7 +238,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_rivals_say_of_their_losses_is_understood() {
+    fn the_loss_reports_of_rivals_are_parsed() {
         let tcpdump = "10 packets captured\n12 packets received by filter\n2 packets dropped by kernel\n";
         assert_eq!(lost_by_tcpdump(tcpdump), Some(2));
         assert_eq!(lost_by_tcpdump("tcpdump: listening on a1"), None);
@@ -252,7 +252,7 @@ mod tests {
     }
 
     #[test]
-    fn one_that_is_not_installed_is_named_with_its_package() {
+    fn a_missing_rival_is_listed_with_its_package() {
         let command = CommandLine::new("no-such-sniffer").with("-i a1");
         let contender = Contender::new("", command, "", Books::Testpmd).from_package("sniffers");
         let lacking = contender.lacking().unwrap();

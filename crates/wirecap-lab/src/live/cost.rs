@@ -45,9 +45,8 @@ pub(super) fn run(lab: &Lab, run: &Run<'_>) -> Result<Findings, RunError> {
         Sweep::run(run, Share::WHOLE, &field.handlers(&format!("-x {TIMES}")), &places, rounds, trial)?;
     let what = format!(
         "The paper's pkt_handler: a filter ({FILTER}) is applied x times to every packet of 60 bytes, on one ring, by \
-         one thread, at a steady {}. One application takes {application_ns:.1} ns here, the same code in every \
-         contender, so that from x = {whole:.0} on there is no CPU that could do it, and what is lost is what \
-         neither time nor memory is there for.",
+         one thread, at a constant {}. One application takes {application_ns:.1} ns here, with the same code in every \
+         contender, so x = {whole:.0} uses a full CPU.",
         super::per_second(PER_SECOND as f64)
     );
     let mut findings = Findings { what, ..Findings::default() };
@@ -59,13 +58,13 @@ pub(super) fn run(lab: &Lab, run: &Run<'_>) -> Result<Findings, RunError> {
     ];
     findings = findings.with_lines(
         "cost",
-        "What is lost as the handler becomes dearer.",
+        "Loss by the cost of the handler.",
         &sweep.loss_chart(Axis::linear("x"), |x, _| x),
     );
-    let note = "The memory is the same in bytes. A cell of AF_XDP holds one packet whatever its length; the rings \
-                of AF_PACKET hold packets of 60 bytes in some 140, so that they keep more of these.";
+    let note = "The memory is the same in bytes. A cell of AF_XDP holds one packet, whatever its length; the rings of \
+                AF_PACKET hold packets by their bytes, so they keep more short ones.";
     findings.notes.push(note.to_owned());
-    findings.notes.push("DPDK's testpmd is not here: it has no handler.".to_owned());
+    findings.notes.push("DPDK's testpmd is missing: it has no handler.".to_owned());
     sweep.account(&mut findings, "cost", "x");
     Ok(findings)
 }

@@ -74,10 +74,9 @@ pub(super) fn rates(lab: &Lab, run: &Run<'_>) -> Result<Findings, RunError> {
     let places: Vec<f64> = shares.iter().map(|share| share * top).collect();
     let trial =
         |contender: &Contender, rate: f64| try_at(&bed, contender, extent, SHORTEST, rate, rate < top);
-    let what = "Frames of 60 bytes at a steady rate, up to the highest that the sender makes, to programs that record \
-                into a file in memory, and to programs that count. Each point stands at the rate that was really \
-                sent: on a veth the kernel receives on the sender's CPU, so that a dearer way to receive slows the \
-                sender down.";
+    let what = "Frames of 60 bytes at a constant rate, up to the sender's highest, to programs that record into a file \
+                in memory, and to programs that count. Points are placed at the rate that was actually sent: on a veth \
+                the kernel receives on the sender's CPU, so a more expensive receive path slows the sender.";
     let mut findings = Findings { what: what.to_owned(), ..Findings::default() };
     findings.settings = vec![
         ("frames".to_owned(), format!("60 bytes, {} s a run", extent.seconds)),
@@ -115,8 +114,7 @@ pub(super) fn lengths(lab: &Lab, run: &Run<'_>) -> Result<Findings, RunError> {
     let top = top_rate(&bed, &field, extent, SHORTEST)?;
     let trial =
         |contender: &Contender, length: f64| try_at(&bed, contender, extent, length as u16, top, false);
-    let what = "Frames of one length, as fast as the sender makes them. Beside the share that is lost stands the rate \
-                of those that arrived: with long packets it is copying that ends it.";
+    let what = "Frames of one length, at the sender's highest rate: the share lost, and the rate of packets that arrived.";
     let mut findings = Findings { what: what.to_owned(), ..Findings::default() };
     findings.settings = vec![
         ("frames".to_owned(), format!("up to {} MiB a run", BYTES_MAX >> 20)),

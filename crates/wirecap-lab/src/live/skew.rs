@@ -241,8 +241,8 @@ impl Played {
 }
 
 /// Why some rivals share the load as well.
-const SPREADS: &str = "spreads single packets over the threads whatever their flow: the only ones beside wirecap that \
-                       share the load, at the price of a flow's order";
+const SPREADS: &str =
+    "distributes single packets over the threads regardless of flow, which does not preserve a flow's order";
 
 impl Lab {
     /// How long a load lasts.
@@ -309,12 +309,12 @@ fn frames(seconds: f64) -> String {
 }
 
 const NOTES: [&str; 3] = [
-    "The flows are chosen so that the kernel's hash of a flow gives each to the ring of its queue's number: rings by \
+    "The flows are chosen so that the kernel's hash assigns each to the ring with its queue's number: rings by \
      queue and rings by flow get the same packets.",
-    "PACKET_FANOUT in turn, and its flag ROLLOVER, spread single packets over the threads whatever their flow, in the \
-     kernel, for every packet. Chunks that are offloaded keep their packets together and say which ring and place in it \
-     they have, so that the order can be restored; here it is not.",
-    "DPDK's testpmd is not here: it has no handler.",
+    "PACKET_FANOUT in turn, and its flag ROLLOVER, distribute single packets over the threads regardless of flow, in the \
+     kernel, for every packet. Offloaded chunks keep their packets together and carry their ring and sequence number, so \
+     the order can be restored; the handlers here do not.",
+    "DPDK's testpmd is missing: it has no handler.",
 ];
 
 /// M of the groups whose T is varied, beside the engine.

@@ -285,7 +285,7 @@ mod tests {
     }
 
     #[test]
-    fn who_is_not_installed_or_fails_is_absent_with_the_reason_and_the_others_go_on() {
+    fn a_missing_or_failing_rival_is_listed_with_the_reason_and_the_others_run() {
         let contenders = [
             rival("one", "/bin/sh"),
             rival("two", "no-such-sniffer").from_package("sniffers"),

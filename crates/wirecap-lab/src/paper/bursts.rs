@@ -4,7 +4,7 @@ use crate::chart::lines::{Axis, Curve, Lines};
 use crate::experiment::{Claim, Effort, Experiment, Findings, Part, Run, RunError, Table, percent};
 
 use super::engines::{Drops, EngineModel};
-use super::{HEAVY_HANDLER, Handler, LINE_RATE, Load, parallel};
+use super::{HEAVY_HANDLER, Handler, LINE_RATE, Load, RING, heavy_handler, parallel};
 
 /// Figure 8: x = 0.
 pub(super) struct FigureEight;
@@ -138,17 +138,15 @@ impl Experiment for FigureEight {
         let found = format!("{} and {}", percent(copied.capture_rate()), percent(copied.delivery_rate()));
         let both = copied.rate() > 5.0 && copied.fate.capture_drops > 0 && copied.fate.delivery_drops > 0;
         let copied = Claim::holds("PF_RING, x = 0", "significant capture and delivery drops", both, found)
-            .because("While the kernel copies all the time, the application gets none of it: livelock.");
+            .because("While the kernel copies without a pause, the application gets no CPU time: livelock.");
         Ok(Findings {
-            what:
-                "P packets at line rate, and a handler that does nothing with them: can an engine capture at \
-                   wire speed?"
-                    .to_owned(),
+            what: "P packets at line rate, and a handler without work: can an engine capture at line rate?"
+                .to_owned(),
             claims: vec![others, copied],
             settings: settings(Handler::IDLE),
             ..Findings::default()
         }
-        .with_lines("figure-8", "Drop rate by burst, x = 0; all but PF_RING at 0.", &curves.lines()))
+        .with_lines("figure-8", "Drop rate by burst, x = 0.", &curves.lines()))
     }
 }
 
@@ -172,11 +170,20 @@ pub(super) fn figure_nine_claims(curves: &Curves, largest_lossless: u64) -> Vec<
     vec![
         of(EngineModel::basic(256, 500), 100_000, 0.0),
         of(EngineModel::basic(256, 100), 100_000, 71.0)
-            .because("The pool has 25,600 cells and the handler takes 261 packets meanwhile: 74.1 % by arithmetic."),
-        of(EngineModel::Dna, 6_000, 15.0).not_derivable(
-            "1,024 descriptors and the 16 packets that are handled meanwhile keep 1,040 of 6,000. To lose 15 % \
-             there must have been room for 5,100: the ring was larger than printed, or the burst slower.",
-        ),
+            .because(format!(
+                "The pool has {} cells, and the handler processes {} packets during the burst: {} by arithmetic.",
+                wirecap::grouped(POOL_CELLS as u64),
+                wirecap::grouped(handled_during(100_000.0) as u64),
+                percent((1.0 - (POOL_CELLS + handled_during(100_000.0)) / 100_000.0) * 100.0),
+            )),
+        of(EngineModel::Dna, 6_000, 15.0).not_derivable(format!(
+            "{} descriptors and the {} packets that are processed during the burst keep {} of 6,000. A loss of 15 % \
+             requires room for {}: a larger ring than published, or a slower burst.",
+            wirecap::grouped(RING as u64),
+            wirecap::grouped(handled_during(6_000.0) as u64),
+            wirecap::grouped((RING as f64 + handled_during(6_000.0)) as u64),
+            wirecap::grouped((6_000.0 * 0.85) as u64),
+        )),
         Claim::holds(
             "largest burst without loss, B-(256,100)",
             format!("R M Pin / (Pin - Pp) = {} packets", wirecap::grouped(capacity as u64)),
@@ -186,9 +193,17 @@ pub(super) fn figure_nine_claims(curves: &Curves, largest_lossless: u64) -> Vec<
     ]
 }
 
+/// R x M of B-(256,100).
+const POOL_CELLS: f64 = 25_600.0;
+
+/// Packets that the handler processes while a burst of this many arrives at line rate.
+fn handled_during(packets: f64) -> f64 {
+    (packets / LINE_RATE * HEAVY_HANDLER).round()
+}
+
 /// The paper's formula (section 3.2.2) for B-(256,100) at line rate.
 fn burst_capacity() -> f64 {
-    25_600.0 * LINE_RATE / (LINE_RATE - HEAVY_HANDLER)
+    POOL_CELLS * LINE_RATE / (LINE_RATE - HEAVY_HANDLER)
 }
 
 /// The largest burst of which B-(256,100) loses nothing, by halving.
@@ -221,9 +236,10 @@ impl Experiment for FigureNine {
     fn run(&self, run: &Run<'_>) -> Result<Findings, RunError> {
         let curves = Curves::simulate(run, &FIGURE_NINE, bursts(run.effort), Handler::HEAVY)?;
         Ok(Findings {
-            what:
-                "P packets at line rate, and a handler of 38,844 p/s: how large a burst can an engine hold?"
-                    .to_owned(),
+            what: format!(
+                "P packets at line rate, and a handler of {}: how large a burst can an engine keep?",
+                heavy_handler()
+            ),
             claims: figure_nine_claims(&curves, largest_lossless_burst(run.seed)),
             settings: settings(Handler::HEAVY),
             ..Findings::default()
@@ -269,7 +285,7 @@ impl Experiment for FigureTen {
             settings: settings(Handler::HEAVY),
             ..Findings::default()
         }
-        .with_lines("figure-10", "Drop rate by burst; the curves lie on each other.", &curves.lines())
+        .with_lines("figure-10", "Drop rate by burst; R x M is the same in all curves.", &curves.lines())
         .with_table("figure-10-rates", curves.table()))
     }
 }

@@ -5,7 +5,7 @@ use crate::experiment::{Claim, Experiment, Findings, Part, Run, RunError, Table,
 use crate::traffic::{PUBLISHED_BURST_PACKETS, STANDARD_QUEUES, TOLD_BURSTY_QUEUE, TOLD_HOT_QUEUE};
 
 use super::engines::{Drops, EngineModel};
-use super::{Handler, Load, Trace, parallel};
+use super::{HEAVY_HANDLER, Handler, Load, Trace, heavy_handler, parallel};
 
 /// Figure 3: packets per 10 ms.
 pub(super) struct FigureThree;
@@ -18,7 +18,7 @@ pub(super) fn trace_settings(seed: u64) -> Vec<(String, String)> {
     let setting = |name: &str, value: &str| (name.to_owned(), value.to_owned());
     vec![
         ("traffic".to_owned(), format!("the standard trace, seed {seed}")),
-        setting("handler", "38,844 p/s"),
+        ("handler".to_owned(), heavy_handler()),
         setting("receive ring", "1,024"),
         setting("PF_RING's buffer", "10,240"),
         setting("PF_RING's copy", "5,680 cycles at 2.4 GHz (WinPcap's, whole path)"),
@@ -249,7 +249,7 @@ pub(super) fn figure_eleven_claims(grid: &Grid) -> Vec<Claim> {
             lowest >= 15.0 && highest <= 45.0,
             found,
         )
-        .because("Within five points at both ends counts."),
+        .because("With a tolerance of five points at both ends."),
     );
     for (how, make) in WAYS {
         let lost = grid.of(make(256, 500, 0.6))[2].rate();
@@ -265,10 +265,13 @@ pub(super) fn figure_twelve_claims(grid: &Grid) -> Vec<Claim> {
         let (_, found) = grid.order(&order);
         let rates = |queues: usize| order.map(|engine| grid.of(engine)[queues].rate()).to_vec();
         let lists: Vec<_> = (0..QUEUES.len()).map(rates).collect();
+        let spread = |rates: &Vec<f64>| rates[0] - rates[rates.len() - 1];
+        let widest = lists.iter().map(spread).fold(0.0, f64::max);
         Claim::descending(format!("T = 90, 80, 70, 60 %, {how}"), "a lower T loses less", &lists, found).because(
-            "By little: on this trace the queues together have either clearly less than all handlers can do, and \
-             then nothing is lost, or clearly more, and then a worker that helps earlier is away earlier from rings of \
-             its own that overflow as well. The paper's axis ends at 18 %.",
+            format!(
+                "T = 90 % loses up to {widest:.2} points more than T = 60 %. Under an overload of all handlers, a worker \
+                 that helps earlier also leaves its own rings earlier. The paper's axis ends at 18 %."
+            ),
         )
     };
     WAYS.into_iter().map(claim).collect()
@@ -301,19 +304,21 @@ impl Experiment for FiguresElevenAndTwelve {
             .collect();
         let claims = figure_eleven_claims(&grid).into_iter().chain(figure_twelve_claims(&grid)).collect();
         Ok(Findings {
-            what: "The trace on four, five and six queues, each with a handler of 38,844 p/s. In advanced mode \
-                   chunks of a queue above the threshold T are handled by others: pushed to them by capture \
-                   threads as in the paper, or pulled by workers below T as wirecap does."
-                .to_owned(),
+            what: format!(
+                "The trace on four, five and six queues, each with a handler of {}. In advanced mode other workers \
+                 process chunks of a queue above the threshold T: capture threads push them, as in the paper, or \
+                 workers pull them, as in wirecap.",
+                heavy_handler()
+            ),
             claims,
             notes: vec![
                 format!(
-                    "Four handlers process 155,376 p/s together, and from 10 s on the trace has about {} p/s: there \
-                     four queues must lose something, however the load is shared.",
+                    "Four handlers process {} p/s together; from 10 s on the trace has about {} p/s.",
+                    wirecap::grouped((4.0 * HEAVY_HANDLER) as u64),
                     wirecap::grouped(late_rate(&traces[0]))
                 ),
-                "Then pushing may lose less than pulling where pools are large: pushed chunks wait in all queues, so \
-                 that all pools fill wholly, while those of workers that pull fill up to T."
+                "Under an overload of the whole group, pushed chunks wait in all queues, so all pools fill completely; \
+                 the pools of workers that pull fill up to T."
                     .to_owned(),
             ],
             settings: trace_settings(run.seed),

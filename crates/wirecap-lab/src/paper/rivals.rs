@@ -177,7 +177,7 @@ mod tests {
     }
 
     #[test]
-    fn a_ring_keeps_a_burst_of_its_own_size() {
+    fn a_ring_keeps_a_burst_of_its_size() {
         for release in [Release::EachPacket, Release::EachSync] {
             assert_eq!(type_two(release).receive(even(8, 1)).capture_drops, 0);
             assert_eq!(type_two(release).receive(even(10, 1)).capture_drops, 2);
@@ -185,7 +185,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_slower_than_its_handler_is_not_lost() {
+    fn packets_slower_than_their_handler_are_not_lost() {
         for release in [Release::EachPacket, Release::EachSync] {
             assert_eq!(type_two(release).receive(even(1000, 101)).capture_drops, 0);
         }
@@ -203,7 +203,7 @@ mod tests {
 
     /// A sync while a burst comes finds its beginning only; the rest must find room while that is handled.
     #[test]
-    fn descriptors_that_are_released_late_lose_what_comes_meanwhile() {
+    fn late_released_descriptors_lose_packets() {
         // Five packets, of which the first is taken at once and the other four afterwards, then seven more.
         let times = || even(5, 1).chain((0..7).map(|index| 310 + index));
         assert_eq!(type_two(Release::EachPacket).receive(times()).capture_drops, 1);

@@ -190,19 +190,18 @@ impl Experiment for FigureFourteen {
         row("WireCAP's processor", processor_bracket(bus.at(0.5)), 1e-9, "ns a packet");
         row("pools that page tables cover", cover_bracket(), 1e9, "GB");
         Ok(Findings {
-            what: "Two NICs at wire rate forward to each other, x = 0, until the system's bus is saturated."
+            what: "Two NICs at line rate forward to each other, x = 0, until the system's bus is saturated."
                 .to_owned(),
             claims: claims(),
             notes: vec![
-                "This is not a reproduction. The paper names what saturates and gives no number, so the model \
-                 takes the middle of what its results imply. It shows that the three mechanisms named give the \
-                 order of curves described, which is looked at for the whole middle half of what the bus may \
-                 carry: DNA then loses 8 to 23 %."
+                "This is not a reproduction. The paper names the saturated part without numbers, so the model uses \
+                 the middle of the range that its results imply. The claims are checked for the whole middle half of \
+                 that range."
                     .to_owned(),
             ],
             ..Findings::default()
         }
-        .with_lines("figure-14", "Drop rate by queues per NIC; with 100 bytes no engine loses packets.", &lines)
+        .with_lines("figure-14", "Drop rate by queues per NIC.", &lines)
         .with_table("figure-14-numbers", table))
     }
 }

@@ -8,7 +8,7 @@ use wirecap::sim::{Mishap, Sharing};
 use crate::experiment::{Claim, Experiment, Findings, Part, Run, RunError, Table, percent};
 
 use super::engines::{Drops, WireCap};
-use super::{HEAVY_HANDLER, Handler, LINE_RATE, Load, parallel};
+use super::{HEAVY_HANDLER, Handler, LINE_RATE, Load, heavy_handler, parallel};
 
 /// Push beside pull.
 pub(super) struct PushAndPull;
@@ -102,7 +102,7 @@ pub(super) fn claims(scenes: &[Scene], drops: &[[Drops; 2]]) -> Vec<Claim> {
                 drops_of(pull) <= CHUNK_CELLS.into(),
                 lost,
             )
-            .because("What was pushed into the queue of a worker that ends stays there."),
+            .because("Chunks pushed into the queue of a worker that ends stay there."),
             _ => Claim::holds(scene.name, "pulling loses nothing", pull.rate() == 0.0, lost),
         });
     }
@@ -123,7 +123,7 @@ impl Experiment for PushAndPull {
     }
 
     fn title(&self) -> String {
-        "Pushing chunks beside pulling them".to_owned()
+        "Pushing and pulling chunks".to_owned()
     }
 
     fn part(&self) -> Part {
@@ -136,7 +136,7 @@ impl Experiment for PushAndPull {
         let columns =
             ["scene", "way", "lost", "packets lost", "offloaded", "longest delay", "largest backlog"];
         let mut table = Table::new(
-            "A-(256,100,60%), 20 s; loads in parts of what a handler does; the share of packets that another worker processed.",
+            "A-(256,100,60%), 20 s; loads as shares of a handler's capacity; offloaded: share of packets that another worker processed.",
             &columns,
         );
         for (scene, pair) in scenes.iter().zip(&drops) {
@@ -165,7 +165,7 @@ impl Experiment for PushAndPull {
                     .to_owned(),
             ],
             settings: vec![
-                ("handler".to_owned(), "38,844 p/s".to_owned()),
+                ("handler".to_owned(), heavy_handler()),
                 ("stuck after".to_owned(), "1 s".to_owned()),
             ],
             ..Findings::default()

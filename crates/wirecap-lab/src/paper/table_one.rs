@@ -4,7 +4,7 @@ use crate::experiment::{Claim, Experiment, Findings, Part, Run, RunError, Table,
 use crate::traffic::{STANDARD_QUEUES, TOLD_BURSTY_QUEUE, TOLD_HOT_QUEUE};
 
 use super::engines::{Drops, EngineModel};
-use super::{COPYING_STAGE_NANOS, Handler, Trace, parallel};
+use super::{COPYING_CYCLES, COPYING_STAGE_NANOS, Handler, Trace, heavy_handler, parallel};
 
 /// Table 1, and what its section says of x = 0.
 pub(super) struct TableOne;
@@ -65,20 +65,25 @@ pub(super) fn claims(found: &Found) -> Vec<Claim> {
         let claim = Claim::points(format!("{engine}, queue {queue}: {kind} drops"), printed, rate);
         claims.push(match (engine, queue) {
             (EngineModel::Netmap(_), TOLD_BURSTY_QUEUE) => claim.not_derivable(format!(
-                "With the same ring of 1,024 the paper has DNA lose 9.3 % here. Descriptors that come back only \
-                 at a sync explain some of it. With the 512 descriptors that ixgbe takes unless told otherwise \
-                 the model loses {small}: the likely reason is that netmap's ring was not 1,024."
+                "With the same ring of 1,024 the paper's DNA loses 9.3 % here. Descriptors that return only \
+                 at a sync explain a part. With ixgbe's default of 512 descriptors the model loses {small}, so \
+                 netmap's ring may not have had 1,024."
             )),
-            (EngineModel::Netmap(_), _) => claim.because("80,000 p/s against 38,844, and next to nothing lost before 10 s."),
+            (EngineModel::Netmap(_), _) => claim.because(format!(
+                "From 10 s on 80,000 p/s arrive, and the handler processes {}.",
+                heavy_handler()
+            )),
             (EngineModel::Dna, TOLD_HOT_QUEUE) => {
-                claim.because("The paper does not tell the rate before 10 s, when next to nothing is lost.")
+                claim.because("The paper does not give the rate before 10 s.")
             }
-            (EngineModel::Dna, _) => claim.because("Hangs on the lengths of bursts, of which the paper tells one."),
+            (EngineModel::Dna, _) => claim.because("Depends on the lengths of bursts, of which the paper gives one."),
             (EngineModel::PfRing(_), TOLD_HOT_QUEUE) => claim.because(format!(
-                "The paper does not say what a copy takes. Here it takes the 5,680 cycles that WinPcap's authors \
-                 measured for all of it; with the 754 ns that the slower of PF_RING's two stages takes, {quick}."
+                "The paper does not give the cost of a copy. The model uses the {} cycles that WinPcap's authors \
+                 measured for the whole path; with the {COPYING_STAGE_NANOS:.0} ns of the slower of PF_RING's two \
+                 stages, {quick}.",
+                wirecap::grouped(COPYING_CYCLES as u64)
             )),
-            _ => claim.because("Nothing here keeps the kernel from its ring for long enough."),
+            _ => claim.because("In the model nothing keeps the kernel from its ring for long enough."),
         });
     }
     claims.push(Claim::points("all other drops of the table", 0.0, rest));
@@ -106,8 +111,8 @@ fn idle_claims(idle: &[Drops]) -> Vec<Claim> {
         Claim::holds("DNA and NETMAP, x = 0", "no drops", mapped == 0.0, percent(mapped)),
         Claim::holds("PF_RING, x = 0, queue 3", "small capture drops", copied > 0.0, percent(copied))
             .not_derivable(
-                "The burst that the paper tells of has 272,400 p/s, which the copy keeps up with. What else \
-                 kept the kernel from its ring is not told.",
+                "The paper's burst has 272,400 p/s, and the model's copy keeps up with it. The paper does not say \
+                 what else kept the kernel from its ring.",
             ),
     ]
 }

@@ -36,7 +36,7 @@ fn table_1_is_within_five_points() {
 }
 
 #[test]
-fn the_other_seeds_of_the_trace_say_the_same_of_table_1() {
+fn other_seeds_of_the_trace_give_the_same_table_1() {
     for seed in [2, 3] {
         let found = table_one::simulate(&Run { seed, ..run(Effort::Quick) }).unwrap();
         check(&table_one::claims(&found));
@@ -70,7 +70,7 @@ fn every_bus_that_the_paper_implies_gives_its_figure_14() {
 }
 
 #[test]
-fn what_follows_of_fusco_and_deri_holds() {
+fn the_derivable_results_of_fusco_and_deri_hold() {
     check(&fusco_deri::claims());
 }
 

@@ -107,7 +107,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_due_after_centuries_is_never_due_at_once() {
+    fn a_frame_due_after_centuries_is_not_due_now() {
         let centuries = [0, u64::MAX, u64::MAX];
         assert_eq!(due(Pace::Recorded(1e-6), u64::MAX, &centuries), centuries);
         let mut schedule = Schedule::new(Pace::Recorded(1.0), u64::MAX);

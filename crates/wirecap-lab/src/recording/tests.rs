@@ -142,7 +142,7 @@ fn conversation() -> Vec<Vec<u8>> {
 }
 
 #[test]
-fn frames_are_what_was_recorded_when_it_was_recorded() {
+fn replayed_frames_keep_bytes_and_times() {
     let packets = conversation();
     let file = savefile(LinkType::ETHERNET, &whole(packets.clone()));
     let (frames, recording) = frames(&file.path, settings());
@@ -187,7 +187,7 @@ fn a_udp_datagram_without_checksum_stays_so_and_none_gets_lost() {
 }
 
 #[test]
-fn what_is_for_many_hosts_stays_for_them() {
+fn multicast_and_broadcast_addresses_are_not_rewritten() {
     let addresses = [[224, 0, 0, 251], [255, 255, 255, 255], [127, 0, 0, 1], [0, 0, 0, 0]];
     let packets = addresses.map(|address| udp([10, 0, 0, 1], address, (1, 2), b"all"));
     let file = savefile(LinkType::ETHERNET, &whole(packets));
@@ -215,7 +215,7 @@ fn flows_are_spread_as_a_nic_would_and_directions_stay_together_by_the_symmetric
 }
 
 #[test]
-fn what_cannot_be_sent_is_counted_by_reason() {
+fn frames_that_cannot_be_sent_are_counted_by_reason() {
     let whole_frame = vec![0; 1514];
     let tagged = [&[0; 12][..], &[0x81, 0x00], &[0; 1504]].concat();
     let packets =
@@ -270,7 +270,7 @@ fn a_recording_without_a_frame_ends_though_it_is_to_go_on_for_ever() {
 }
 
 #[test]
-fn a_savefile_that_is_cut_off_gives_what_is_there_and_the_error() {
+fn a_truncated_savefile_yields_its_packets_and_the_error() {
     let file = savefile(LinkType::ETHERNET, &whole(conversation()));
     let bytes = fs::read(&file.path).unwrap();
     fs::write(&file.path, &bytes[..bytes.len() - 10]).unwrap();
@@ -281,7 +281,7 @@ fn a_savefile_that_is_cut_off_gives_what_is_there_and_the_error() {
 
 /// Real traffic, where it is: right checksums stay right in later rounds, and wrong ones wrong.
 #[test]
-fn checksums_of_real_packets_are_mended() {
+fn checksums_of_real_packets_are_corrected() {
     let folder = std::env::var_os("WIRECAP_TRACES").map_or("../../../shared/traces".into(), PathBuf::from);
     let (mut files, mut updated) = (0, 0);
     for name in ["ndpi", "snabb"] {

@@ -125,7 +125,7 @@ mod tests {
     use crate::traffic::{HashKey, Model, Pattern};
 
     #[test]
-    fn frames_come_to_the_queue_that_their_bytes_say_and_are_numbered_there() {
+    fn frames_arrive_numbered_on_the_queue_in_their_payload() {
         for (pattern, key) in
             [(Pattern::Standard, HashKey::Standard), (Pattern::HeavyTailed, HashKey::Symmetric)]
         {
