@@ -63,26 +63,26 @@ pub struct Capture {
     geometry: Geometry,
     _keeper: Option<Keeper>,
     _watcher: Option<Watcher>,
-    /// What keeps other captures off the queues that are only sent on.
+    /// Claims that keep other captures off the queues of transmit-only ports.
     _claims: Option<Vec<xdp::PortClaims>>,
 }
 
-/// What a capture shares with its workers and with its stoppers.
+/// State shared by a capture, its workers and its stoppers.
 #[derive(Debug)]
 pub(crate) struct Shared {
     pub(crate) group: Group,
     /// The ports, if the capture forwards.
     exchange: Option<Arc<Exchange>>,
-    /// Another process has the rings as well.
+    /// Another process has the rings as well (after a fork).
     left: AtomicBool,
     bells: Vec<Arc<OwnedFd>>,
-    /// What the workers sleep at.
+    /// The epoll instances on which workers sleep.
     alarms: Vec<Arc<OwnedFd>>,
-    /// Interfaces that are not captured any more, by their places.
+    /// Interfaces that are no longer captured, by index.
     failures: Mutex<Vec<(usize, Failure)>>,
     /// There are some.
     has_failed: AtomicBool,
-    /// What the kernel tells of interfaces, if they are watched.
+    /// The kernel's messages about interfaces, if they are watched.
     events: Option<Arc<Events>>,
     /// Interfaces that go away may come back.
     pub(crate) waits_for_interfaces: bool,
@@ -90,7 +90,7 @@ pub(crate) struct Shared {
     running: Mutex<Running>,
 }
 
-/// Why an interface is not captured any more.
+/// Why an interface is no longer captured.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Failure {
     /// The interface of this name was removed.
@@ -108,7 +108,7 @@ impl Failure {
     }
 }
 
-/// What receives on an interface.
+/// The receiving side of an interface.
 #[derive(Debug)]
 enum Attachment {
     Xdp(Box<xdp::Attachment>),
@@ -116,7 +116,7 @@ enum Attachment {
 }
 
 impl Attachment {
-    /// Packets that were wanted, and went to the host because their queue had no ring.
+    /// Matching packets that went to the host because their queue had no ring.
     fn missed(&self) -> u64 {
         match self {
             Self::Xdp(attachment) => attachment.missed(),
@@ -124,7 +124,7 @@ impl Attachment {
         }
     }
 
-    /// Whether it can go on on an interface that has come back.
+    /// Whether it can continue on an interface that has returned.
     fn can_move(&self) -> bool {
         match self {
             Self::Xdp(attachment) => attachment.can_move(),
@@ -132,7 +132,7 @@ impl Attachment {
         }
     }
 
-    /// Goes on on `device`, which has come in the place of the interface that it was on.
+    /// Continues on `device`, which replaces the interface.
     fn move_to(&mut self, device: &Device) -> Result<(), OpenError> {
         match self {
             Self::Xdp(attachment) => attachment.move_to(device),
@@ -140,7 +140,7 @@ impl Attachment {
         }
     }
 
-    /// Ends receiving. When it returns, the last packet is in its ring; false if that is not certain.
+    /// Stops receiving. On return the last packet is in its ring; false if that is not certain.
     fn detach(self) -> bool {
         match self {
             Self::Xdp(attachment) => attachment.detach(),
@@ -148,11 +148,11 @@ impl Attachment {
         }
     }
 
-    /// Closes its descriptors, and ends nothing.
+    /// Closes its descriptors without stopping the capture.
     fn leave_to_others(self) {
         match self {
             Self::Xdp(attachment) => attachment.leave_to_others(),
-            // All that it has is descriptors.
+            // It consists of descriptors only.
             Self::Packet(attachment) => drop(attachment),
         }
     }
@@ -165,15 +165,15 @@ struct Running {
     ports: Vec<Device>,
     /// The savefile in place of interfaces.
     file: Option<Arc<FileRing>>,
-    /// What the capture was to be.
+    /// The settings of the capture.
     builder: CaptureBuilder,
-    /// What was counted beside the rings, once the capture was stopped.
+    /// Counts that no ring has, once the capture was stopped.
     end: Option<End>,
     /// The kernel offered no way to wait for the last packets.
     last_packets_uncertain: bool,
 }
 
-/// What was counted beside the rings.
+/// Counts that no ring has.
 #[derive(Debug, Clone)]
 struct End {
     /// How long the capture ran.
@@ -194,12 +194,12 @@ struct Attached {
     attachment: Option<Attachment>,
     unplaced: Option<Arc<Unplaced>>,
     watched: Watched,
-    /// Its place among the interfaces.
+    /// Its index among the interfaces.
     index: usize,
     geometry: Geometry,
-    /// Packet sockets without an interface, to hand it back to the host with.
+    /// Unbound packet sockets, for handing the interface back to the host.
     standby: Vec<PacketSocket>,
-    /// What received by the engine `xdp` until the interface was handed back to the host.
+    /// The `xdp` attachment before the interface was handed back to the host.
     former: Option<Box<xdp::Attachment>>,
     /// What the device had dropped when the interface that it was went away, and at the last look.
     was_handed_back: bool,
@@ -208,7 +208,7 @@ struct Attached {
 }
 
 impl Attached {
-    /// The counters of `device` begin anew, which has come in the place of another one.
+    /// Restarts the counters with `device`, which replaces another one.
     fn begin_counting(&mut self, device: &Device) {
         self.drops_before += std::mem::take(&mut self.drops_seen);
         self.counters_at_start = device.counters().ok();
@@ -221,7 +221,7 @@ impl Attached {
 }
 
 impl Running {
-    /// What there is to count now.
+    /// The counts so far.
     fn so_far(&self, duration: Duration) -> End {
         let missed = |attached: &Attached| {
             let former = attached.former.as_ref().map_or(0, |former| former.missed());
@@ -236,7 +236,7 @@ impl Running {
 }
 
 impl Shared {
-    /// Nanoseconds since the capture began, for the advanced mode's sense of who is stuck.
+    /// Nanoseconds since the capture began, by which advanced mode detects stuck workers.
     pub(crate) fn now(&self) -> u64 {
         self.started.elapsed().as_nanos() as u64
     }
@@ -266,19 +266,19 @@ impl Shared {
         Ok(())
     }
 
-    /// Has the workers of an interface's rings wake up by their sockets, which are new.
+    /// Makes the workers of an interface's rings wake up on the new sockets.
     fn watch_rings_of(&self, interface: usize) {
         for (worker, ring) in self.rings_of(interface) {
-            // Fails only where it was watched already.
+            // Fails only if it was already watched.
             ring.watch(&mut |descriptor| _ = watch(&self.alarms[worker], descriptor));
             self.wake(worker);
         }
     }
 
-    /// Has them wake up by those sockets no more, which may outlive their interface while chunks are held.
+    /// Stops waking them on those sockets, which may outlive their interface while chunks are held.
     fn forget_rings_of(&self, interface: usize) {
         for (worker, ring) in self.rings_of(interface) {
-            // Fails only where it is not watched.
+            // Fails only if it is not watched.
             ring.watch(&mut |descriptor| _ = forget(&self.alarms[worker], descriptor));
         }
     }
@@ -290,7 +290,7 @@ impl Shared {
         of_interface.map(|(index, ring)| (self.group.home_of(index), ring))
     }
 
-    /// The interface of this place is not captured any more: the workers of its rings are to be told.
+    /// Marks the interface as no longer captured; the workers of its rings will get the error.
     fn fail(&self, interface: usize, failure: Failure) {
         let mut failures = lock(&self.failures);
         if failures.iter().all(|(failed, _)| *failed != interface) {
@@ -300,12 +300,12 @@ impl Shared {
         }
     }
 
-    /// Whether an interface is not captured any more.
+    /// Whether any interface is no longer captured.
     pub(crate) fn has_failed(&self) -> bool {
         self.has_failed.load(Ordering::Acquire)
     }
 
-    /// Why one of the home rings of `worker` gets nothing any more, if everything that had arrived was delivered.
+    /// Why a home ring of `worker` gets no more packets, once everything that had arrived was delivered.
     pub(crate) fn failure_of(&self, worker: usize) -> Option<CaptureError> {
         let failures = lock(&self.failures);
         let failed = |(interface, failure): &(usize, Failure)| {
@@ -342,7 +342,7 @@ impl Shared {
     }
 }
 
-/// Stops a capture from anywhere: a signal handler's thread, a timer, another worker.
+/// Stops a capture from any thread: a signal-handling thread, a timer, another worker.
 #[derive(Debug, Clone)]
 pub struct Stopper(Arc<Shared>);
 
@@ -360,8 +360,8 @@ impl Capture {
         CaptureBuilder::new(vec![source.into()], None)
     }
 
-    /// Reads a savefile as if its packets were being captured (the engine `file`): one ring, whose end is
-    /// the end of the file. pcapng and pcap, as they are or compressed by gzip or Zstandard.
+    /// Reads a savefile as if its packets were being captured (the engine `file`): one ring, which ends with the file.
+    /// pcapng and pcap, plain or compressed with gzip or Zstandard.
     pub fn file(path: impl Into<PathBuf>) -> CaptureBuilder {
         CaptureBuilder::new(Vec::new(), Some(path.into()))
     }
@@ -391,7 +391,7 @@ impl Capture {
         let watched = running.builder.watched && !interfaces.is_empty();
         let look_period = running.builder.look_period;
         let events = watched.then(Events::new).transpose().map_err(|source| OpenError::System {
-            action: "listen to what the kernel tells of interfaces".to_owned(),
+            action: "listen to the kernel's messages about interfaces".to_owned(),
             source,
         })?;
         let shared = Arc::new(Shared {
@@ -425,7 +425,7 @@ impl Capture {
         Ok(Self { shared, interfaces, workers, placements, geometry, _keeper, _watcher, _claims })
     }
 
-    /// A capture over rings that were opened elsewhere, on no interface.
+    /// A capture over rings that were opened elsewhere, without an interface.
     #[cfg(any(test, feature = "sim"))]
     pub(crate) fn over(
         group: Group,
@@ -444,23 +444,23 @@ impl Capture {
         Self::start(group, Vec::new(), running, (exchange, None), geometry, &Pin::Off)
     }
 
-    /// The workers, each for one thread. They are handed out once; a second call gives none.
+    /// The workers, each for one thread. The first call returns all of them, later calls none.
     pub fn workers(&self) -> Vec<Worker> {
         std::mem::take(&mut *lock(&self.workers))
     }
 
-    /// The rings that there are now, in the order of [`Chunk::ring_index`](crate::Chunk::ring_index). More may come
-    /// behind them while the capture runs, [`most_rings`](Self::most_rings) in all.
+    /// The current rings, in the order of [`Chunk::ring_index`](crate::Chunk::ring_index). More may be added at the end
+    /// while the capture runs, up to [`most_rings`](Self::most_rings).
     pub fn rings(&self) -> Vec<RingName> {
         self.shared.group.rings().iter().map(|ring| ring.identity().name.clone()).collect()
     }
 
-    /// How many rings there are now.
+    /// The current number of rings.
     pub fn ring_count(&self) -> usize {
         self.shared.group.rings().len()
     }
 
-    /// How many rings there may be at most, as receive queues appear.
+    /// The maximum number of rings, if receive queues are added.
     pub fn most_rings(&self) -> usize {
         self.shared.group.rings().room()
     }
@@ -470,7 +470,7 @@ impl Capture {
         &self.interfaces
     }
 
-    /// Where the workers run, and why.
+    /// The CPU of each worker, with the reason.
     pub fn placements(&self) -> &[Placement] {
         &self.placements
     }
@@ -488,7 +488,7 @@ impl Capture {
         warnings.chain(running.last_packets_uncertain.then_some(Warning::LastPacketsUncertain)).collect()
     }
 
-    /// The engine's name in the ledger: `xdp` or `packet`, both where interfaces differ, or `file` or `sim`.
+    /// The engine's name in the ledger: `xdp` or `packet`, both if interfaces differ, or `file` or `sim`.
     fn engine(&self, running: &Running) -> &'static str {
         let handed_back = running.interfaces.iter().any(|attached| attached.was_handed_back);
         let uses = |engine| {
@@ -505,8 +505,8 @@ impl Capture {
         }
     }
 
-    /// What its settings guarantee if a packet costs a worker `cost`; `None` in basic mode. The engine `packet` promises
-    /// less: its blocks go back in order.
+    /// What the settings guarantee if a worker needs `cost` per packet; `None` in basic mode. The engine `packet`
+    /// guarantees less, because its blocks are reused in order.
     pub fn guarantee(&self, cost: Duration) -> Option<Guarantee> {
         let Mode::Advanced(threshold) = self.shared.group.mode() else { return None };
         let (workers, home_rings) = (self.shared.group.workers(), self.shared.group.home_rings());
@@ -523,14 +523,14 @@ impl Capture {
         self.shared.group.mode().notation(self.geometry.chunk_cells, self.geometry.chunks)
     }
 
-    /// How many packets wait in each ring, in the order of [`rings`](Self::rings): a snapshot. With the
-    /// engine `packet`, how many cells' memory they take.
+    /// The number of packets that wait in each ring, in the order of [`rings`](Self::rings): a snapshot. With the
+    /// engine `packet`, the memory that they use, in cells.
     pub fn backlogs(&self) -> Vec<u32> {
         self.shared.group.rings().iter().map(|ring| ring.backlog()).collect()
     }
 
-    /// Where the cells of each ring are, who serves it and who has helped, in the order of [`rings`](Self::rings): a snapshot
-    /// for those who watch. It takes the rings' locks for a moment.
+    /// The state of each ring, in the order of [`rings`](Self::rings): its cells, its worker and its helpers. A
+    /// snapshot for monitoring, which takes the rings' locks briefly.
     pub fn ring_states(&self) -> Vec<RingState> {
         let group = &self.shared.group;
         let state = |(index, ring): (usize, &Arc<dyn Ring>)| RingState {
@@ -544,25 +544,25 @@ impl Capture {
         group.rings().iter().enumerate().map(state).collect()
     }
 
-    /// Where the cells of one ring are, by its place in [`rings`](Self::rings): a snapshot, of a ring that is not there any more
-    /// the last one. It takes the ring's locks for a moment.
+    /// The state of the cells of one ring, by its index in [`rings`](Self::rings). A snapshot; for a ring that was
+    /// closed, the last one. It takes the ring's locks briefly.
     pub fn cells_of(&self, ring: usize) -> Option<Cells> {
         self.shared.group.rings().iter().nth(ring).map(|ring| ring.cells())
     }
 
-    /// Stops the capture: packets that arrive from now on go to the host. What has arrived before is
-    /// still delivered; then every worker's `next_chunk` gives `None`. Takes some milliseconds.
+    /// Stops the capture: packets that arrive from now on go to the host. Earlier packets are still delivered; then
+    /// every worker's `next_chunk` returns `None`. Takes some milliseconds.
     pub fn stop(&self) {
         self.shared.stop();
     }
 
-    /// Closes one ring of the engine `xdp`, with those that share its receive queue: its packets go to the host from now
-    /// on, and its queue may be taken away (`ethtool -L`). What waits in it counts as dropped. If its queue comes back
-    /// later, it gets another ring.
+    /// Closes one ring of the engine `xdp` and the rings that share its receive queue: their packets go to the host
+    /// from now on, and the queue may be removed (`ethtool -L`). Waiting packets count as dropped. If the queue returns
+    /// later, it gets a new ring.
     ///
     /// # Errors
     ///
-    /// If there is no such ring, or it is of another engine.
+    /// If there is no such ring, or it belongs to another engine.
     pub fn close_ring(&self, ring: usize) -> Result<(), CaptureError> {
         let failed =
             |kind: io::ErrorKind| CaptureError::System { action: "close a ring", source: kind.into() };
@@ -584,18 +584,18 @@ impl Capture {
         Ok(())
     }
 
-    /// Something that can stop this capture from another thread.
+    /// A handle that can stop this capture from another thread.
     pub fn stopper(&self) -> Stopper {
         Stopper(Arc::clone(&self.shared))
     }
 
-    /// The account so far. While packets arrive, its numbers are taken one after the other.
+    /// The ledger so far. While packets arrive, the rings are read one after the other.
     pub fn ledger(&self) -> Ledger {
         let page = |ring: &Arc<dyn Ring>| RingLedger {
             name: ring.identity().name.to_string(),
             account: ring.account(),
         };
-        // While it is held the watcher opens no rings: all that follows is of the same ones.
+        // While this lock is held, the watcher opens no rings: the following code sees the same ones.
         let running = lock(&self.shared.running);
         let rings: Vec<RingLedger> = self.shared.group.rings().iter().map(page).collect();
         let end = running.end.clone().unwrap_or_else(|| running.so_far(self.shared.started.elapsed()));
@@ -609,8 +609,8 @@ impl Capture {
         Ledger { warnings, ports, ..ledger.with_gaps(end.missed, unseen) }
     }
 
-    /// Stops and closes the capture and gives its final account: what was not taken out of the rings
-    /// until now counts as dropped. Chunks that are still held stay valid.
+    /// Stops and closes the capture and returns its final ledger. Packets not yet taken out of the rings count as
+    /// dropped. Outstanding chunks stay valid.
     pub fn close(self) -> Ledger {
         self.shut();
         self.ledger()

@@ -1,7 +1,7 @@
-//! What can be captured on this host, and what the kernel says about it.
+//! The interfaces of this host, and the kernel's information about them.
 //!
-//! All answers come by netlink and ioctl, and so from the network namespace of the calling thread: a
-//! `/sys` or `/proc` mount may belong to another one. Devices on a bus (`vital`) are in no network namespace.
+//! All answers come through netlink and ioctl, and therefore from the network namespace of the calling thread; a `/sys`
+//! or `/proc` mount may belong to another one. Devices on a bus (`vital`) belong to no network namespace.
 
 mod address;
 mod auto;
@@ -57,15 +57,14 @@ pub fn devices() -> Result<Vec<Device>, DeviceError> {
 
 /// A network interface, as it was when it was looked up.
 ///
-/// A plain value without any open file: it may be cloned, sent to other threads and used after a fork.
-/// The methods that ask the kernel again check that they are called in the same network namespace.
+/// A plain value without open files: it may be cloned, sent to other threads and used after a fork. The methods that
+/// query the kernel again check that they are called in the same network namespace.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct Device {
     /// Its name. May change while the interface is up.
     pub name: String,
-    /// The number that the kernel knows it by. It survives renaming, and the kernel does not give it
-    /// again to another interface by itself.
+    /// The kernel's interface index. It survives renaming, and the kernel does not reuse it by itself.
     pub index: u32,
     /// The hardware address, if it is one of six bytes.
     pub mac: Option<Mac>,
@@ -75,15 +74,15 @@ pub struct Device {
     pub up: bool,
     /// It is up and could carry frames.
     pub running: bool,
-    /// There is a signal from the other end.
+    /// There is a signal from the peer.
     pub carrier: bool,
-    /// What the kernel makes of all this (RFC 2863).
+    /// The kernel's summary of these (RFC 2863).
     pub operational_state: OperationalState,
     /// The type of the link layer, an `ARPHRD_` number: 1 is Ethernet, 772 is loopback.
     pub link_type: u16,
     /// The driver, as in `ixgbe` or `veth`, if it has a name.
     pub driver: Option<String>,
-    /// Where the hardware sits, as in `0000:03:00.0`.
+    /// The address of the hardware, as in `0000:03:00.0`.
     pub bus_info: Option<String>,
     /// The type of a virtual interface (`veth`, `bridge`, `macvlan`). Hardware has none.
     pub kind: Option<String>,
@@ -91,27 +90,26 @@ pub struct Device {
     pub rx_queues: u32,
     /// The number of transmit queues in use, at least 1.
     pub tx_queues: u32,
-    /// The most receive queues that it can have (`ethtool -l`), at least those in use.
+    /// The maximum number of receive queues (`ethtool -l`), at least those in use.
     pub rx_queues_max: u32,
-    /// The speed of the link in Mbit/s, if the driver knows it. What a virtual one says means nothing.
+    /// The speed of the link in Mbit/s, if the driver knows it. The value of a virtual interface has no meaning.
     pub speed_mbps: Option<u32>,
-    /// The addresses that the host has on it.
+    /// The host's addresses on it.
     pub addresses: Vec<Address>,
     /// The host's routes through it.
     pub routes: Routes,
-    /// The interfaces that get their frames from it: VLANs, macvlans, the bridge, bond or switch that it is a
-    /// port of.
+    /// The interfaces that get their frames from it: VLANs, macvlans, the bridge, bond or switch of which it is a port.
     pub uppers: Vec<Upper>,
-    /// Further hardware addresses that it receives for, beside its own and multicast ones. A macvlan on it
-    /// leaves its address here, also one in another network namespace.
+    /// Further hardware addresses for which it receives frames, besides its own and multicast ones. A macvlan on it
+    /// adds its address, even one in another network namespace.
     pub other_macs: Vec<Mac>,
-    /// How many packet sockets of other processes receive on it, such as those of DHCP clients.
+    /// The number of packet sockets of other processes that receive on it, such as those of DHCP clients.
     pub packet_listeners: usize,
-    /// What its driver offers for XDP; `None` if the kernel does not say (before Linux 6.3).
+    /// The driver's XDP features; `None` if the kernel does not report them (before Linux 6.3).
     pub xdp: Option<XdpSupport>,
     /// The XDP programs attached to it.
     pub attached_xdp: Vec<AttachedXdp>,
-    /// What the device and its driver do to frames; `None` if the driver does not say.
+    /// The offloads of the device and its driver; `None` if the driver does not report them.
     pub offloads: Option<Offloads>,
     namespace: Option<u64>,
 }
@@ -132,21 +130,21 @@ impl Device {
         found.ok_or_else(|| DeviceError::NoSuchDevice { name: name.to_owned(), existing: survey.names() })
     }
 
-    /// As [`find`](Self::find), but asks about the interface itself only, however many interfaces, addresses and routes
+    /// Like [`find`](Self::find), but queries the interface itself only, however many interfaces, addresses and routes
     /// the host has: [`addresses`](Self::addresses), [`routes`](Self::routes), [`uppers`](Self::uppers) and
-    /// [`other_macs`](Self::other_macs) stay empty and [`xdp`](Self::xdp) `None`. For a capture by the engine `packet`.
+    /// [`other_macs`](Self::other_macs) stay empty and [`xdp`](Self::xdp) `None`. For a capture with the engine
+    /// `packet`.
     ///
-    /// # Errors
-    /// As [`find`](Self::find).
+    /// # Errors As [`find`](Self::find).
     pub fn glance(name: &str) -> Result<Self, DeviceError> {
         check_name(name)?;
         let found = Survey::glance(name)
             .map_err(|source| DeviceError::Kernel { interface: Some(name.to_owned()), source })?;
-        // The names that there are belong to the error.
+        // The error lists the existing names.
         found.map_or_else(|| Self::find(name), Ok)
     }
 
-    /// Whether it is the host's way to itself.
+    /// Whether it is a loopback interface.
     pub fn is_loopback(&self) -> bool {
         self.link_type == libc::ARPHRD_LOOPBACK
     }
@@ -156,12 +154,12 @@ impl Device {
         self.link_type == libc::ARPHRD_ETHER
     }
 
-    /// Whether a default route of the host's goes through it.
+    /// Whether a default route of the host uses it.
     pub fn is_default_route(&self) -> bool {
         !self.routes.default.is_empty()
     }
 
-    /// What its packets begin with.
+    /// The link type of its packets.
     pub fn savefile_link_type(&self) -> LinkType {
         match self.link_type {
             libc::ARPHRD_ETHER | libc::ARPHRD_LOOPBACK => LinkType::ETHERNET,
@@ -169,16 +167,15 @@ impl Device {
         }
     }
 
-    /// What `request` asks for, of this interface's packets.
+    /// The compiled filter of `request` for packets of this interface.
     pub(crate) fn compile(&self, request: &FilterRequest) -> Result<Filter, FilterError> {
         let netmask = self.addresses.iter().find_map(Address::netmask);
         request.compile_in(self.savefile_link_type(), netmask.unwrap_or(Ipv4Addr::UNSPECIFIED))
     }
 
-    /// Whether the interface is still there, and up. Some microseconds.
+    /// Whether the interface still exists and is up. Some microseconds.
     ///
-    /// # Errors
-    /// If the kernel does not answer, or the calling thread is in another network namespace.
+    /// # Errors If the kernel does not answer, or the calling thread is in another network namespace.
     pub fn presence(&self) -> Result<Presence, DeviceError> {
         let mut netlink = self.reconnect()?;
         let payload =
@@ -191,18 +188,16 @@ impl Device {
         })
     }
 
-    /// Whether there is still an interface of this index and name, up or not. Some microseconds.
+    /// Whether an interface of this index and name still exists, up or not. Some microseconds.
     ///
-    /// # Errors
-    /// As [`presence`](Self::presence).
+    /// # Errors As [`presence`](Self::presence).
     pub fn exists(&self) -> Result<bool, DeviceError> {
         Ok(matches!(self.presence()?, Presence::Up | Presence::Down))
     }
 
-    /// Whether there is a signal from the other end now.
+    /// Whether there is a signal from the peer now.
     ///
-    /// # Errors
-    /// As [`presence`](Self::presence).
+    /// # Errors As [`presence`](Self::presence).
     pub(crate) fn has_carrier_now(&self) -> Result<bool, DeviceError> {
         let mut netlink = self.reconnect()?;
         let payload =
@@ -210,22 +205,21 @@ impl Device {
         Ok(payload.as_deref().and_then(Link::parse).is_some_and(|link| link.carrier))
     }
 
-    /// Whether it has a device on some bus beneath it, which may be a virtual machine's.
+    /// Whether it has a device on a bus, which may be a virtual machine's.
     pub(crate) fn is_hardware(&self) -> bool {
         self.kind.is_none() && self.bus_info.is_some()
     }
 
-    /// How many descriptors each of its receive rings has, if the driver says.
+    /// The number of descriptors of each receive ring, if the driver reports it.
     pub(crate) fn rx_descriptors(&self) -> Option<u32> {
         let netlink = self.reconnect().ok()?;
         let ethtool = Ethtool::new(netlink.socket(), &self.name).ok()?;
         ethtool.rx_descriptors().ok().filter(|descriptors| *descriptors > 0)
     }
 
-    /// The XDP programs that are attached to it now.
+    /// The XDP programs that are currently attached to it.
     ///
-    /// # Errors
-    /// As [`presence`](Self::presence).
+    /// # Errors As [`presence`](Self::presence).
     pub(crate) fn attached_now(&self) -> Result<Vec<AttachedXdp>, DeviceError> {
         let mut netlink = self.reconnect()?;
         let payload =
@@ -233,7 +227,7 @@ impl Device {
         Ok(payload.as_deref().and_then(Link::parse).map(|link| link.attached_xdp).unwrap_or_default())
     }
 
-    /// Which packets the device itself gives a time, as it is set now.
+    /// Which packets the device currently timestamps.
     pub(crate) fn hardware_clock(&self) -> Result<HardwareClock, DeviceError> {
         let netlink = self.reconnect()?;
         let ethtool = Ethtool::new(netlink.socket(), &self.name).map_err(|error| self.kernel(error))?;
@@ -254,14 +248,14 @@ impl Device {
     }
 }
 
-/// Whether an interface is still what it was.
+/// The state of an interface compared with when it was looked up.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Presence {
-    /// It is there and up.
+    /// It exists and is up.
     Up,
-    /// It is there and down.
+    /// It exists and is down.
     Down,
-    /// It has this name now.
+    /// It has a new name.
     Renamed(String),
     /// It was removed, or moved to another network namespace.
     Gone,
@@ -292,17 +286,17 @@ impl fmt::Display for Mac {
 /// The operational state of an interface, by RFC 2863.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum OperationalState {
-    /// The driver does not say; most virtual interfaces.
+    /// The driver does not report it; most virtual interfaces.
     Unknown,
-    /// The hardware is not there.
+    /// The hardware is missing.
     NotPresent,
     /// It cannot carry frames.
     Down,
-    /// What it stands on is down.
+    /// The interface below it is down.
     LowerLayerDown,
     /// It is being tested.
     Testing,
-    /// It waits for something outside, such as authentication.
+    /// It waits for an external event, such as authentication.
     Dormant,
     /// It carries frames.
     Up,
@@ -356,22 +350,22 @@ impl fmt::Display for Upper {
     }
 }
 
-/// Why an interface could not be looked up or asked.
+/// Why an interface could not be looked up or queried.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum DeviceError {
     /// No interface has this name in this network namespace.
     NoSuchDevice {
-        /// The name asked for.
+        /// The requested name.
         name: String,
-        /// The names that there are.
+        /// The existing names.
         existing: Vec<String>,
     },
     /// No interface can have this name.
     InvalidName {
-        /// The name asked for.
+        /// The requested name.
         name: String,
-        /// What is wrong with it.
+        /// The fault of the name.
         reason: &'static str,
     },
     /// The calling thread is not in the network namespace where the interface was looked up.
@@ -379,9 +373,9 @@ pub enum DeviceError {
         /// The interface.
         name: String,
     },
-    /// The kernel did not answer a question.
+    /// The kernel did not answer a query.
     Kernel {
-        /// The interface that it was about, if it was about a certain one.
+        /// The interface of the query, if it was about one.
         interface: Option<String>,
         /// Its error.
         source: io::Error,
@@ -398,15 +392,13 @@ impl fmt::Display for DeviceError {
             Self::OtherNamespace { name } => {
                 write!(
                     f,
-                    "{name} is in another network namespace than the calling thread; ask from a thread in it"
+                    "{name} is not in the network namespace of the calling thread; call from a thread in its namespace"
                 )
             }
             Self::Kernel { interface: Some(name), .. } => {
-                write!(f, "the kernel does not tell about interface {name}")
+                write!(f, "the kernel did not report interface {name}")
             }
-            Self::Kernel { interface: None, .. } => {
-                f.write_str("the kernel does not tell about the interfaces")
-            }
+            Self::Kernel { interface: None, .. } => f.write_str("the kernel did not list the interfaces"),
         }
     }
 }

@@ -1,4 +1,4 @@
-//! Why a capture could not be opened, and why one ended early.
+//! Errors of opening a capture and of running captures.
 
 use std::error::Error;
 use std::fmt;
@@ -24,12 +24,12 @@ pub enum OpenError {
     },
     /// The interface has no such receive queue.
     NoSuchQueue {
-        /// What was asked for.
+        /// The requested ring.
         ring: RingName,
-        /// How many receive queues the interface has.
+        /// The interface's number of receive queues.
         queues: u32,
     },
-    /// A receive queue appeared that the capture has no room for: there are more than its driver said.
+    /// A receive queue was added that exceeds the maximum that the driver reported.
     NoRoom {
         /// Its ring.
         ring: RingName,
@@ -39,23 +39,23 @@ pub enum OpenError {
         /// What was given.
         name: String,
     },
-    /// An interface was named more than once, with settings that differ.
+    /// An interface was named more than once with different settings.
     SettingsDiffer {
         /// The interface's name.
         interface: String,
         /// Which setting.
         setting: &'static str,
     },
-    /// A number that cannot be.
+    /// A number out of range.
     BadParameter {
         /// Which one.
         parameter: &'static str,
         /// What was given.
         value: u64,
-        /// What it may be.
+        /// The permitted values.
         allowed: String,
     },
-    /// The pool needs more locked memory than the process may have.
+    /// The pools need more locked memory than the process may have.
     PoolTooLarge {
         /// Bytes of locked memory that all pools need together.
         needed_bytes: u64,
@@ -89,65 +89,64 @@ pub enum OpenError {
         /// The largest MTU that can be captured.
         max_mtu: u32,
     },
-    /// Another process, or another capture of this one, has the queue.
+    /// Another capture, of this or another process, has the queue.
     QueueTaken {
         /// The queue.
         ring: RingName,
         /// Who has it.
         holder: Holder,
     },
-    /// Another process has the interface, and this one may not find out how to share it.
+    /// Another process has the interface, and this one lacks the privilege to share it.
     Joining {
         /// The interface's name.
         interface: String,
-        /// Who has one of its queues.
+        /// The process that has one of its queues.
         holder: Holder,
         /// What bpf(2) said.
         source: BpfError,
     },
-    /// Another process has the interface as well, and one of the two uses the device's times, which takes a program
-    /// that cannot be shared.
+    /// Another process has the interface, and one of the two uses hardware timestamps, whose program cannot be shared.
     NotShared {
         /// The interface's name.
         interface: String,
-        /// Who has it, if that can be told.
+        /// The process that has it, if known.
         holder: Option<Holder>,
     },
-    /// Another version of wirecap has the interface, with which this one cannot share it.
+    /// Another version of wirecap has the interface; versions cannot share one.
     OtherVersion {
         /// The interface's name.
         interface: String,
-        /// The name of the XDP program on it, which ends in its version.
+        /// The name of its XDP program, which ends in its version.
         program: String,
     },
-    /// Another process has been about to open or join a capture on the interface for too long.
+    /// Another process has been opening or joining a capture on the interface for too long.
     Contended {
         /// The interface's name.
         interface: String,
         /// Who that is.
         holder: Holder,
     },
-    /// Another XDP program is on the interface.
+    /// Another XDP program is attached to the interface.
     OtherProgram {
         /// The interface's name.
         interface: String,
-        /// What it is and who holds it, if that can be seen.
+        /// The program and the process that holds it, if visible.
         owner: Option<Box<XdpOwner>>,
         /// What bpf(2) said.
         source: BpfError,
     },
-    /// The kernel would not load or attach the XDP program.
+    /// The kernel did not load or attach the XDP program.
     Program {
         /// The interface's name.
         interface: String,
         /// What bpf(2) said.
         source: BpfError,
     },
-    /// The kernel would not bind a socket to this queue.
+    /// The kernel did not bind a socket to this queue.
     Bind {
         /// The ring.
         ring: RingName,
-        /// What the kernel said.
+        /// The kernel's error.
         source: io::Error,
     },
     /// A savefile could not be opened.
@@ -161,58 +160,58 @@ pub enum OpenError {
     CarriesHostTraffic {
         /// The interface's name.
         interface: String,
-        /// What the host uses it for.
+        /// How the host uses it.
         reason: Reason,
     },
-    /// Packets that the host sends were asked for where there are none.
+    /// Sent packets were requested, but only received ones are available.
     ReceivedOnly {
         /// The interface's name.
         interface: String,
-        /// What has none of them.
+        /// The reason why there are none.
         reason: &'static str,
     },
-    /// Something was asked for that only the engine `xdp` has, and the interface is captured by `packet`.
+    /// An option of the engine `xdp` was used, but the interface is captured by `packet`.
     XdpOnly {
         /// The interface's name.
         interface: String,
-        /// What was asked for.
+        /// The option.
         option: &'static str,
-        /// Why the engine is `packet`, if that was our choice.
+        /// Why the engine is `packet`, if wirecap selected it.
         why: Option<String>,
     },
-    /// Something was asked for that a capture that forwards cannot have.
+    /// An option was used that forwarding does not support.
     NotForwarding {
-        /// What was asked for.
+        /// The option.
         option: &'static str,
-        /// Why it cannot be.
+        /// The reason.
         reason: &'static str,
     },
-    /// The kernel would not let a packet socket receive or send on the interface.
+    /// The kernel did not let a packet socket receive or send on the interface.
     PacketSocket {
         /// The interface's name.
         interface: String,
-        /// What was being done, as words that the interface's name may follow.
+        /// The failed action; the interface's name follows it.
         action: &'static str,
-        /// What the kernel said.
+        /// The kernel's error.
         source: io::Error,
     },
-    /// The times at which the device itself received its packets were asked for.
+    /// Hardware timestamps were requested and are not available.
     NoHardwareClock {
         /// The interface's name.
         interface: String,
-        /// Why they cannot be had.
+        /// The reason.
         reason: String,
     },
-    /// [`Engine::Auto`](crate::Engine::Auto) chose the engine `xdp`, for which the process lacks privileges that the
+    /// [`Engine::Auto`](crate::Engine::Auto) selected the engine `xdp`, for which the process lacks privileges that the
     /// engine `packet` does not need.
     PacketPermitted(Box<OpenError>),
-    /// The filter cannot be had.
+    /// The filter cannot be used.
     Filter(FilterChangeError),
-    /// A system call failed that usually does not.
+    /// A system call failed unexpectedly.
     System {
-        /// What was being done.
+        /// The failed action.
         action: String,
-        /// What the kernel said.
+        /// The kernel's error.
         source: io::Error,
     },
 }
@@ -240,8 +239,7 @@ impl fmt::Display for OpenError {
             }
             Self::SettingsDiffer { interface, setting } => write!(
                 f,
-                "{interface} is named more than once with different values of {setting}; all of its rings share \
-                 one"
+                "{interface} is named more than once with different values of {setting}, which is one for all its rings"
             ),
             Self::BadParameter { parameter, value, allowed } => {
                 write!(f, "invalid {parameter} {value}: expected {allowed}")
@@ -274,28 +272,24 @@ impl fmt::Display for OpenError {
             }
             Self::QueueTaken { ring, holder } => write!(
                 f,
-                "{ring} is captured by {holder} already, and a receive queue serves one capture; give that one \
-                 more workers (--workers N), name another queue ({}@QUEUE), or use --engine packet for both",
+                "{ring} is already captured by {holder}, and a receive queue serves one capture; start that capture with more workers (--workers N), name another queue ({}@QUEUE), or use --engine packet for both",
                 ring.interface
             ),
             Self::Joining { interface, holder, .. } => write!(
                 f,
-                "{interface} is captured by {holder} already; to capture another of its queues this process \
-                 must find that one's program, which takes CAP_SYS_ADMIN: run as root or grant it"
+                "{interface} is already captured by {holder}; to capture another of its queues, this process needs CAP_SYS_ADMIN to find the attached program: run as root or grant it"
             ),
             Self::NotShared { interface, holder } => {
                 let holder =
                     holder.as_ref().map_or_else(|| "another process".to_owned(), ToString::to_string);
                 write!(
                     f,
-                    "{interface} is captured by {holder} already, and hardware timestamps, which one of the two uses, \
-                     need an interface for one capture alone; use --timestamp batch for both, or stop that capture"
+                    "{interface} is already captured by {holder}, and a capture with hardware timestamps cannot share the interface; use --timestamp batch for both, or stop that capture"
                 )
             }
             Self::OtherVersion { interface, program } => write!(
                 f,
-                "{interface} is captured by another version of wirecap (XDP program {program}), which this one \
-                 cannot share it with; use the same version, or stop that capture"
+                "{interface} is captured by another version of wirecap (XDP program {program}), and versions cannot share an interface; use the same version, or stop that capture"
             ),
             Self::Contended { interface, holder } => {
                 write!(
@@ -307,7 +301,7 @@ impl fmt::Display for OpenError {
                 let owner = owner.as_ref().map(|owner| format!(" ({owner})")).unwrap_or_default();
                 write!(
                     f,
-                    "another XDP program is on {interface}{owner}; stop the process that holds it, or detach it (ip link set \
+                    "another XDP program is attached to {interface}{owner}; stop the process that holds it, or detach it (ip link set \
                      {interface} xdp off), or use --engine packet"
                 )
             }
@@ -324,8 +318,7 @@ impl fmt::Display for OpenError {
             Self::Bind { ring, .. } => write!(f, "cannot bind an AF_XDP socket to {ring}"),
             Self::CarriesHostTraffic { interface, reason } => write!(
                 f,
-                "the engine xdp would take packets of {interface} from the host, but {reason}; use --engine packet, \
-                 or --take if the host can do without them"
+                "the engine xdp would take the packets of {interface} from the host, but {reason}; use --engine packet, or --take to let the host lose them"
             ),
             Self::ReceivedOnly { interface, reason } => write!(
                 f,
@@ -419,34 +412,34 @@ impl From<FilterChangeError> for OpenError {
     }
 }
 
-/// Why a capture cannot have a filter. Nothing was changed.
+/// Why the filter cannot be used. It was not changed.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum FilterChangeError {
-    /// There is no such filter.
+    /// The filter is invalid.
     Filter(FilterError),
-    /// Neither the kernel nor user space can run it on what comes from this interface.
+    /// Neither the kernel nor user space can apply it to packets of this interface.
     Unsupported {
         /// The interface's name, or the savefile's path.
         interface: String,
         /// Why.
         source: Unsupported,
     },
-    /// The kernel would not attach it to a packet socket.
+    /// The kernel did not attach it to a packet socket.
     Socket {
         /// The interface's name.
         interface: String,
-        /// What the kernel said.
+        /// The kernel's error.
         source: io::Error,
     },
-    /// The kernel would not load the XDP program, or not attach it.
+    /// The kernel did not load or attach the XDP program.
     Program {
         /// The interface's name.
         interface: String,
         /// What bpf(2) said.
         source: BpfError,
     },
-    /// What is on the interface cannot be changed.
+    /// The interface's program cannot be changed.
     Interface(Box<OpenError>),
     /// The capture was stopped.
     Stopped,
@@ -456,15 +449,15 @@ impl fmt::Display for FilterChangeError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Filter(error) => error.fmt(f),
-            Self::Unsupported { interface, .. } => write!(f, "cannot filter what comes from {interface}"),
+            Self::Unsupported { interface, .. } => write!(f, "cannot filter packets of {interface}"),
             Self::Socket { interface, .. } => {
                 write!(f, "cannot attach the filter to a packet socket on {interface}")
             }
             Self::Program { interface, .. } => {
-                write!(f, "cannot put the filter into the XDP program of {interface}")
+                write!(f, "cannot add the filter to the XDP program of {interface}")
             }
             Self::Interface(error) => error.fmt(f),
-            Self::Stopped => f.write_str("the capture was stopped, and needs no other filter"),
+            Self::Stopped => f.write_str("the capture has stopped; its filter cannot be changed"),
         }
     }
 }
@@ -488,7 +481,7 @@ impl From<FilterError> for FilterChangeError {
     }
 }
 
-/// Why a running capture can deliver no more packets.
+/// Why a running capture cannot deliver more packets.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum CaptureError {
@@ -497,44 +490,43 @@ pub enum CaptureError {
         /// Its name.
         interface: String,
     },
-    /// The program of a capture by the engine `xdp` was detached from the interface, or replaced.
+    /// The program of the engine `xdp` was detached from the interface, or replaced.
     Detached {
         /// The interface's name.
         interface: String,
     },
-    /// A savefile could not be read on; what stands before was delivered.
+    /// A savefile could not be read further; the packets before the fault were delivered.
     Savefile {
         /// The savefile.
         path: PathBuf,
-        /// What is wrong with it, and where.
+        /// The fault and its offset.
         source: ReadError,
     },
-    /// A savefile has packets of a kind for which the capture's filter does not exist; what stands before was
+    /// A savefile has packets of a link type that the capture's filter does not support; the packets before them were
     /// delivered.
     Filter {
         /// The savefile.
         path: PathBuf,
-        /// What is wrong with the filter for them.
+        /// The filter's error for them.
         source: FilterChangeError,
     },
-    /// The worker of a ring was dropped while the capture goes on, and in basic mode no other may
-    /// take its packets.
+    /// A ring's worker was dropped during the capture, and in basic mode no other worker may take its packets.
     Orphaned {
         /// The ring.
         ring: RingName,
     },
-    /// The kernel's side of a ring holds indices that cannot be.
+    /// The kernel's side of a ring has impossible indices.
     BrokenRing {
         /// The ring.
         ring: RingName,
-        /// What is wrong with it.
+        /// The fault.
         detail: String,
     },
-    /// A system call failed that usually does not.
+    /// A system call failed unexpectedly.
     System {
-        /// What was being done.
+        /// The failed action.
         action: &'static str,
-        /// What the kernel said.
+        /// The kernel's error.
         source: io::Error,
     },
 }
@@ -547,17 +539,15 @@ impl fmt::Display for CaptureError {
             }
             Self::Detached { interface } => write!(
                 f,
-                "the capture's program was detached from {interface}, which loses packets unseen; end what detaches it, or \
-                 have it attached again"
+                "the capture's program was detached from {interface}, so packets are lost uncounted; stop the program that detaches it, or allow reattaching"
             ),
-            Self::Savefile { path, .. } => write!(f, "cannot read on in {}", path.display()),
+            Self::Savefile { path, .. } => write!(f, "cannot continue reading {}", path.display()),
             Self::Filter { path, .. } => {
-                write!(f, "{} has packets of another kind, for which there is no such filter", path.display())
+                write!(f, "{} has another link type, which the filter does not support", path.display())
             }
             Self::Orphaned { ring } => write!(
                 f,
-                "the worker of {ring} is gone and in basic mode no other takes its packets; stop the capture \
-                 first, or use advanced mode"
+                "the worker of {ring} is gone, and in basic mode no other worker takes its packets; stop the capture first, or use advanced mode"
             ),
             Self::BrokenRing { ring, detail } => write!(f, "{ring} is broken: {detail}"),
             Self::System { action, .. } => write!(f, "cannot {action}"),

@@ -23,7 +23,7 @@ use crate::umem::chunk::{CellOwner, Chunk, RingIdentity};
 use crate::umem::recycle::CellList;
 use sift::Sift;
 
-/// A chunk ends when its packets take so many bytes, however few they are.
+/// A chunk ends when its packets exceed this many bytes, even with few packets.
 const CHUNK_BYTES_MAX: usize = 1 << 20;
 
 /// A savefile as a ring.
@@ -44,7 +44,7 @@ struct FileSide {
     ahead: Option<Gathering>,
     /// By the file's interfaces.
     identities: Vec<Arc<RingIdentity>>,
-    /// What was wrong with the file behind the packets given so far.
+    /// The fault in the file after the packets returned so far.
     failure: Option<CaptureError>,
     sift: Sift,
     handed_out: HandedOut,
@@ -150,7 +150,7 @@ impl FileRing {
             sift.learn(interface as u32, link_type, &path)?;
         }
         if known.is_empty() {
-            // Most files are of this kind, and a fault is to be found now.
+            // Most files are Ethernet, and a fault should be reported now.
             request.compile(LinkType::ETHERNET)?;
         }
         side.sift = sift.after(&side.sift);
@@ -215,14 +215,14 @@ impl FileSide {
         self.ended = true;
     }
 
-    /// Learns what the interface of `first` is, and whether that packet is wanted.
+    /// Looks up the interface of `first`, and whether the filter accepts that packet.
     fn learn(&mut self, first: &Gathering, path: &Path) -> Result<bool, FilterChangeError> {
         let link_type = self.reader.interfaces()[first.interface as usize].link_type;
         self.sift.learn(first.interface, link_type, &path.display().to_string())?;
         Ok(self.accepts(first))
     }
 
-    /// Whether a packet that was read ahead is wanted.
+    /// Whether the filter accepts a packet that was read ahead.
     fn accepts(&mut self, ahead: &Gathering) -> bool {
         let data = &ahead.bytes[FileRecord::BYTES..];
         self.sift.accepts_bytes(ahead.interface, data, ahead.list.wire_bytes as u32)
@@ -263,7 +263,7 @@ impl Ring for FileRing {
         self.chunk_packets
     }
 
-    /// One, for "more to come": how many packets are left only reading tells.
+    /// One, for "more packets follow": only reading tells how many.
     fn backlog(&self) -> u32 {
         u32::from(!self.is_exhausted())
     }
@@ -292,7 +292,7 @@ impl Ring for FileRing {
         Account { filtered: Some(side.sift.filtered), ..side.handed_out.account() }.balanced()
     }
 
-    /// What was not read until now is not lost.
+    /// Packets not yet read are not lost.
     fn close(&self) {
         let mut side = lock(&self.side);
         side.ended = true;
@@ -365,7 +365,7 @@ mod tests {
     }
 
     #[test]
-    fn what_stands_before_a_fault_is_delivered_before_the_error() {
+    fn packets_before_a_fault_are_delivered_before_the_error() {
         let (folder, _) = ring(&[0; 5], 16);
         let path = folder.path().join("file");
         let bytes = std::fs::read(&path).unwrap();

@@ -1,10 +1,10 @@
 //! Buddy groups: which worker captures from which ring, and when.
 //!
-//! The paper's capture threads push chunks to the least busy buddy (section 3.2.2). Here workers pull: one whose
+//! The paper's capture threads push chunks to the least busy buddy (section 3.2.2). Here workers pull: a worker whose
 //! home rings are below the threshold takes a chunk from the buddy ring with the largest backlog above it, serves each
 //! home ring once, and looks again. In the balanced case offloading costs a look at one word that all workers share
-//! ([`pressure`]), and no thread of the engine's is needed. This module decides; it neither waits nor knows the kernel, so
-//! the simulator runs it as it is.
+//! ([`pressure`]); it needs no thread of the engine. This module only decides: it neither waits nor calls the kernel,
+//! so the simulator runs it unchanged.
 
 pub(crate) mod guarantee;
 #[cfg_attr(
@@ -28,7 +28,7 @@ use crate::umem::chunk::Chunk;
 pub(crate) use policy::{Next, Policy, Turn};
 use pressure::Pressure;
 
-/// The rings that one application reads, and the workers that read them. More rings may come while it runs.
+/// The rings that one application reads, and their workers. Rings may be added while it runs.
 #[derive(Debug)]
 pub(crate) struct Group {
     rings: Seats<Arc<dyn Ring>>,
@@ -36,45 +36,45 @@ pub(crate) struct Group {
     policy: Policy,
     stuck_after: Duration,
     seats: Vec<Seat>,
-    /// Whose home ring each ring is, and when it is above T.
+    /// The home worker of each ring, and its limit.
     places: Seats<Place>,
-    /// Whether rings of each part are above T.
+    /// Whether rings of each part may be above T.
     pressures: Vec<Pressure>,
-    /// Held by who adds a ring.
+    /// Held while a ring is added.
     adding: Mutex<()>,
-    /// Some rings must be tended.
+    /// Some rings need tending.
     tended: bool,
-    /// How many workers are no more.
+    /// The number of workers that are gone.
     gone: AtomicUsize,
     ending: AtomicBool,
 }
 
-/// What the others know of one worker.
+/// The state of one worker that others can see.
 #[derive(Debug)]
 pub(crate) struct Seat {
-    /// Places of its home rings in the group.
+    /// Indices of its home rings in the group.
     home: Seats<usize>,
     /// Only workers of the same part are its buddies.
     part: usize,
-    /// Twice the number of times that it asked for a chunk, and [`IDLE`] if it got none the last time;
-    /// [`GONE`] when it never will ask again. Only the worker itself counts on: a clock read for every
-    /// question would cost more than all the rest of advanced mode.
+    /// Twice the number of its requests for a chunk, plus [`IDLE`] if the last one found none; [`GONE`] when it makes
+    /// no more. Only the worker itself counts: a clock reading per request would cost more than the rest of advanced
+    /// mode.
     asked: AtomicU64,
-    /// What a buddy saw of that that had nothing to do, and when.
+    /// The value of `asked` that an idle buddy saw, and when.
     seen: Mutex<Seen>,
-    /// It is about to sleep or sleeps, and may be woken.
+    /// It sleeps or is about to, and may be woken.
     asleep: AtomicBool,
-    /// Chunks that it took from each ring that is no home ring of its own. Only the worker itself counts on.
+    /// Chunks that it took from each ring of other workers. Only the worker itself counts.
     helped: Box<[AtomicU64]>,
 }
 
 const GONE: u64 = u64::MAX;
 const IDLE: u64 = 1;
-/// What a question adds to the count.
+/// The increment of the count per request.
 const ASKED_ONCE: u64 = 2;
 
 impl Seat {
-    /// The worker asks: the count from now on.
+    /// Counts a request; returns the new count.
     #[inline]
     fn count_question(&self) -> u64 {
         let asked = (self.asked.load(Ordering::Relaxed) & !IDLE) + ASKED_ONCE;
@@ -83,12 +83,12 @@ impl Seat {
     }
 }
 
-/// What a worker must know of a ring without asking it.
+/// The properties of a ring that a worker must know without asking it.
 #[derive(Debug, Clone, Copy)]
 struct Place {
-    /// The worker that it is a home ring of.
+    /// Its home worker.
     home: usize,
-    /// The largest backlog that is not above T; in basic mode none is.
+    /// The largest backlog that is not above T; in basic mode no backlog is above T.
     limit: u32,
 }
 
@@ -102,30 +102,30 @@ impl Place {
     }
 }
 
-/// With every so many questions a worker glances at one ring of another worker, by turns. Whether a ring is above T is noted by
-/// the ring's own worker, which looks after each chunk, and by workers that are about to wait; who is stuck with a chunk
-/// does not look, and who always has packets at home does not wait.
+/// The number of requests after which a worker looks at one ring of another worker, in turn. Usually a ring above T is
+/// noted by its own worker, which looks after each chunk, or by workers that are about to wait. But a worker that is
+/// stuck with a chunk does not look, and a worker that always has packets at home does not wait.
 pub(crate) const GLANCE_EVERY: u64 = 16;
 
-/// A look at how far a worker has come with its questions.
+/// A look at a worker's count of requests.
 #[derive(Debug, Clone, Copy)]
 struct Seen {
     asked: u64,
-    /// When a second look found it there, in nanoseconds of the group's clock. The first one reads no clock:
-    /// mostly there is no second one.
+    /// When a second look found the same count, in nanoseconds of the group's clock. The first look reads no clock,
+    /// because usually there is no second one.
     since: Option<u64>,
 }
 
 impl Group {
-    /// A group of `rings`, dealt out in turn to `workers` workers.
+    /// A group of `rings`, assigned in turn to `workers` workers.
     pub(crate) fn new(rings: Vec<Arc<dyn Ring>>, workers: usize, mode: Mode, stuck_after: Duration) -> Self {
         let parts = vec![0; rings.len()];
         Self::in_parts(rings, parts, workers, mode, stuck_after)
     }
 
-    /// Several groups in one: only rings of the same part are buddies. `parts` names the part of each ring, counted from
-    /// 0; there are at least as many workers as parts. They are dealt out in turn to the parts that have more rings than
-    /// workers, and those of a part share its rings in turn.
+    /// Several groups in one: only rings of the same part are buddies. `parts` has the part of each ring, starting at
+    /// 0; there are at least as many workers as parts. Workers are assigned in turn to the parts that have more rings
+    /// than workers, and share the rings of a part in turn.
     pub(crate) fn in_parts(
         rings: Vec<Arc<dyn Ring>>,
         parts: Vec<usize>,
@@ -184,15 +184,15 @@ impl Group {
         self
     }
 
-    /// Adds `ring`, whose index is the number of rings that there are: it becomes a home ring of the worker of `part`
-    /// with the fewest. Returns that worker; `None` if there is no room.
+    /// Adds `ring`, whose index is the current number of rings: it becomes a home ring of the worker of `part` with the
+    /// fewest. Returns that worker; `None` if there is no room.
     pub(crate) fn add(&self, ring: Arc<dyn Ring>, part: usize) -> Option<usize> {
         let _adding = lock(&self.adding);
         assert_eq!(ring.identity().index, self.rings.len(), "rings are added in the order of their indices");
         let of_part = |worker: &usize| self.seats[*worker].part == part;
         let workers = (0..self.seats.len()).filter(of_part);
         let worker = workers.min_by_key(|worker| self.seats[*worker].home.len())?;
-        // Who finds the ring anywhere finds its worker.
+        // A thread that finds the ring anywhere also finds its worker.
         let index = self.places.push(Place::new(worker, &ring, self.mode)).ok()?;
         self.rings.push(ring).expect("there is room for as many rings as workers of theirs");
         self.seats[worker].home.push(index).expect("a worker has room for all rings");
@@ -203,8 +203,7 @@ impl Group {
         &self.rings
     }
 
-    /// The least number of packets that one of the rings can take while it is not tended; `None` if none
-    /// needs that.
+    /// The smallest number of packets that one of the rings can take without tending; `None` if no ring needs it.
     pub(crate) fn unattended(&self) -> Option<u32> {
         self.tended.then(|| self.rings.iter().map(|ring| ring.unattended()).min()).flatten()
     }
@@ -222,7 +221,7 @@ impl Group {
         self.seats.len()
     }
 
-    /// The most home rings that a worker has.
+    /// The maximum number of home rings of a worker.
     pub(crate) fn home_rings(&self) -> usize {
         self.seats.iter().map(|seat| seat.home.len()).max().unwrap_or(0)
     }
@@ -238,17 +237,17 @@ impl Group {
         (0..self.workers()).filter_map(first).collect()
     }
 
-    /// The worker that `ring` is a home ring of.
+    /// The home worker of `ring`.
     pub(crate) fn home_of(&self, ring: usize) -> usize {
         self.places[ring].home
     }
 
-    /// The largest backlog of `ring` that calls no buddy; none in basic mode.
+    /// The largest backlog of `ring` that wakes no buddy; none in basic mode.
     pub(crate) fn limit_of(&self, ring: usize) -> Option<u32> {
         (self.mode != Mode::Basic).then(|| self.places[ring].limit)
     }
 
-    /// The workers that took chunks from `ring` without being its home worker, each with how many.
+    /// The workers other than the home worker that took chunks from `ring`, each with their number.
     pub(crate) fn helpers_of(&self, ring: usize) -> Vec<(usize, u64)> {
         let chunks = |seat: &Seat| seat.helped[ring].load(Ordering::Relaxed);
         let counts = self.seats.iter().map(chunks).enumerate();
@@ -260,8 +259,8 @@ impl Group {
         self.ending.store(true, Ordering::Release);
     }
 
-    /// The next chunk for `worker`; `None` if there is none now. `turn` is where it goes on, and what else it should know;
-    /// `now` a clock that all workers share, in nanoseconds.
+    /// The next chunk for `worker`; `None` if no packets wait. `turn` is where it continues, with its other state;
+    /// `now` is a clock that all workers share, in nanoseconds.
     #[inline]
     pub(crate) fn ask(
         &self,
@@ -270,7 +269,7 @@ impl Group {
         now: impl Fn() -> u64,
     ) -> Result<Option<Chunk>, CaptureError> {
         turn.calls = 0;
-        // Looked at first: what came in before the end is then still found below.
+        // Read first: packets that arrived before the end are then still found below.
         let ending = self.ending.load(Ordering::Acquire);
         let seat = &self.seats[worker];
         let mut urgent = match self.mode {
@@ -305,13 +304,13 @@ impl Group {
                 }
                 Err(_) => {}
             }
-            // As it came: a chunk is some ten words.
+            // Returned unchanged: a chunk is some ten words.
             return captured;
         }
         self.ask_buddies(worker, turn, urgent.as_ref(), now, ending)
     }
 
-    /// The next chunk for `worker`, whose home rings are empty. `urgent` is above the threshold, as far as it is known.
+    /// The next chunk for `worker`, whose home rings are empty. `urgent` is a ring above the threshold, if known.
     #[cold]
     fn ask_buddies(
         &self,
@@ -334,7 +333,7 @@ impl Group {
         }
         self.seats[worker].asked.fetch_or(IDLE, Ordering::Relaxed);
         if self.tended {
-            // A worker that captures tends that ring; an idle one looks after them all.
+            // A worker that captures tends that ring; an idle one tends all.
             self.rings.iter().for_each(|ring| ring.tend());
         }
         let over = ending || self.rings.iter().all(|ring| ring.is_exhausted());
@@ -353,8 +352,8 @@ impl Group {
         }
     }
 
-    /// The ring that `worker` should relieve: of its home rings above the threshold the one with the largest backlog;
-    /// if there is none, of those of its buddies.
+    /// The ring that `worker` should relieve: the one of its home rings above the threshold with the largest backlog;
+    /// if there is none, of its buddies' rings.
     #[cold]
     fn urgent_ring(&self, worker: usize) -> Option<Candidate<'_>> {
         if self.policy.next == Next::HomeFirst {
@@ -387,7 +386,7 @@ impl Group {
         }
     }
 
-    /// Whether a ring of `worker` or of one of its buddies is above the threshold. Then it is noted, too.
+    /// Whether a ring of `worker` or of a buddy is above the threshold. If so, it is noted.
     pub(crate) fn is_needed(&self, worker: usize) -> bool {
         if self.mode == Mode::Basic {
             return false;
@@ -402,7 +401,7 @@ impl Group {
         is_needed
     }
 
-    /// Now and then looks at one ring of the buddies of `worker`, which has asked so often.
+    /// Occasionally looks at one ring of a buddy of `worker`, depending on its number of requests.
     #[inline]
     fn glances_at_a_pressed_ring(&self, worker: usize, asked: u64) -> bool {
         (asked / ASKED_ONCE).is_multiple_of(GLANCE_EVERY)
@@ -426,7 +425,7 @@ impl Group {
         &self.pressures[self.seats[worker].part]
     }
 
-    /// Places of the home rings of `worker` in the group.
+    /// Indices of the home rings of `worker` in the group.
     fn home_places(&self, worker: usize) -> impl Iterator<Item = usize> {
         self.seats[worker].home.iter().copied()
     }
@@ -452,7 +451,7 @@ impl Group {
             helped.store(helped.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
         }
         turn.relieved(self.policy.next, self.seats[worker].home.len(), chunk.len());
-        // A worker that is stuck or gone cannot call for help: each helper calls the next ones.
+        // A stuck or gone worker cannot wake others: each helper wakes the next ones.
         let left = chunk.left_behind().unwrap_or_else(|| ring.backlog()).saturating_sub(limit);
         if left > 0 && !is_abandoned {
             self.pressure_of(worker).note();
@@ -461,8 +460,8 @@ impl Group {
         Ok(Some(chunk))
     }
 
-    /// The ring with the largest backlog above the threshold, if there is one. What was
-    /// left in the rings of workers that are stuck, gone or ending is taken whatever the threshold.
+    /// The ring with the largest backlog above the threshold, if any. Packets in the rings of workers that are stuck,
+    /// gone or ending are taken whatever the threshold.
     fn busiest_buddy(&self, worker: usize, now: impl Fn() -> u64, ending: bool) -> Option<Candidate<'_>> {
         if self.mode == Mode::Basic {
             return None;
@@ -481,15 +480,15 @@ impl Group {
         candidates.filter(|buddy| buddy.backlog > buddy.limit).max_by(Candidate::by_share)
     }
 
-    /// Whether `worker` is gone, or has not asked for too long although there is work for it. Its time counts
-    /// from the second look of buddies that have nothing to do.
+    /// Whether `worker` is gone, or has not asked for too long although it has packets. The time counts from the second
+    /// look of idle buddies.
     fn is_away(&self, worker: usize, now: impl Fn() -> u64) -> bool {
         let seat = &self.seats[worker];
         let asked = seat.asked.load(Ordering::Acquire);
         if asked == GONE {
             return true;
         }
-        // If another buddy is looking right now, it will say.
+        // If another buddy is looking right now, it will decide.
         let Some(mut seen) = try_lock(&seat.seen) else { return false };
         let rests = asked & IDLE != 0 && self.home(worker).all(|ring| ring.backlog() == 0);
         if rests || asked != seen.asked {
@@ -500,14 +499,15 @@ impl Group {
         now.saturating_sub(*seen.since.get_or_insert(now)) > self.stuck_after.as_nanos() as u64
     }
 
-    /// Whether `worker` would find nothing now, and is not to end.
+    /// Whether `worker` would find no packets now, and must not end.
     pub(crate) fn is_quiet(&self, worker: usize, now: impl Fn() -> u64) -> bool {
         !self.ending.load(Ordering::Acquire)
             && self.home(worker).all(|ring| ring.backlog() == 0)
             && self.busiest_buddy(worker, now, false).is_none()
     }
 
-    /// How many workers should help `worker`, which just captured `chunk` from the ring at `place`, with its home rings.
+    /// The number of workers that should help `worker`, which just captured `chunk` from the ring at `place`, with its
+    /// home rings.
     #[inline]
     fn calls_after(&self, worker: usize, place: usize, chunk: &Chunk) -> usize {
         if self.mode == Mode::Basic {
@@ -515,11 +515,11 @@ impl Group {
         }
         let left = chunk.left_behind().unwrap_or_else(|| self.rings[place].backlog());
         let is_alone = self.seats[worker].home.len() == 1;
-        // With one ring there is nothing else to look at.
+        // With a single ring there is nothing else to check.
         if is_alone && left <= self.places[place].limit { 0 } else { self.calls_of(worker, place, left) }
     }
 
-    /// The same where there may be something to help with, which is noted: `left` packets were left behind the chunk.
+    /// The same if there may be something to help with, which is noted: `left` packets remained after the chunk.
     #[inline(never)]
     fn calls_of(&self, worker: usize, captured: usize, left: u32) -> usize {
         let mut calls = 0;
@@ -534,20 +534,20 @@ impl Group {
         calls
     }
 
-    /// How many workers should help with `ring`, from which so many packets should be taken: one with each chunk.
+    /// The number of workers that should help with `ring`, from which this many packets should be taken: one per chunk.
     fn calls(&self, ring: &Arc<dyn Ring>, packets: u32) -> usize {
         (packets.div_ceil(ring.chunk_cells()) as usize).min(self.policy.calls_max)
     }
 
-    /// Whether two workers are of the same part, also if they are the same.
+    /// Whether two workers are of the same part, or the same worker.
     fn are_buddies(&self, worker: usize, other: usize) -> bool {
         self.seats[worker].part == self.seats[other].part
     }
 
-    /// A sleeping buddy of `worker`, to be woken by the caller. Each is given once.
+    /// A sleeping buddy of `worker`, to be woken by the caller. Each is returned once.
     pub(crate) fn next_sleeper(&self, worker: usize) -> Option<usize> {
-        // We saw a backlog, and look for sleepers; a sleeper says so, and looks for a backlog. With a
-        // full fence between the two in both places, one of us sees the other.
+        // We saw a backlog and look for sleepers; a sleeper announces itself and looks for a backlog. A full fence
+        // between the two steps on both sides ensures that one of us sees the other.
         fence(Ordering::SeqCst);
         let asleep = |&other: &usize| {
             let is_other = other != worker && self.are_buddies(worker, other);
@@ -556,22 +556,22 @@ impl Group {
         (0..self.seats.len()).find(asleep)
     }
 
-    /// Whether `worker` would be woken if its help were wanted. Before it sleeps it must ask once more
-    /// whether all [is quiet](Self::is_quiet): who wanted help before did not see it asleep.
+    /// Sets whether `worker` can be woken to help. Before it sleeps it must check once more whether all [is
+    /// quiet](Self::is_quiet): a worker that needed help before did not see it asleep.
     pub(crate) fn set_asleep(&self, worker: usize, asleep: bool) {
         self.seats[worker].asleep.store(asleep, Ordering::Relaxed);
         // The other half of the fence in `next_sleeper`.
         fence(Ordering::SeqCst);
     }
 
-    /// `worker` is no more: its buddies serve its rings.
+    /// `worker` is gone: its buddies serve its rings.
     pub(crate) fn leave(&self, worker: usize) {
         self.seats[worker].asked.store(GONE, Ordering::Release);
         self.gone.fetch_add(1, Ordering::Release);
     }
 
-    /// In basic mode no other worker may take the packets of one that is gone: an error, not a ring
-    /// that silently fills up.
+    /// In basic mode no other worker may take the packets of one that is gone: return an error, because the ring would
+    /// fill up unnoticed.
     fn check_for_orphans(&self) -> Result<(), CaptureError> {
         // In this order: a worker that left because of the end is not missed.
         if self.gone.load(Ordering::Acquire) == 0 || self.ending.load(Ordering::Acquire) {
@@ -589,8 +589,8 @@ fn counters(count: usize) -> Box<[AtomicU64]> {
     (0..count).map(|_| AtomicU64::new(0)).collect()
 }
 
-/// How many of `workers` workers each part gets that has so many rings: one at least, and no more than rings while others
-/// have fewer workers than rings.
+/// How many of `workers` workers each part with this many rings gets: at least one, and no more than rings while other
+/// parts have fewer workers than rings.
 fn shares(rings: &[usize], workers: usize) -> Vec<usize> {
     let mut shares = vec![1; rings.len()];
     for _ in rings.len()..workers {
@@ -609,7 +609,7 @@ struct Candidate<'a> {
     limit: u32,
     /// Its worker is stuck or gone.
     is_abandoned: bool,
-    /// It is a home ring of the worker that asks.
+    /// It is a home ring of the asking worker.
     is_own: bool,
     backlog: u32,
 }
@@ -620,7 +620,7 @@ impl Candidate<'_> {
         f64::from(self.backlog) / f64::from(self.ring.capacity())
     }
 
-    /// Takes the place of the ring in `fullest`, if that is none or is less full.
+    /// Replaces the ring in `fullest` if there is none or it is less full.
     fn replace_if_fuller(self, fullest: &mut Option<Self>) {
         if fullest.as_ref().is_none_or(|before| before.by_share(&self).is_le()) {
             *fullest = Some(self);
@@ -631,9 +631,9 @@ impl Candidate<'_> {
         self.share().total_cmp(&other.share())
     }
 
-    /// Whether its pool is as good as used up: there is no more room than for the chunks that `workers` may hold. With
-    /// settings that meet the [guarantee](Guarantee) and a load of no more than 0.9 of what the group can do, this
-    /// does not happen.
+    /// Whether its pool is practically used up: the remaining room is only that of the chunks that `workers` may hold.
+    /// This does not happen with settings that meet the [guarantee](Guarantee) and a load of at most 0.9 of the group's
+    /// capacity.
     fn is_brimming(&self, workers: usize) -> bool {
         let held = (workers as u32).saturating_mul(self.ring.chunk_cells());
         self.backlog >= self.ring.capacity().saturating_sub(held)
@@ -666,7 +666,7 @@ mod model {
     use crate::sync::{AtomicU32, model};
     use crate::umem::chunk::RingIdentity;
 
-    /// A ring that is only a count of the packets that wait in it.
+    /// A test ring that is only a count of its waiting packets.
     #[derive(Debug)]
     struct Count {
         identity: Arc<RingIdentity>,

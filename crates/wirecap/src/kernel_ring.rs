@@ -1,9 +1,9 @@
 //! Our half of a ring that is shared with the kernel: one side produces, the other consumes.
 //!
-//! AF_XDP has four of them per queue (fill, rx, tx, completion; kernel documentation,
-//! `networking/af_xdp.rst`). Two free-running 32-bit indices say how far each side has come; slots
-//! from the consumer's index up to the producer's belong to the consumer, the others to the producer.
-//! Both halves are here because the simulated kernel uses the other one.
+//! AF_XDP has four of them per queue (fill, rx, tx, completion; kernel documentation, `networking/af_xdp.rst`). Two
+//! free-running 32-bit indices show the progress of each side; slots from the consumer's index up to the producer's
+//! belong to the consumer, the others to the producer. Both halves are here because the simulated kernel uses the other
+//! one.
 
 #![allow(unsafe_code)]
 
@@ -467,7 +467,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_put_back_is_taken_again() {
+    fn slots_that_are_put_back_are_taken_again() {
         let (mut producer, mut consumer) = HeapRing::pair(4, u32::MAX);
         producer.push_slice(&[1u64, 2, 3], |n| *n).unwrap();
         producer.submit();
@@ -479,7 +479,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_not_taken_can_be_looked_at() {
+    fn slots_not_taken_can_be_peeked_at() {
         let (mut producer, mut consumer) = HeapRing::pair(4, u32::MAX - 1);
         producer.push_slice(&[1u64, 2, 3, 4], |n| *n).unwrap();
         producer.submit();
@@ -558,7 +558,7 @@ mod model {
 
     /// The indices wrap on the way, and so do the slots.
     #[test]
-    fn what_is_taken_is_what_was_put_in_order() {
+    fn slots_are_taken_in_the_order_in_which_they_were_filled() {
         model(|| {
             let (producer, mut consumer) = HeapRing::pair(2, u32::MAX - 1);
             let other = thread::spawn(move || produce(producer));

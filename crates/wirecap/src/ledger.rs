@@ -1,8 +1,8 @@
 //! The ledger: the exact account of every packet.
 //!
-//! *seen* reached the capture; *filtered* was seen and not wanted; *offered* = seen - filtered;
-//! *delivered* was handed out in a chunk; offered = delivered + dropped, and the drops are named by
-//! their reason. What is not counted is `None` and shown as "not reported", never as 0.
+//! *seen*: reached the capture. *filtered*: seen, and rejected by the filter. *offered* = seen - filtered. *delivered*:
+//! handed out in a chunk. offered = delivered + dropped, with drops by reason. A number that is not counted is `None`,
+//! shown as "not reported", never as 0.
 
 mod recorded;
 mod unseen;
@@ -18,18 +18,19 @@ use crate::warning::Warning;
 pub use recorded::{LostLater, Recorded};
 pub use unseen::{Unseen, UnseenReason};
 
-/// How the rings of a capture share their load, written as the paper writes it.
+/// How the rings of a capture share their load, in the paper's notation.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Mode {
     /// Every worker reads its own rings: `B-(M,R)`.
     Basic,
-    /// A ring whose backlog exceeds the threshold T, a share of its pool between 0 and 1, is also read by
-    /// the workers of its buddy group whose own rings are below it: `A-(M,R,T)`.
+    /// Workers also read rings of their buddy group whose backlog exceeds the threshold T, a share of the pool between
+    /// 0 and 1: `A-(M,R,T)`.
     Advanced(f64),
 }
 
 impl Mode {
-    /// The name of the configuration with M cells per chunk and R chunks per pool, in the paper's notation: `B-(256,500)`, `A-(256,500,60)`.
+    /// The configuration with M cells per chunk and R chunks per pool, in the paper's notation: `B-(256,500)`,
+    /// `A-(256,500,60)`.
     pub fn notation(&self, m: u32, r: u32) -> String {
         match self {
             Self::Basic => format!("B-({m},{r})"),
@@ -38,23 +39,23 @@ impl Mode {
     }
 }
 
-/// Packets that were offered and could not be delivered, by reason.
+/// Packets that were offered and not delivered, by reason.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize)]
 pub struct Drops {
-    /// Every cell of the ring's pool was in use. Counted where the kernel copies packets into cells and by the engine
-    /// `packet`; a zero-copy driver that has no cell leaves packets in the device, which counts them as `device` if it
+    /// Every cell of the ring's pool was in use. Counted if the kernel copies packets into cells, and by the engine
+    /// `packet`. A zero-copy driver without a cell leaves packets in the device, which counts them as `device` if it
     /// reports any (see [`Account::starved`]).
     pub no_cell: u64,
     /// The rx ring had no room.
     pub ring_full: u64,
-    /// The device or its driver dropped them before any program saw them. Counted per interface:
-    /// `None` for a single ring, and where the driver reports nothing.
+    /// The device or its driver dropped them before any program saw them. Counted per interface: `None` for a single
+    /// ring, and if the driver reports nothing.
     pub device: Option<u64>,
-    /// Their receive queue had no ring: it appeared while the capture ran. They went to the host. Counted per
+    /// Their receive queue was added during the capture and had no ring yet; they went to the host. Counted per
     /// interface: 0 for a single ring.
     pub no_ring: u64,
-    /// Anything else: still in the ring when the capture was closed, described by the kernel in a way that cannot be,
-    /// or, with the engine `packet`, dropped by the kernel between two blocks although blocks were free.
+    /// Other reasons: left in the ring when the capture was closed, described by the kernel with an impossible
+    /// descriptor, or, with the engine `packet`, dropped by the kernel between two blocks although blocks were free.
     pub other: u64,
 }
 
@@ -65,11 +66,11 @@ impl Drops {
     }
 }
 
-/// What became of the packets of a ring, as far as can be told at any moment.
+/// The account of a ring's packets at one moment, as far as it is known.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Tally {
-    /// Packets in chunks that were captured.
+    /// Packets in captured chunks.
     pub delivered: u64,
     /// Packets that the ring did not drop, captured yet or not.
     pub arrived: u64,
@@ -80,38 +81,36 @@ pub struct Tally {
 /// The numbers of one ring or of all together.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize)]
 pub struct Account {
-    /// Packets that reached the capture, wanted or not; `None` where that is not known.
+    /// Packets that reached the capture, before the filter; `None` if unknown.
     pub seen: Option<u64>,
-    /// Packets that should have been delivered.
+    /// seen - filtered = delivered + dropped.
     pub offered: u64,
     /// Packets handed out in chunks.
     pub delivered: u64,
-    /// Bytes of the packets handed out, as they were on the wire.
+    /// Bytes of the delivered packets on the wire.
     pub bytes: u64,
-    /// Non-matching packets; `None` where that is not known.
+    /// Non-matching packets; `None` if unknown.
     pub filtered: Option<u64>,
     /// Packets that were offered and not delivered.
     pub dropped: Drops,
-    /// Chunks handed to a worker that the ring is not a home ring of.
+    /// Chunks captured by a worker other than the ring's own.
     pub offloaded_chunks: u64,
-    /// Chunks of these that were taken whatever the threshold, because the ring's worker was stuck or
-    /// gone.
+    /// Those of these chunks that were taken whatever the threshold, because the ring's worker was stuck or gone.
     pub abandoned_chunks: u64,
-    /// Packets handed out that were longer than what the interface carries
-    /// ([`Warning::SuperPackets`](crate::Warning::SuperPackets)).
+    /// Delivered packets longer than the MTU ([`Warning::SuperPackets`](crate::Warning::SuperPackets)).
     pub super_packets: u64,
-    /// With zero-copy: packets handed out that the device had cut where one of its buffers ended, whose rest its driver
-    /// handed out as further packets.
+    /// Zero-copy: delivered packets that the device cut at the end of a buffer; the driver delivers the rest as further
+    /// packets.
     pub cut: u64,
-    /// With the engine `packet`: how often the kernel stood still at a block that was not returned.
+    /// Engine `packet`: times that the kernel waited for a block that was still held.
     pub stalls: u64,
-    /// With zero-copy: how often the driver found no cell on the fill ring. Whether a packet was lost for want of it only
-    /// the device knows.
+    /// Zero-copy: times that the driver found no cell on the fill ring. Only the device knows whether a packet was
+    /// lost.
     pub starved: u64,
 }
 
 impl Account {
-    /// Fills in `offered` and `seen` from what was delivered, dropped and filtered.
+    /// Fills in `offered` and `seen` from delivered, dropped and filtered.
     pub(crate) fn balanced(mut self) -> Self {
         self.offered = self.delivered + self.dropped.total();
         self.seen = self.filtered.map(|filtered| self.offered + filtered);
@@ -135,7 +134,7 @@ impl Account {
     }
 }
 
-/// What a ring has handed out in chunks.
+/// The chunks that a ring has delivered.
 #[derive(Debug, Default)]
 pub(crate) struct HandedOut {
     pub(crate) packets: u64,
@@ -147,8 +146,8 @@ pub(crate) struct HandedOut {
 }
 
 impl HandedOut {
-    /// Counts a chunk and gives its sequence number. It is handed to a buddy if `offloaded`, whatever the threshold if also
-    /// `abandoned`.
+    /// Counts a chunk and returns its sequence number. `offloaded`: a buddy gets it; `abandoned`: whatever the
+    /// threshold.
     #[inline]
     pub(crate) fn count(&mut self, packets: u64, bytes: u64, offloaded: bool, abandoned: bool) -> u64 {
         let sequence = self.chunks;
@@ -160,7 +159,7 @@ impl HandedOut {
         sequence
     }
 
-    /// Counts packets that are read in place, without a chunk, and bytes and super-packets among them.
+    /// Counts packets that are read in place, without a chunk, with their bytes and the super-packets among them.
     #[inline]
     pub(crate) fn count_in_place(&mut self, packets: u64, bytes: u64, super_packets: u64) {
         self.packets += packets;
@@ -168,19 +167,19 @@ impl HandedOut {
         self.super_packets += super_packets;
     }
 
-    /// Takes back what was counted of packets that come in chunks after all.
+    /// Undoes the count of packets that are delivered in chunks instead.
     pub(crate) fn discount(&mut self, packets: u64, bytes: u64, super_packets: u64) {
         self.packets -= packets;
         self.bytes -= bytes;
         self.super_packets -= super_packets;
     }
 
-    /// Counts so many of the packets as longer than what the interface carries.
+    /// Counts this many of the packets as longer than the MTU.
     pub(crate) fn count_super_packets(&mut self, packets: u64) {
         self.super_packets += packets;
     }
 
-    /// The columns of the ledger that it fills.
+    /// Its columns of the ledger.
     pub(crate) fn account(&self) -> Account {
         Account {
             delivered: self.packets,
@@ -203,20 +202,20 @@ pub struct RingLedger {
     pub account: Account,
 }
 
-/// Packets that were to be sent and were not, by reason.
+/// Packets that were not sent, by reason.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize)]
 pub struct PortDrops {
     /// The tx ring had no room: the device did not keep up.
     pub ring_full: u64,
-    /// The device refused them (EBUSY, ENOBUFS): it, or its peer, had no room.
+    /// The device rejected them (EBUSY, ENOBUFS): the device or its peer had no room.
     pub refused: u64,
     /// The interface was down, without a carrier or removed.
     pub down: u64,
-    /// Longer than the interface takes, or shorter than an Ethernet header, or cut short by the capture.
+    /// Longer than the interface permits, shorter than an Ethernet header, or cut short by the capture.
     pub bad_length: u64,
     /// They had to be copied, and no cell for new packets was free.
     pub no_cell: u64,
-    /// Anything else: left on the tx ring when the capture was closed, or the kernel's side failed.
+    /// Other reasons: left on the tx ring when the capture was closed, or the kernel's side failed.
     pub other: u64,
 }
 
@@ -227,22 +226,23 @@ impl PortDrops {
     }
 }
 
-/// What became of the packets that were to be sent on an interface: taken = sent + dropped + waiting.
+/// The account of the packets to be sent on an interface: taken = sent + dropped + waiting.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize)]
 pub struct PortAccount {
-    /// Packets that were handed in: those that still wait in a [`Port`](crate::Port) for its next flush not yet counted.
+    /// Packets handed over and flushed; packets that wait in a [`Port`](crate::Port) for its next flush are not counted
+    /// yet.
     pub taken: u64,
-    /// Packets that the kernel took and did not refuse. What becomes of them on the wire it does not tell.
+    /// Packets that the kernel accepted and the device did not reject. The kernel does not report their transmission.
     pub sent: u64,
-    /// Bytes of the packets sent, with the engine `xdp` also of those that the device refused.
+    /// Bytes of the packets sent, with the engine `xdp` including rejected ones.
     pub bytes: u64,
     /// Packets that could not be sent.
     pub dropped: PortDrops,
-    /// Packets on the tx ring that the kernel has not taken yet, and those that wait for earlier chunks.
+    /// Packets on the tx ring that the kernel has not taken yet, and packets that wait for earlier chunks.
     pub waiting: u64,
     /// Packets that had to be copied.
     pub copied: u64,
-    /// Packets that were sent out of their ring's order, because an earlier chunk took too long.
+    /// Packets sent out of their ring's order, because an earlier chunk took too long.
     pub late: u64,
 }
 
@@ -273,18 +273,17 @@ pub struct PortLedger {
     pub account: PortAccount,
 }
 
-/// The account of every packet of a capture, per ring and summed. Serialises to the JSON object that
-/// `--json` prints.
+/// The account of every packet of a capture, per ring and in total. Serialises to the JSON object that `--json` prints.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Ledger {
-    /// The engine: `xdp` or `packet`, or both where interfaces differ.
+    /// The engine: `xdp` or `packet`, or both if interfaces differ.
     pub engine: &'static str,
     /// The configuration in the paper's notation.
     pub mode: String,
-    /// The sums over all rings, and what was only counted per interface.
+    /// The sums over all rings, and the numbers that exist per interface only.
     #[serde(flatten)]
     pub total: Account,
-    /// From opening to now, or to the close, in seconds.
+    /// Seconds from opening to this ledger or to the close.
     #[serde(rename = "duration_s", serialize_with = "as_seconds")]
     pub duration: Duration,
     /// The rings.
@@ -292,19 +291,19 @@ pub struct Ledger {
     /// The ports, in the order of [`Capture::ports`](crate::Capture::ports); none unless the capture forwards.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub ports: Vec<PortLedger>,
-    /// What became of the packets that the application recorded, if it did and said so.
+    /// The account of the packets that the application recorded, if it has reported it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub recorded: Option<Recorded>,
-    /// What else the application lost of the packets delivered, if it said so.
+    /// Packets that the application lost after delivery, if it has reported them.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub lost_later: Vec<LostLater>,
-    /// What each interface's device dropped, in the order of
-    /// [`Capture::interfaces`](crate::Capture::interfaces); `None` where it reports nothing.
+    /// The drops of each interface's device, in the order of [`Capture::interfaces`](crate::Capture::interfaces);
+    /// `None` if it reports none.
     #[serde(skip)]
     pub device_drops: Vec<Option<u64>>,
-    /// Times in which packets may have passed that were neither captured nor counted.
+    /// Periods in which packets may have passed uncaptured and uncounted.
     pub unseen: Vec<Unseen>,
-    /// What should be known beside the numbers.
+    /// Warnings.
     #[serde(skip)]
     pub warnings: Vec<Warning>,
 }
@@ -314,7 +313,7 @@ fn as_seconds<S: serde::Serializer>(duration: &Duration, serializer: S) -> Resul
 }
 
 impl Ledger {
-    /// Sums up `rings`, adding what the devices dropped, as far as they report it.
+    /// Adds up `rings` and the drops that the devices report.
     pub(crate) fn of(
         engine: &'static str,
         mode: String,
@@ -341,20 +340,21 @@ impl Ledger {
         }
     }
 
-    /// Whether every packet that was offered was delivered and got to where the application said that it recorded or sent
-    /// it, as far as is reported, and none can have passed unseen. No if a zero-copy driver ran out of cells: what it lost then is not known.
+    /// Whether every offered packet was delivered and reached the file or port that the application reported, as far as
+    /// is known, and none can have passed unseen. False if a zero-copy driver ran out of cells, because its losses are
+    /// unknown.
     pub fn is_lossless(&self) -> bool {
         self.losses().is_empty() && self.total.starved == 0 && self.unseen.is_empty()
     }
 
-    /// Adds what no ring counted: packets of queues without one, and times in which nothing was seen.
+    /// Adds counts that no ring has: packets of queues without a ring, and unseen periods.
     pub(crate) fn with_gaps(mut self, no_ring: u64, unseen: Vec<Unseen>) -> Self {
         self.total.dropped.no_ring += no_ring;
         self.total = self.total.balanced();
         Self { unseen, ..self }
     }
 
-    /// How many packets were lost on the whole way, by reason: each reason that there is.
+    /// The number of lost packets by reason, from the wire to the file or port.
     fn losses(&self) -> Vec<(u64, String)> {
         let dropped = &self.total.dropped;
         let not_sent = self.ports.iter().map(|port| port.account.dropped.total()).sum();
@@ -374,7 +374,7 @@ impl Ledger {
         reasons.chain(later).filter(|(count, _)| *count > 0).collect()
     }
 
-    /// The last line of the human form: `lossless: yes` or what was lost and why.
+    /// The last line of the text form: `lossless: yes`, or the losses with their reasons.
     pub fn verdict(&self) -> String {
         let losses = self.losses();
         if losses.is_empty() && self.total.starved > 0 {
@@ -382,8 +382,8 @@ impl Ledger {
             return format!("lossless: not known (a zero-copy driver ran out of cells {times} times)");
         }
         if losses.is_empty() && !self.unseen.is_empty() {
-            let times = if self.unseen.len() == 1 { "time" } else { "times" };
-            return format!("lossless: not known (nothing was seen at {} {times})", self.unseen.len());
+            let periods = if self.unseen.len() == 1 { "period" } else { "periods" };
+            return format!("lossless: not known ({} unseen {periods})", self.unseen.len());
         }
         if losses.is_empty() {
             let is_silent = self.total.dropped.device.is_none() && self.engine != "file";
@@ -476,13 +476,14 @@ impl fmt::Display for Ledger {
     }
 }
 
-/// A longer name of a file has a line of its own.
+/// A longer file name gets a separate line.
 const NAME_MAX: usize = 24;
-/// What a terminal has at least.
+/// The minimum width of a terminal.
 const COLUMNS: usize = 80;
 
-/// Columns as wide as their widest entry; the first one left-aligned, the others right-aligned. If that is wider than a terminal,
-/// what is zero everywhere is said in a line below the table, and then headings of two words take two lines.
+/// Columns as wide as their widest entry; the first one left-aligned, the others right-aligned. If that is wider than a
+/// terminal, columns with only zeros are listed in a line below the table, and then headings of two words take two
+/// lines.
 fn write_table<const N: usize>(f: &mut fmt::Formatter<'_>, rows: &[[String; N]]) -> fmt::Result {
     let mut rows: Vec<Vec<&str>> = rows.iter().map(|row| row.iter().map(String::as_str).collect()).collect();
     let mut zero = Vec::new();
@@ -561,7 +562,7 @@ mod tests {
 
     #[test]
     fn the_table_fits_a_terminal_of_80_columns() {
-        // The verdict is a sentence, which may go on in the next line.
+        // The verdict is a sentence that may continue on the next line.
         let wide = |ledger: &Ledger| {
             let text = ledger.to_string();
             let (tables, _verdict) = text.rsplit_once('\n').unwrap();
@@ -586,7 +587,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_reported_is_not_zero() {
+    fn an_unreported_number_is_not_zero() {
         let ledger = ledger(vec![ring("a@0", 10, 0)], None);
         assert!(ledger.to_string().contains("not reported"));
         assert!(ledger.verdict().starts_with("lossless: yes (no drops seen; the driver"));
@@ -595,7 +596,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_delivered_and_is_not_in_the_file_is_lost() {
+    fn delivered_packets_missing_in_the_file_are_lost() {
         let mut ledger = ledger(vec![ring("a@0", 100, 0)], Some(0));
         let recorded = |in_file| Recorded { to: "f".to_owned(), written: 95, in_file, ..Recorded::default() };
         ledger.recorded = Some(recorded(100));
@@ -611,7 +612,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_port_dropped_or_the_application_lost_is_lost() {
+    fn packets_dropped_by_a_port_or_the_application_are_lost() {
         let mut ledger = ledger(vec![ring("a@0", 100, 0)], Some(0));
         let dropped = PortDrops { down: 7, ..PortDrops::default() };
         let account = PortAccount { taken: 100, sent: 93, dropped, ..PortAccount::default() };

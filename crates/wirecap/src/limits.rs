@@ -10,8 +10,8 @@ use wirecap_filter::opener::{self, Privilege};
 use crate::error::OpenError;
 pub use cgroup::Cgroup;
 
-/// Refuses memory that the machine or a memory cgroup of the process has not got, or that the process may not have
-/// locked: of `needed_bytes`, `locked_bytes` count against the limit.
+/// Fails if the machine or a memory cgroup of the process lacks the memory, or the process may not lock it: of
+/// `needed_bytes`, `locked_bytes` count against the limit.
 ///
 /// # Errors
 ///

@@ -32,7 +32,7 @@ impl fmt::Display for RingName {
     }
 }
 
-/// The process that has something, as far as it can be known.
+/// The process that has a queue or an interface, as far as known.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 #[non_exhaustive]
 pub struct Holder {

@@ -58,15 +58,13 @@ const BLOCK_BYTES_MIN: u32 = 128 << 10;
 const SUPER_PACKET_BYTES: u32 = (64 << 10) + 128;
 /// Bytes of the cells that size the blocks.
 pub(crate) const CELL_BYTES: u32 = 2048;
-/// Bytes of an Ethernet header with two VLAN tags: what a frame is longer than the MTU.
+/// Bytes of an Ethernet header with two VLAN tags: the difference between a frame and the MTU.
 const LINK_HEADER_BYTES: u32 = 14 + 2 * 4;
-/// How long after it was begun a block with packets in it is handed over unless something else is asked
-/// for. A lone packet then waits for 10 ms on average, and a ring of 512 blocks that is not read takes in
-/// 10 s of however little traffic. A shorter time costs more wake-ups (from 4 ms on too few to be measured;
-/// at 1 ms, 64 idle rings took a third of a core) and fills the ring with emptier blocks.
+/// Default time after which an open block with packets is handed over. A lone packet then waits for 10 ms on average,
+/// and an unread ring of 512 blocks lasts for 10 s of any low traffic. A shorter time costs more wake-ups (from 4 ms on
+/// too few to be measured; at 1 ms, 64 idle rings took a third of a core) and fills the ring with emptier blocks.
 pub(crate) const DEFAULT_RETIRE_AFTER: Duration = Duration::from_millis(20);
-/// How much later than asked for the kernel may hand over a block: a tick of its coarsest clock, and
-/// some time to get round to it.
+/// How much later the kernel may hand over a block: a tick of its coarsest clock, and some scheduling delay.
 pub(crate) const RETIREMENT_SLACK: Duration = Duration::from_millis(50);
 /// Bytes of a packet that the kernel keeps at least: enough to put a VLAN tag in.
 const SNAP_BYTES_MIN: u32 = 64;
@@ -75,14 +73,14 @@ const SOCKET_INSNS_MAX: usize = 4096;
 /// How many sockets a group may have unless it asks for more.
 const GROUP_SOCKETS_MAX: usize = 256;
 
-/// How rings are to be opened.
+/// The settings for opening rings.
 #[derive(Debug, Clone)]
 pub(crate) struct Settings {
     pub(crate) rings: RingSettings,
     pub(crate) spread: Spread,
     pub(crate) direction: Direction,
     pub(crate) retire_after: Duration,
-    /// Packets are handed over at once, of which so many bytes are kept at least.
+    /// Packets are handed over at once, with at least this many bytes of each.
     pub(crate) immediate: Option<u32>,
     pub(crate) shape: BlockShape,
 }
@@ -275,8 +273,8 @@ impl<'a> Plan<'a> {
                 allowed: format!("1 to {}", GROUP_SOCKETS_MAX - 1),
             });
         }
-        // What the host sends has no receive queue. On the loopback interface the host receives what it
-        // sends, and each packet is to be seen once.
+        // Sent packets have no receive queue. On the loopback interface the host receives the packets that it sends,
+        // and each is captured once.
         let received_only =
             matches!(settings.spread, Spread::Queues(_)) || device.link_type == libc::ARPHRD_LOOPBACK;
         Ok(Self {
@@ -352,7 +350,7 @@ impl<'a> Plan<'a> {
         self.goes_by_marks() && !self.spread.shares_queues()
     }
 
-    /// The places of the sockets that the one at `place` is in a group with, of so many.
+    /// The sockets in the same group as the one at `place`.
     fn group_at(&self, place: usize, sockets: usize) -> Range<usize> {
         match self.spread {
             Spread::Queues(queues) if self.spread.shares_queues() => match place {
@@ -363,15 +361,15 @@ impl<'a> Plan<'a> {
         }
     }
 
-    /// A socket that gets what no ring gets, if that is not filtered out: the program has to send it somewhere, and
-    /// where marks tell it is counted.
+    /// A socket for packets that no ring gets, unless they are filtered out: the program must send them somewhere, and
+    /// if packets are marked they are counted.
     fn socket_for_others(&self) -> io::Result<Option<PacketSocket>> {
         let is_needed = self.has_program() || self.goes_by_marks() && self.marks_tell();
         is_needed.then(|| PacketSocket::new().and_then(|socket| self.deafen(socket))).transpose()
     }
 
-    /// Binds so many sockets, which `each` hands over in the order of the rings, the one for others last: that is the order
-    /// of the groups, also when the interface goes down and comes back.
+    /// Binds the sockets that `each` returns in the order of the rings, the one for other packets last: that is the
+    /// order of the groups, also when the interface goes down and comes back.
     fn bind(
         &self,
         sockets: usize,
@@ -465,7 +463,7 @@ impl Attachment {
         Ok(())
     }
 
-    /// Whether its rings can go on on another interface: not where frames are handed over at once in a group.
+    /// Whether its rings can continue on another interface: not in immediate mode within a group.
     pub(crate) fn can_move(&self) -> bool {
         !self.is_group() || self.settings.immediate.is_none()
     }
@@ -537,7 +535,7 @@ impl Attachment {
         self.filtering.in_user_space.as_deref()
     }
 
-    /// Receives no more. When it returns, every packet that came can be captured; false if that is not certain.
+    /// Stops receiving. On return, every received packet can be captured; false if that is not certain.
     pub(crate) fn detach(self) -> bool {
         if let Some(unplaced) = &self.unplaced {
             unplaced.end();

@@ -1,4 +1,4 @@
-//! A receive ring as workers and the group see it, whatever engine fills it.
+//! A receive ring as workers and the group see it, with any engine.
 
 use std::any::Any;
 use std::fmt;
@@ -15,7 +15,7 @@ use crate::umem::rx::RxRing;
 
 pub(crate) use crate::umem::rx::Help;
 
-/// What the rings of an interface are to be, whatever engine fills them.
+/// The settings of the rings of an interface, for any engine.
 #[derive(Debug, Clone)]
 pub(crate) struct RingSettings {
     pub(crate) geometry: Geometry,
@@ -24,7 +24,7 @@ pub(crate) struct RingSettings {
     pub(crate) promiscuous: bool,
     /// Bytes kept of each packet.
     pub(crate) snap_len: u32,
-    /// Which packets are wanted; all, if there is none.
+    /// The filter; all packets, if there is none.
     pub(crate) filter: Option<Filter>,
     /// The interface's place in the capture.
     pub(crate) interface_index: usize,
@@ -58,7 +58,7 @@ pub(crate) trait Ring: Send + Sync + fmt::Debug {
     fn offload(&self, help: Help) -> Result<Option<Chunk>, CaptureError>;
     /// Hands a descriptor that is readable while packets wait to `watch`.
     fn watch(&self, watch: &mut dyn FnMut(BorrowedFd<'_>));
-    /// Whether its interface is no more, so that no packets will ever come.
+    /// Whether its interface was removed, so that no packets can arrive.
     fn is_gone(&self) -> bool;
     /// Whether everything there will ever be was captured: the end of a file.
     fn is_exhausted(&self) -> bool {
@@ -85,7 +85,7 @@ pub(crate) trait Ring: Send + Sync + fmt::Debug {
     fn packet_socket(&self) -> Option<Arc<OwnedFd>> {
         None
     }
-    /// The ring as it is, if its packets can be read in place, as the engine knows by its type.
+    /// The ring itself, if its packets can be read in place; the engine knows the type.
     fn read_in_place(self: Arc<Self>) -> Option<Arc<dyn Any + Send + Sync>> {
         None
     }
@@ -97,7 +97,7 @@ pub(crate) trait Ring: Send + Sync + fmt::Debug {
     fn tend(&self) {}
     /// The ring's account; `device` drops are not its business.
     fn account(&self) -> Account;
-    /// Counts what is left in the ring as dropped and lets go of the kernel's side.
+    /// Counts the remaining packets as dropped and releases the kernel's side.
     fn close(&self);
 }
 

@@ -1,4 +1,4 @@
-//! Seats: a list with room for all that may come, to which more is added while others read it.
+//! Seats: a list with reserved capacity, which grows while others read it.
 
 use std::fmt;
 use std::ops::Index;
@@ -51,7 +51,7 @@ impl<T> Seats<T> {
             Some(seat) => seat.set(item)?,
             None => return Err(item),
         }
-        // Release pairs with the acquire in `len`: who knows of the seat sees what is in it.
+        // Release pairs with the acquire in `len`: a thread that sees the seat also sees its contents.
         self.taken.store(index + 1, Ordering::Release);
         Ok(index)
     }

@@ -5,7 +5,7 @@ use std::collections::VecDeque;
 use crate::device::Device;
 use crate::filter::{CompiledFilter, Context, Filter, PacketType, Unsupported};
 
-/// A filter, and what it may ask about the interface.
+/// A filter, and the interface data that it may read.
 #[derive(Debug, Clone)]
 pub(crate) struct UserFilter {
     compiled: CompiledFilter,
@@ -50,7 +50,7 @@ impl UserFilter {
 /// Which of a ring's packets user space decides on, and how.
 #[derive(Debug, Clone, Default)]
 pub(crate) enum Check {
-    /// None: the kernel has, or no filter was asked for.
+    /// None: the kernel has filtered, or there is no filter.
     #[default]
     Nothing,
     /// Those that bear a VLAN tag.
@@ -84,7 +84,7 @@ pub(crate) struct Sifted<'a> {
 /// ring: those must match both.
 #[derive(Debug, Default)]
 pub(crate) struct Sieve {
-    /// For what waits, in its order.
+    /// The filters for waiting packets, in order.
     stages: VecDeque<Stage>,
     /// For what comes behind.
     check: Check,
@@ -108,8 +108,7 @@ impl Sieve {
         }
     }
 
-    /// The kernel has the new filter: what comes behind the `waiting` next cells or packets needs no more than
-    /// `check`.
+    /// The kernel has the new filter: after the `waiting` next cells or packets, only `check` is needed.
     pub(crate) fn settle(&mut self, check: Check, waiting: u64) {
         self.check = check;
         let before: u64 = self.stages.iter().filter_map(|stage| stage.left).sum();
@@ -130,7 +129,7 @@ impl Sieve {
         self.filtered
     }
 
-    /// Whether the packet is wanted, which lies in so many `cells`. Counts it if not.
+    /// Whether the filter accepts the packet, which occupies this number of `cells`. Counts it if not.
     pub(crate) fn accepts(&mut self, cells: u64, packet: &Sifted<'_>) -> bool {
         let wanted = match self.stages.front() {
             Some(stage) => stage.checks.iter().all(|check| check.accepts(packet)),
@@ -161,7 +160,7 @@ mod tests {
     }
 
     #[test]
-    fn what_waited_during_changes_must_match_every_filter_that_it_saw() {
+    fn packets_that_wait_during_changes_must_match_every_filter() {
         let mut sieve = Sieve::default();
         assert!(sieve.is_idle());
         sieve.settle(Check::Everything(at_least(3)), 0);
@@ -179,7 +178,7 @@ mod tests {
     }
 
     #[test]
-    fn only_what_bears_a_tag_is_looked_at_where_the_kernel_saw_the_rest() {
+    fn user_space_filters_only_tagged_packets_if_the_kernel_filtered_the_rest() {
         let mut sieve = Sieve::default();
         sieve.settle(Check::Tagged(at_least(9)), 0);
         let packet = |tagged| Sifted { data: &[0], wire_len: 1, tagged, packet_type: None };

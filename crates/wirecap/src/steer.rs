@@ -54,7 +54,7 @@ impl Steering {
         (0..self.queues.len()).map(|place| self.most - u32::from(place >= self.with_most))
     }
 
-    /// Whether a queue has several rings, so that packets have to be looked at.
+    /// Whether a queue has several rings, so that packets must be hashed.
     pub(crate) fn is_needed(&self) -> bool {
         self.most > 1
     }
@@ -88,7 +88,7 @@ impl Steering {
     }
 }
 
-/// Types of a VLAN tag: 802.1Q, 802.1ad, and what was in use before that.
+/// Types of a VLAN tag: 802.1Q, 802.1ad, and a type used before.
 const VLAN_TYPES: [u16; 3] = [0x8100, 0x88a8, 0x9100];
 const ETHERTYPE_IPV4: u16 = 0x0800;
 const ETHERTYPE_IPV6: u16 = 0x86dd;
@@ -129,8 +129,8 @@ fn flow_hash(asm: &mut Assembler) {
     combine(asm);
 }
 
-/// `R2` = what comes behind the Ethernet type, `R3` = the packet's end (of its first fragment), `R7` and
-/// `R8` = the endpoints as far as they are known, here the MAC addresses.
+/// `R2` = the address after the Ethernet type, `R3` = the packet's end (of its first fragment), `R7` and `R8` = the
+/// endpoints so far, here the MAC addresses.
 fn link_layer(asm: &mut Assembler, ipv4: Label, ipv6: Label, done: Label) {
     let network_layer = asm.label();
     asm.mov(R7, 0).mov(R8, 0);
@@ -177,7 +177,7 @@ fn ipv4_header(asm: &mut Assembler, ports: Label, done: Label) {
     asm.shift_left(R0, 2).add(R2, R0).jump(ports);
 }
 
-/// As [`ipv4_header`], where the protocol may stand behind extension headers.
+/// Like [`ipv4_header`], but the protocol may follow extension headers.
 fn ipv6_headers(asm: &mut Assembler, ports: Label, done: Label) {
     require(asm, 40, done);
     asm.load(Byte, R1, R2, 0).and(R1, 0xf0).jump_if(R1, Ne, 0x60, done);
@@ -190,7 +190,7 @@ fn ipv6_headers(asm: &mut Assembler, ports: Label, done: Label) {
     for _ in 0..EXTENSION_HEADERS_MAX {
         extension_header(asm, ports, done);
     }
-    // What stands behind the last one may have ports.
+    // The header after the last one may have ports.
 }
 
 /// Passes over one extension header if there is one.

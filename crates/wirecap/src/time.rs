@@ -10,15 +10,13 @@ pub enum Timestamps {
     None,
     /// Every packet's, by itself.
     Packet,
-    /// With the engine `xdp`: of the first packet of a batch that the driver hands over and of every
-    /// eighth one, each for those up to the next, which may have come up to a few microseconds later.
-    /// Where the kernel does not tell where a batch ends, and with other engines, as
-    /// [`Packet`](Self::Packet).
+    /// Engine `xdp`: the clock is read for the first packet of a batch of the driver and for every eighth one; the
+    /// packets up to the next reading, which may have arrived up to a few microseconds later, get the same time. If the
+    /// kernel does not report where a batch ends, and with other engines, as [`Packet`](Self::Packet).
     Batch,
-    /// Every packet's, by the clock of the device that received it, as it stands: nothing is converted (a clock that
-    /// `ptp4l` keeps shows TAI, 37 s ahead of UTC since 2017). A packet that the device gave no time has none. With the
-    /// engine `xdp`, where the driver shows its times to programs and was told to stamp every packet
-    /// (`hwstamp_ctl -i eth0 -r 1`); anywhere else opening is an error that says what is missing. Such a capture has
-    /// its interface for itself.
+    /// The raw clock of the device, unconverted (a clock synchronised by `ptp4l` shows TAI, 37 s ahead of UTC since
+    /// 2017). A packet without a hardware timestamp has none. Engine `xdp`, if the driver provides timestamps to
+    /// programs and is configured to timestamp every packet (`hwstamp_ctl -i eth0 -r 1`); otherwise opening fails with
+    /// the reason. Such a capture does not share its interface.
     Hardware,
 }

@@ -1,59 +1,57 @@
-//! What the user of a capture should know beside the numbers.
+//! Warnings: what the user of a capture should know besides the numbers.
 
 use std::fmt;
 
 use crate::device::Reason;
 use crate::numbers::grouped;
 
-/// Something about a capture that is no error, and that its user should know.
+/// A condition that is no error, but that the user of the capture should know.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Warning {
-    /// The engine `xdp` captures from an interface that the host uses: the host gets none of the packets
-    /// captured.
+    /// The engine `xdp` captures from an interface that the host uses: the host does not get captured packets.
     TakenFromHost {
         /// The interface's name.
         interface: String,
-        /// What the host uses it for.
+        /// How the host uses it.
         reason: Reason,
     },
-    /// The device takes VLAN tags out of received frames before the engine `xdp` sees them: packets are
-    /// captured and filtered without their tags.
+    /// The device removes VLAN tags from received frames before the engine `xdp` sees them: packets are captured and
+    /// filtered without their tags.
     TagsTakenOut {
         /// The interface's name.
         interface: String,
     },
-    /// The device had no carrier when the capture began: nothing arrives before its link is up.
+    /// The device had no carrier when the capture began: no packets arrive until its link is up.
     NoCarrier {
         /// The interface's name.
         interface: String,
     },
-    /// Packets longer than what the interface carries: this host merged them (GRO, LRO) or had not cut
-    /// them yet (TSO, GSO) when they were captured.
+    /// Packets longer than the MTU: this host merged them (GRO, LRO) or had not segmented them yet (TSO, GSO) when they
+    /// were captured.
     SuperPackets {
         /// The interface's name.
         interface: String,
-        /// How many there were.
+        /// Their number.
         packets: u64,
     },
-    /// Packets whose receive queue the kernel does not know, so that no ring of a queue got them.
+    /// Packets whose receive queue the kernel does not know, so they belong to no queue's ring.
     QueueUnknown {
         /// The interface's name.
         interface: String,
-        /// How many there were.
+        /// Their number.
         packets: u64,
     },
-    /// The kernel cannot run the filter, so every packet is captured first.
+    /// The kernel cannot run the filter, so non-matching packets use cells as well.
     FilteredInUserSpace {
         /// The interface's name.
         interface: String,
         /// Why.
         reason: String,
-        /// The packets that do not match are lost to the host, which would have got them (engine `xdp`).
+        /// The host does not receive non-matching packets (engine `xdp`).
         taken: bool,
     },
-    /// The kernel offered no way to wait until the last packets before the end were in their rings: they may be missing in
-    /// the ledger.
+    /// The kernel offered no way to wait until the last packets were in their rings: the ledger may lack some.
     LastPacketsUncertain,
 }
 
@@ -71,7 +69,7 @@ impl fmt::Display for Warning {
                  them; to keep the tags: ethtool -K {interface} rxvlan off"
             ),
             Self::NoCarrier { interface } => {
-                write!(f, "{interface} has no carrier: nothing arrives until its link is up")
+                write!(f, "{interface} has no carrier: no packets arrive until its link is up")
             }
             Self::SuperPackets { interface, packets } => {
                 let packets = grouped(*packets);
@@ -91,13 +89,12 @@ impl fmt::Display for Warning {
                 )
             }
             Self::LastPacketsUncertain => f.write_str(
-                "this kernel does not support membarrier (nohz_full), and no packet socket could be opened instead: packets \
-                 of the last milliseconds may be missing in the ledger",
+                "this kernel does not support membarrier (nohz_full), and no packet socket could be opened instead: the ledger may lack packets of the last milliseconds",
             ),
             Self::FilteredInUserSpace { interface, reason, taken } => {
                 write!(
                     f,
-                    "packets of {interface} are filtered in user space, so each uses a cell: {reason}"
+                    "packets of {interface} are filtered in user space, so non-matching ones use cells too: {reason}"
                 )?;
                 let loss = "; the host does not receive non-matching packets either";
                 f.write_str(if *taken { loss } else { "" })

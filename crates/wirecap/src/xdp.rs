@@ -54,7 +54,7 @@ pub use sizes::CellFit;
 pub(crate) use sizes::{cell_bytes, check_pools, longest_frame, pool_bytes};
 pub(crate) use tx::{PortClaims, PreparedTx, open_port};
 
-/// How rings are to be opened.
+/// The settings for opening rings.
 #[derive(Debug, Clone)]
 pub(crate) struct Settings {
     pub(crate) rings: RingSettings,
@@ -62,9 +62,9 @@ pub(crate) struct Settings {
     pub(crate) warm: Option<u32>,
     /// What the rings of the capture share, if its pool is elastic or it forwards.
     pub(crate) commons: Option<Arc<Commons>>,
-    /// What is not wanted is dropped instead of left to the host.
+    /// Non-matching packets are dropped instead of passed to the host.
     pub(crate) drop_rejected: bool,
-    /// Why packets are to be copied, if that is known beforehand.
+    /// Why packets must be copied, if known beforehand.
     pub(crate) copy_because: Option<String>,
     /// The interface is captured as a whole, also queues that appear later.
     pub(crate) whole: bool,
@@ -88,8 +88,8 @@ pub(crate) struct Opened {
     pub(crate) timestamps: Timestamps,
     /// How many cells of each queue are posted at a time.
     pub(crate) posted: u32,
-    /// What the device had counted before the first packet came; not before the program was attached,
-    /// which changes what a veth counts.
+    /// The device's counters before the first packet arrived; read after the program was attached, which changes the
+    /// meaning of a veth's counters.
     pub(crate) counters_at_start: Option<DeviceCounters>,
 }
 
@@ -173,7 +173,7 @@ fn prepare(
         for (part, thread) in others {
             prepared.extend(match thread {
                 Some(thread) => thread.join().unwrap_or_else(|panic| resume_unwind(panic)),
-                // No more threads can be had.
+                // No more threads are available.
                 None => prepare(part),
             }?);
         }
@@ -215,7 +215,7 @@ fn seat(
     let prepared = queue.rings.into_iter();
     let prepared: Vec<_> = prepared
         .map(|ring| {
-            // What a queue rejected has no ring; where there are several it is told of the first.
+            // A queue's rejected packets belong to no ring; if there are several, the first one reports them.
             let counts = ring.name.part.unwrap_or(0) == 0;
             let filtered = counts.then(|| (Arc::clone(attachment.counts()), ring.name.queue));
             (ring.name, ring.rx, Arc::new(kernel(ring.socket, filtered)))
@@ -392,7 +392,7 @@ struct SocketKernel {
     /// A socket in the interface's network namespace that answers questions about it; AF_XDP sockets
     /// do not.
     inquiry: Arc<OwnedFd>,
-    /// Where the program counts what it rejected, if that is told of this ring, and the key.
+    /// The map in which the program counts rejected packets, if this ring reports them, and the key.
     filtered: Option<(Arc<Map>, u32)>,
     starving: StarvationCount,
 }

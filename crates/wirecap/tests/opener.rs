@@ -29,7 +29,7 @@ impl Opener for Raising {
 }
 
 #[test]
-fn all_that_needs_a_privilege_goes_through_the_opener() {
+fn all_privileged_calls_use_the_opener() {
     // Before anything else is opened, also by the question below.
     set_opener(Box::new(Raising)).unwrap();
     if !privileged() {

@@ -1,10 +1,9 @@
-//! Which core a worker should sit on: near the one that serves its queue's interrupt.
+//! Selects a core for a worker: near the one that serves its queue's interrupt.
 //!
-//! Fusco and Deri (IMC 2010, section 6) found that binding each thread to the core that handles its queue
-//! matters much, and left doing it automatically as future work. A packet is in the cache of the core
-//! that received it, and of the cores that share that core's last-level cache; but where the kernel
-//! copies packets, the receiving core itself is busy. So a worker goes to a free sibling if there is
-//! one, and else to that core.
+//! Fusco and Deri (IMC 2010, section 6) found that binding each thread to the core that handles its queue matters much,
+//! and left automating it as future work. A packet is in the cache of the core that received it, and of the cores that
+//! share that core's last-level cache; but if the kernel copies packets, the receiving core itself is busy. So a worker
+//! runs on a free sibling if there is one, otherwise on that core.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -18,7 +17,7 @@ use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 use crate::names::RingName;
 use crate::numbers::parse_ranges;
 
-/// Linux is built for no more CPUs (`CONFIG_NR_CPUS`).
+/// The maximum number of CPUs of a Linux build (`CONFIG_NR_CPUS`).
 const CPU_COUNT_MAX: u32 = 8192;
 
 /// Where workers run.
@@ -127,7 +126,7 @@ impl Machine {
         let mut beside_interrupts = BTreeSet::new();
         let place = |(ring, interrupt_cpu): (&RingName, &Option<u32>)| {
             let Some(interrupt_cpu) = *interrupt_cpu else {
-                return left_alone(&format!("{ring} has no interrupt of its own on a single CPU"));
+                return left_alone(&format!("{ring} has no interrupt bound to a single CPU"));
             };
             let siblings = self.cache_siblings(interrupt_cpu);
             let (cpu, reason) = match siblings.iter().find(|cpu| !taken.contains(cpu)) {
@@ -322,7 +321,7 @@ NMI:        0        0   Non-maskable interrupts
     }
 
     #[test]
-    fn a_queue_without_an_interrupt_of_its_own_leaves_its_worker_alone() {
+    fn a_worker_of_a_queue_without_its_own_interrupt_is_not_pinned() {
         let machine = Recorded::new(IXGBE);
         machine.interrupt_on(40, "0-7\n");
         for placement in machine.place(0..3) {
@@ -331,7 +330,7 @@ NMI:        0        0   Non-maskable interrupts
     }
 
     #[test]
-    fn interrupts_tell_their_receive_queues() {
+    fn interrupts_name_their_receive_queues() {
         let queues = [
             ("eth0-TxRx-12", Some(12)),
             ("i40e-eth0-TxRx-3", Some(3)),

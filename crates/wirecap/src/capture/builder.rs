@@ -1,4 +1,4 @@
-//! What a capture is to be.
+//! The settings of a capture.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -12,47 +12,47 @@ use crate::ledger::Mode;
 use crate::packet::{self, Direction};
 use crate::time::Timestamps;
 
-/// How often the watcher looks when the kernel tells nothing. A gap begins at the last look that found all well, and no gap
-/// should exceed what caused it by more than 250 ms: the rest of them is for the repair.
+/// How often the watcher checks without a message from the kernel. A gap begins at the last check that found everything
+/// in order, and must not exceed its cause by more than 250 ms: the rest of that time is for the repair.
 const LOOK_PERIOD: Duration = Duration::from_millis(100);
 
-/// Cells per chunk (M) unless something else is asked for.
+/// Default of M, cells per chunk.
 pub const DEFAULT_CHUNK_CELLS: u32 = 256;
-/// Chunks per pool (R) at most, unless something else is asked for.
+/// Default maximum of R, chunks per pool.
 pub const DEFAULT_CHUNKS: u32 = 512;
-/// The largest M: the paper's largest ring, 4,096 descriptors, sixteen times.
+/// The largest M: sixteen times the paper's largest ring, 4,096 descriptors.
 const MAX_CHUNK_CELLS: u32 = 65_536;
-/// The largest R x M: what AF_XDP's 32-bit ring indices and allocators take without complaint.
+/// The largest R x M that AF_XDP's 32-bit ring indices and allocators accept.
 pub(super) const MAX_CELLS: u64 = 1 << 26;
-/// More than any machine has CPUs for.
+/// More than any machine has CPUs.
 const MAX_WORKERS: usize = 1024;
-/// How long a worker may be away before its buddies take everything from its rings.
+/// The time without a request after which buddies drain all rings of a worker.
 const DEFAULT_STUCK_AFTER: Duration = Duration::from_secs(1);
-/// Bytes kept of each packet unless something else is asked for: all of them.
+/// Default snap length: complete packets.
 pub const DEFAULT_SNAP_LEN: u32 = 262_144;
 
-/// Cells for new packets unless something else is asked for.
+/// Default number of cells for new packets.
 const DEFAULT_NEW_PACKETS: u32 = 1024;
-/// How long packets wait for those of earlier chunks at most unless something else is asked for.
+/// Default of the maximum time that packets wait for earlier chunks.
 const DEFAULT_ORDER_WAIT: Duration = Duration::from_millis(10);
 
-/// By which engine packets are captured.
+/// A capture engine.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Engine {
-    /// `xdp` where that takes nothing away from the host, else `packet`.
+    /// `xdp` if the host does not use the interface, else `packet`.
     #[default]
     Auto,
-    /// AF_XDP: the capture takes packets from the host, and sees received ones only.
+    /// AF_XDP: the host does not get captured packets; received packets only.
     Xdp,
-    /// AF_PACKET: the capture gets copies, and the host keeps its packets.
+    /// AF_PACKET: captures copies; the host gets all packets.
     Packet,
 }
 
-/// What is special about a capture that forwards.
+/// Settings of a capture that forwards.
 #[derive(Debug, Clone)]
 pub(super) struct Forwarding {
     on: bool,
-    /// Interfaces that are only sent on.
+    /// Transmit-only interfaces.
     pub(super) transmit_on: Vec<String>,
     pub(super) new_packets: u32,
     pub(super) ordered: bool,
@@ -71,11 +71,11 @@ impl Default for Forwarding {
     }
 }
 
-/// What a capture is to be: made by [`Capture::on`](crate::Capture::on), completed by [`open`](Self::open).
+/// The settings of a capture, created by [`Capture::on`](crate::Capture::on) and opened by [`open`](Self::open).
 #[derive(Debug, Clone)]
 pub struct CaptureBuilder {
     pub(super) sources: Vec<Source>,
-    /// A savefile in place of interfaces.
+    /// A savefile instead of interfaces.
     pub(super) file: Option<PathBuf>,
     pub(super) engine: Engine,
     pub(super) take: bool,
@@ -108,7 +108,7 @@ pub struct CaptureBuilder {
 }
 
 impl CaptureBuilder {
-    /// A capture from `sources` or else from `file`, by defaults.
+    /// A capture from `sources`, or else from `file`, with default settings.
     pub(super) fn new(sources: Vec<Source>, file: Option<PathBuf>) -> Self {
         Self {
             sources,
@@ -156,259 +156,254 @@ impl CaptureBuilder {
         self
     }
 
-    /// With the engine `xdp`: captures also where the host uses the interface and will miss its packets.
+    /// Engine `xdp`: captures even if the host uses the interface; the host loses these packets.
     pub fn take(mut self, on: bool) -> Self {
         self.take = on;
         self
     }
 
-    /// Which packets are captured, by their direction: those received, those sent, or both; the others
-    /// do not count as seen. Default: both with the engine `packet` on a whole interface, else those
-    /// received, and there is nothing else to be had then.
+    /// Direction of captured packets: received, sent, or both; others do not count as seen. Default: both with the
+    /// engine `packet` on a whole interface, otherwise received packets, the only ones available.
     pub fn direction(mut self, direction: Direction) -> Self {
         self.direction = Some(direction);
         self
     }
 
-    /// With the engine `packet`: how long a packet may wait for others to be handed over with it; at
-    /// least 1 ms, to which the kernel rounds. Default 20 ms.
+    /// Engine `packet`: maximum time that a packet waits for its block to fill; at least 1 ms, the kernel's resolution.
+    /// Default 20 ms.
     ///
-    /// When less than a block arrives in this time the rest of the block stays empty, so a ring that
-    /// no worker reads holds out for R times this long at least, however full its blocks.
+    /// If less than a block arrives in this time, the rest of the block stays empty. So a ring that no worker reads
+    /// keeps packets for at least R times this long, however full its blocks are.
     pub fn retire_after(mut self, longest: Duration) -> Self {
         self.retire_after = longest;
         self
     }
 
-    /// With the engine `packet`: every packet is handed over at once, in a frame of its own (TPACKET_V2), and
-    /// [`retire_after`](Self::retire_after) means nothing. Of a packet `kept` bytes are kept at least. A frame has room for so many, or for the
-    /// longest packet that the interface can bring: 64 KiB where offloads join packets, so that a ring holds fewer
-    /// of them than blocks do.
+    /// Engine `packet`: every packet is handed over at once, in its own frame (TPACKET_V2), and
+    /// [`retire_after`](Self::retire_after) has no effect. At least `kept` bytes of a packet are kept. A frame has room
+    /// for `kept` bytes or for the longest packet of the interface (64 KiB if offloads merge packets), so the ring
+    /// holds fewer packets than with blocks.
     pub fn immediate(mut self, kept: u32) -> Self {
         self.immediate = Some(kept);
         self
     }
 
-    /// With the engine `packet`: the memory of a ring is divided into blocks as small as they can be (128 KiB) instead of
-    /// R blocks. At low rates a ring then keeps the packets of more times [`retire_after`](Self::retire_after), and chunks
-    /// are smaller at high ones.
+    /// Engine `packet`: divides a ring's memory into blocks of the minimum size (128 KiB) instead of R blocks. At low
+    /// rates a ring then keeps packets for more times [`retire_after`](Self::retire_after); at high rates chunks are
+    /// smaller.
     pub fn small_blocks(mut self) -> Self {
         self.small_blocks = true;
         self
     }
 
-    /// M: cells per chunk, the most packets handed out at once. Default 256.
+    /// M: cells per chunk, the maximum number of packets per chunk. Default 256.
     pub fn chunk(mut self, cells: u32) -> Self {
         self.chunk_cells = cells;
         self
     }
 
-    /// R: chunks per pool. Every ring can hold R x M packets, with the engine `packet` R x M full frames of
-    /// an MTU of 1500 or more shorter ones. Default: as many as the speed of the link asks for, up to 512. All pools
-    /// together take 64 MiB up to 1 Gbit/s and on virtual interfaces without a link (veth, tun), 256 MiB up to 10 Gbit/s and
-    /// where the driver does not report a speed, 1 GiB at 100 Gbit/s; each 16 MiB at least, and all at most an eighth of the memory of the machine or of a memory cgroup of the process.
+    /// R: chunks per pool. Every ring can hold R x M packets; with the engine `packet` R x M full frames at an MTU of
+    /// 1500, or more shorter ones. Default: by link speed, up to 512. All pools together take 64 MiB up to 1 Gbit/s and
+    /// on virtual interfaces without a link (veth, tun), 256 MiB up to 10 Gbit/s and if the driver does not report a
+    /// speed, 1 GiB at 100 Gbit/s; each pool at least 16 MiB, and all at most an eighth of the memory of the machine or
+    /// of the process's memory cgroup.
     pub fn pool(mut self, chunks: u32) -> Self {
         self.chunks = Some(chunks);
         self
     }
 
-    /// Sizes R so that the cells of all rings together take `bytes`.
+    /// Sets R by the memory of the cells of all rings together.
     pub fn buffer(mut self, bytes: u64) -> Self {
         self.buffer_bytes = Some(bytes);
         self
     }
 
-    /// Every worker reads its own rings only (the paper's basic mode). The default.
+    /// Basic mode of the paper, the default: every worker reads its own rings only.
     pub fn basic(mut self) -> Self {
         self.mode = Mode::Basic;
         self
     }
 
-    /// Workers also read rings of their buddies whose backlog exceeds `threshold`, a share of the
-    /// pool from 0 to 1 (the paper's advanced mode and its T; 0.6 is a good start).
+    /// Advanced mode of the paper: workers also read rings of their buddies whose backlog exceeds T, a share of the
+    /// pool from 0 to 1; 0.6 is a good start.
     pub fn advanced(mut self, threshold: f64) -> Self {
         self.mode = Mode::Advanced(threshold);
         self
     }
 
-    /// In advanced mode: how long a worker may not have asked for a chunk until its rings are drained
-    /// by its buddies whatever their backlog. Default 1 s.
+    /// Advanced mode: buddies drain the rings of a worker that has not asked for a chunk for this long, whatever the
+    /// backlog. Default 1 s.
     pub fn stuck_after(mut self, away: Duration) -> Self {
         self.stuck_after = away;
         self
     }
 
-    /// How many workers share the rings. Default: one per ring.
+    /// Number of workers. Default: one per ring.
     ///
-    /// Where there are fewer receive queues than that, queues get several rings, so that each worker has one:
-    /// a hash of a packet's flow decides which ring it comes in, the same for both directions. With the
-    /// engine `xdp` the rings of a queue share the memory of their pools, but none takes more than its part
-    /// of it, however long it is not read. With the engine `packet` each ring has a pool of its own, and a
-    /// whole interface has as many rings as there are workers, which share all its packets by flow.
+    /// With more workers than receive queues, queues get several rings, so that each worker has one: a hash of the
+    /// flow, the same for both directions, selects the ring. With the engine `xdp` the rings of a queue share the
+    /// memory of their pools, but none takes more than its part, even if it is not read. With the engine `packet` each
+    /// ring has its own pool, and a whole interface has one ring per worker; the rings share all packets by flow.
     pub fn workers(mut self, count: usize) -> Self {
         self.workers = Some(count);
         self
     }
 
-    /// As [`workers`](Self::workers), but no queue gets several rings for it: there are no more
-    /// workers than rings anyway.
+    /// Like [`workers`](Self::workers), but no queue gets several rings: there are at most as many workers as rings.
     pub fn at_most_workers(mut self, count: usize) -> Self {
         self.most_workers = Some(count);
         self
     }
 
-    /// K: how many cells of each ring are posted to the kernel, those that were used last; the others follow
-    /// as the backlog grows. Only the engine `xdp` has this. Default: all cells are posted.
+    /// K: keeps this many cells of each ring posted to the kernel, the most recently used ones, and adds more as the
+    /// backlog grows. Engine `xdp` only. Default: all cells are posted.
     ///
-    /// Fewer cells in circulation stay warm in the processor's cache, and the kernel fills them faster. The
-    /// price is the promise: with all cells posted a ring keeps R x M packets whatever the process is
-    /// doing. With K of them it keeps K at any pace, and R x M while no more than K come from one
-    /// look of the keeper to the next. The keeper is a thread of this capture's that looks every
-    /// K/2 x 67 ns, but not more often than every 0.5 ms; at 10 Gbit/s it may then be late by as much again.
-    /// A child process has no keeper: it keeps K packets until its workers ask for chunks. Rings that share a
-    /// queue share the K cells.
+    /// Fewer cells in circulation stay in the processor's cache, and the kernel fills them faster, but the guarantee is
+    /// weaker. With all cells posted a ring keeps R x M packets, even if the process does not run. With K it keeps K at
+    /// any rate, and R x M if at most K arrive between two checks of the keeper. The keeper is a thread of this capture
+    /// that checks every K/2 x 67 ns, at most every 0.5 ms; at 10 Gbit/s it may then be late by as much again. A child
+    /// process has no keeper: it keeps K packets until its workers ask for chunks. Rings that share a queue share the K
+    /// cells.
     pub fn warm(mut self, cells: u32) -> Self {
         self.warm = Some(cells);
         self
     }
 
-    /// The rings share the cells of all their pools. Each has a quarter of R x M for itself, posted to the
-    /// kernel (or as many of them as [`warm`](Self::warm) says), and takes more from what is shared as
-    /// its backlog grows: up to all of it, but no more than eight pools. What comes back goes back to what
-    /// is shared. Only the engine `xdp` has this, and only with a queue for each ring. Default: every ring
-    /// has its own R x M.
+    /// Shares the cells of all pools between the rings. Each ring reserves a quarter of R x M, posted to the kernel (or
+    /// K of them with [`warm`](Self::warm)), and takes more from the shared cells as its backlog grows: all of them,
+    /// but at most eight pools. Recycled cells return to the shared ones. Engine `xdp` only, and only with one queue
+    /// per ring. Default: every ring has R x M cells.
     ///
-    /// A ring keeps a quarter of R x M at any pace, whatever the others are doing; more if it is not taken, and
-    /// while no more than a quarter comes from one look of the keeper to the next, as with
-    /// [`warm`](Self::warm).
+    /// A ring keeps a quarter of R x M at any rate, whatever the others do. It keeps more if cells are available and at
+    /// most a quarter arrives between two checks of the keeper, as with [`warm`](Self::warm).
     pub fn elastic(mut self) -> Self {
         self.elastic = true;
         self
     }
 
-    /// Which packets' times of arrival are looked up. Default: none.
+    /// Source of timestamps. Default: none.
     pub fn timestamps(mut self, which: Timestamps) -> Self {
         self.timestamps = which;
         self
     }
 
-    /// Whether the interface also receives what is not addressed to it. On by default.
+    /// Promiscuous mode. On by default.
     pub fn promiscuous(mut self, on: bool) -> Self {
         self.promiscuous = on;
         self
     }
 
-    /// Bytes of each packet that [`Packet::data`](crate::Packet::data) gives at most, where
-    /// [`Source::snap_len`] says nothing else. Default: 262,144.
+    /// Snap length: maximum bytes of [`Packet::data`](crate::Packet::data), unless [`Source::snap_len`] sets another.
+    /// Default: 262,144.
     pub fn snap_len(mut self, bytes: u32) -> Self {
         self.snap_len = bytes;
         self
     }
 
-    /// Where the workers run. Default: wherever the scheduler puts them.
+    /// The CPUs of the workers. Default: not pinned.
     pub fn pin(mut self, pin: Pin) -> Self {
         self.pin = pin;
         self
     }
 
-    /// Which packets are wanted, where [`Source::filter`] says nothing else; the others count as filtered.
-    /// Default: all.
+    /// The filter, unless [`Source::filter`] sets another; non-matching packets count as filtered. Default: all packets
+    /// match.
     ///
-    /// An expression is compiled by the system's libpcap. What matches is decided on whole packets, as they
-    /// were on the wire: VLAN tags in place. The engine `xdp` leaves what does not match to the host.
+    /// The system's libpcap compiles expressions. The filter is applied to whole packets as they were on the wire, VLAN
+    /// tags in place. With the engine `xdp` non-matching packets go to the host.
     pub fn filter(mut self, filter: impl Into<FilterRequest>) -> Self {
         self.filter = Some(filter.into());
         self
     }
 
-    /// With the engine `xdp`: what the filter does not want is dropped, which costs less than to leave it to the
-    /// host. For interfaces that serve the capture alone. Off by default.
+    /// Engine `xdp`: drops non-matching packets, which costs less than passing them to the host. For interfaces that
+    /// serve the capture only. Off by default.
     pub fn drop_rejected(mut self, on: bool) -> Self {
         self.drop_rejected = on;
         self
     }
 
-    /// Whether an interface that is removed is waited for: when there is one of its name again, and up, its rings go on
-    /// with it. Without this, the capture ends with [`CaptureError::InterfaceGone`](crate::CaptureError::InterfaceGone)
-    /// once everything that had arrived was delivered. Off by default.
+    /// Waits for an interface that is removed, and continues when an interface of the same name is up. Otherwise the
+    /// capture ends with [`CaptureError::InterfaceGone`](crate::CaptureError::InterfaceGone) after all earlier packets
+    /// were delivered. Off by default.
     ///
-    /// The ledger tells for how long nothing was seen ([`Ledger::unseen`](crate::Ledger::unseen)). Not to be had where
-    /// rings share their cells (elastic pools, forwarding): such a capture ends.
+    /// The ledger lists the gap ([`Ledger::unseen`](crate::Ledger::unseen)). Not supported if rings share their cells
+    /// (elastic pools, forwarding): such a capture ends.
     pub fn reattach(mut self, on: bool) -> Self {
         self.reattach = on;
         self
     }
 
-    /// Whether a thread watches the interfaces. On by default. Without it, an interface that is removed is noticed by
-    /// workers with nothing to do, nothing is attached again, and the ledger knows of no time in which nothing was seen. For
-    /// programs that fork or count their threads and descriptors.
+    /// Watches the interfaces with a thread. On by default. Without it, only idle workers notice that an interface was
+    /// removed, no program is attached again, and the ledger lists no gaps. For programs that fork or count their
+    /// threads and descriptors.
     pub fn watched(mut self, on: bool) -> Self {
         self.watched = on;
         self
     }
 
-    /// How often that thread looks whether all is well when the kernel tells nothing: 100 ms by default. A program that is
-    /// detached is noticed, and a gap in the ledger bounded, as exactly as that.
+    /// How often that thread checks without a message from the kernel: 100 ms by default. The precision with which a
+    /// detached program is noticed and gaps are bounded.
     pub fn look_every(mut self, period: Duration) -> Self {
         self.look_period = period;
         self
     }
 
-    /// With the engine `xdp`: whether the program is attached again when it was detached, or replaced by another one.
-    /// On by default; the ledger tells for how long nothing was seen. Without this, the capture ends with
-    /// [`CaptureError::Detached`](crate::CaptureError::Detached).
+    /// Engine `xdp`: attaches the program again if it is detached or replaced. On by default; the ledger lists the gap.
+    /// Otherwise the capture ends with [`CaptureError::Detached`](crate::CaptureError::Detached).
     pub fn attach_again(mut self, on: bool) -> Self {
         self.attaches_again = on;
         self
     }
 
-    /// Has `listen` called when something happens to an interface while the capture runs, from a thread of the capture's:
-    /// nothing of the capture may be asked there, and closing the capture waits until `listen` has returned.
+    /// Calls `listen`, from a thread of the capture, when something happens to an interface during the capture.
+    /// `listen` must not call the capture, and closing the capture waits until it has returned.
     pub fn on_event(mut self, listen: impl Fn(&Event) + Send + Sync + 'static) -> Self {
         self.listener = Some(Listener::new(listen));
         self
     }
 
-    /// The interfaces of the capture are [`Port`](crate::Port)s as well: what was captured can be sent on them without being copied.
+    /// Makes the interfaces of the capture [`Port`](crate::Port)s as well: captured packets can be sent on them without
+    /// being copied.
     ///
-    /// All rings have one UMEM then, in which each has the R x M cells of its pool. Not to be had with
-    /// [`elastic`](Self::elastic), with a [snap length](Self::snap_len), nor with more workers than receive queues. On
-    /// interfaces captured by the engine `packet` only received packets are captured, and sending copies. The host
-    /// keeps its own there: it must not forward them as well.
+    /// All rings then share one UMEM, in which each has the R x M cells of its pool. Cannot be combined with
+    /// [`elastic`](Self::elastic), a [snap length](Self::snap_len), or more workers than receive queues. On interfaces
+    /// captured by the engine `packet` only received packets are captured, sending copies them, and the host, which
+    /// also receives them, must not forward them.
     pub fn forwarding(mut self) -> Self {
         self.forwarding.on = true;
         self
     }
 
-    /// As [`forwarding`](Self::forwarding), with one more port: an interface on which nothing is captured.
+    /// Like [`forwarding`](Self::forwarding), and adds a port: an interface that only sends.
     pub fn transmit_on(mut self, interface: impl Into<String>) -> Self {
         self.forwarding.transmit_on.push(interface.into());
         self.forwarding()
     }
 
-    /// How many cells there are for packets that [`Port::build`](crate::Port::build) makes and that are copied. Default 1,024.
+    /// Number of cells for packets from [`Port::build`](crate::Port::build) and for copied packets. Default 1,024.
     pub fn new_packets(mut self, cells: u32) -> Self {
         self.forwarding.new_packets = cells;
         self
     }
 
-    /// In advanced mode: packets go out as workers are done with them, as in the paper. Without this, what is sent of
-    /// the chunks of a ring goes out in the order of their sequence numbers: that of a later one waits until all
-    /// earlier ones were dropped, for [`order_wait`](Self::order_wait) at most.
+    /// Advanced mode: packets are sent as soon as workers hand them over, as in the paper. Otherwise the packets of a
+    /// ring are sent in the order of its chunks' sequence numbers: packets of a later chunk wait until all earlier ones
+    /// were dropped, at most for [`order_wait`](Self::order_wait).
     pub fn unordered(mut self) -> Self {
         self.forwarding.ordered = false;
         self
     }
 
-    /// For how long packets wait for those of earlier chunks, at most, in advanced mode. Default 10 ms.
+    /// Advanced mode: maximum time that packets wait for earlier chunks. Default 10 ms.
     pub fn order_wait(mut self, longest: Duration) -> Self {
         self.forwarding.order_wait = longest;
         self
     }
 
-    /// The rings of each interface are a buddy group of their own, with workers of their own (the paper's Figure 14):
-    /// of the [`workers`](Self::workers), one goes to each interface in turn that has more rings than workers. Default:
-    /// all rings of the capture are one group.
+    /// Makes a separate buddy group, with its own workers, of the rings of each interface (the paper's Figure 14). The
+    /// [`workers`](Self::workers) are assigned one by one, in turn, to the interfaces that have more rings than
+    /// workers. Default: all rings of the capture are one group.
     pub fn group_per_interface(mut self) -> Self {
         self.group_per_interface = true;
         self
@@ -418,12 +413,12 @@ impl CaptureBuilder {
         self.listener.iter().for_each(|listener| listener.tell(event));
     }
 
-    /// Whether what is captured may be sent.
+    /// Whether captured packets may be sent.
     pub(super) fn forwards(&self) -> bool {
         self.forwarding.on
     }
 
-    /// Refuses what a capture that forwards cannot have.
+    /// Rejects settings that a capture that forwards does not support.
     pub(super) fn check_forwarding(&self) -> Result<(), OpenError> {
         let refuse = |option, reason| Err(OpenError::NotForwarding { option, reason });
         let mut snap_lens = self.sources.iter().filter_map(|source| source.settings.snap_len);
@@ -491,7 +486,7 @@ mod tests {
     use crate::Capture;
 
     #[test]
-    fn numbers_that_cannot_be_are_refused_before_anything_else() {
+    fn impossible_numbers_are_rejected_before_anything_else() {
         let cases: [(&str, CaptureBuilder); 10] = [
             ("M", Capture::on("x").chunk(0)),
             ("M", Capture::on("x").chunk(1 << 20)),

@@ -1,4 +1,4 @@
-//! What happens to the interfaces of a capture while it runs.
+//! Events of a capture's interfaces while it runs.
 
 use std::fmt;
 use std::sync::Arc;
@@ -6,27 +6,27 @@ use std::sync::Arc;
 use crate::ledger::{Unseen, UnseenReason};
 use crate::names::RingName;
 
-/// Something that happened to an interface of a capture and that its user should know.
+/// An event of an interface that the user of a capture should know.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Event {
-    /// Packets pass unseen from now on.
+    /// Packets are no longer seen.
     Lost {
         /// The interface.
         interface: String,
         /// Why.
         reason: UnseenReason,
-        /// Why they cannot be captured again at once, if that was tried.
+        /// Why the capture could not resume at once, if it tried.
         obstacle: Option<String>,
     },
     /// Packets are captured again.
     Back(Unseen),
-    /// A receive queue appeared, and its packets are captured.
+    /// A receive queue was added, and its packets are captured.
     QueueAppeared {
         /// Its ring; the first one, if there are several.
         ring: RingName,
     },
-    /// A receive queue appeared whose packets are not captured.
+    /// A receive queue was added, and its packets are not captured.
     QueueMissed {
         /// The interface.
         interface: String,
@@ -35,24 +35,25 @@ pub enum Event {
         /// Why not.
         reason: String,
     },
-    /// With [`Engine::Auto`](crate::Engine::Auto): the host uses the interface from now on, and gets its packets back.
-    /// The capture goes on by the engine `packet`.
+    /// With [`Engine::Auto`](crate::Engine::Auto): the host began to use the interface and gets its packets back. The
+    /// capture continues with the engine `packet`.
     HandedBack {
         /// The interface.
         interface: String,
-        /// What the host uses it for.
+        /// How the host uses it.
         reason: String,
     },
-    /// With [`Engine::Auto`](crate::Engine::Auto): the host uses the interface from now on, but cannot have it back.
+    /// With [`Engine::Auto`](crate::Engine::Auto): the host began to use the interface, but the capture cannot return
+    /// it.
     NotHandedBack {
         /// The interface.
         interface: String,
-        /// What the host uses it for.
+        /// How the host uses it.
         reason: String,
         /// Why not.
         obstacle: String,
     },
-    /// The interface has another name now.
+    /// The interface was renamed.
     Renamed {
         /// Its name when the capture began.
         interface: String,
@@ -87,12 +88,12 @@ impl fmt::Display for Event {
                     "{interface}: the host does not receive captured packets, but {reason}; the interface cannot be handed back: {obstacle}"
                 )
             }
-            Self::Renamed { interface, name } => write!(f, "{interface} is called {name} now"),
+            Self::Renamed { interface, name } => write!(f, "{interface} was renamed to {name}"),
         }
     }
 }
 
-/// Who is told of events.
+/// The listener for events.
 #[derive(Clone)]
 pub(super) struct Listener(Arc<dyn Fn(&Event) + Send + Sync>);
 

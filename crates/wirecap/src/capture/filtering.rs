@@ -8,14 +8,14 @@ use crate::warning::Warning;
 use crate::xdp;
 
 impl Capture {
-    /// Captures the packets that match `request` from now on, and no others, on all interfaces; an empty expression matches all. No
-    /// packet that both filters want is lost or delivered twice, and whatever chunk is captured after the return
-    /// holds wanted packets only. Takes some milliseconds.
+    /// Replaces the filter on all interfaces; an empty expression matches all packets. Packets that match both filters
+    /// are neither lost nor delivered twice, and chunks captured after the return contain matching packets only. Takes
+    /// some milliseconds.
     ///
     /// # Errors
     ///
-    /// [`FilterChangeError`] if there is no such filter, or it cannot run on what comes from one of the
-    /// interfaces. Nothing is changed then, unless the kernel refuses it on a later interface than the first.
+    /// [`FilterChangeError`] if the filter is invalid, or cannot run on packets of one of the interfaces. The filter is
+    /// unchanged then, unless the kernel rejects it on an interface other than the first.
     pub fn set_filter(&self, request: impl Into<FilterRequest>) -> Result<(), FilterChangeError> {
         let request = request.into();
         let turns = self.turns().map_err(|error| FilterChangeError::Interface(Box::new(error)))?;
@@ -37,9 +37,8 @@ impl Capture {
 }
 
 impl Capture {
-    /// For each interface the right to change what is attached, where the engine `xdp` captures from it. Waiting for them
-    /// takes as long as other processes have theirs, so the capture's lock, without which it cannot be stopped, must not be
-    /// held.
+    /// For each interface captured with `xdp`, the right to change the attached program. Waiting for it takes as long
+    /// as other processes hold it, so the caller must not hold the capture's lock, which stopping the capture needs.
     pub(super) fn turns(&self) -> Result<Vec<Option<xdp::Turn>>, OpenError> {
         let mut turns: Vec<Option<xdp::Turn>> = self.interfaces.iter().map(|_| None).collect();
         // In the same order in all processes, or two may wait for each other.
@@ -76,7 +75,7 @@ impl Attached {
 }
 
 impl Running {
-    /// What is to be known of the interfaces' filters.
+    /// The warnings of the interfaces' filters.
     pub(super) fn filter_warnings(&self) -> impl Iterator<Item = Warning> {
         self.interfaces.iter().filter_map(Attached::warning)
     }

@@ -12,11 +12,11 @@ use crate::warning::Warning;
 /// An interface of a capture.
 #[derive(Debug)]
 pub struct Interface {
-    /// What the kernel says of it.
+    /// The kernel's information about it.
     pub device: Device,
     /// The receive queues that are captured.
     pub queues: Vec<u32>,
-    /// How many rings its packets come in.
+    /// The number of its rings.
     pub rings: usize,
     /// Bytes of memory that its rings' packets have.
     pub pool_bytes: u64,
@@ -24,14 +24,14 @@ pub struct Interface {
     pub reception: Reception,
     /// Why this engine was chosen, with [`Engine::Auto`].
     pub why: Option<String>,
-    /// Bytes kept of each packet.
+    /// Snap length.
     pub snap_len: u32,
-    /// Which packets were wanted when the capture was opened; all, if there is none.
+    /// The filter when the capture was opened; all packets, if there is none.
     pub filter: Option<FilterRequest>,
 }
 
 impl Interface {
-    /// What should be known of it, after so many super-packets and packets of unknown queues.
+    /// Its warnings, given the number of super-packets and of packets of unknown queues.
     pub(super) fn warnings(&self, super_packets: u64, unplaced: u64) -> Vec<Warning> {
         let interface = self.device.name.clone();
         let mut warnings = Vec::new();
@@ -56,8 +56,8 @@ impl Interface {
     }
 }
 
-/// Whether VLAN tags are taken out of received frames before XDP sees them. A veth has nothing that could do it,
-/// whatever it says.
+/// Whether VLAN tags are removed from received frames before XDP sees them. A veth cannot do that, whatever its
+/// settings.
 fn takes_out_tags(device: &Device) -> bool {
     device.kind.as_deref() != Some("veth") && device.offloads.is_some_and(|offloads| offloads.rx_vlan)
 }
@@ -70,27 +70,26 @@ pub enum Reception {
     Xdp {
         /// How fast a way it is.
         rung: Rung,
-        /// The better ways that were tried, each with the reason why it was not to be had.
+        /// The faster rungs that were tried, each with the reason why it failed.
         missed_rungs: Vec<(Rung, String)>,
-        /// Whether the pools lie on reserved huge pages.
+        /// Whether the pools are on reserved huge pages.
         huge_pages: bool,
-        /// Whose times the program looks up: every packet's also where those of each batch were asked for,
-        /// if the kernel does not tell where a batch ends.
+        /// The source of timestamps. The program reads the clock for every packet, even if batches were requested, if
+        /// the kernel does not report where a batch ends.
         timestamps: Timestamps,
-        /// How many cells of each queue are posted at a time, as far as there are so many: all, or those that
-        /// are kept warm.
+        /// The number of cells of each queue that are posted at a time: all, or the warm ones.
         posted: u32,
-        /// For how long the capture waited until the device had a carrier again, since many lose it as a program is
-        /// attached; `None` if it had none in the end.
+        /// How long the capture waited for the carrier, which many devices lose when a program is attached; `None` if
+        /// there was still no carrier.
         link_wait: Option<Duration>,
     },
     /// By the engine `packet`.
     Packet {
-        /// What the rings share the packets by.
+        /// How the rings distribute the packets.
         spread: Spread,
         /// Which packets are captured.
         direction: Direction,
-        /// Bytes of each of a ring's R blocks: the memory of M cells, rounded up to what the kernel requires.
+        /// Bytes of each of a ring's R blocks: the memory of M cells, rounded up as the kernel requires.
         block_bytes: u32,
         /// How long a packet may wait for others to be handed over with it.
         retire_after: Duration,

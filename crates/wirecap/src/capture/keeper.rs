@@ -1,8 +1,8 @@
-//! The keeper: a thread that looks after fill rings which have not all their cells posted.
+//! The keeper: a thread that replenishes fill rings on which not all cells are posted.
 //!
-//! Workers that capture and workers with nothing to do top the rings up as well; the keeper is for the
-//! time when all of them are busy elsewhere. Only a capture with warm cells or an elastic pool has one: a
-//! fork does not take it along, and then a ring holds out for its posted cells until a worker asks.
+//! Workers that capture and idle workers replenish the rings as well; the keeper covers the time in which all of them
+//! are busy with packets. Only a capture with warm cells or an elastic pool has one. A fork does not copy it; a ring of
+//! the child then keeps as many packets as cells are posted until a worker asks for a chunk.
 
 use std::io;
 use std::sync::atomic::{AtomicBool, Ordering};

@@ -1,4 +1,4 @@
-//! Opening a capture: what was asked for is checked, then each interface receives, then the rings become a group.
+//! Opening a capture: check the settings, start receiving on each interface, then form groups of the rings.
 
 use std::io;
 use std::path::Path;
@@ -24,11 +24,11 @@ use crate::xdp::Refusal;
 const ATTEMPTS_MAX: usize = 16;
 
 impl CaptureBuilder {
-    /// Opens the capture: from now on packets are kept, also before a worker asks for them.
+    /// Opens the capture. Packets are kept from now on, even before a worker asks for them.
     ///
     /// # Errors
     ///
-    /// Everything that can be known to be wrong is reported before anything is changed.
+    /// All detectable faults are reported before anything is changed.
     pub fn open(self) -> Result<Capture, OpenError> {
         let or_by_packet = self.engine == Engine::Auto && opener::has(Privilege::PacketSockets);
         self.open_as_asked().map_err(|error| match error {

@@ -1,7 +1,7 @@
-//! A thread of a capture's own, which is no more when its capture is closed.
+//! A thread of a capture, which has ended when its capture is closed.
 //!
-//! A library's code may be unmapped after the last call into it (dlclose), and leak checkers count what a thread has at the
-//! exit, so the thread is waited for. In a child process it does not exist, and waiting for it would never end.
+//! A library's code may be unmapped after the last call into it (dlclose), and leak checkers report memory of threads
+//! at exit, so the owner joins the thread. It does not exist in a child process, where joining would never return.
 
 use std::cell::Cell;
 use std::io;
@@ -57,7 +57,7 @@ impl Drop for OwnThread {
         // A listener that the thread calls may drop the capture.
         let is_own = NUMBER.get() == self.number;
         match (getpid() == self.process, is_own) {
-            // What it panicked with it has said.
+            // The thread has already printed its panic message.
             (true, false) => drop(handle.join()),
             (true, true) => drop(handle),
             // Detaching, too, would look at what the thread was in the other process.

@@ -1,4 +1,4 @@
-//! What there is below a capture's rings, for a library that stands in another's place.
+//! Access below a capture's rings, for a library that replaces another one.
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -17,14 +17,14 @@ impl Capture {
         self.shared.group.rings()[ring].account()
     }
 
-    /// What became of the packets of one ring so far. It takes no lock and no memory and asks only the ring's
-    /// socket, so a signal handler may call it; packets that another thread, or the one that is interrupted, takes out
-    /// of the ring at this moment may be missing.
+    /// The account of one ring's packets so far. It takes no lock, allocates nothing and asks only the ring's socket,
+    /// so a signal handler may call it. Packets that another thread, or the interrupted one, is taking out of the ring
+    /// at this moment may be missing.
     pub fn tally(&self, ring: usize) -> Tally {
         self.shared.group.rings()[ring].tally()
     }
 
-    /// How many packets have come to a ring that it did not drop, captured yet or not.
+    /// The number of packets that arrived at a ring and were not dropped, captured or not.
     pub fn arrived(&self, ring: usize) -> u64 {
         self.shared.group.rings()[ring].arrived()
     }
@@ -53,11 +53,11 @@ impl Capture {
         interfaces.try_for_each(|(attached, turn)| attached.run_in_kernel(program, turn.as_ref()))
     }
 
-    /// After a fork: another process has this capture as well, and goes on with it or ends it. From now on stopping,
-    /// closing or dropping it here unmaps its memory and closes its descriptors, and changes nothing for the other one.
+    /// After a fork: another process has this capture as well, and continues or ends it. From now on stopping, closing
+    /// or dropping it here unmaps its memory and closes its descriptors, without effect on the other process.
     pub fn leave_to_others(&self) {
         self.shared.left.store(true, Ordering::SeqCst);
-        // In a child another thread of the parent may have had the lock. What it guards is descriptors, which then
+        // In a child process, another thread of the parent may have held the lock. It guards descriptors, which then
         // stay open until the process ends.
         let Some(mut running) = try_lock(&self.shared.running) else { return };
         for attachment in running.interfaces.iter_mut().filter_map(|interface| interface.attachment.take()) {
@@ -65,8 +65,8 @@ impl Capture {
         }
     }
 
-    /// The packet socket of a ring: what is sent by it the ring does not see, and other options than a filter may be
-    /// set. It stays open as long as it is held here. `None` where packets come in another way.
+    /// The packet socket of a ring: the ring does not see packets sent on it, and options other than a filter may be
+    /// set. It stays open as long as it is held. `None` if packets arrive in another way.
     pub fn packet_socket(&self, ring: usize) -> Option<Arc<OwnedFd>> {
         self.shared.group.rings()[ring].packet_socket()
     }

@@ -1,4 +1,4 @@
-//! What can be seen of a ring from outside while the capture runs.
+//! The externally visible state of a ring while the capture runs.
 
 use crate::names::RingName;
 use crate::umem::pool::Cells;

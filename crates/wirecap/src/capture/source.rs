@@ -1,5 +1,5 @@
-//! What a capture reads: interfaces, or receive queues of them by name (virtual capture devices, as
-//! Fusco and Deri have them: `eth1@2`), each with settings of its own.
+//! The sources of a capture: interfaces, or receive queues of them by name (virtual capture devices in the terms of
+//! Fusco and Deri: `eth1@2`), each with its own settings.
 
 use std::str::FromStr;
 
@@ -25,7 +25,7 @@ pub struct Source {
     pub(crate) settings: SourceSettings,
 }
 
-/// What may differ from source to source of a capture. What is not set is as for the whole capture.
+/// Settings of one source of a capture. Unset ones follow the whole capture.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct SourceSettings {
     /// Bytes kept of each packet.
@@ -40,12 +40,12 @@ impl Source {
         Self { device: device.into(), settings: SourceSettings::default() }
     }
 
-    /// What it was named by: `eth0`, `eth0@2`.
+    /// The name given by the user: `eth0`, `eth0@2`.
     pub fn device(&self) -> &str {
         &self.device
     }
 
-    /// Bytes kept of each of its packets, in place of what [`CaptureBuilder::snap_len`] says.
+    /// Snap length of its packets, instead of [`CaptureBuilder::snap_len`].
     ///
     /// [`CaptureBuilder::snap_len`]: crate::CaptureBuilder::snap_len
     pub fn snap_len(mut self, bytes: u32) -> Self {
@@ -53,7 +53,7 @@ impl Source {
         self
     }
 
-    /// Which of its packets are wanted, in place of what [`CaptureBuilder::filter`] says.
+    /// Filter of its packets, instead of [`CaptureBuilder::filter`].
     ///
     /// [`CaptureBuilder::filter`]: crate::CaptureBuilder::filter
     pub fn filter(mut self, filter: impl Into<FilterRequest>) -> Self {
@@ -109,11 +109,11 @@ impl DeviceName {
         self.queues.is_none()
     }
 
-    /// The queues of `device` that are meant.
+    /// The selected queues of `device`.
     ///
     /// # Errors
     ///
-    /// [`OpenError::NoSuchQueue`] for one that it has not got.
+    /// [`OpenError::NoSuchQueue`] for a queue that it does not have.
     pub(crate) fn queues_of(&self, device: &Device) -> Result<Vec<u32>, OpenError> {
         let Some(queues) = &self.queues else { return Ok((0..device.rx_queues).collect()) };
         match queues.iter().find(|queue| **queue >= device.rx_queues) {
@@ -141,7 +141,7 @@ mod tests {
     }
 
     #[test]
-    fn names_that_mean_nothing_are_refused() {
+    fn invalid_names_are_rejected() {
         for bad in ["", "@0", "eth0@", "eth0@x", "eth0@-1", "eth0@3-1", "eth0@0,", "eth0@0-4294967295"] {
             let error = bad.parse::<DeviceName>().unwrap_err();
             assert!(matches!(error, OpenError::BadDeviceName { .. }), "{bad} was taken");

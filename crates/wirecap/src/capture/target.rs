@@ -1,4 +1,4 @@
-//! What a capture receives from each of its interfaces, by which engine, and into how large rings.
+//! How a capture receives from each of its interfaces: the engine, and the size of the rings.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -19,7 +19,7 @@ use crate::umem::fill::FillRing;
 use crate::umem::pool::Geometry;
 use crate::xdp;
 
-/// What a capture is to receive from one interface.
+/// The settings for receiving from one interface.
 #[derive(Debug, Clone)]
 pub(super) struct Target {
     pub(super) device: Device,
@@ -31,7 +31,7 @@ pub(super) struct Target {
     pub(super) why: Option<String>,
     /// Bytes kept of each packet.
     pub(super) snap_len: u32,
-    /// Which packets are wanted; all, if there is none.
+    /// The filter; all packets, if there is none.
     pub(super) filter: Option<FilterRequest>,
 }
 
@@ -63,7 +63,7 @@ impl Lessons {
         xdp::why_copy(device, self.own_queues.get(&device.index).copied())
     }
 
-    /// The interface as it is known to be with a program; at the first attempt as it is.
+    /// The interface with the properties that it has while a program is attached; unchanged at the first attempt.
     fn applied_to(&self, mut device: Device) -> Device {
         if let Some(&rx_queues) = self.queues.get(&device.index) {
             device.rx_queues = rx_queues;
@@ -72,7 +72,7 @@ impl Lessons {
     }
 }
 
-/// How packets are to be received from an interface.
+/// How to receive packets from an interface.
 #[derive(Debug, Clone)]
 pub(super) enum Way {
     Xdp(Steering),
@@ -128,7 +128,7 @@ impl Target {
         builder.engine == Engine::Auto && matches!(self.way, Way::Xdp(_))
     }
 
-    /// The filter for its packets, if one was asked for.
+    /// The filter for its packets, if there is one.
     pub(super) fn compile_filter(&self) -> Result<Option<Filter>, FilterChangeError> {
         let compile = |request: &FilterRequest| self.device.compile(request);
         Ok(self.filter.as_ref().map(compile).transpose()?)
@@ -148,8 +148,7 @@ impl Target {
                 HardwareClock::EveryPacket => return Ok(()),
                 HardwareClock::Missing => format!("its driver ({driver}) has no hardware clock"),
                 HardwareClock::Off | HardwareClock::SomePackets => format!(
-                    "the device is not configured to timestamp every packet; \"hwstamp_ctl -i {interface} -r 1\" (package linuxptp) \
-                     tells it"
+                    "the device is not configured to timestamp every packet; run \"hwstamp_ctl -i {interface} -r 1\" (package linuxptp)"
                 ),
             },
         };
@@ -159,7 +158,7 @@ impl Target {
     /// The device's counters; `None` if they do not tell its drops, or not by themselves.
     pub(super) fn counters(&self) -> Option<DeviceCounters> {
         let counters = self.device.counters().ok()?;
-        // A veth's counter also has what the host's stack did not want, of packets that we saw.
+        // A veth's counter also includes captured packets that the host's stack discarded.
         let host_gets_some = matches!(self.way, Way::Packet { .. }) || self.filter.is_some();
         (!host_gets_some || counters.source != DropSource::VethReceiver).then_some(counters)
     }
@@ -242,8 +241,7 @@ impl CaptureBuilder {
         Ok(targets)
     }
 
-    /// Where there are fewer rings than workers were asked for, makes more: for each queue as near to the
-    /// same number as whole rings are.
+    /// If there are fewer rings than requested workers, adds rings, as evenly per queue as whole rings allow.
     fn deal_rings(&self, targets: &mut [Target]) -> Result<(), OpenError> {
         let rings = targets.iter().map(Target::rings).sum();
         let mut extra = self.workers.unwrap_or(0).saturating_sub(rings);
@@ -291,7 +289,7 @@ impl CaptureBuilder {
         let choice = device.choose_engine();
         match choice.engine {
             device::ChosenEngine::Xdp(_) if self.wants_sent() => {
-                packet("the engine xdp does not see what the host sends".to_owned())
+                packet("the engine xdp does not see packets that the host sends".to_owned())
             }
             device::ChosenEngine::Xdp(_) if xdp::cell_bytes(device, self.chunk_cells).is_err() => {
                 packet(format!("frames of its MTU, {}, do not fit a cell", device.mtu))
@@ -301,7 +299,7 @@ impl CaptureBuilder {
         }
     }
 
-    /// Something that was asked for and only the engine `xdp` has.
+    /// An option in use that only the engine `xdp` supports.
     fn xdp_option(&self) -> Option<&'static str> {
         match self.warm {
             _ if self.elastic => Some("elastic pools (--elastic)"),
@@ -325,7 +323,7 @@ impl CaptureBuilder {
         if target.whole {
             let count = self.workers.or(self.most_workers);
             let rings = count.map_or(target.device.rx_queues, |count| count as u32);
-            // What a capture that forwards sends it must not see, and forward again.
+            // A capture that forwards must not see its own packets, or it would forward them again.
             let default = if self.forwards() { Direction::In } else { Direction::default() };
             let direction = self.direction.unwrap_or(default);
             return Ok(Way::Packet { spread: Spread::Flows { rings }, direction });
@@ -337,12 +335,13 @@ impl CaptureBuilder {
         Ok(Way::Packet { spread: Spread::Queues(target.queues.clone()), direction: Direction::In })
     }
 
-    /// Whether packets that the host sends were asked for.
+    /// Whether packets that the host sends were requested.
     fn wants_sent(&self) -> bool {
         matches!(self.direction, Some(Direction::Out | Direction::InOut))
     }
 
-    /// What the rings of `target` are to be; `places` are that of the interface and of its first ring in the capture.
+    /// The settings of the rings of `target`; `places` are the indices of the interface and of its first ring in the
+    /// capture.
     pub(super) fn ring_settings(
         &self,
         target: &Target,
@@ -407,7 +406,7 @@ impl CaptureBuilder {
         standby: &mut Vec<PacketSocket>,
     ) -> Result<Opened, OpenError> {
         let Way::Packet { spread, direction } = &target.way else {
-            unreachable!("it is of the engine packet")
+            unreachable!("it uses the engine packet")
         };
         let shape = if self.small_blocks { packet::small_blocks } else { packet::block_shape };
         let settings = packet::Settings {
@@ -465,7 +464,7 @@ impl CaptureBuilder {
             return Err(OpenError::BadParameter {
                 parameter: "number of workers of an elastic capture",
                 value: rings as u64,
-                allowed: format!("up to {queues}: rings that share a queue have no shares of their own"),
+                allowed: format!("up to {queues}: rings that share a queue cannot reserve cells"),
             });
         }
         let devices = targets.iter().map(|target| &target.device);
@@ -517,7 +516,7 @@ enum LinkRate {
     Loopback,
     /// In Mbit/s.
     Speed(u32),
-    /// An interface with no link behind it, such as a veth.
+    /// An interface without a link, such as a veth.
     Virtual,
     /// The driver does not report a speed, as that of a virtual machine's NIC.
     Unknown,
@@ -562,8 +561,8 @@ pub fn wanted_pool_bytes(device: &Device) -> u64 {
     default_pool_bytes(LinkRate::of(device).pool_bytes(), device.rx_queues.into(), u64::MAX)
 }
 
-/// Bytes of the cells of all rings where the user does not say: what the links need, with something for each of the rings, but no more than an
-/// eighth of the memory of the machine or of the cgroup.
+/// Default bytes of the cells of all rings: by the speed of the links, with a minimum per ring, and at most an eighth
+/// of the memory of the machine or of the cgroup.
 fn default_pool_bytes(links: u64, rings: u64, memory: u64) -> u64 {
     links.max(rings * RING_BYTES_MIN).min(memory / 8)
 }

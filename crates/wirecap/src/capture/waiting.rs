@@ -39,12 +39,12 @@ pub(crate) const LOOK_ROUND_FOR_BUDDIES: Duration = Duration::from_millis(20);
 /// microseconds; a worker that was interrupted meanwhile needs the processor.
 const VAIN_ROUNDS_MAX: u32 = 64;
 
-/// Whether so many packets are worth a chunk.
+/// Whether this many packets are worth a chunk.
 fn is_worth_taking(packets: u32) -> bool {
     packets as usize >= NOT_WORTH_WAKING
 }
 
-/// What a worker does before it asks for a chunk, or asks again.
+/// The next step of a worker before it asks for a chunk, or asks again.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Wait {
     /// Lets others run.
@@ -55,7 +55,7 @@ pub(crate) enum Wait {
     Poll(Duration),
 }
 
-/// How one worker waits, and where it goes on.
+/// The waiting state of one worker.
 #[derive(Debug)]
 pub(crate) struct Waiting {
     worker: usize,
@@ -92,8 +92,8 @@ impl Waiting {
         }
     }
 
-    /// The application asks for a chunk: how the worker rests before it looks for one, if so few packets wait that it
-    /// pays to let them become more. A chunk of two packets costs nearly what a full one does.
+    /// The application asks for a chunk: returns how the worker first rests if few packets wait, so that more
+    /// accumulate. A chunk of two packets costs nearly as much as a full one.
     #[inline]
     pub(crate) fn begin(&mut self, group: &Group, now: impl Fn() -> u64) -> Option<Wait> {
         // Under load this is all: a look at a ring reads what the kernel writes.
@@ -135,14 +135,14 @@ impl Waiting {
         self.turn.calls
     }
 
-    /// Whether the last question was the last one: there will be no more chunks.
+    /// Whether the capture has ended: there will be no more chunks.
     #[inline]
     pub(crate) fn has_ended(&self) -> bool {
         self.turn.has_ended
     }
 
-    /// It got nothing: how the worker waits until it asks again. `lags`: something must go on within
-    /// [`LONGEST_SLEEP`].
+    /// No chunk was found: returns how the worker waits before it asks again. `lags`: packets on a tx ring must advance
+    /// within [`LONGEST_SLEEP`].
     pub(crate) fn idle(&mut self, group: &Group, now: impl Fn() -> u64, lags: bool) -> Wait {
         if self.vain_rounds < VAIN_ROUNDS_MAX && self.is_needed(group) {
             self.vain_rounds += 1;
@@ -183,8 +183,8 @@ impl Waiting {
         })
     }
 
-    /// Makes the next sleep as long as it takes a chunk's worth of packets to come, as far as the last
-    /// one tells; longer than the longest when it is time to poll.
+    /// Sets the next sleep to the time in which a chunk's worth of packets arrives, estimated from the last one; longer
+    /// than the maximum means that the worker should poll.
     fn adapt_sleep(&mut self) {
         self.sleep = match std::mem::take(&mut self.taken) {
             0 => (self.sleep * 2).min(self.longest_sleep * 2),

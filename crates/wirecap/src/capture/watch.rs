@@ -1,8 +1,8 @@
-//! The watcher: a thread that looks whether the interfaces of a capture are still what they were, and sees to it that
-//! packets are captured again where they are not.
+//! The watcher: a thread that checks whether the interfaces of a capture are still as they were, and restores capturing
+//! if they are not.
 //!
-//! The kernel notifies of changed interfaces, addresses and routes, but not of receive queues and of programs, so
-//! the watcher also looks at intervals. It is never on the packet path. A fork does not take it along.
+//! The kernel reports changes of interfaces, addresses and routes, but not of receive queues and programs, so the
+//! watcher also checks at intervals. It is never on the packet path. A fork does not copy it.
 
 mod pulse;
 
@@ -23,7 +23,7 @@ use super::{Attached, Attachment, Failure, Running, Shared};
 use crate::capture::own_thread::OwnThread;
 use crate::capture::worker::ring_bell;
 use crate::device::events::{Events, News};
-use crate::device::glance::Glance;
+use crate::device::glance::{Connection, Glance};
 use crate::device::vital::Vital;
 use crate::device::{Device, DeviceError, Reason};
 use crate::error::OpenError;
@@ -33,11 +33,11 @@ use crate::sync::lock;
 use crate::xdp;
 use pulse::{Life, Pulse, Signs, Silence};
 
-/// How long a device may take at the end of a capture to show that it was alive.
+/// The time in which a device must show that it is alive when the capture ends.
 const LAST_ANSWER: Duration = Duration::from_secs(1);
 const LAST_ANSWER_PAUSE: Duration = Duration::from_millis(1);
-/// How often the watcher reads what the kernel or a device counts: rarely enough for drivers that ask their firmware, and
-/// often enough for counters of 32 bits, which wrap after half a minute at the rate of 100 Gbit/s.
+/// How often the watcher reads the counters of the kernel or a device: rarely enough for drivers that query their
+/// firmware, and often enough for 32-bit counters, which wrap after half a minute at 100 Gbit/s.
 const COUNT_PERIOD: Duration = Duration::from_secs(1);
 
 /// A running watcher; it ends when this is dropped.
@@ -54,8 +54,8 @@ struct Ending {
 }
 
 impl Watcher {
-    /// Watches the interfaces of `shared`, in the network namespace of the calling thread, and looks once a `period` when the
-    /// kernel tells nothing.
+    /// Watches the interfaces of `shared`, in the network namespace of the calling thread, and checks once per `period`
+    /// without a message from the kernel.
     pub(super) fn start(shared: &Arc<Shared>, events: Arc<Events>, period: Duration) -> io::Result<Self> {
         let bell = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
         let ending = Arc::new(Ending { now: AtomicBool::new(false), bell });
@@ -73,7 +73,7 @@ impl Drop for Watcher {
     }
 }
 
-/// Waits for news, and looks; `false` at the end.
+/// Waits for messages, and checks; `false` at the end.
 fn look_round(events: &Events, ending: &Ending, shared: &Weak<Shared>, period: Duration) -> bool {
     let [links, host] = events.descriptors();
     let mut descriptors = [
@@ -82,18 +82,21 @@ fn look_round(events: &Events, ending: &Ending, shared: &Weak<Shared>, period: D
         PollFd::from_borrowed_fd(ending.bell.as_fd(), PollFlags::IN),
     ];
     let longest = Timespec { tv_sec: period.as_secs() as i64, tv_nsec: period.subsec_nanos().into() };
-    let _ = poll(&mut descriptors, Some(&longest));
+    // A descriptor that cannot be polled may have messages.
+    let has_news = poll(&mut descriptors, Some(&longest)).map_or(true, |ready| ready > 0);
     let shared = shared.upgrade().filter(|_| !ending.now.load(Ordering::Relaxed));
     let Some(shared) = shared else { return false };
     let mut changes = Changes::default();
-    events.take(|news| changes.add(news));
+    if has_news {
+        events.take(|news| changes.add(news));
+    }
     shared.look(&changes)
 }
 
-/// What the kernel told since the last look.
+/// The kernel's messages since the last look.
 #[derive(Debug, Default)]
 struct Changes {
-    /// Interfaces that were down or gone for a moment at least.
+    /// Interfaces that were down or gone, even briefly.
     interrupted: Vec<u32>,
     /// An address, a route or some interface changed.
     host: bool,
@@ -111,40 +114,41 @@ impl Changes {
     }
 }
 
-/// What is known of an interface that is captured from.
+/// The state of a captured interface.
 #[derive(Debug)]
 pub(super) struct Watched {
-    /// When all was last found well.
+    /// When everything was last found in order.
     well: SystemTime,
     /// When counters were last read.
     counted: Instant,
-    /// Where nothing was seen; the last one may still last.
+    connection: Connection,
+    /// The unseen periods; the last one may still last.
     unseen: Vec<Unseen>,
-    /// What its user was told last of why it is not captured again.
+    /// The last reported reason why it is not captured again.
     obstacle: Option<String>,
     /// The queue whose rings cannot be opened, and why.
     missed_queue: Option<(u32, String)>,
     /// Its name when the capture began.
     name: String,
-    /// It was chosen by `auto` to take the interface from the host, which may need it some day.
+    /// `auto` selected `xdp` for it, and the host may need it later.
     is_on_loan: bool,
-    /// How often it had lost its carrier when that was last found; `None` unless its device has had one.
+    /// Its number of carrier losses at the last check; `None` if its device has not had a carrier.
     carrier_losses: Option<u32>,
-    /// Where its device shows that it is alive, if it is on a bus.
+    /// The signs of life of its device, if it is on a bus.
     vital: Option<Vital>,
     pulse: Pulse,
-    /// Packets that had come at the last look.
+    /// Packets counted up to the last check.
     packets: u64,
-    /// Its program was attached anew in the gap that lasts.
+    /// Its program was attached anew during the current gap.
     was_attached_anew: bool,
 }
 
-/// What became of a device's carrier since the last look.
+/// The change of a device's carrier since the last look.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Carrier {
-    /// It was there, or has never been; virtual interfaces without one refuse their senders' packets.
+    /// It was present, or has never been; virtual interfaces without one reject their senders' packets.
     Steady,
-    /// It was away and is back.
+    /// It was lost and is back.
     Flapped,
     /// It is away.
     Gone,
@@ -155,6 +159,7 @@ impl Watched {
         let mut watched = Self {
             well: SystemTime::now(),
             counted: Instant::now(),
+            connection: Connection::default(),
             unseen: Vec::new(),
             obstacle: None,
             missed_queue: None,
@@ -170,7 +175,7 @@ impl Watched {
         watched
     }
 
-    /// Another device is there from now on.
+    /// Another device is captured from now on.
     fn begin_on(&mut self, device: &Device) {
         (self.vital, self.pulse) = (None, Pulse::default());
         if !device.is_hardware() {
@@ -183,7 +188,7 @@ impl Watched {
         }
     }
 
-    /// What became of the carrier of a device on a bus.
+    /// The change of the carrier of a device on a bus.
     fn follow_carrier(&mut self, glance: &Glance) -> Carrier {
         if self.vital.is_none() {
             return Carrier::Steady;
@@ -203,7 +208,7 @@ impl Watched {
         &self.unseen
     }
 
-    /// Whether counters are to be read again.
+    /// Whether it is time to read the counters again.
     fn is_time_to_count(&mut self) -> bool {
         let is_time = self.counted.elapsed() >= COUNT_PERIOD;
         if is_time {
@@ -216,17 +221,17 @@ impl Watched {
         self.unseen.last_mut().filter(|gap| gap.to.is_none())
     }
 
-    /// The gap that still lasts.
+    /// The current gap.
     fn unseen_now(&self) -> Option<&Unseen> {
         self.unseen.last().filter(|gap| gap.to.is_none())
     }
 
-    /// Packets pass unseen since all was last well.
+    /// Packets have passed unseen since everything was last in order.
     fn lose(&mut self, reason: UnseenReason, obstacle: Option<String>, tell: &dyn Fn(Event)) {
         self.lose_since(self.well, reason, obstacle, tell);
     }
 
-    /// Packets pass unseen from `from` on, which is found out only now.
+    /// Packets have passed unseen since `from`, which is detected only now.
     fn lose_since(
         &mut self,
         from: SystemTime,
@@ -253,7 +258,7 @@ impl Watched {
         }
     }
 
-    /// All is well, and was at `now`.
+    /// Everything is in order, and was at `now`.
     fn find_well(&mut self, now: SystemTime, tell: &dyn Fn(Event)) {
         self.well = now;
         self.obstacle = None;
@@ -266,16 +271,16 @@ impl Watched {
     }
 }
 
-/// What an interface is found to be.
+/// The state of an interface.
 enum State {
     Well,
-    /// Nothing speaks against it, but it has yet to be shown.
+    /// No sign of a fault, but not yet confirmed.
     Unsure,
     Unwell(UnseenReason, Option<String>),
 }
 
 impl State {
-    /// This, unless all is well: then what `next` finds.
+    /// This state, unless it is in order: then the one that `next` finds.
     fn and_then(self, next: impl FnOnce() -> Self) -> Self {
         match self {
             Self::Well => next(),
@@ -285,7 +290,7 @@ impl State {
 }
 
 impl Shared {
-    /// Looks at all interfaces; `false` when there is nothing more to look at.
+    /// Checks all interfaces; `false` if none is left.
     fn look(&self, changes: &Changes) -> bool {
         let mut running = lock(&self.running);
         if running.end.is_some() {
@@ -317,7 +322,7 @@ impl Attached {
         let Some(events) = shared.events.as_deref() else { return };
         let mut changes = Changes::default();
         events.take(|news| changes.add(news));
-        // The thread that ends a capture may be in another network namespace, where nothing is known of it.
+        // The thread that ends a capture may be in another network namespace, where its interfaces are unknown.
         let glance = self.target.device.look().ok();
         let index = self.target.device.index;
         let is_detached =
@@ -348,7 +353,7 @@ impl Attached {
         let tell = |event: Event| builder.tell(&event);
         let now = SystemTime::now();
         let index = self.target.device.index;
-        let glance = match self.target.device.look() {
+        let glance = match self.target.device.look_again(&mut self.watched.connection) {
             Ok(glance) => glance,
             Err(error) => {
                 self.watched.lose(UnseenReason::Unwatched, Some(error.to_string()), &tell);
@@ -397,8 +402,8 @@ impl Attached {
         Ok(())
     }
 
-    /// Adds up what is counted in few bits, also while no reader asks; and notes what the device has dropped, which a
-    /// device that is gone no longer tells.
+    /// Accumulates counters of few bits, even if they are not read; and stores the device's drops, which a removed
+    /// device no longer reports.
     fn count(&mut self, shared: &Shared, builder: &CaptureBuilder) {
         shared.rings_of(self.index).for_each(|(_, ring)| ring.keep_count());
         if let Some(unplaced) = &self.unplaced {
@@ -409,7 +414,7 @@ impl Attached {
         }
     }
 
-    /// Gives the interface back to the host if that has come to use it.
+    /// Returns the interface to the host if the host has begun to use it.
     fn mind_host(&mut self, shared: &Shared, builder: &CaptureBuilder) {
         let Ok(device) = Device::find(&self.target.device.name) else { return };
         let Some(reason) = device.carries_host_traffic().filter(|reason| *reason != Reason::Down) else {
@@ -428,7 +433,7 @@ impl Attached {
         }
     }
 
-    /// What a device without a carrier is: one that is started again has none for a while, and is silent still.
+    /// The state of a device without a carrier: one that restarts has none for a time, and is still silent.
     fn without_carrier(&mut self) -> State {
         self.watched.pulse.forgive();
         let reason =
@@ -436,7 +441,7 @@ impl Attached {
         State::Unwell(reason.unwrap_or(UnseenReason::NoCarrier), None)
     }
 
-    /// Whether the device, if it is on a bus, still gives what comes to it.
+    /// Whether the device, if it is on a bus, still delivers its packets.
     fn feel_pulse(&mut self, shared: &Shared, builder: &CaptureBuilder, tell: &dyn Fn(Event)) -> State {
         let Some(vital) = &self.watched.vital else { return State::Well };
         let now = Instant::now();
@@ -468,8 +473,8 @@ impl Attached {
         }
     }
 
-    /// Whether what the device counts comes to the rings. In a gap that is asked at each look, so that it ends when packets
-    /// come and not before.
+    /// Whether the packets that the device counts reach the rings. In a gap this is checked at each look, so that the
+    /// gap ends when packets arrive and not before.
     fn compare(&mut self, packets: u64, now: Instant) -> Life {
         let known = self.watched.pulse.bypass(packets, now);
         let resumes = self.watched.gap().is_some() && known == Life::Alive;
@@ -483,19 +488,19 @@ impl Attached {
         }
     }
 
-    /// Gives the program to a driver anew that does not run it, once in a gap: vmxnet3 runs none any more after it was set
-    /// down and up. With zero-copy a driver that is started anew may lose the cells it has.
+    /// Attaches the program anew for a driver that does not run it, once per gap: vmxnet3 no longer runs it after it
+    /// was set down and up. With zero-copy a driver that is restarted may lose its cells.
     fn attach_anew(&mut self, builder: &CaptureBuilder) {
         let Some(Attachment::Xdp(attachment)) = &mut self.attachment else { return };
         let may = builder.attaches_again && !attachment.is_zero_copy();
         if may && !std::mem::replace(&mut self.watched.was_attached_anew, true) {
-            // Whether it has helped shows when packets come.
+            // Arriving packets show whether it has helped.
             let _ = attachment.attach_anew();
             self.watched.pulse.forgive();
         }
     }
 
-    /// Packets that came to the rings so far, wanted or not, and how often a ring had no cell for them.
+    /// Packets that reached the rings so far, before the filter, and the times that a ring had no cell for them.
     fn packets_seen(&self, shared: &Shared) -> u64 {
         let seen = shared.rings_of(self.index).map(|(_, ring)| {
             let account = ring.account();
@@ -505,7 +510,7 @@ impl Attached {
         seen.sum::<u64>() + missed
     }
 
-    /// Whether all packets that the device counts are to come to the rings, and are counted there.
+    /// Whether all packets that the device counts should reach the rings, and are counted there.
     fn counts_all(&self) -> bool {
         self.target.whole
             && matches!(&self.attachment, Some(Attachment::Xdp(attachment)) if attachment.has_all())
@@ -517,7 +522,7 @@ impl Attached {
         answers && matches!(&self.attachment, Some(Attachment::Xdp(attachment)) if attachment.is_zero_copy())
     }
 
-    /// Has the driver look at each queue. To poll an AF_XDP socket that receives without a copy wakes its driver.
+    /// Makes the driver check each queue. Polling an AF_XDP socket in zero-copy mode wakes its driver.
     fn ask(&self, shared: &Shared) {
         for (_, ring) in shared.rings_of(self.index) {
             ring.watch(&mut |socket| {
@@ -527,7 +532,7 @@ impl Attached {
         }
     }
 
-    /// For how long the device was silent when the capture ends, if it was.
+    /// How long the device has been silent when the capture ends, if it is.
     fn last_silence(&mut self, shared: &Shared) -> Option<Duration> {
         let vital = self.watched.vital.as_ref()?;
         let before = (self.packets_seen(shared), vital.interrupts());
@@ -565,7 +570,7 @@ impl Attached {
         }
         Ok(match attachment.attach_again() {
             Ok(()) => {
-                // The time without it is over, and no other event reports it.
+                // The period without it is over, and no other event reports it.
                 self.watched.lose(UnseenReason::Detached, None, &|event| builder.tell(&event));
                 State::Well
             }
@@ -573,7 +578,7 @@ impl Attached {
         })
     }
 
-    /// Captures from an interface again that was removed and has come back under its name.
+    /// Captures again from an interface that was removed and has returned under its name.
     fn return_after_removal(
         &mut self,
         shared: &Shared,
@@ -582,7 +587,7 @@ impl Attached {
     ) -> Result<State, Failure> {
         let removed = |obstacle| Ok(State::Unwell(UnseenReason::Removed, obstacle));
         let can_return = self.attachment.as_ref().is_some_and(Attachment::can_move);
-        // Now, and not when it has come back: from here on the time is another one's.
+        // Now, and not on its return: later times have another reason.
         self.watched.lose(UnseenReason::Removed, None, tell);
         if !builder.reattach || !can_return {
             return Err(Failure::Gone(self.watched.name.clone()));
@@ -600,7 +605,7 @@ impl Attached {
             Ok(()) => {
                 self.begin_counting(&device);
                 self.watched.begin_on(&device);
-                // There may be more queues than there are rings.
+                // There may be more queues than rings.
                 let rx_queues = device.rx_queues.min(self.target.device.rx_queues);
                 self.target.device = device;
                 self.target.device.rx_queues = rx_queues;
@@ -610,7 +615,7 @@ impl Attached {
         }
     }
 
-    /// Opens rings on receive queues that have appeared, if all of them are to be captured; whether there were any.
+    /// Opens rings on added receive queues, if the whole interface is captured; returns whether there were any.
     fn seat_new_queues(
         &mut self,
         shared: &Shared,
@@ -620,7 +625,7 @@ impl Attached {
     ) -> State {
         let Some(Attachment::Xdp(attachment)) = &mut self.attachment else { return State::Well };
         if !self.target.whole {
-            // They were not asked for, but flows may come to them that came to others before.
+            // They were not requested, but may now receive flows that arrived on others before.
             let reason = "it is not one of the named queues";
             for queue in self.target.device.rx_queues..rx_queues {
                 let (interface, reason) = (self.watched.name.clone(), reason.to_owned());
@@ -665,7 +670,7 @@ impl Attached {
         State::Well
     }
 
-    /// With `auto`: gives the interface back to the host, which has a use for it now, and goes on by the engine
+    /// With `auto`: returns the interface to the host, which has begun to use it, and continues with the engine
     /// `packet`.
     fn hand_back(
         &mut self,
@@ -697,7 +702,7 @@ impl Attached {
     }
 }
 
-/// The error with what caused it.
+/// The error with its causes.
 fn with_causes(error: &dyn std::error::Error) -> String {
     let mut text = error.to_string();
     let mut cause = error.source();
@@ -716,6 +721,7 @@ mod tests {
         Watched {
             well: SystemTime::now(),
             counted: Instant::now(),
+            connection: Connection::default(),
             unseen: Vec::new(),
             obstacle: None,
             missed_queue: None,
@@ -755,7 +761,7 @@ mod tests {
     }
 
     #[test]
-    fn the_carrier_of_a_virtual_interface_says_nothing() {
+    fn the_carrier_of_a_virtual_interface_is_ignored() {
         let mut watched = watched(false);
         let looks = [(true, 1), (false, 2), (true, 3)];
         let found = looks.map(|(carrier, losses)| watched.follow_carrier(&glance(carrier, losses)));

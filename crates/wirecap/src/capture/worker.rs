@@ -1,5 +1,5 @@
-//! Workers: the application's side of a capture, one per thread. What one does next is decided by
-//! [`group`](crate::group) and [`waiting`](crate::capture::waiting); here it is done.
+//! Workers: the application's side of a capture, one per thread. [`group`](crate::group) and
+//! [`waiting`](crate::capture::waiting) decide the next step; this module carries it out.
 
 use std::cell::Cell;
 use std::mem::MaybeUninit;
@@ -23,28 +23,28 @@ use crate::umem::chunk::Chunk;
 use crate::umem::reader::CellReader;
 use crate::umem::rx::RxRing;
 
-/// One thread's handle on a capture: captures chunks from its home rings, and in advanced mode from
-/// its buddies' when they have more than they can handle.
+/// One thread's handle on a capture: captures chunks from its home rings, and in advanced mode from buddies' rings
+/// above T.
 #[derive(Debug)]
 pub struct Worker {
     shared: Arc<Shared>,
     index: usize,
     waiting: Waiting,
     finished: bool,
-    /// Its caller knows that an interface is not captured any more.
+    /// The caller already got the error of an interface that is no longer captured.
     told: bool,
     alarm: Alarm,
     placement: Placement,
-    /// The thread is where `placement` says.
+    /// The thread was pinned as `placement` says.
     placed: bool,
-    /// When the home rings' interfaces were last looked at.
+    /// When the home rings' interfaces were last checked.
     checked: Instant,
-    /// A caller waits on our descriptor instead of in our functions.
+    /// The caller waits on our descriptor, not in our functions.
     polled_outside: Cell<bool>,
     waker: Waker,
 }
 
-/// Ends a worker's wait from anywhere: another thread, a signal handler.
+/// Ends a worker's wait from any thread or signal handler.
 #[derive(Debug, Clone)]
 pub struct Waker(Arc<Wake>);
 
@@ -59,29 +59,28 @@ impl Waker {
         Self(Arc::new(Wake { called: AtomicBool::new(false), bell: alarm.bell() }))
     }
 
-    /// Makes the worker's [`next_chunk_timeout`](Worker::next_chunk_timeout), the one that waits or else
-    /// the next one that would, give `None` at once. One atomic store and one write(2): it may be called
-    /// from a signal handler.
+    /// Makes [`next_chunk_timeout`](Worker::next_chunk_timeout) return `None`: the current wait, otherwise the next
+    /// one. One atomic store and one write(2), so it may be called from a signal handler.
     pub fn wake(&self) {
         self.0.called.store(true, Ordering::SeqCst);
         ring_bell(&self.0.bell);
     }
 
-    /// Whether there was a call since the last time.
+    /// Whether `wake` was called since the last check.
     fn was_called(&self) -> bool {
         self.0.called.load(Ordering::Relaxed) && self.0.called.swap(false, Ordering::SeqCst)
     }
 }
 
 impl AsFd for Waker {
-    /// A descriptor that becomes readable on a call, for a caller that waits on something else than the worker. The
-    /// eight bytes that are to be read from it are of no interest.
+    /// A descriptor that becomes readable on `wake`, for a caller that waits on something other than the worker. The
+    /// eight bytes read from it have no meaning.
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.0.bell.as_fd()
     }
 }
 
-/// What wakes a worker: an epoll instance over its rings' sockets and a bell that others ring.
+/// What wakes a worker: an epoll instance over its rings' sockets and an eventfd (bell) for other threads.
 #[derive(Debug)]
 pub(crate) struct Alarm {
     epoll: Arc<OwnedFd>,
@@ -121,25 +120,25 @@ impl Alarm {
         Ok(())
     }
 
-    /// Stops the bell; its ringer finds that the worker looks at its rings after this.
+    /// Resets the bell; a thread that rings it afterwards knows that the worker will look at its rings.
     fn silence(&self) {
         let _ = rustix::io::read(&*self.bell, &mut [0u8; 8]);
     }
 }
 
-/// Has the worker that sleeps at `epoll` wake up when there is something to read.
+/// Wakes the worker that sleeps at `epoll` when `descriptor` is readable.
 pub(crate) fn watch(epoll: &OwnedFd, descriptor: BorrowedFd<'_>) -> Result<(), Errno> {
     epoll::add(epoll, descriptor, epoll::EventData::new_u64(0), epoll::EventFlags::IN)
 }
 
-/// Has no worker wake up by `descriptor` any more.
+/// Stops waking a worker on `descriptor`.
 pub(crate) fn forget(epoll: &OwnedFd, descriptor: BorrowedFd<'_>) -> Result<(), Errno> {
     epoll::delete(epoll, descriptor)
 }
 
 /// Wakes the worker whose bell it is.
 pub(crate) fn ring_bell(bell: &OwnedFd) {
-    // Full (2^64 - 2 rings unheard) is as good as rung.
+    // A full counter (2^64 - 2) is as good as a ring.
     let _ = rustix::io::write(bell, &1u64.to_ne_bytes());
 }
 
@@ -170,18 +169,16 @@ impl Worker {
         self.waker.clone()
     }
 
-    /// Where the worker runs, and why. The thread that first asks for a chunk is put there.
+    /// The worker's CPU, with the reason. The first call for a chunk pins its thread.
     pub fn placement(&self) -> &Placement {
         &self.placement
     }
 
-    /// The next chunk, waiting for it as long as it takes. `None` means that the capture was stopped
-    /// and everything that had arrived before has been delivered.
+    /// Waits for the next chunk. `None` means that the capture was stopped and all earlier packets were delivered.
     ///
     /// # Errors
     ///
-    /// When the interface was removed, or the kernel's side of a ring failed. What had arrived before
-    /// was delivered first.
+    /// If the interface was removed, or the kernel's side of a ring failed. Earlier packets were delivered first.
     pub fn next_chunk(&mut self) -> Result<Option<Chunk>, CaptureError> {
         self.begin(Duration::MAX)?;
         loop {
@@ -193,14 +190,14 @@ impl Worker {
         }
     }
 
-    /// The next chunk, waiting for it up to `longest`. `None` means that none came in that time, or
-    /// none will ever ([`is_finished`](Self::is_finished)), or that its [`Waker`] was called.
+    /// Waits up to `longest` for the next chunk. `None` means a timeout, the end of the capture
+    /// ([`is_finished`](Self::is_finished)), or a call of the [`Waker`].
     ///
     /// # Errors
     ///
     /// As [`next_chunk`](Self::next_chunk).
     pub fn next_chunk_timeout(&mut self, longest: Duration) -> Result<Option<Chunk>, CaptureError> {
-        // There is none where that is longer than any clock goes.
+        // None if that is beyond the range of the clock.
         let deadline = Instant::now().checked_add(longest);
         self.begin(longest)?;
         loop {
@@ -217,35 +214,35 @@ impl Worker {
         }
     }
 
-    /// Whether no packets wait in its home rings: a glance, which costs a fraction of
+    /// Whether no packets wait in its home rings: a quick look, which costs a fraction of
     /// [`try_next_chunk`](Self::try_next_chunk) and takes no lock.
     pub fn is_idle(&self) -> bool {
         self.shared.group.home(self.index).all(|ring| ring.is_empty())
     }
 
-    /// A reader of the blocks of the worker's ring, which takes them before the worker does: for who reads alone, on the
-    /// engine `packet`, and needs no chunks. `None` for other captures: with several rings, workers or stages, with other
-    /// engines, and in immediate mode.
+    /// A reader of the blocks of the worker's ring, which gets them before the worker does: for a program that is the
+    /// only reader, on the engine `packet`, and needs no chunks. `None` for other captures: several rings, workers or
+    /// stages, other engines, immediate mode.
     pub fn block_reader(&self) -> Option<BlockReader> {
         self.only_ring().and_then(BlockReader::new)
     }
 
-    /// A reader of the cells of the worker's ring, which takes them before the worker does: for who reads alone, on the
-    /// engine `xdp`, and needs no chunks. `None` for other captures: with several rings, workers or stages, with an elastic
-    /// pool or warm cells, and with other engines.
+    /// A reader of the cells of the worker's ring, which gets them before the worker does: for a program that is the
+    /// only reader, on the engine `xdp`, and needs no chunks. `None` for other captures: several rings, workers or
+    /// stages, an elastic pool or warm cells, other engines.
     pub fn cell_reader(&self) -> Option<CellReader> {
         let ring = self.only_ring()?.read_in_place()?.downcast::<RxRing>().ok()?;
         CellReader::new(ring)
     }
 
-    /// The ring, if there is one ring, and no other worker takes packets from it.
+    /// The ring, if it is the only one and no other worker takes packets from it.
     fn only_ring(&self) -> Option<Arc<dyn Ring>> {
         let group = &self.shared.group;
         let is_alone = group.workers() == 1 && group.rings().len() == 1 && self.shared.exchange().is_none();
         group.home(self.index).next().filter(|_| is_alone).cloned()
     }
 
-    /// The next chunk if one is there. `None` means that none is, or none will ever be
+    /// The next chunk, without waiting. `None` means that no packets wait, or that the capture has ended
     /// ([`is_finished`](Self::is_finished)).
     ///
     /// # Errors
@@ -260,8 +257,8 @@ impl Worker {
         if chunk.is_some() || self.finished {
             return Ok(chunk);
         }
-        // The caller will poll now: a worker that needs help is to ring from here on, and one that needed it
-        // before is found by asking once more.
+        // The caller will poll now. From here on, a worker that needs help must ring; one that needed it before is
+        // found by asking again.
         self.alarm.silence();
         self.shared.group.set_asleep(self.index, true);
         self.ask()
@@ -286,7 +283,7 @@ impl Worker {
         asked
     }
 
-    /// Wakes so many buddies, if so many sleep.
+    /// Wakes this many sleeping buddies, or all.
     #[cold]
     fn call(&self, calls: usize) {
         let group = &self.shared.group;
@@ -294,7 +291,7 @@ impl Worker {
         sleepers.for_each(|buddy| self.shared.wake(buddy));
     }
 
-    /// Tells once that an interface is not captured any more, which a worker that never rests does not find by itself.
+    /// Reports once that an interface is no longer captured. A worker that never rests would not notice.
     #[cold]
     fn tell(&mut self) -> Result<(), CaptureError> {
         let failure = self.shared.failure_of(self.index);
@@ -309,12 +306,12 @@ impl Worker {
         self.placement.cpu.map_or(Ok(()), bind_thread).map_err(failed)
     }
 
-    /// Whether the capture was stopped and all that this worker may get was delivered.
+    /// Whether the capture was stopped and this worker has got all its packets.
     pub fn is_finished(&self) -> bool {
         self.finished
     }
 
-    /// Rests before it asks, if that pays.
+    /// Rests before asking for packets, if that pays.
     #[inline]
     fn begin(&mut self, longest: Duration) -> Result<(), CaptureError> {
         let shared = &*self.shared;
@@ -324,16 +321,16 @@ impl Worker {
         }
     }
 
-    /// Waits after it asked in vain.
+    /// Waits after finding no packets.
     fn idle(&mut self, longest: Duration) -> Result<(), CaptureError> {
         let shared = &*self.shared;
-        // What lags behind on a tx ring goes on only with a call of the kernel.
+        // Packets left on a tx ring advance only with a call to the kernel.
         let lags = shared.exchange().is_some_and(|exchange| exchange.is_busy());
         let wait = self.waiting.idle(&shared.group, || shared.now(), lags);
         self.wait(wait, longest)
     }
 
-    /// Waits, `longest` at most.
+    /// Waits for at most `longest`.
     #[cold]
     fn wait(&mut self, wait: Wait, longest: Duration) -> Result<(), CaptureError> {
         match wait {
@@ -366,9 +363,9 @@ impl Worker {
 }
 
 impl AsFd for Worker {
-    /// A descriptor for poll, select or epoll, readable when [`try_next_chunk`](Self::try_next_chunk) may
-    /// find something: packets in a home ring, a buddy that calls for help, the end of the capture. Poll
-    /// it after `try_next_chunk` gave nothing. A buddy that is stuck cannot call: ask at intervals too.
+    /// A descriptor for poll, select or epoll, readable when [`try_next_chunk`](Self::try_next_chunk) may find packets
+    /// in a home ring, a buddy needs help, or the capture ends. Poll it after `try_next_chunk` returned none. A stuck
+    /// buddy cannot wake this worker, so call `try_next_chunk` at intervals as well.
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.polled_outside.set(true);
         self.alarm.epoll.as_fd()

@@ -1,4 +1,4 @@
-//! The host's addresses and routes, as far as an interface has part in them.
+//! The host's addresses and routes on an interface.
 
 use std::fmt;
 use std::io;
@@ -248,7 +248,7 @@ fn gateway(family: u8, attributes: Attributes<'_>) -> Option<IpAddr> {
     ip(u8::try_from(u16::from_ne_bytes(*via)).ok()?, bytes)
 }
 
-/// The networks in which every IPv6 interface has routes as soon as it is up.
+/// The networks to which every IPv6 interface has routes as soon as it is up.
 fn is_link_local_network(destination: IpAddr) -> bool {
     match destination {
         IpAddr::V4(_) => false,

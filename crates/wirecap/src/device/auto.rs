@@ -18,10 +18,10 @@ pub enum Reason {
     Route(Route),
     /// This interface is fed by it.
     Upper(Upper),
-    /// It also receives what is sent to this hardware address: something stands on it that cannot be seen
-    /// from here, such as a container's macvlan in another network namespace.
+    /// It also receives frames for this hardware address: it has a user that is not visible here, such as a container's
+    /// macvlan in another network namespace.
     OtherMac(Mac),
-    /// It is down: what it will carry is not known yet.
+    /// It is down: its future use is unknown.
     Down,
 }
 
@@ -29,18 +29,21 @@ impl fmt::Display for Reason {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Loopback => f.write_str("it is the loopback interface"),
-            Self::Address(address) => write!(f, "the host has the address {address} on it"),
-            Self::Route(route) => write!(f, "the host's route {route} goes through it"),
-            Self::Upper(upper) => write!(f, "{upper} is on top of it"),
+            Self::Address(address) => write!(f, "the host has address {address} on it"),
+            Self::Route(route) => write!(f, "the host's route {route} uses it"),
+            Self::Upper(upper) => write!(f, "{upper} is stacked on it"),
             Self::OtherMac(mac) => {
-                write!(f, "it also receives for {mac}, perhaps a macvlan in another network namespace")
+                write!(
+                    f,
+                    "it also receives frames for {mac}, perhaps of a macvlan in another network namespace"
+                )
             }
             Self::Down => f.write_str("it is down"),
         }
     }
 }
 
-/// How the `xdp` engine gets at the frames; the best comes first.
+/// How the `xdp` engine receives frames; the best way first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Rung {
     /// The device writes packets straight into the cells.
@@ -65,8 +68,8 @@ impl fmt::Display for Rung {
 /// An engine that captures from interfaces.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ChosenEngine {
-    /// AF_XDP, on the rung that is to be expected; `None` where the kernel (before 6.3) does not say what the
-    /// driver can do, and only an attempt will tell.
+    /// AF_XDP, with the expected rung; `None` if the kernel (before 6.3) does not report the driver's features, so only
+    /// an attempt will tell.
     Xdp(Option<Rung>),
     /// AF_PACKET.
     Packet,
@@ -88,14 +91,13 @@ impl fmt::Display for ChosenEngine {
 pub struct Choice {
     /// The engine.
     pub engine: ChosenEngine,
-    /// The reason, as words that may stand after the engine and a colon.
+    /// The reason, in words that may follow the engine and a colon.
     pub why: String,
 }
 
 impl Device {
-    /// Why this interface's frames must not be taken from the host; `None` if it carries none of the
-    /// host's own traffic: it is up, and has no address but an automatic one, no route and nothing that
-    /// stands on it.
+    /// Why this interface's frames must not be taken from the host; `None` if it carries none of the host's traffic: it
+    /// is up, and has only an automatic address, no route and no upper device.
     pub fn carries_host_traffic(&self) -> Option<Reason> {
         let loopback = || self.is_loopback().then_some(Reason::Loopback);
         let address = || self.addresses.iter().find(|address| !address.is_automatic());

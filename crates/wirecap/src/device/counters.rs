@@ -1,4 +1,4 @@
-//! What a device lost before any program or socket could see it.
+//! Packets that a device lost before any program or socket saw them.
 
 use std::io;
 
@@ -16,33 +16,32 @@ pub struct DeviceCounters {
     /// Frames that the device dropped before any XDP program or socket saw them, since it was made;
     /// `None` if its driver does not report them. Of the whole interface, not of a queue.
     pub dropped: Option<u64>,
-    /// What they were computed from.
+    /// The source of the number.
     pub source: DropSource,
 }
 
-/// What a device's losses were computed from.
+/// The source of a device's losses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum DropSource {
-    /// The counters in which the driver is known to count them, of the link's statistics and of its own.
+    /// The counters in which the driver is known to count them, of the link's statistics and its own.
     Driver,
-    /// The errors that a veth's other end had in passing XDP frames on: this end's ring was full. Exact, but
-    /// to be had only while this end has a program in the driver and the other one is in the same
-    /// network namespace.
+    /// The errors of a veth's peer when it passed XDP frames on: this end's ring was full. Exact, but available only
+    /// while this end has a program in the driver and the peer is in the same network namespace.
     VethPeer,
-    /// A veth's `rx_dropped` without its queues' `rx_queue_N_drops`, which the XDP sockets count. What
-    /// remains are the ring's overflow and, without a program in the driver, the backlog's.
+    /// A veth's `rx_dropped` without its queues' `rx_queue_N_drops`, which the XDP sockets count. The rest is the
+    /// overflow of the ring and, without a program in the driver, of the backlog.
     ///
-    /// It counts too much where nothing captures what a program passes on: the stack adds frames of
-    /// protocols that it does not know.
+    /// It counts too much if no capture takes the packets that a program passes on: the stack adds frames of unknown
+    /// protocols.
     VethReceiver,
     /// The driver reports no such losses.
     NotReported,
 }
 
 impl DeviceCounters {
-    /// How many frames the device dropped since it was asked `earlier`; `None` if it does not report them,
-    /// or if the two counts come from different sources and cannot be compared.
+    /// The number of frames that the device dropped since `earlier`; `None` if it does not report them, or if the two
+    /// counts have different sources and cannot be compared.
     pub fn dropped_since(&self, earlier: &Self) -> Option<u64> {
         let comparable = self.source == earlier.source;
         self.dropped.zip(earlier.dropped).filter(|_| comparable).map(|(now, then)| now.saturating_sub(then))
@@ -50,14 +49,13 @@ impl DeviceCounters {
 }
 
 impl Device {
-    /// What the device has dropped by now before any program or socket saw it. Cheap enough for every
-    /// second: a fraction of a millisecond.
+    /// The device's total drops before any program or socket saw the packets. Cheap enough to read every second: a
+    /// fraction of a millisecond.
     ///
-    /// A veth's [source](DropSource) changes with its programs: to count what a capture lost, ask first when
-    /// its program is attached, and last before it is detached.
+    /// A veth's [source](DropSource) changes with its programs: to count the loss of a capture, read first after its
+    /// program was attached, and last before it is detached.
     ///
-    /// # Errors
-    /// If the interface is gone, the kernel does not answer, or the calling thread is in another network
+    /// # Errors If the interface is gone, the kernel does not answer, or the calling thread is in another network
     /// namespace.
     pub fn counters(&self) -> Result<DeviceCounters, DeviceError> {
         let mut netlink = self.reconnect()?;
@@ -111,7 +109,7 @@ impl Device {
     }
 }
 
-/// What tells how much a device has lost.
+/// The counters that show a device's losses.
 #[derive(Clone, Copy, Debug)]
 enum Reporter {
     Driver(&'static Row),
@@ -129,8 +127,8 @@ fn reporter(kind: Option<&str>, driver: Option<&str>) -> Reporter {
     }
 }
 
-/// What a veth's other end could not hand over, of frames redirected to it (`xdp_xmit`) and of those that
-/// it sent back itself (`xdp_tx`); `None` if that end is in another namespace.
+/// Frames that a veth's peer could not pass on, of frames redirected to it (`xdp_xmit`) and of frames that it returned
+/// (`xdp_tx`); `None` if the peer is in another namespace.
 fn peer_errors(netlink: &mut Netlink, link: &Link) -> io::Result<Option<u64>> {
     let Some(peer) = link.lower else { return Ok(None) };
     let payload = link::link_payload(netlink, peer, false)?;

@@ -1,9 +1,9 @@
-//! Where drivers count the frames that their devices lost for want of a descriptor or of room.
+//! Where drivers count the frames that their devices lost for lack of a descriptor or of room.
 //!
-//! The kernel has no rule that drivers keep: `rx_missed_errors`, `rx_fifo_errors` and `rx_dropped` mean something else in
-//! each, and some count only in statistics of their own (`ethtool -S`). So there is a row for each driver whose source was
-//! read, and the losses of all others are not reported. Sources are those of Linux 6.12 (Debian's 6.12.117), below
-//! `drivers/net`.
+//! The kernel has no rule that drivers follow: `rx_missed_errors`, `rx_fifo_errors` and `rx_dropped` mean something
+//! else in each, and some count only in their own statistics (`ethtool -S`). So there is a row for each driver whose
+//! source was read, and the losses of all others are not reported. Sources are those of Linux 6.12 (Debian's 6.12.117),
+//! below `drivers/net`.
 
 use super::link::LinkStatistics;
 
@@ -16,7 +16,7 @@ enum Counter {
     Fifo,
     /// The driver's own statistic of this name, blanks around it aside; the sum of all of this name.
     Own(&'static str),
-    /// The same, where the driver has it: it came later, or only some devices have it.
+    /// The same, if the driver has it: it was added later, or only some devices have it.
     OwnIfAny(&'static str),
 }
 
@@ -76,7 +76,7 @@ impl Row {
         ROWS.iter().find(|row| row.driver == driver)
     }
 
-    /// Whether the driver's own statistics have to be asked for.
+    /// Whether the driver's own statistics must be read.
     pub(super) fn has_own(&self) -> bool {
         self.counters.iter().any(|counter| matches!(counter, Own(_) | OwnIfAny(_)))
     }

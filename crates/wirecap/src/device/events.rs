@@ -1,4 +1,4 @@
-//! What the kernel tells of interfaces, addresses and routes by itself, as it changes.
+//! The kernel's notifications about interfaces, addresses and routes.
 
 use std::io;
 use std::os::fd::BorrowedFd;
@@ -21,13 +21,13 @@ const NEWS_BYTES: usize = 1 << 16;
 /// Something that changed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum News {
-    /// The interface of this index, or what is known of it; `up` as it was at that moment.
+    /// The interface of this index, or information about it, changed; `up` is its state at that moment.
     Link { index: u32, up: bool },
     /// The interface of this index was removed.
     Removed { index: u32 },
     /// Some address or route.
     Host,
-    /// There was more than the kernel could keep: interfaces may have gone down and come back.
+    /// The kernel dropped notifications: interfaces may have gone down and come back.
     Overrun,
 }
 
@@ -54,7 +54,7 @@ impl Events {
         [self.links.socket(), self.host.socket()]
     }
 
-    /// Hands what has come to `tell`, in order.
+    /// Passes the received messages to `tell`, in order.
     pub(crate) fn take(&self, mut tell: impl FnMut(News)) {
         let mut buffer = Vec::with_capacity(NEWS_BYTES);
         loop {

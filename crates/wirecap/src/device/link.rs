@@ -1,4 +1,4 @@
-//! Interfaces as rtnetlink tells of them.
+//! Interfaces as rtnetlink reports them.
 
 use std::io;
 
@@ -23,7 +23,7 @@ pub(super) struct Link {
     pub(super) carrier_losses: Option<u32>,
     /// The type of a virtual interface (`veth`, `bridge`); hardware has none.
     pub(super) kind: Option<String>,
-    /// The interface that this one stands on, or a veth's peer, if it is in this namespace.
+    /// The interface below this one, or a veth's peer, if it is in this namespace.
     pub(super) lower: Option<u32>,
     /// The bridge, bond or switch that this interface is a port of.
     pub(super) controller: Option<u32>,
@@ -56,7 +56,7 @@ impl Link {
         self.flags & flag as u32 != 0
     }
 
-    /// Whether the other interface stands on this one: a VLAN or a macvlan, but not a veth's peer.
+    /// Whether the other interface is an upper device of this one: a VLAN or a macvlan, but not a veth's peer.
     pub(super) fn carries(&self, other: &Link) -> bool {
         let is_pair = matches!(other.kind.as_deref(), Some("veth" | "vxcan" | "netkit"));
         other.lower == Some(self.index) && other.index != self.index && !is_pair
@@ -172,7 +172,7 @@ mod tests {
     }
 
     #[test]
-    fn a_vlan_stands_on_its_interface() {
+    fn a_vlan_is_an_upper_device_of_its_interface() {
         let eth0 = link(2, "eth0", "", |payload| payload);
         let vlan = link(5, "eth0.7", "vlan", on(2));
         assert!(eth0.carries(&vlan) && !vlan.carries(&eth0));

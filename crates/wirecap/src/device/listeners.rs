@@ -11,7 +11,7 @@ pub(super) struct PacketListener {
     inode: u64,
 }
 
-/// The packet sockets of other processes in the network namespace of the calling thread, as far as they are to be seen.
+/// The visible packet sockets of other processes in the network namespace of the calling thread.
 pub(super) fn packet_listeners() -> Vec<PacketListener> {
     let Ok(table) = fs::read_to_string("/proc/thread-self/net/packet") else { return Vec::new() };
     let all = parse(&table);

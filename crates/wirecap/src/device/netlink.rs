@@ -87,7 +87,7 @@ impl Netlink {
             SocketFlags::CLOEXEC,
             protocol,
         )?;
-        // A kernel that cannot filter sends more than was asked for; the caller looks again.
+        // A kernel without this filter sends more than requested; the caller checks again.
         let _ = sys::netlink::set_strict_checking(socket.as_fd());
         Ok(Self { socket, sequence: 0 })
     }
@@ -194,8 +194,8 @@ impl<'a> Iterator for Messages<'a> {
     }
 }
 
-/// Gives the payload to `accept` if it is one. Breaks off at the end of the answer, which for a list is a
-/// message of its own: whether messages are marked as parts of one (`NLM_F_MULTI`) differs by family.
+/// Passes the payload to `accept` if it is part of the answer. Ends at the end of the answer, which for a list is a
+/// separate message: whether messages are marked as parts (`NLM_F_MULTI`) differs by family.
 fn read_message(
     message: &NetlinkBuffer<&[u8]>,
     accept: &mut impl FnMut(&[u8]) -> ControlFlow<()>,
@@ -216,7 +216,7 @@ fn acknowledged(payload: &[u8]) -> io::Result<()> {
     }
 }
 
-/// The attributes of a message, found by their kinds. What is malformed ends the list.
+/// The attributes of a message, found by type. A malformed attribute ends the list.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Attributes<'a>(&'a [u8]);
 
@@ -270,12 +270,12 @@ impl<'a> Attributes<'a> {
     }
 }
 
-/// The number of the kernel's that stands at `offset`.
+/// The kernel's number at `offset`.
 pub(super) fn u32_at(bytes: &[u8], offset: usize) -> Option<u32> {
     Some(u32::from_ne_bytes(*bytes.get(offset..)?.first_chunk()?))
 }
 
-/// The number of the kernel's that stands at `offset`.
+/// The kernel's number at `offset`.
 pub(super) fn u64_at(bytes: &[u8], offset: usize) -> Option<u64> {
     Some(u64::from_ne_bytes(*bytes.get(offset..)?.first_chunk()?))
 }

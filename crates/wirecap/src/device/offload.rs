@@ -1,10 +1,10 @@
-//! What a device and its driver do to frames before a capture sees them.
+//! Changes that a device and its driver make to frames before a capture sees them.
 
 use std::io;
 
 use crate::sys::ethtool::Ethtool;
 
-/// The offloads of an interface that make a capture differ from what was on the wire.
+/// The offloads of an interface that make a capture differ from the wire.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Offloads {
@@ -14,7 +14,7 @@ pub struct Offloads {
     pub gro_hardware: bool,
     /// They are merged by the hardware or the driver beyond recognition (`lro off`).
     pub lro: bool,
-    /// Sent TCP segments are cut by the hardware: a capture of what is sent shows them whole (`tso off`).
+    /// The hardware segments sent TCP data: a capture of sent packets contains unsegmented ones (`tso off`).
     pub tso: bool,
     /// They are cut by the stack, after a capture has seen them (`gso off`).
     pub gso: bool,

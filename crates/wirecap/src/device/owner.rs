@@ -6,7 +6,7 @@ use std::fs;
 use super::AttachedXdp;
 use crate::bpf::Program;
 
-/// An XDP program that is attached to an interface, and the process that holds it there, as far as that can be seen.
+/// An XDP program that is attached to an interface, and the process that holds it, as far as visible.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct XdpOwner {
@@ -29,7 +29,7 @@ impl fmt::Display for XdpOwner {
 }
 
 impl AttachedXdp {
-    /// What it is and who holds it, if any of it can be seen. Looks through the open files of all processes.
+    /// The program and its holder, as far as visible. Searches the open files of all processes.
     pub fn owner(&self) -> Option<XdpOwner> {
         let info = Program::by_id(self.program_id).and_then(|program| program.info());
         let program = info.ok().map(|info| info.name).filter(|name| !name.is_empty());

@@ -1,4 +1,4 @@
-//! How a device is set, as far as its driver tells by ethtool.
+//! The settings of a device that its driver reports through ethtool.
 
 use std::collections::BTreeMap;
 
@@ -18,7 +18,7 @@ pub struct Settings {
     pub rx_ring: Option<RxRing>,
     /// When it interrupts for received packets (`ethtool -c`).
     pub rx_coalescing: Option<RxCoalescing>,
-    /// What it does with pause frames (`ethtool -a`).
+    /// Its use of pause frames (`ethtool -a`).
     pub pause: Option<Pause>,
     /// How it spreads flows over receive queues (`ethtool -x`).
     pub spreading: Option<Spreading>,
@@ -27,7 +27,7 @@ pub struct Settings {
     pub hash_fields: BTreeMap<String, String>,
     /// Its offloads by the kernel's names (`ethtool -k`).
     pub features: BTreeMap<String, Feature>,
-    /// The number of its own clock, `/dev/ptpN` (`ethtool -T`).
+    /// The number of its hardware clock, `/dev/ptpN` (`ethtool -T`).
     pub clock: Option<u32>,
     /// Frames that it refused (`ip -s -s link`).
     pub rx_errors: Option<RxErrors>,
@@ -58,15 +58,15 @@ pub struct RxRing {
 /// When a device interrupts for received packets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RxCoalescing {
-    /// At the latest so many microseconds after a packet.
+    /// At most this many microseconds after a packet.
     pub usecs: u32,
-    /// At the latest after so many packets; 0 if they are not counted.
+    /// After at most this many packets; 0 if they are not counted.
     pub frames: u32,
     /// The driver changes both with the load.
     pub adaptive: bool,
 }
 
-/// What a device does with pause frames (IEEE 802.3x).
+/// A device's use of pause frames (IEEE 802.3x).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Pause {
     /// Agreed with the other end.
@@ -84,7 +84,7 @@ pub struct Spreading {
     pub table: Vec<u32>,
     /// The key of the hash.
     pub key: Vec<u8>,
-    /// Both directions of a flow have one hash whatever the key is (since Linux 6.8).
+    /// Both directions of a flow have one hash with any key (since Linux 6.8).
     pub symmetric: bool,
 }
 
@@ -112,10 +112,10 @@ const FLOW_TYPES: [(&str, u32); 4] = [("tcp4", 1), ("udp4", 2), ("tcp6", 5), ("u
 const HASHED_PARTS: [(char, u32); 7] = [('m', 1), ('v', 2), ('t', 3), ('s', 4), ('d', 5), ('f', 6), ('n', 7)];
 
 impl Device {
-    /// Asks the driver how the device is set. No privilege is needed.
+    /// Reads the device's settings from the driver, without privileges.
     ///
-    /// # Errors
-    /// If the interface is gone, the kernel does not answer, or the calling thread is in another network namespace.
+    /// # Errors If the interface is gone, the kernel does not answer, or the calling thread is in another network
+    /// namespace.
     pub fn settings(&self) -> Result<Settings, DeviceError> {
         let mut netlink = self.reconnect()?;
         let link = link::link_payload(&mut netlink, self.index, true).map_err(|error| self.kernel(error))?;

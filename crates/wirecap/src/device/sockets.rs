@@ -1,4 +1,4 @@
-//! Who has a socket, as the kernel's `sock_diag` tells (since Linux 5.3).
+//! The sockets of all processes, as the kernel's `sock_diag` reports them (since Linux 5.3).
 
 use std::io;
 
@@ -26,7 +26,8 @@ pub(crate) struct AbstractName {
 
 /// The abstract names in this network namespace that begin with `prefix`. The kernel goes through all sockets.
 pub(crate) fn abstract_names(prefix: &str) -> io::Result<Vec<AbstractName>> {
-    // `struct unix_diag_req`: family, protocol, two bytes of padding, states, inode (any), what is shown, a cookie.
+    // `struct unix_diag_req`: family, protocol, two bytes of padding, states, inode (any), requested attributes, a
+    // cookie.
     let mut request = [0; 24];
     request[0] = libc::AF_UNIX as u8;
     request[4..8].copy_from_slice(&NAMED.to_ne_bytes());

@@ -57,8 +57,8 @@ impl Survey {
         links.into_iter().filter_map(|link| link::found(self.describe(link)).transpose()).collect()
     }
 
-    /// The interface of this name or alternative name by itself: what the host has on it, and what stands on it, is not
-    /// asked for, which on a router takes many times as long.
+    /// The interface of this name or alternative name only, without its addresses, routes and upper devices, whose
+    /// lookup takes many times longer on a router.
     pub(super) fn glance(name: &str) -> io::Result<Option<Device>> {
         let mut survey = Self {
             netlink: Netlink::route()?,
@@ -71,7 +71,7 @@ impl Survey {
         link::found(survey.describe_with(link, Surroundings::default()))
     }
 
-    /// Gathers all that is known about an interface. What a driver does not answer stays unknown.
+    /// Gathers all information about an interface. Values that a driver does not report stay unknown.
     fn describe(&mut self, link: Link) -> io::Result<Device> {
         let addresses = self.addresses_on(link.index);
         let routes = address::routes(&mut self.netlink, link.index, &addresses)?;
@@ -120,7 +120,7 @@ impl Survey {
         self.addresses.iter().filter(|&&(on, _)| on == index).map(|&(_, address)| address).collect()
     }
 
-    /// What the interface is a port of, and what stands on it.
+    /// The master of the interface, and its upper devices.
     fn uppers(&self, link: &Link) -> Vec<Upper> {
         let is_upper = |other: &&Link| link.controller == Some(other.index) || link.carries(other);
         let upper = |other: &Link| Upper { name: other.name.clone(), kind: other.kind.clone() };

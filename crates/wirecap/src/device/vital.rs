@@ -1,4 +1,4 @@
-//! What a device shows of itself without packets: its interrupts, and what a virtio device says of its state.
+//! Signs of life of a device without packets: its interrupts, and the status of a virtio device.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -27,7 +27,7 @@ pub(crate) struct Vital {
     folder: Option<PathBuf>,
     /// The kernel's interrupts, a folder each.
     interrupts: PathBuf,
-    /// What it says of its own state, if it is a virtio device.
+    /// Its status, if it is a virtio device.
     status: Option<PathBuf>,
     /// A wake-up of its driver becomes an interrupt of the device.
     answers: bool,
@@ -80,7 +80,7 @@ impl Vital {
 mod tests {
     use super::*;
 
-    /// A folder that stands in for /sys, removed at the end.
+    /// A directory that replaces /sys, removed at the end.
     struct Sys(PathBuf);
 
     impl Sys {
@@ -116,7 +116,7 @@ mod tests {
     }
 
     #[test]
-    fn a_virtio_device_says_that_it_was_reset() {
+    fn a_virtio_device_reports_its_reset() {
         let sys = Sys::new("virtio");
         let status = "bus/pci/devices/0000:01:00.0/virtio3/status";
         sys.write(status, "0x0000000f\n");

@@ -1,4 +1,4 @@
-//! What an interface can do for XDP, as the kernel's `netdev` family tells (since Linux 6.3).
+//! The XDP features of an interface, as the kernel's `netdev` family reports them (since Linux 6.3).
 
 use std::fmt;
 use std::io;
@@ -31,7 +31,7 @@ const IFLA_XDP_HW_PROG_ID: u16 = 7;
 const GENERIC_HEADER_BYTES: usize = 4;
 
 bitflags! {
-    /// What the driver's XDP can do.
+    /// The driver's XDP features.
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
     pub struct XdpFeatures: u64 {
         /// Programs run in the driver, and may abort, drop, pass and send back.
@@ -50,7 +50,7 @@ bitflags! {
         const NDO_XMIT_SG = 1 << 6;
     }
 
-    /// What the driver can tell a program about a frame.
+    /// The metadata about a frame that the driver provides to a program.
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
     pub struct RxMetadata: u64 {
         /// The hardware's time of arrival.
@@ -61,7 +61,7 @@ bitflags! {
         const VLAN_TAG = 1 << 2;
     }
 
-    /// What the driver can do for frames sent by AF_XDP.
+    /// The driver's features for frames sent by AF_XDP.
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
     pub struct XskFeatures: u64 {
         /// Tell when a frame went out.
@@ -73,17 +73,17 @@ bitflags! {
     }
 }
 
-/// What an interface's driver offers for XDP.
+/// The XDP support of an interface's driver.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct XdpSupport {
-    /// What its XDP can do; empty if it has none of its own (every interface has the generic one).
+    /// Its XDP features; empty if it has no native XDP (every interface has generic XDP).
     pub features: XdpFeatures,
-    /// How many buffers one frame may take in zero-copy mode, if it has this mode.
+    /// The maximum number of buffers per frame in zero-copy mode, if it supports this mode.
     pub zero_copy_segments_max: Option<u32>,
-    /// What it can tell a program about a received frame.
+    /// The metadata about received frames that it provides to a program.
     pub rx_metadata: RxMetadata,
-    /// What it can do for frames that AF_XDP sends.
+    /// Its features for frames that AF_XDP sends.
     pub xsk: XskFeatures,
 }
 
@@ -236,7 +236,7 @@ mod tests {
     }
 
     #[test]
-    fn an_older_kernel_says_less() {
+    fn an_older_kernel_reports_fewer_features() {
         let answer = command(NETDEV_CMD_DEV_GET).with(NETDEV_A_DEV_XDP_FEATURES, &1_u64.to_ne_bytes());
         let support = XdpSupport::parse(answer.bytes()).unwrap();
         assert_eq!(support.zero_copy_segments_max, None);

@@ -1,4 +1,4 @@
-//! Since when drivers have XDP of their own: what a newer kernel would bring.
+//! The kernel versions since which drivers have native XDP: the benefit of a newer kernel.
 
 use std::fmt;
 
@@ -72,7 +72,7 @@ const DRIVERS: &[(&str, XdpSince)] = &[
 ];
 
 impl XdpSince {
-    /// What is known of the driver of this name; `None` is no knowledge, which may be a driver without XDP.
+    /// The entry of the driver of this name; `None` if unknown, which may be a driver without XDP.
     pub fn of(driver: &str) -> Option<Self> {
         DRIVERS.iter().find(|(name, _)| *name == driver).map(|(_, since)| *since)
     }

@@ -6,7 +6,7 @@ use crate::error::FilterChangeError;
 use crate::filter::{CompiledFilter, Context, FilterRequest};
 use crate::savefile::{LinkType, Record};
 
-/// Which packets of a savefile are wanted.
+/// The filter of a savefile.
 #[derive(Debug, Default)]
 pub(super) struct Sift {
     request: Option<FilterRequest>,
@@ -21,7 +21,7 @@ impl Sift {
         Self { request: Some(request), ..Self::default() }
     }
 
-    /// Goes on from `before`, which counted what it rejected.
+    /// Continues the counts of `before`.
     pub(super) fn after(self, before: &Self) -> Self {
         Self { filtered: before.filtered, ..self }
     }
@@ -46,7 +46,7 @@ impl Sift {
         self.request.is_none() || self.filters.contains_key(&interface)
     }
 
-    /// Whether the record, of an interface that is known, is wanted. Counts it if not.
+    /// Whether the filter accepts the record, whose interface is known. Counts it if not.
     pub(super) fn accepts(&mut self, record: &Record<'_>) -> bool {
         self.accepts_bytes(record.interface, record.data, record.wire_len)
     }

@@ -54,7 +54,7 @@ impl PortShared {
         self.shortest..=self.longest.load(Ordering::Relaxed)
     }
 
-    /// The place of `queue` among the transmit queues, or of the one that stands in for it.
+    /// The index of `queue`, or of its substitute, among the transmit queues.
     pub(super) fn lane_of(&self, queue: u32) -> usize {
         let place = queue as usize;
         // Mostly there are all from 0 on.
@@ -90,7 +90,7 @@ impl Exchange {
         self.ports.iter().map(|port| port.name.as_str())
     }
 
-    /// From now on frames of up to so many bytes are sent on the port at `index`.
+    /// Sets the maximum length of frames on the port at `index`.
     pub(crate) fn set_longest(&self, index: usize, bytes: usize) {
         if let Some(port) = self.ports.get(index) {
             port.longest.store(bytes, Ordering::Relaxed);
@@ -124,7 +124,7 @@ impl Exchange {
         self.outlets().for_each(|outlet| outlet.collect());
     }
 
-    /// Does what is left to do for ports that are not sent on at the moment.
+    /// Completes pending work of ports that are not sending at the moment.
     // A capture that does not forward should not make room for it in its own code.
     #[inline(never)]
     pub(crate) fn tend(&self) {
@@ -146,7 +146,7 @@ impl Exchange {
         self.ports.iter().map(page).collect()
     }
 
-    /// Sends what still waits, as far as that is possible, and no more from then on.
+    /// Sends the waiting packets as far as possible, and none afterwards.
     pub(crate) fn close(&self) {
         self.orders.iter().for_each(|order| order.close());
         self.outlets().for_each(|outlet| outlet.close());

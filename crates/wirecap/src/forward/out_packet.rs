@@ -1,4 +1,4 @@
-//! Packets on their way out: taken out of their chunk, with their cells.
+//! Packets to be sent: drained from their chunk, with their cells.
 
 #![allow(unsafe_code)]
 
@@ -22,12 +22,12 @@ use crate::umem::recycle::CellList;
 
 pub use resize::NoRoom;
 
-/// Bytes in front of and behind a packet that is kept as a copy.
+/// Bytes before and after a packet that is kept as a copy.
 const COPY_ROOM: usize = 256;
 
 impl Chunk {
-    /// Takes the packets out, in ring order, to be changed and sent by a [`Port`](crate::Port). Those that are
-    /// dropped instead are recycled when the chunk is. The chunk itself is empty from now on.
+    /// Takes the packets out, in ring order, to be changed and sent by a [`Port`](crate::Port). Packets that are
+    /// dropped instead are recycled with the chunk, which is then empty.
     pub fn drain(&mut self) -> Drain<'_> {
         let packets = self.len();
         let Drained { cells, fragmented, origin } = self.take_cells();
@@ -36,8 +36,8 @@ impl Chunk {
     }
 }
 
-/// The packets of a chunk, to be sent or dropped one by one; from [`Chunk::drain`]. What is not
-/// asked for is recycled with the chunk.
+/// The packets of a chunk, to be sent or dropped one by one; from [`Chunk::drain`]. Packets that are not taken are
+/// recycled with the chunk.
 #[derive(Debug)]
 pub struct Drain<'a> {
     cells: &'a [Cell<Descriptor>],
@@ -48,7 +48,7 @@ pub struct Drain<'a> {
 }
 
 impl<'a> Drain<'a> {
-    /// The cells of what is left, if each is a packet by itself and may come back by itself, and where they come from.
+    /// The remaining cells and their origin, if each cell is one packet and can be recycled separately.
     pub(super) fn plain(&self) -> Option<(&'a [Cell<Descriptor>], &'a Origin)> {
         (!self.fragmented && self.cell_bytes.is_some()).then_some((self.cells, self.origin))
     }
@@ -80,23 +80,23 @@ impl<'a> Iterator for Drain<'a> {
 
 impl ExactSizeIterator for Drain<'_> {}
 
-/// A packet that was taken out of its chunk and owns its cells: it can be changed, and sent by a
-/// [`Port`](crate::Port). Dropped unsent, its cells are recycled with the chunk.
+/// A packet that was drained from its chunk and owns its cells: it can be changed, and sent by a [`Port`](crate::Port).
+/// If it is dropped, its cells are recycled with the chunk.
 ///
-/// The packet is whole, whatever the snap length. It may be made longer or shorter at both ends, within its cell. A
-/// frame that is longer than a cell lies in several ([`fragments`](Self::fragments)); [`data`](Self::data) is the
-/// first then, and its tail is that of the last one.
+/// The packet is complete, whatever the snap length. It can be lengthened or shortened at both ends, within its cell. A
+/// frame that is longer than a cell has several ([`fragments`](Self::fragments)); [`data`](Self::data) is then the
+/// first one, and its tail that of the last one.
 pub struct OutPacket<'a> {
     cells: Cells<'a>,
     base: NonNull<u8>,
-    /// The address in front of which its head cannot grow.
+    /// The lowest address to which its head can grow.
     lowest: u64,
-    /// The address at which its tail ends at the latest.
+    /// The highest address to which its tail can grow.
     highest: u64,
     captured: Captured,
 }
 
-/// What a packet was when it was captured.
+/// Properties of a packet when it was captured.
 #[derive(Debug, Clone, Copy)]
 struct Captured {
     address: u64,
@@ -104,13 +104,13 @@ struct Captured {
     stamps: Stamps,
     /// It was longer on the wire.
     cut_short: bool,
-    /// When it arrived, once the head has grown over that.
+    /// Its time of arrival, once the head has overwritten the stored one.
     time: Option<Option<Timestamp>>,
 }
 
-/// Whose the cells of a packet are. Those that were given away have the address [`GONE`].
+/// The owner of a packet's cells. Cells that were given away have the address [`GONE`].
 enum Cells<'a> {
-    /// Those of a chunk that is borrowed, as long as they are not given away.
+    /// Cells of a borrowed chunk, until they are given away.
     Lent { cells: &'a [Cell<Descriptor>], origin: &'a Origin },
     /// One for a new packet.
     New(NewCell),
@@ -137,7 +137,7 @@ struct Kept {
     cells: Box<[Cell<Descriptor>]>,
     owner: Arc<dyn CellOwner>,
     ring: Arc<RingIdentity>,
-    /// What they come back in.
+    /// The list with which they are recycled.
     list: Option<Box<CellList>>,
 }
 
@@ -211,7 +211,7 @@ impl<'a> OutPacket<'a> {
         Self { cells: Cells::Lent { cells, origin }, base: origin.base, lowest, highest, captured }
     }
 
-    /// A new packet in the cell at `address`, of which the last bytes from `address` on are its own.
+    /// A new packet in the cell at `address`; the bytes from `address` on are its own.
     pub(super) fn new(cell: Descriptor, owners: Arc<Owners>) -> OutPacket<'static> {
         let base = owners.pool().memory().base();
         let bytes = u64::from(owners.pool().geometry().cell_bytes);
@@ -252,7 +252,7 @@ impl<'a> OutPacket<'a> {
         }
     }
 
-    /// What keeps it in the order of its ring, and the number of its chunk.
+    /// What keeps it in the order of its ring, and the sequence number of its chunk.
     pub(super) fn order(&self) -> Option<(&Arc<dyn Order>, u64)> {
         match &self.cells {
             Cells::Lent { origin, .. } => Some((origin.ring.order.get()?, origin.sequence)),
@@ -260,17 +260,17 @@ impl<'a> OutPacket<'a> {
         }
     }
 
-    /// The number of the ring that it came from, on its interface.
+    /// The number of its ring on its interface.
     pub(super) fn queue(&self) -> u32 {
         self.identity().map_or(0, |ring| ring.name.queue)
     }
 
-    /// Where the memory begins that it lies in.
+    /// The start of its memory.
     pub(super) fn memory(&self) -> NonNull<u8> {
         self.base
     }
 
-    /// Whether there was more of it on the wire.
+    /// Whether it was longer on the wire.
     pub(super) fn is_cut_short(&self) -> bool {
         self.captured.cut_short
     }
@@ -290,14 +290,14 @@ impl<'a> OutPacket<'a> {
         self.cells().iter().map(|cell| cell.get().len as usize).sum()
     }
 
-    /// The packet's bytes, from the link-layer header on, as far as they lie in the first cell: all of them, unless
-    /// it [`is_fragmented`](Self::is_fragmented).
+    /// The packet's bytes in the first cell, from the link-layer header on: all of them, unless it
+    /// [`is_fragmented`](Self::is_fragmented).
     #[inline]
     pub fn data(&self) -> &[u8] {
         self.bytes(self.first())
     }
 
-    /// As [`data`](Self::data), to be changed.
+    /// Like [`data`](Self::data), writable.
     #[inline]
     pub fn data_mut(&mut self) -> &mut [u8] {
         let Descriptor { address, len, .. } = self.first().get();
@@ -323,7 +323,7 @@ impl<'a> OutPacket<'a> {
         self.cells().iter().map(|cell| self.bytes(cell))
     }
 
-    /// As [`fragments`](Self::fragments), to be changed.
+    /// Like [`fragments`](Self::fragments), writable.
     pub fn fragments_mut(&mut self) -> impl Iterator<Item = &mut [u8]> {
         let base = self.base;
         self.cells().iter().map(move |cell| {
@@ -334,7 +334,7 @@ impl<'a> OutPacket<'a> {
         })
     }
 
-    /// When the packet arrived, as [`Packet::timestamp`](crate::Packet::timestamp) tells, also after the head grew;
+    /// The time of arrival, as from [`Packet::timestamp`](crate::Packet::timestamp), also after the head has grown;
     /// `None` without timestamps, and for a packet that was [built](crate::Port::build).
     pub fn timestamp(&self) -> Option<Timestamp> {
         let Captured { address, header_distance, stamps, time, .. } = self.captured;
@@ -342,14 +342,14 @@ impl<'a> OutPacket<'a> {
         time.unwrap_or_else(|| unsafe { stamps.time_of(in_memory(self.base, address), header_distance) })
     }
 
-    /// The ring that it came from; `None` if it was built.
+    /// The packet's ring; `None` if it was built.
     pub fn ring(&self) -> Option<&RingName> {
         self.identity().map(|ring| &ring.name)
     }
 
-    /// Takes the packet out of its chunk for good: it may outlive the chunk, be kept, and go to other threads. With
-    /// the engine `packet` it is copied. Costs an allocation. Its cells are missing from the ring until it is sent
-    /// or dropped, and it has no place in the order of its ring any more.
+    /// Detaches the packet from its chunk: it may outlive the chunk, be kept, and move to other threads. With the
+    /// engine `packet` it is copied. Costs an allocation. The ring lacks its cells until it is sent or dropped, and it
+    /// no longer has a place in the order of its ring.
     pub fn detach(self) -> DetachedPacket {
         let Cells::Lent { cells, origin } = self.cells else { return DetachedPacket(self.into_static()) };
         let ring = Arc::clone(&origin.ring);
@@ -362,7 +362,7 @@ impl<'a> OutPacket<'a> {
         DetachedPacket(OutPacket { cells: Cells::Kept(Box::new(kept)), base, lowest, highest, captured })
     }
 
-    /// The same packet, which borrows nothing.
+    /// The same packet without borrows.
     fn into_static(self) -> OutPacket<'static> {
         let Self { cells, base, lowest, highest, captured } = self;
         let cells = match cells {
@@ -373,7 +373,7 @@ impl<'a> OutPacket<'a> {
         OutPacket { cells, base, lowest, highest, captured }
     }
 
-    /// A copy in memory of its own.
+    /// A copy in separate memory.
     fn copied(&self, ring: Arc<RingIdentity>) -> OutPacket<'static> {
         let time = self.timestamp();
         let len = self.len();
@@ -394,7 +394,7 @@ impl<'a> OutPacket<'a> {
     }
 }
 
-/// Gives a cell away that is a packet by itself.
+/// Gives away a cell that is one packet.
 pub(super) fn give_away(cell: &Cell<Descriptor>) -> Descriptor {
     let given = cell.replace(Descriptor { address: GONE, ..Descriptor::default() });
     Descriptor { options: 0, ..given }
@@ -416,7 +416,7 @@ impl fmt::Debug for OutPacket<'_> {
     }
 }
 
-/// A packet that is kept: from [`OutPacket::detach`]. It may go to another thread.
+/// A kept packet, from [`OutPacket::detach`]. It may move to another thread.
 #[derive(Debug)]
 pub struct DetachedPacket(OutPacket<'static>);
 
@@ -425,7 +425,7 @@ pub struct DetachedPacket(OutPacket<'static>);
 unsafe impl Send for DetachedPacket {}
 
 impl DetachedPacket {
-    /// The packet, to be looked at, changed and sent.
+    /// The packet, to be read, changed and sent.
     pub fn into_packet(self) -> OutPacket<'static> {
         self.0
     }

@@ -48,13 +48,13 @@ pub(crate) trait Outlet: Send + Sync + fmt::Debug {
     fn count_parked(&self, coming: u64, going: u64);
     /// Takes back the cells that the kernel is done with.
     fn collect(&self);
-    /// Has the kernel go on with what is left on its ring.
+    /// Makes the kernel continue with the packets on its ring.
     fn push_on(&self);
     /// Whether something is left on its ring that the kernel may take soon.
     fn is_lagging(&self) -> bool;
     /// The account so far.
     fn account(&self) -> PortAccount;
-    /// Counts what is left as dropped and lets go of the kernel's side.
+    /// Counts the remaining packets as dropped and releases the kernel's side.
     fn close(&self);
 }
 

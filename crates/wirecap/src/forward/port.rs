@@ -1,4 +1,4 @@
-//! Ports: one thread's handle on an interface that packets leave through.
+//! Ports: one thread's handle on an interface that sends packets.
 
 use std::cell::Cell;
 use std::fmt;
@@ -17,46 +17,46 @@ use crate::umem::owners::Owners;
 
 /// Bytes of the shortest frame: an Ethernet header.
 pub(crate) const SHORTEST_FRAME: usize = 14;
-/// Packets that are handed over together at most, if M is larger.
+/// The maximum number of packets handed over together, if M is larger.
 pub(crate) const BATCH_PACKETS_MAX: usize = 1024;
-/// Cells for new packets are taken so many at a time.
+/// The number of cells for new packets that a port takes at a time.
 const NEW_CELLS_AT_ONCE: usize = 32;
 
-/// On which of an interface's transmit queues packets go.
+/// Selects the transmit queue of an interface.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum TxQueue {
-    /// That of the number of the receive queue, if the port has it, else one of the others, the same for each receive
-    /// queue: packets of one ring stay in their order, and on a veth they arrive on the queue of that number. What was
-    /// built goes on the first.
+    /// The queue with the number of the receive queue if the port has it, otherwise another one, always the same for a
+    /// receive queue: preserves the order of each ring, and on a veth packets arrive on the queue of that number. Built
+    /// packets use the first queue.
     #[default]
     AsReceived,
-    /// By the [flow](crate::flow_hash): each flow stays in order.
+    /// By the [flow](crate::flow_hash): preserves the order of each flow.
     ByFlow,
     /// This one.
     Fixed(u32),
 }
 
-/// One thread's handle on an interface of a capture that forwards: packets are sent through it.
+/// One thread's handle on an interface of a capture that forwards, through which it sends packets.
 ///
-/// [`send`](Self::send) takes packets, [`flush`](Self::flush) hands them to the kernel; that happens by itself when M of
-/// them wait (1,024 at most), and when the port is dropped. Each thread gets ports of its own from
-/// [`Capture::port`](crate::Capture::port); those of one interface share its tx rings, a batch at a time. What cannot be
-/// sent is counted ([`PortAccount`]) and its cells go back to their pool.
+/// [`send`](Self::send) takes packets, and [`flush`](Self::flush) hands them to the kernel; that happens automatically
+/// when M of them wait (1,024 at most), and when the port is dropped. Each thread opens its own ports with
+/// [`Capture::port`](crate::Capture::port); ports of one interface share its tx rings, a batch at a time. Packets that
+/// cannot be sent are counted ([`PortAccount`]) and their cells return to their pool.
 ///
-/// On an interface that is captured by the engine `packet`, packets are copied into a packet socket's queue.
+/// On an interface captured by the engine `packet`, packets are copied into a packet socket's queue.
 #[derive(Debug)]
 pub struct Port {
     exchange: Arc<Exchange>,
     index: usize,
     queue: TxQueue,
-    /// The address of the memory whose cells can be sent as they are; `None` if all packets are copied.
+    /// The address of the memory whose cells can be sent without copying; `None` if all packets are copied.
     memory: Option<usize>,
-    /// What waits for each of the transmit queues.
+    /// The waiting packets of each transmit queue.
     lanes: Vec<Batch>,
     waiting: usize,
     /// Free cells for new packets.
     new_cells: Vec<u64>,
-    /// The chunk whose packets wait, where order matters.
+    /// The chunk whose packets wait, if order matters.
     held: Option<(Arc<Sequence>, u64)>,
 }
 
@@ -82,12 +82,12 @@ impl Port {
         &self.shared().name
     }
 
-    /// The place among the capture's ports: those of its interfaces come first, in their order.
+    /// The index among the capture's ports: its interfaces come first, in their order.
     pub fn index(&self) -> usize {
         self.index
     }
 
-    /// The same port, choosing transmit queues so from now on. Default: [`TxQueue::AsReceived`].
+    /// The same port with this selection of transmit queues. Default: [`TxQueue::AsReceived`].
     ///
     /// # Errors
     ///
@@ -105,9 +105,9 @@ impl Port {
         Ok(self)
     }
 
-    /// Takes `packet`, to be handed to the kernel with others. Its cells are the kernel's then, until it is sent. A
-    /// packet that is not in the memory of this port's capture (from another capture, from the engine `packet`) is
-    /// copied into a free cell.
+    /// Takes `packet`, to be handed to the kernel with others. Its cells belong to the kernel until it is sent. A
+    /// packet outside the memory of this port's capture (from another capture, or from the engine `packet`) is copied
+    /// into a free cell.
     #[inline]
     pub fn send(&mut self, packet: OutPacket<'_>) {
         let len = packet.len();
@@ -140,15 +140,15 @@ impl Port {
         }
     }
 
-    /// Takes all packets that are left in `packets`, as [`send`](Self::send) takes each. Where each lies in a cell of this
-    /// port's capture, and they do not go by their flow, only their descriptors are looked at: that costs a fraction.
+    /// Takes all packets left in `packets`, like [`send`](Self::send). If each is in one cell of this port's capture
+    /// and queues are not selected by flow, only their descriptors are read, which costs a fraction.
     pub fn send_all(&mut self, packets: Drain<'_>) {
         if !self.take_together(&packets) {
             packets.for_each(|packet| self.send(packet));
         }
     }
 
-    /// Takes the cells of all `packets`, unless something has to be known of each packet.
+    /// Takes the cells of all `packets`, unless packets must be examined one by one.
     fn take_together(&mut self, packets: &Drain<'_>) -> bool {
         let (Some((mut cells, origin)), shared) = (packets.plain(), self.shared()) else { return false };
         let Some(lane) = self.lane_of_queue(origin.ring.name.queue) else { return false };
@@ -175,7 +175,7 @@ impl Port {
         true
     }
 
-    /// Sees to it that all that waits is of this chunk.
+    /// Ensures that all waiting packets are of this chunk.
     fn hold(&mut self, order: &Arc<dyn Order>, sequence: u64) {
         let is_same = |held: &Arc<Sequence>| Arc::as_ptr(held).addr() == Arc::as_ptr(order).addr();
         let is_held = |(held, number): &(Arc<Sequence>, u64)| is_same(held) && *number == sequence;
@@ -187,13 +187,13 @@ impl Port {
         }
     }
 
-    /// The lane that the packet goes by.
+    /// The lane of the packet.
     fn lane_of(&self, packet: &OutPacket<'_>) -> usize {
         let by_flow = || ((u64::from(flow_hash(packet.data())) * self.lanes.len() as u64) >> 32) as usize;
         self.lane_of_queue(packet.queue()).unwrap_or_else(by_flow)
     }
 
-    /// The lane of all packets from a receive queue, unless each goes by its flow.
+    /// The lane of all packets from a receive queue, unless lanes are selected by flow.
     fn lane_of_queue(&self, received_on: u32) -> Option<usize> {
         match self.queue {
             _ if self.lanes.len() == 1 => Some(0),
@@ -228,7 +228,7 @@ impl Port {
         true
     }
 
-    /// Whether there are so many free cells for new packets, once more were taken.
+    /// Whether this many cells for new packets are free, after taking more.
     fn stock_up(&mut self, owners: &Owners, cells: usize) -> bool {
         if self.new_cells.len() < cells {
             let wanted = cells.max(NEW_CELLS_AT_ONCE) - self.new_cells.len();
@@ -242,9 +242,9 @@ impl Port {
         self.new_cells.len() >= cells
     }
 
-    /// A new packet of `len` bytes, to be filled; they hold anything. `None` while all cells for new packets are on
-    /// their way ([`CaptureBuilder::new_packets`](crate::CaptureBuilder::new_packets)), and if no cell holds as many
-    /// bytes ([`longest_new_packet`](Self::longest_new_packet)).
+    /// A new packet of `len` uninitialised bytes. `None` if all cells for new packets are in use
+    /// ([`CaptureBuilder::new_packets`](crate::CaptureBuilder::new_packets)), or if no cell has so many bytes
+    /// ([`longest_new_packet`](Self::longest_new_packet)).
     pub fn build(&mut self, len: usize) -> Option<OutPacket<'static>> {
         let owners = self.exchange.owners.clone()?;
         if len > owners.longest_new() || !self.stock_up(&owners, 1) {
@@ -264,8 +264,8 @@ impl Port {
             .min(*self.shared().lens().end())
     }
 
-    /// Hands what waits to the kernel and has it sent, as far as the device takes it. Also takes back the cells of what
-    /// was sent.
+    /// Hands waiting packets to the kernel and has them sent, as far as the device accepts them. Also takes back the
+    /// cells of sent packets.
     pub fn flush(&mut self) {
         let outlets = &self.exchange.ports[self.index].outlets;
         for (batch, outlet) in self.lanes.iter_mut().zip(outlets) {
@@ -284,18 +284,18 @@ impl Port {
         }
     }
 
-    /// How many packets were taken and not handed to the kernel yet.
+    /// The number of packets not yet handed to the kernel.
     pub fn waiting(&self) -> usize {
         self.waiting
     }
 
-    /// Cells that the port has in hand.
+    /// Cells that the port holds.
     #[cfg(all(test, not(loom)))]
     pub(crate) fn cells(&self) -> usize {
         self.new_cells.len() + self.lanes.iter().map(|lane| lane.cells.len()).sum::<usize>()
     }
 
-    /// What became of the packets of all handles on this port.
+    /// The account of all handles on this port.
     pub fn account(&self) -> PortAccount {
         self.shared().account()
     }
@@ -323,16 +323,16 @@ pub enum PortError {
     NoSuchPort {
         /// The name.
         interface: String,
-        /// The names that there are; none if the capture does not forward.
+        /// The existing names; none if the capture does not forward.
         ports: Vec<String>,
     },
     /// The interface has no such transmit queue, or the capture does not have it.
     NoSuchQueue {
         /// The interface's name.
         interface: String,
-        /// What was asked for.
+        /// The requested queue.
         queue: u32,
-        /// The queues that there are.
+        /// The existing queues.
         queues: Vec<u32>,
     },
 }

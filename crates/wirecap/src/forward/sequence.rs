@@ -1,8 +1,8 @@
-//! Keeps what is forwarded of a ring in the ring's order, when several workers have its chunks (advanced mode).
+//! Preserves a ring's order of forwarded packets when several workers have its chunks (advanced mode).
 //!
-//! What is sent of a chunk waits until all earlier chunks of the ring are done with: dropped, and all that was sent of
-//! them handed over. The worker that is done with the chunk that others wait for hands over what waited. The wait is bounded:
-//! a chunk that takes too long is given up, and what is sent of it after all counts as late.
+//! The packets of a chunk wait until all earlier chunks of the ring are finished: dropped, with all their packets
+//! handed over. The worker that finishes the chunk that others wait for hands over the waiting packets. The wait is
+//! bounded: a chunk that takes too long is skipped, and its packets count as late.
 
 use std::any::Any;
 use std::collections::VecDeque;
@@ -41,7 +41,7 @@ struct State {
 /// One chunk.
 #[derive(Debug)]
 struct Slot {
-    /// The chunk itself and who has packets of it that are to be sent.
+    /// The number of holders of packets to be sent: the chunk itself, and ports with packets of it.
     holders: u32,
     parked: Vec<Parked>,
 }
@@ -142,7 +142,7 @@ impl Order for Sequence {
 }
 
 impl State {
-    /// What is known of a chunk; `None` if it is done with or was given up.
+    /// The state of a chunk; `None` if it is finished or was skipped.
     fn slot(&mut self, sequence: u64) -> Option<&mut Slot> {
         let index = usize::try_from(sequence.checked_sub(self.next)?).ok()?;
         while self.slots.len() <= index {
@@ -180,7 +180,7 @@ impl State {
         self.advance();
     }
 
-    /// Goes on to the next chunk and hands over what waits of that.
+    /// Advances to the next chunk and hands over its waiting packets.
     fn step(&mut self) {
         let Some(slot) = self.slots.pop_front() else { return };
         self.spare_slots.push(slot.parked);
@@ -246,7 +246,7 @@ mod tests {
             Self { order: Sequence::new(longest_wait, window), outlet: notes.clone(), notes }
         }
 
-        /// What a port does with packets of a chunk.
+        /// The action of a port with packets of a chunk.
         fn send(&self, sequence: u64, mark: u32) {
             self.order.hold(sequence);
             self.order.submit(sequence, &self.outlet, &mut batch(mark));
@@ -292,7 +292,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_flushed_after_its_chunk_was_dropped_is_still_waited_for() {
+    fn later_chunks_wait_for_packets_flushed_after_their_chunk_was_dropped() {
         let bench = Bench::new(LONG, 100);
         bench.order.hold(0);
         bench.order.finish(0);
@@ -304,7 +304,7 @@ mod tests {
     }
 
     #[test]
-    fn more_chunks_than_the_window_do_not_wait_and_who_comes_after_all_is_late() {
+    fn chunks_beyond_the_window_do_not_wait_and_skipped_ones_are_late() {
         let bench = Bench::new(LONG, 3);
         (1..=2).for_each(|sequence| bench.send(sequence, 10 * sequence as u32));
         assert!(bench.marks().is_empty());
@@ -329,7 +329,7 @@ mod tests {
     }
 
     #[test]
-    fn who_waits_for_too_long_goes() {
+    fn a_packet_that_waits_too_long_is_sent() {
         let bench = Bench::new(Duration::ZERO, 100);
         bench.send(5, 60);
         assert_eq!(bench.marks(), [60]);

@@ -1,4 +1,4 @@
-//! When a group in advanced mode loses nothing: what its pools must hold until all its workers help.
+//! When a group in advanced mode loses nothing: the pools must suffice until all its workers help.
 
 use std::fmt;
 use std::time::Duration;
@@ -6,11 +6,11 @@ use std::time::Duration;
 use crate::numbers::grouped;
 use crate::umem::pool::Geometry;
 
-/// The settings that decide whether a group loses nothing of a load that it can process, however that is spread over its
-/// rings.
+/// The settings that decide whether a group loses packets under a load that it can process, however the load is
+/// distributed over its rings.
 ///
-/// Nothing is lost of a ring to which up to λ packets per second come, while the group has no more than 0.9 of what its
-/// workers can process, if
+/// A ring to which up to λ packets per second arrive loses nothing, while the group's load is at most 0.9 of its
+/// workers' capacity, if
 ///
 /// > (1 - T) R M ≥ W M + λ ((h + 1) M c + w)
 ///
@@ -21,22 +21,22 @@ pub struct Guarantee {
     pub geometry: Geometry,
     /// T.
     pub threshold: f64,
-    /// W: how many workers share the load.
+    /// W: the number of workers that share the load.
     pub workers: usize,
-    /// h: how many home rings a worker has at most.
+    /// h: the maximum number of home rings of a worker.
     pub home_rings: usize,
-    /// c: what a packet costs a worker.
+    /// c: a worker's time per packet.
     pub cost: Duration,
 }
 
-/// What a [`Guarantee`] lacks to cover every way in which a load that the group can process may be spread over its rings.
+/// What a [`Guarantee`] lacks to cover every distribution of a load that the group can process.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Shortfall {
     /// The packets per second that one ring may receive.
     pub ring_rate: f64,
     /// The packets per second that the group may receive: in the worst case all by one ring.
     pub group_rate: f64,
-    /// The chunks that a ring's pool needs for that; `None` if T leaves no room.
+    /// The chunks that a ring's pool needs for this load; `None` if T leaves no room.
     pub chunks_needed: Option<u32>,
 }
 
@@ -55,11 +55,11 @@ impl fmt::Display for Shortfall {
 }
 
 impl Guarantee {
-    /// w: how long a worker that waits takes at most until it serves a ring above T whose own worker does not sleep. A
-    /// sleep that nothing ends takes up to a millisecond; the other one is for the kernel, to run the worker.
+    /// w: the maximum time until a waiting worker serves a ring above T whose own worker does not sleep: a sleep of up
+    /// to a millisecond, and a millisecond for the kernel to schedule the worker.
     pub const WAKE_BOUND: Duration = Duration::from_millis(2);
 
-    /// The part of what its workers can process that the group's load may have.
+    /// The maximum load of the group, as a share of its workers' capacity.
     pub const LOAD: f64 = 0.9;
 
     /// The packets per second that the whole group may receive.
@@ -73,12 +73,12 @@ impl Guarantee {
         (room / self.delay()).max(0.0)
     }
 
-    /// Whether nothing is lost of a ring to which `rate` packets per second come.
+    /// Whether a ring to which `rate` packets per second arrive loses nothing.
     pub fn holds_for(&self, rate: f64) -> bool {
         rate <= self.ring_rate()
     }
 
-    /// R: the number of chunks in a ring's pool from which on nothing is lost of `rate` packets per second; `None` if T
+    /// R: the smallest number of chunks in a ring's pool with which `rate` packets per second are not lost; `None` if T
     /// leaves no room.
     pub fn chunks_for(&self, rate: f64) -> Option<u32> {
         let cells = (self.held() + rate * self.delay()) / (1.0 - self.threshold);
@@ -86,8 +86,8 @@ impl Guarantee {
         (chunks < f64::from(u32::MAX)).then_some(chunks as u32)
     }
 
-    /// The packets per second that one ring may receive, and the chunks that its pool needs to take all that the group can
-    /// process; `None` if it does.
+    /// The packets per second that one ring may receive, and the chunks that its pool needs for the group's full
+    /// capacity; `None` if the pool suffices.
     pub fn shortfall(&self) -> Option<Shortfall> {
         let (ring_rate, group_rate) = (self.ring_rate(), self.group_rate());
         (ring_rate < group_rate).then(|| Shortfall {
@@ -97,7 +97,7 @@ impl Guarantee {
         })
     }
 
-    /// Cells of a ring that may be in the workers' hands.
+    /// Cells of a ring that workers may hold.
     fn held(&self) -> f64 {
         self.workers as f64 * f64::from(self.geometry.chunk_cells)
     }
@@ -136,7 +136,7 @@ mod tests {
     }
 
     #[test]
-    fn a_shortfall_says_what_is_missing() {
+    fn a_shortfall_names_the_missing_chunks() {
         assert_eq!(guarantee(64, 200, 50).shortfall(), None);
         let shallow = guarantee(256, 8, 50).shortfall().unwrap();
         let text = "one ring may lose packets above 11,130 per second, and the workers can process 36,000; use a pool \

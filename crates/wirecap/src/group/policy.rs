@@ -13,18 +13,18 @@ pub struct Policy {
     pub parts: u32,
 }
 
-/// Which ring a worker serves next, where some are above T. If home rings are above T, the fullest of them goes before
-/// those of buddies.
+/// Which ring a worker serves next if some are above T. If home rings are above T, the fullest of them precedes those
+/// of buddies.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Next {
     /// The home rings; those of buddies when these are empty. This does not conserve work: a worker with a packet to
     /// serve each time it looks never helps.
     HomeFirst,
-    /// The fullest ring above T and one home ring, by turns.
+    /// Alternates between the fullest ring above T and one home ring.
     Alternate,
-    /// The fullest ring above T and each home ring once, by turns.
+    /// Alternates between the fullest ring above T and each home ring once.
     Round,
-    /// The fullest ring above T, and then home rings until they had as many packets.
+    /// The fullest ring above T, then home rings until they had as many packets.
     Deficit,
     /// The fullest ring of the whole group, home or not, as long as it is above T.
     Fullest,
@@ -36,16 +36,17 @@ impl Default for Policy {
     }
 }
 
-/// Where a worker goes on, and what its last question told beside the chunk.
+/// A worker's position, and the results of its last request besides the chunk.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Turn {
-    /// How many workers should be woken to help, if [so many sleep](super::Group::next_sleeper).
+    /// The number of workers to wake for help, if [that many sleep](super::Group::next_sleeper).
     pub(crate) calls: usize,
     /// There is nothing now and nothing ever again: the capture was stopped, and its rings are empty.
     pub(crate) has_ended: bool,
     /// The next home ring.
     place: usize,
-    /// What it still owes its home rings before one above T goes first again: looks, chunks or packets, as its policy counts.
+    /// What it must still serve of its home rings before a ring above T: looks, chunks or packets, depending on the
+    /// policy.
     owed: usize,
 }
 
@@ -58,7 +59,7 @@ impl Turn {
         place
     }
 
-    /// Whether the home rings had what they should since a ring above T was served.
+    /// Whether the home rings got their share since a ring above T was served.
     pub(super) fn is_free(&self) -> bool {
         self.owed == 0
     }
@@ -73,7 +74,7 @@ impl Turn {
         };
     }
 
-    /// A home ring was looked at, and served if it had packets.
+    /// A home ring was checked, and served if it had packets.
     #[inline]
     pub(super) fn looked(&mut self, next: Next, packets: usize) {
         if self.owed == 0 {

@@ -3,10 +3,10 @@
 
 use crate::sync::{AtomicU64, Ordering};
 
-/// What is known of the rings of one part of a group. A ring that is [noted](Self::note) as above T is looked for until a
-/// [`Look`] finds none, which began after that.
+/// The state of the rings of one part of a group. While a ring is [noted](Self::note) as above T, workers look for it,
+/// until a [`Look`] that began after the note finds none.
 #[derive(Debug, Default)]
-// In a cache line of its own: it is read with every question, and hardly ever written.
+// In a separate cache line: it is read with every request, and rarely written.
 #[repr(align(64))]
 pub(super) struct Pressure {
     /// How often a ring was noted.
@@ -30,7 +30,7 @@ impl Pressure {
 
     /// A ring was seen above T.
     pub(super) fn note(&self) {
-        // Release pairs with the acquire in `look`: a look that knows of the note sees what was seen before it.
+        // Release pairs with the acquire in `look`: a look that sees the note also sees the state before it.
         self.noted.fetch_add(1, Ordering::Release);
     }
 
@@ -39,7 +39,7 @@ impl Pressure {
         Look { noted: self.noted.load(Ordering::Acquire) }
     }
 
-    /// The look found no ring above T. What was noted since it began it may have missed.
+    /// The look found no ring above T. It may have missed rings noted since it began.
     pub(super) fn settle(&self, look: Look) {
         self.settled.fetch_max(look.noted, Ordering::Relaxed);
     }

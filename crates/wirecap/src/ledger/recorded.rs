@@ -7,9 +7,9 @@ use super::grouped;
 /// What became of the packets that an application took and wrote to a savefile or a pipe.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize)]
 pub struct Recorded {
-    /// What they were written to: a path, or `standard output`.
+    /// Where the packets were written: a path, or `standard output`.
     pub to: String,
-    /// Packets that were delivered after the last one that was asked for. They are not lost.
+    /// Packets delivered after the last one requested by `-c`. They are not lost.
     pub surplus: u64,
     /// Packets that were discarded because the writer did not keep up and the pools were nearly full: lost to a slow disk, and not
     /// to the capture.
@@ -51,7 +51,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_packet_that_is_not_whole_in_the_file_is_lost_unless_it_was_not_asked_for() {
+    fn a_packet_incomplete_in_the_file_is_lost_unless_it_is_surplus() {
         let recorded = Recorded { surplus: 10, written: 85, in_file: 80, ..Recorded::default() };
         assert_eq!(recorded.lost(100), 10);
         assert_eq!(Recorded { in_file: 100, ..Recorded::default() }.lost(100), 0);

@@ -1,4 +1,4 @@
-//! What a capture cannot account for: times in which packets may have passed that it neither captured nor counted.
+//! Periods in which packets may have passed that the capture neither captured nor counted.
 
 use std::fmt;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -6,18 +6,18 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use serde::ser::SerializeStruct;
 use serde::{Serialize, Serializer};
 
-/// A time in which packets of an interface may have passed without being captured or counted.
+/// A period in which packets of an interface may have passed without being captured or counted.
 ///
-/// It begins when all was last known to be well, which is a quarter of a second before the event at most, and ends when
+/// It begins when the interface was last found in order, at most a quarter of a second before the event, and ends when
 /// packets are captured again.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Unseen {
-    /// The interface's name, as the capture was given it.
+    /// The interface's name when the capture was opened.
     pub interface: String,
     /// Where it begins.
     pub from: SystemTime,
-    /// Where it ends; `None` while it lasts, or if it lasted until the capture ended.
+    /// Its end; `None` while it lasts, or if it lasted until the capture ended.
     pub to: Option<SystemTime>,
     /// Why.
     pub reason: UnseenReason,
@@ -36,12 +36,12 @@ pub enum UnseenReason {
     Removed,
     /// The capture's program was detached from the interface, or replaced.
     Detached,
-    /// Receive queues appeared, to which the driver gave the capture's program only later.
+    /// Receive queues were added, and the driver ran the capture's program on them only later.
     Queues,
-    /// The device gave nothing, and was not idle: it was reset behind its driver's back, sends no interrupts any more, or
-    /// counts packets that come to no ring.
+    /// The device delivered nothing although it was not idle: it was reset without its driver, no longer sends
+    /// interrupts, or counts packets that reach no ring.
     Silent,
-    /// The kernel had more to say of the interface than it could keep, or did not answer.
+    /// The kernel's messages about the interface overflowed, or the kernel did not answer.
     Unwatched,
 }
 
@@ -53,14 +53,14 @@ impl fmt::Display for UnseenReason {
             Self::Removed => "it was removed",
             Self::Detached => "the capture's program was detached",
             Self::Queues => "receive queues appeared",
-            Self::Silent => "its device had fallen silent",
+            Self::Silent => "its device was silent",
             Self::Unwatched => "its state is not known",
         })
     }
 }
 
 impl Unseen {
-    /// How long it lasted, if it has ended.
+    /// Its duration, if it has ended.
     pub fn duration(&self) -> Option<Duration> {
         self.to.map(|to| to.duration_since(self.from).unwrap_or_default())
     }
@@ -99,7 +99,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_time_is_told_to_people_and_to_programs() {
+    fn a_gap_has_a_text_and_a_json_form() {
         let at = |millis| UNIX_EPOCH + Duration::from_millis(millis);
         let mut unseen = Unseen {
             interface: "eth1".to_owned(),

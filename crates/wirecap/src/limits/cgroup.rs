@@ -1,7 +1,7 @@
-//! The memory cgroups that a process is in: its own and all above it, of version 2 or 1.
+//! The memory cgroups of a process: its own and all above it, of version 2 or 1.
 //!
-//! A process that exceeds one of their limits is killed without a word, so the limits are asked for before
-//! any memory is taken.
+//! The kernel kills a process that exceeds one of their limits without a message, so the limits are checked before any
+//! memory is allocated.
 
 use std::fs;
 use std::path::{Path, PathBuf};

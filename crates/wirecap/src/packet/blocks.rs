@@ -1,8 +1,8 @@
-//! The blocks of a TPACKET_V3 ring: what the kernel wrote into them, and how they go back to it.
+//! The blocks of a TPACKET_V3 ring: their contents, and their return to the kernel.
 //!
-//! The kernel fills the blocks in turn, numbers them as it begins them, and hands each over by its
-//! status word. It begins a block only after the one that stood there before was returned, and waits
-//! at that block if it was not, however many others are free.
+//! The kernel fills the blocks in turn, numbers them when it begins them, and hands each over by its status word. It
+//! begins a block only after the previous one in that place was returned; otherwise it waits there, even if other
+//! blocks are free.
 
 #![allow(unsafe_code)]
 
@@ -15,14 +15,14 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering, fence};
 
 use crate::packet::frame::{self, BadFrame, Frame};
 use crate::sieve::{Sieve, Sifted};
-use crate::sys::memory::{Mapping, prefetch};
+use crate::sys::memory::{LINE_BYTES, Mapping, prefetch};
 use crate::sys::packet::BlockShape;
 use crate::sys::xdp::Descriptor;
 use crate::umem::chunk::records::{Stamps, packet_type};
 use crate::umem::chunk::{CellOwner, Chunk, RingIdentity};
 use crate::umem::recycle::{CellList, Spare};
 
-/// Places in a block, whose description has `struct tpacket_hdr_v1` after two words of its own.
+/// Offsets in a block, whose description has `struct tpacket_hdr_v1` after two words.
 mod place {
     use super::offset_of;
 
@@ -38,11 +38,10 @@ mod place {
 const _: () = assert!(size_of::<libc::tpacket_block_desc>() == 48);
 const _: () = assert!(place::STATUS == 8 && place::PACKETS == 12 && place::FIRST == 16);
 
-/// How many packets ahead memory is fetched: as many as are looked at while it comes.
+/// How many packets ahead memory is prefetched: the number processed while it arrives.
 const PACKETS_AHEAD: usize = 16;
 /// How much of a packet is fetched: its header, and what programs look at first.
 const LINES_AHEAD: usize = 2;
-const LINE_BYTES: usize = 64;
 
 /// How often packets are counted again because a block was opened meanwhile.
 const COUNT_ROUNDS_MAX: u32 = 8;
@@ -65,9 +64,9 @@ impl fmt::Display for BadBlock {
 enum Turn {
     /// The kernel has not begun it.
     NotYet,
-    /// The kernel is at it and has put so many packets in.
+    /// The kernel is filling it and has stored this many packets.
     Filling(u32),
-    /// The kernel has handed it over with so many packets.
+    /// The kernel has handed it over with this many packets.
     Filled(u32),
 }
 
@@ -85,7 +84,7 @@ pub(crate) struct Blocks {
     holders: Box<[AtomicU32]>,
     /// How many blocks have holders.
     held: AtomicU32,
-    /// The kernel puts in no more packets.
+    /// The kernel stores no more packets.
     ended: AtomicBool,
     /// The list of the chunk that was dropped last, for the next one.
     spare: Spare,
@@ -141,8 +140,9 @@ impl Blocks {
         }
     }
 
-    /// Where to go on if another process has taken block `number` and returned it, and the kernel has begun a later one
-    /// in its place. Until then it cannot be told from a block that the kernel is at, and libpcap waits as well.
+    /// The position to continue from if another process has taken block `number` and returned it, and the kernel has
+    /// begun a later one in its place. Until then the block looks like one that the kernel is filling, and libpcap
+    /// waits as well.
     #[cold]
     fn next_after_taken(&self, number: u64) -> Option<u64> {
         let found = self.word(self.index_of(number), place::NUMBER).load(Ordering::Relaxed);
@@ -257,7 +257,7 @@ impl Blocks {
     }
 
     fn let_go(&self, index: usize) {
-        // AcqRel: whatever the other holders did with the block comes before its return.
+        // AcqRel: all accesses of the other holders to the block precede its return.
         if self.holders[index].fetch_sub(1, Ordering::AcqRel) == 1 {
             self.held.fetch_sub(1, Ordering::Relaxed);
             self.word(index, place::STATUS).store(libc::TP_STATUS_KERNEL, Ordering::Release);
@@ -299,9 +299,9 @@ unsafe impl CellOwner for Blocks {
 pub(crate) struct OpenBlock {
     blocks: Arc<Blocks>,
     index: usize,
-    /// Where what was not taken yet begins, counted from the first block's start.
+    /// The start of the part that was not taken yet, from the first block's start.
     rest: usize,
-    /// Where the next packet's header is, by what the kernel wrote.
+    /// The position of the next packet's header, according to the kernel.
     next: usize,
     /// How many packets were not taken yet.
     left: u32,
@@ -364,7 +364,7 @@ impl OpenBlock {
         let count = count.min(self.left) as usize;
         let list = self.blocks.spare.list(count);
         let mut taken = Taken { block: self, list, bytes: 0, super_packets: 0, bad: None };
-        // Mostly everything is accepted, and then no packet is looked at.
+        // Usually every packet is accepted, and no packet is examined.
         taken.bad = match sieve.is_idle() {
             true => taken.add(count, longest, |_, _| true),
             false => taken.add(count, longest, |base, frame| is_wanted(base, frame, sieve)),
@@ -388,7 +388,7 @@ pub(crate) struct Labels {
     pub(crate) by_queue: bool,
 }
 
-/// What was taken out of a block.
+/// The packets taken out of a block.
 #[derive(Debug)]
 pub(crate) struct Taken<'a> {
     block: &'a mut OpenBlock,
@@ -397,12 +397,12 @@ pub(crate) struct Taken<'a> {
     pub(crate) bytes: u64,
     /// Packets longer than what the interface carries.
     pub(crate) super_packets: u64,
-    /// Why there are fewer than were asked for: what the kernel wrote leads nowhere from here on.
+    /// Why there are fewer than requested: the kernel's offsets are invalid from here on.
     pub(crate) bad: Option<BadBlock>,
 }
 
 impl Taken<'_> {
-    /// Adds the next packets that are wanted, up to `count` of all; gives why there are no more of them.
+    /// Adds the next matching packets, up to `count` of all; returns why there are no more.
     #[inline]
     fn add(
         &mut self,
@@ -666,7 +666,7 @@ mod tests {
 
     #[test]
     #[cfg_attr(miri, ignore = "miri has no memfd")]
-    fn a_block_that_is_held_while_others_come_back_is_not_taken_for_a_new_one() {
+    fn a_held_block_does_not_count_as_new_when_others_return() {
         let (blocks, mut kernel) = ring();
         kernel.hand_over(&[plain(60)]);
         let held = chunk(&mut blocks.open_next().unwrap(), 1);
@@ -685,7 +685,7 @@ mod tests {
     /// The reader looks at the next block without a pause while the kernel, which waited for it, begins it.
     #[test]
     #[cfg_attr(miri, ignore = "miri has no memfd")]
-    fn a_block_that_is_begun_while_it_is_looked_at_is_not_taken_for_a_filled_one() {
+    fn a_block_begun_during_the_check_does_not_count_as_filled() {
         const LAPS: u64 = 20_000;
         let (blocks, kernel) = ring();
         let packets = |number: u64| 1 + (number % 7) as u32;
@@ -766,7 +766,7 @@ mod tests {
 
     #[test]
     #[cfg_attr(miri, ignore = "miri has no memfd")]
-    fn headers_that_lead_astray_end_the_block() {
+    fn an_invalid_header_offset_ends_the_block() {
         type Lie = fn(&mut libc::tpacket3_hdr);
         let lies: [Lie; 6] = [
             |header| header.tp_mac = 0,
@@ -799,7 +799,7 @@ mod tests {
     proptest! {
         #![proptest_config(ProptestConfig::with_cases(if cfg!(miri) { 1 } else { 2000 }))]
 
-        /// Whatever stands in a block, packets lie in it one behind the other, and are read and kept.
+        /// Whatever a block contains, its packets are consecutive, readable and kept.
         #[test]
         #[cfg_attr(miri, ignore = "miri has no memfd")]
         fn a_block_of_anything_gives_packets_inside_it(

@@ -1,4 +1,4 @@
-//! How the rings of an interface are filtered: by the kernel as far as that is exact, else by user space.
+//! Filters of an interface's rings: in the kernel if that is exact, otherwise in user space.
 
 use std::io;
 use std::sync::Arc;
@@ -14,10 +14,10 @@ use crate::packet::steering;
 use crate::sieve::{Check, UserFilter};
 use crate::sys::wait_for_running_programs;
 
-/// The most instructions that stand before a filter, to select packets by direction and queue.
+/// The maximum number of instructions before a filter, which select packets by direction and queue.
 const SELECTION_INSNS: usize = 6;
 
-/// A socket filter, and what is left to user space.
+/// A socket filter, and the part for user space.
 #[derive(Debug, Clone)]
 pub(crate) struct Filtering {
     program: Vec<sock_filter>,
@@ -87,9 +87,8 @@ impl Filtering {
             // Too long for this kernel, or not to its taste: it takes no loads of scratch memory that may not have
             // been stored to.
             Err(error) if is_refusal(&error) && next.filters => {
-                let next =
-                    Self::in_user_space(filter, device, format!("the kernel does not take it ({error})"))
-                        .map_err(unsupported)?;
+                let next = Self::in_user_space(filter, device, format!("the kernel rejects it ({error})"))
+                    .map_err(unsupported)?;
                 next.install(before, filter, rings, device).map(|()| next)
             }
             Err(error) => Err(error),
@@ -97,7 +96,7 @@ impl Filtering {
         installed.map_err(|source| FilterChangeError::Socket { interface: device.name.clone(), source })
     }
 
-    /// Every packet that `filter` and the one before it want is captured, once.
+    /// Every packet that matches both `filter` and the previous one is captured, once.
     fn install(
         &self,
         before: &Self,
@@ -105,7 +104,7 @@ impl Filtering {
         rings: &[Arc<PacketRing>],
         device: &Device,
     ) -> io::Result<()> {
-        // What waits in the rings was filtered by the one before, if at all.
+        // Waiting packets were filtered by the previous filter, if at all.
         if let Ok(filter) = UserFilter::new(filter, device) {
             rings.iter().for_each(|ring| ring.begin_change(filter.clone()));
         }
@@ -121,7 +120,7 @@ impl Filtering {
     }
 }
 
-/// Whether it is the program that the kernel does not want.
+/// Whether the kernel rejects the program (and not the socket).
 fn is_refusal(error: &io::Error) -> bool {
     matches!(error.raw_os_error(), Some(libc::EINVAL | libc::ENOMEM))
 }

@@ -15,13 +15,13 @@ use crate::umem::chunk::records::{HEADER_BYTES, TAG_PUT_BACK};
 const TAG_BYTES: usize = 4;
 /// Bytes in front of the tag: two Ethernet addresses.
 const ADDRESS_BYTES: usize = 12;
-/// What a tag begins with unless the kernel says otherwise.
+/// The default type of a VLAN tag.
 const TPID_8021Q: u16 = 0x8100;
 
 /// A packet's header that leads nowhere.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct BadFrame {
-    /// Where it stands in the ring.
+    /// Its offset in the ring.
     offset: usize,
     /// Where it says that the packet begins, counted from the header, and how long that is.
     mac: u16,
@@ -35,10 +35,10 @@ impl fmt::Display for BadFrame {
     }
 }
 
-/// A packet that was looked at.
+/// A parsed packet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Frame {
-    /// Where its bytes are; the descriptor tells how far in front of them the header is.
+    /// The place of its bytes; the descriptor has the distance to its header.
     pub(crate) descriptor: Descriptor,
     pub(crate) wire_len: u32,
     /// Where its bytes end.
@@ -49,8 +49,8 @@ pub(crate) struct Frame {
     pub(crate) tagged: bool,
 }
 
-/// Looks at the packet whose header stands at `offset`, within `room`, and puts back the VLAN tag that
-/// the kernel took out. Places are counted from `base`.
+/// Parses the packet whose header is at `offset`, within `room`, and puts back the VLAN tag that the kernel removed.
+/// Offsets count from `base`.
 ///
 /// # Safety
 ///
@@ -81,7 +81,7 @@ pub(crate) unsafe fn read(base: NonNull<u8>, room: &Range<usize>, offset: usize)
 }
 
 impl Frame {
-    /// The packet whose header, which was checked, stands at `offset`.
+    /// The packet whose checked header is at `offset`.
     #[inline]
     fn of(header: &tpacket3_hdr, offset: usize, tagged: bool) -> Self {
         let address = offset + usize::from(header.tp_mac);
@@ -161,7 +161,7 @@ mod tests {
     }
 
     #[test]
-    fn a_tag_is_put_back_once_with_the_least_room_there_can_be() {
+    fn a_tag_is_put_back_once_with_minimal_room() {
         for (tpid, expected) in [(0, 0x8100), (0x88a8, 0x88a8)] {
             let mut bytes = packet(52, 60, Some((tpid, 0x6abc)));
             let frame = read_in(&mut bytes).unwrap();
@@ -185,7 +185,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_cut_before_the_tag_stays_as_it_is() {
+    fn a_packet_cut_before_its_tag_is_unchanged() {
         let mut bytes = packet(82, 11, Some((0, 1)));
         let frame = read_in(&mut bytes).unwrap();
         assert_eq!((frame.descriptor.address, frame.descriptor.len, frame.wire_len), (82, 11, 16));

@@ -1,7 +1,7 @@
 //! The frames of a TPACKET_V2 ring: one packet each, which the kernel hands over at once.
 //!
-//! A frame that was taken gets a header in the form of TPACKET_V3, in place, so that all that reads packets of blocks
-//! reads these too. For that the kernel leaves more room in front of the packet than it needs itself.
+//! A received frame gets a header in the form of TPACKET_V3, in place, so that the code for packets of blocks can read
+//! these too. For that the kernel leaves more room before the packet than it needs itself.
 
 #![allow(unsafe_code)]
 
@@ -38,7 +38,7 @@ pub(crate) struct Frames {
     spare: Spare,
 }
 
-/// What was taken out of the ring.
+/// The packets taken out of the ring.
 #[derive(Debug)]
 pub(crate) struct Gathered {
     frames: Arc<Frames>,
@@ -320,7 +320,7 @@ mod tests {
 
     #[test]
     #[cfg_attr(miri, ignore = "miri has no memfd")]
-    fn headers_that_lead_astray_are_counted_and_passed_over() {
+    fn invalid_header_offsets_are_counted_and_skipped() {
         let (frames, mut kernel) = ring();
         for (mac, len) in [(0, 60), (u16::MAX, 60), (82, 1 << 20), (51, 60)] {
             kernel.receive(&[1; 60], None);

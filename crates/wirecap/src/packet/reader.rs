@@ -13,8 +13,8 @@ use crate::ring::Ring;
 use crate::umem::chunk::Head;
 use crate::umem::reader::NextBlock;
 
-/// Reads the blocks of the only ring of a capture in place, beside the ring's worker, which makes chunks of what this one
-/// leaves.
+/// Reads the blocks of the only ring of a capture in place, together with the ring's worker, which makes chunks of the
+/// packets that this reader leaves.
 #[derive(Debug)]
 pub struct BlockReader {
     ring: Arc<PacketRing>,
@@ -32,8 +32,8 @@ impl BlockReader {
         Some(Self { ring, blocks, block: None, accounted: 0 })
     }
 
-    /// Takes the next block, if the kernel has handed one over. What is left of the one in hand is lost to the reader:
-    /// [`put_back`](Self::put_back) gives it to the worker.
+    /// Takes the next block, if the kernel has handed one over. The rest of the current block is lost to the reader;
+    /// [`put_back`](Self::put_back) returns it to the worker instead.
     #[inline]
     pub fn open_next(&mut self) -> NextBlock {
         if !self.blocks.is_next_filled() && !self.ring.has_chunks() {
@@ -63,9 +63,9 @@ impl BlockReader {
         self.block.is_none()
     }
 
-    /// Calls `each` with the packets at the places in `range` of the block in hand, counted from 0. Returns where it
-    /// stopped: before the end of the range if the block has fewer packets, or what the kernel wrote leads nowhere. The
-    /// worker says what is wrong when the rest was [put back](Self::put_back).
+    /// Calls `each` with the packets in `range` of the current block, starting at 0. Returns where it stopped: before
+    /// the end of the range if the block has fewer packets, or if the kernel's offsets lead outside the block. The
+    /// worker reports the fault when the rest was [put back](Self::put_back).
     #[inline]
     pub fn for_each_head(&mut self, range: Range<u32>, each: impl FnMut(Head<'_>)) -> u32 {
         let Some(block) = &mut self.block else { return range.start };

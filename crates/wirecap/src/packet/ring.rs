@@ -23,7 +23,7 @@ use crate::sys::packet::{PacketCounts, PacketSocket, SocketFilter};
 use crate::umem::chunk::{Chunk, Head, RingIdentity};
 use crate::umem::pool::{Cells, Geometry};
 
-/// What is the same for all rings of an interface.
+/// Properties common to all rings of an interface.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Traits {
     pub(crate) ifindex: u32,
@@ -57,7 +57,7 @@ struct Kernel {
     socket: Option<PacketSocket>,
     selection: Selection,
     store: Store,
-    /// What came by sockets on interfaces that are no more, and was not taken yet: the oldest first.
+    /// Packets of sockets on removed interfaces that were not taken yet: the oldest first.
     former: Vec<Arc<Blocks>>,
     /// Packets that came by those sockets, taken or not.
     arrived_before: u64,
@@ -78,7 +78,7 @@ impl Kernel {
 /// Where the kernel puts packets.
 #[derive(Debug, Clone)]
 pub(crate) enum Store {
-    /// Into blocks, which are handed over when they are full or some time has gone by.
+    /// Into blocks, which are handed over when they are full or after some time.
     Blocks(Arc<Blocks>),
     /// Into a frame each, which is handed over at once.
     Frames(Arc<Frames>),
@@ -110,7 +110,7 @@ struct Counts {
     arrived: AtomicU64,
     /// Packets that no free block was there for.
     no_cell: AtomicU64,
-    /// How often the kernel stood still for want of a block.
+    /// Times that the kernel waited for a block.
     stalls: AtomicU64,
     /// Packets that the kernel described badly, packets left behind at the close, and those that the kernel dropped
     /// although blocks were free.
@@ -185,7 +185,7 @@ impl PacketRing {
         self.kernel().socket.as_ref().map_or(Ok(()), work)
     }
 
-    /// Receives from interface `ifindex` from now on, in place of one that is no more.
+    /// Receives from interface `ifindex`, which replaces a removed one.
     pub(crate) fn move_to(&self, ifindex: u32) -> io::Result<()> {
         self.with_socket(|socket| {
             socket.clear_error();
@@ -225,8 +225,8 @@ impl PacketRing {
         self.exchanged.store(true, Ordering::Relaxed);
     }
 
-    /// Runs `program` on the ring's packets from now on. What is in the ring already stays. `filters`: it
-    /// turns packets away that were asked for otherwise.
+    /// Runs `program` on the ring's packets from now on. Packets already in the ring stay. `filters`: it rejects
+    /// packets that were otherwise requested.
     pub(crate) fn listen(&self, program: &SocketFilter, filters: bool) -> io::Result<()> {
         let mut side = lock(&self.side);
         let kernel = self.kernel();
@@ -277,7 +277,7 @@ impl PacketRing {
         }
     }
 
-    /// As [`capture_from`](Self::capture_from), where packets may be left of an interface that is no more.
+    /// Like [`capture_from`](Self::capture_from), if packets of a removed interface may remain.
     #[cold]
     fn capture_from_former(
         &self,
@@ -330,7 +330,7 @@ impl PacketRing {
         Ok(None)
     }
 
-    /// A chunk of the next packets in `block`; `None` if none of them is wanted.
+    /// A chunk of the next packets in `block`; `None` if none matches.
     fn chunk_of(
         &self,
         mut block: OpenBlock,
@@ -368,14 +368,13 @@ impl PacketRing {
         }
     }
 
-    /// Whether packets are to be delivered as chunks: of a block that is open, or all, since the ring has others than its
-    /// first blocks.
+    /// Whether packets must be delivered as chunks: those of an open block, or all, because the ring has been replaced.
     pub(crate) fn has_chunks(&self) -> bool {
         self.open_packets.load(Ordering::Relaxed) > 0 || self.exchanged.load(Ordering::Relaxed)
     }
 
-    /// Opens the next block for a reader that is to have all its packets; an error if user space must look at packets, or
-    /// some are to be delivered as chunks first.
+    /// Opens the next block for a reader that gets all its packets; an error if user space must filter packets, or some
+    /// must be delivered as chunks first.
     pub(crate) fn open_for_reader(&self) -> Result<Option<OpenBlock>, ()> {
         let mut side = lock(&self.side);
         if side.open.is_some() || !side.sieve.is_idle() || self.exchanged.load(Ordering::Relaxed) {
@@ -441,7 +440,7 @@ impl PacketRing {
         side.open = Some(block);
     }
 
-    /// Counts a chunk of so many packets, bytes and super-packets, and gives its sequence number.
+    /// Counts a chunk with these packets, bytes and super-packets, and returns its sequence number.
     fn count_chunk(
         &self,
         side: &mut Side,
@@ -470,11 +469,11 @@ impl PacketRing {
         }
     }
 
-    /// Counts what is left of the blocks that the kernel has handed over, so far as the sieve accepts it.
+    /// Counts the remaining packets of the blocks that the kernel has handed over, as far as the sieve accepts them.
     #[cold]
     fn count_wanted(&self, side: &mut Side) {
         let (longest, counts) = (self.traits.longest_frame, &self.counts);
-        // What cannot be read cannot be unwanted.
+        // Unreadable packets count as matching.
         let kernel = self.kernel();
         match &kernel.store {
             Store::Blocks(_) => {
@@ -569,7 +568,7 @@ impl Ring for PacketRing {
 
     fn offload(&self, help: Help) -> Result<Option<Chunk>, CaptureError> {
         let Some(mut side) = try_lock(&self.side) else { return Ok(None) };
-        // Looked at under the lock: what a buddy saw may have been captured since.
+        // Checked under the lock: the backlog that a buddy saw may have been captured since.
         if self.backlog() <= help.limit {
             return Ok(None);
         }

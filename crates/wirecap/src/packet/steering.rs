@@ -1,4 +1,4 @@
-//! Which packets a ring gets: classic BPF on what the kernel knows of a packet beside its bytes.
+//! Which packets a ring gets: classic BPF on the kernel's data about a packet.
 
 use libc::sock_filter;
 
@@ -16,13 +16,13 @@ pub enum Direction {
     InOut,
 }
 
-/// What the kernel knows of a packet, by the offsets that stand for it.
+/// The kernel's data about a packet, by offset.
 #[derive(Debug, Clone, Copy)]
 #[repr(i32)]
 enum Knowledge {
-    /// Who it is for, or [`OUTGOING`].
+    /// Its destination type, or [`OUTGOING`].
     PacketType = libc::SKF_AD_PKTTYPE,
-    /// The mark of the receive queue that it came from.
+    /// The mark of its receive queue.
     QueueMark = libc::SKF_AD_QUEUE,
 }
 
@@ -41,7 +41,7 @@ fn give(result: u32) -> sock_filter {
     statement(libc::BPF_RET | libc::BPF_K, result)
 }
 
-/// Jumps over so many statements if the value loaded is `value`, and over so many if it is not.
+/// Jumps over `then` statements if the loaded value is `value`, and over `otherwise` if not.
 fn jump_if(value: u32, then: u8, otherwise: u8) -> sock_filter {
     let test = statement(libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K, value);
     sock_filter { jt: then, jf: otherwise, ..test }
@@ -60,7 +60,7 @@ pub(crate) fn everything(bytes: u32) -> Vec<sock_filter> {
 /// Which packets a socket looks at.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Selection {
-    /// Outgoing packets are sorted out beforehand where they are not wanted, which costs the host less.
+    /// Unwanted outgoing packets are rejected first, which costs the host less.
     pub(crate) direction: Direction,
     /// The mark of the receive queue; none for all.
     pub(crate) queue_mark: Option<u32>,
@@ -76,7 +76,7 @@ impl Selection {
         if let Some(mark) = self.queue_mark {
             code.extend([load(Knowledge::QueueMark), jump_if(mark, 1, 0), give(0)]);
         }
-        // Jumps count from where they stand, so a program may stand behind another.
+        // Jumps are relative, so a program may follow another.
         code.extend(program);
         code
     }
@@ -139,7 +139,7 @@ mod tests {
     }
 
     #[test]
-    fn a_selection_runs_the_program_on_what_it_selects_and_on_nothing_else() {
+    fn a_selection_runs_the_program_on_selected_packets_only() {
         let program = everything(99);
         let sent = Known { packet_type: OUTGOING, queue_mark: 3 };
         let all = Selection { direction: Direction::InOut, queue_mark: None };

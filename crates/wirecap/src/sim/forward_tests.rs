@@ -347,7 +347,7 @@ fn pass_on(worker: &mut SimWorker, port: &mut Port) {
 
 /// The peer takes nothing for a while: what has no room is dropped and counted, the rest goes out when it can.
 #[test]
-fn a_one_way_stall_costs_what_has_no_room_and_ends() {
+fn a_stall_in_one_direction_drops_only_excess_packets() {
     let (capture, mut worker, mut port) = one_ring();
     capture.transmitter(0).set_link(LinkState::Stalled);
     for _ in 0..5 {
@@ -378,7 +378,7 @@ fn a_one_way_stall_costs_what_has_no_room_and_ends() {
 
 /// What the device had no room for is sent by the next flush that finds room, also of a port without a capture.
 #[test]
-fn a_flush_sends_what_an_earlier_one_could_not() {
+fn a_flush_sends_packets_that_an_earlier_flush_could_not() {
     let (capture, _, mut port) = one_ring();
     capture.transmitter(0).set_link(LinkState::Stalled);
     let packet = port.build(20).unwrap();
@@ -440,7 +440,7 @@ fn a_batch_is_sent_by_one_flush_whenever_the_ring_shows_it() {
 /// The peer has no room, and then the interface goes down or vanishes: what was refused is dropped and completed, also
 /// where the ring does not show that it was taken.
 #[test]
-fn what_was_refused_just_before_the_interface_went_counts_once_and_comes_home_once() {
+fn a_packet_rejected_just_before_the_removal_counts_once_and_returns_once() {
     let links = [LinkState::Down, LinkState::Gone];
     for (link, shows_late) in links.into_iter().flat_map(|link| [(link, false), (link, true)]) {
         let (capture, mut worker, mut port) = one_ring();
@@ -463,7 +463,7 @@ fn what_was_refused_just_before_the_interface_went_counts_once_and_comes_home_on
 
 /// The interface vanishes with packets on its ring: their cells come back.
 #[test]
-fn what_is_on_the_ring_of_an_interface_that_is_no_more_comes_home() {
+fn cells_on_the_ring_of_a_removed_interface_return() {
     let (capture, mut worker, mut port) = one_ring();
     capture.transmitter(0).set_link(LinkState::Down);
     receive(&capture, 4);

@@ -450,7 +450,7 @@ fn lost_by_arithmetic(load: f64, seconds: u64) -> f64 {
 }
 
 #[test]
-fn two_skewed_queues_lose_in_basic_mode_what_arithmetic_says() {
+fn two_skewed_queues_lose_the_computed_share_in_basic_mode() {
     let outcome = run(&skewed(Mode::Basic, &[1.6, 0.2], 20));
     let dropped = &outcome.ledger.total.dropped;
     assert!(near(dropped.no_cell as f64, lost_by_arithmetic(1.6, 20), 0.01), "{dropped:?}");
@@ -522,7 +522,7 @@ fn a_burst_below_the_threshold_is_processed_by_its_own_worker_alone() {
 /// A worker that had nothing to do for longer than others may be away is not stuck: a buddy that happens
 /// to look just when the next packets come leaves them to it.
 #[test]
-fn a_worker_that_was_idle_is_not_taken_for_a_stuck_one() {
+fn an_idle_worker_does_not_count_as_stuck() {
     let mut config = skewed(Mode::Advanced(0.6), &[0.0, 0.0], 20);
     config.settings.stuck_after = Duration::from_millis(2);
     // Between its looks round, every 10 ms, so that the last one is longer ago.
@@ -617,7 +617,7 @@ fn burst_capacity(pin: f64, mode: Mode) -> u64 {
 }
 
 #[test]
-fn the_largest_lossless_burst_is_what_the_paper_computes() {
+fn the_largest_lossless_burst_is_that_of_the_papers_formula() {
     for pin in [1.5 * RATE, 4.0 * RATE, 100.0 * RATE] {
         let expected = f64::from(R * M) * pin / (pin - RATE);
         let found = burst_capacity(pin, Mode::Basic) as f64;
@@ -706,7 +706,7 @@ fn an_elastic_pool_absorbs_a_burst_of_three_pools_on_one_ring_and_keeps_the_othe
 
 /// The burst takes all that is shared, and then a cell of the ring's own is forgotten.
 #[test]
-fn a_ring_of_an_elastic_pool_that_lacks_a_cell_of_its_own_is_caught() {
+fn the_audit_catches_an_elastic_ring_without_its_reserved_cell() {
     let mut config = elastic([burst(40_000, 1), burst(100, 5), Arrivals::Silence, Arrivals::Silence]);
     config.mishaps.remove(1);
     let mut simulation = Simulation::new(config);

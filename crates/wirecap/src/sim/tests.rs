@@ -578,7 +578,7 @@ fn a_driver_that_stalls_drops_when_its_descriptors_are_used_up() {
 }
 
 #[test]
-fn a_full_rx_ring_is_told_from_a_lack_of_cells() {
+fn a_full_rx_ring_is_distinguished_from_a_lack_of_cells() {
     let capture = SimCapture::new(&SimSettings { rx_slots: Some(4), ..SimSettings::default() });
     for number in 0..6 {
         capture.kernel(0).receive(&packet(number, 8), Timestamp::default());

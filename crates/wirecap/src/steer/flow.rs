@@ -3,11 +3,11 @@
 
 use crate::steer::{MIX, SPREAD};
 
-/// A number for the flow of an Ethernet frame, the same for both directions: of the addresses and, for TCP, UDP and
-/// SCTP that are no fragments, the ports, behind up to two VLAN tags. What is not IP goes by its MAC addresses.
+/// A hash of the flow of an Ethernet frame, the same for both directions: of the addresses and, for unfragmented TCP,
+/// UDP and SCTP, the ports, behind up to two VLAN tags. Frames other than IP are hashed by their MAC addresses.
 ///
-/// It is the hash by which the engine `xdp` deals the packets of a queue out to several rings. All 32 bits are good,
-/// the upper ones best: `(u64::from(hash) * n) >> 32` is one of n.
+/// The engine `xdp` distributes the packets of a queue over several rings by this hash. All 32 bits are good, the upper
+/// ones best: `(u64::from(hash) * n) >> 32` is a number below n.
 pub fn flow_hash(frame: &[u8]) -> u32 {
     let (a, b) = endpoints(frame);
     let sum = a.min(b).wrapping_mul(SPREAD).wrapping_add(a.max(b));

@@ -181,7 +181,7 @@ fn both_directions_have_the_same_hash_and_other_flows_another() {
 }
 
 #[test]
-fn what_a_flow_is_made_of() {
+fn a_flow_hash_covers_addresses_and_ports() {
     if !privileged() {
         return;
     }

@@ -9,11 +9,16 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::ptr::{self, NonNull};
 use std::thread;
 
-use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
+use rustix::fs::{MemfdFlags, Mode, OFlags, ftruncate, memfd_create, openat};
 use rustix::io::Errno;
 use rustix::mm::{
     Advice, MapFlags, MremapFlags, ProtFlags, madvise, mmap, mmap_anonymous, mremap_fixed, munmap,
 };
+
+use rustix::mount::{
+    FsMountFlags, FsOpenFlags, MountAttrFlags, fsconfig_create, fsconfig_set_string, fsmount, fsopen,
+};
+use rustix::thread::CapabilitySet;
 
 use crate::sys::signals;
 
@@ -28,11 +33,17 @@ pub(crate) fn populating_threads() -> usize {
 /// Bytes of a huge page on x86-64 and of the usual ones elsewhere.
 const HUGE_PAGE_BYTES: usize = 2 << 20;
 
+/// Bytes of a cache line, what a processor fetches at a time.
+pub(crate) const LINE_BYTES: usize = 64;
+
 /// Which pages a mapping lies on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Pages {
     /// Reserved huge pages (`vm.nr_hugepages`).
     Huge,
+    /// Transparent huge pages, as far as the kernel finds some, of a tmpfs that is mounted nowhere: what the administrator
+    /// allows shared memory (`shmem_enabled`, never by default) is about the kernel's own tmpfs.
+    Transparent,
     /// Ordinary ones; transparent huge pages were asked for.
     Ordinary,
     /// The process's heap, which no kernel writes to: what the simulated one needs.
@@ -60,12 +71,16 @@ impl Memory {
     /// Maps at least `bytes`, on huge pages when enough of them are free.
     pub(crate) fn map(bytes: usize) -> io::Result<Self> {
         Self::map_on(Pages::Huge, bytes.next_multiple_of(HUGE_PAGE_BYTES))
+            .or_else(|_| Self::map_on(Pages::Transparent, bytes))
             .or_else(|_| Self::map_on(Pages::Ordinary, bytes))
     }
 
     fn map_on(pages: Pages, bytes: usize) -> io::Result<Self> {
-        let huge = if pages == Pages::Huge { MemfdFlags::HUGETLB } else { MemfdFlags::empty() };
-        let file: OwnedFd = memfd_create("wirecap-pool", MemfdFlags::CLOEXEC | huge)?;
+        let file = match pages {
+            Pages::Transparent => file_on_transparent_huge_pages()?,
+            Pages::Huge => memfd_create("wirecap-pool", MemfdFlags::CLOEXEC | MemfdFlags::HUGETLB)?,
+            Pages::Ordinary | Pages::Heap => memfd_create("wirecap-pool", MemfdFlags::CLOEXEC)?,
+        };
         let protection = ProtFlags::READ | ProtFlags::WRITE;
         let base = match ftruncate(&file, bytes as u64) {
             // The limit on the length of files (RLIMIT_FSIZE) is meant for those on disks. Anonymous memory has no length.
@@ -138,6 +153,21 @@ impl Memory {
     pub(crate) fn pages(&self) -> Pages {
         self.pages
     }
+}
+
+/// A file of a tmpfs of its own. Only with CAP_SYS_ADMIN: to a process that has dropped its privileges the question alone may
+/// be forbidden.
+fn file_on_transparent_huge_pages() -> io::Result<OwnedFd> {
+    if !rustix::thread::capabilities(None)?.effective.contains(CapabilitySet::SYS_ADMIN) {
+        return Err(Errno::PERM.into());
+    }
+    let tmpfs = fsopen("tmpfs", FsOpenFlags::FSOPEN_CLOEXEC)?;
+    // Huge pages up to the file's end, and as many of them as there are: the default is half of the memory.
+    fsconfig_set_string(&tmpfs, "huge", "within_size")?;
+    fsconfig_set_string(&tmpfs, "size", "0")?;
+    fsconfig_create(&tmpfs)?;
+    let mount = fsmount(&tmpfs, FsMountFlags::FSMOUNT_CLOEXEC, MountAttrFlags::MOUNT_ATTR_NOEXEC)?;
+    Ok(openat(&mount, ".", OFlags::TMPFILE | OFlags::RDWR | OFlags::CLOEXEC, Mode::RUSR | Mode::WUSR)?)
 }
 
 impl Drop for Memory {
@@ -287,6 +317,41 @@ mod tests {
     #[cfg_attr(miri, ignore = "miri has no memfd")]
     fn mapped_memory_is_zeroed_and_writable() {
         assert_zeroed_and_writable(&Memory::map(1 << 20).unwrap());
+    }
+
+    /// Whether the kernel has transparent huge pages for shared memory, and the administrator has not forbidden them.
+    fn allows_huge_pages() -> bool {
+        let setting = std::fs::read_to_string("/sys/kernel/mm/transparent_hugepage/shmem_enabled");
+        setting.is_ok_and(|setting| !setting.contains("[deny]"))
+    }
+
+    /// How many there are without moving anything: the free blocks of 2 MiB and more in /proc/buddyinfo.
+    fn huge_pages_free() -> u64 {
+        let zones = std::fs::read_to_string("/proc/buddyinfo").unwrap();
+        let blocks = zones.lines().flat_map(|zone| zone.split_whitespace().skip(4 + 9));
+        blocks.map(|count| count.parse::<u64>().unwrap()).sum()
+    }
+
+    #[test]
+    #[cfg_attr(miri, ignore = "miri has no mounts")]
+    fn memory_on_transparent_huge_pages_is_zeroed_and_writable_to_its_last_byte() {
+        let is_plenty = allows_huge_pages() && huge_pages_free() > 64;
+        let memory = match Memory::map_on(Pages::Transparent, 5 << 20) {
+            Ok(memory) => memory,
+            Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
+                return wirecap_testbed::skip("CAP_SYS_ADMIN, to mount a tmpfs");
+            }
+            Err(error) => panic!("{error}"),
+        };
+        memory.populate(2);
+        assert_zeroed_and_writable(&memory);
+        let maps = std::fs::read_to_string("/proc/self/smaps").unwrap();
+        let begin = format!("{:x}-", memory.base().as_ptr().addr());
+        let own = maps.split_once(&begin).expect("it is mapped").1;
+        let line = own.lines().find(|line| line.starts_with("ShmemPmdMapped:")).unwrap();
+        let kib: usize = line.split_whitespace().nth(1).unwrap().parse().unwrap();
+        assert!(kib > 0 || !is_plenty, "{line}");
+        println!("{kib} KiB of 5 MiB on huge pages");
     }
 
     #[test]

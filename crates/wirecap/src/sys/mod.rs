@@ -44,7 +44,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn without_a_membarrier_a_packet_socket_waits_and_without_both_it_is_said() {
+    fn without_a_membarrier_a_packet_socket_waits_and_without_both_a_warning_says_so() {
         assert!(wait_by(&[&|| false, &|| true]));
         assert!(!wait_by(&[&|| false, &|| false]));
     }

@@ -1,5 +1,5 @@
-//! Promiscuous mode, joined through a packet socket: the kernel undoes it when the socket goes,
-//! whatever way the process ends.
+//! Promiscuous mode, joined through a packet socket: the kernel reverts it when the socket closes, however the process
+//! ends.
 
 use std::io;
 use std::os::fd::OwnedFd;

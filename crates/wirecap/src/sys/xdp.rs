@@ -55,11 +55,11 @@ const _: () = assert!(size_of::<Descriptor>() == 16);
 const _: () = assert!(std::mem::offset_of!(Descriptor, len) == 8);
 const _: () = assert!(std::mem::offset_of!(Descriptor, options) == 12);
 
-/// Descriptor option `XDP_PKT_CONTD`: the packet goes on in the next descriptor.
+/// Descriptor option `XDP_PKT_CONTD`: the packet continues in the next descriptor.
 pub(crate) const CONTINUED: u32 = libc::XDP_PKT_CONTD;
 
 impl Descriptor {
-    /// Whether the packet goes on in the next cell.
+    /// Whether the packet continues in the next cell.
     pub(crate) fn is_continued(&self) -> bool {
         self.options & CONTINUED != 0
     }
@@ -244,20 +244,20 @@ impl XdpSocket {
         Ok(sockopt::xdp_statistics(self)?)
     }
 
-    /// In copy mode a [`kick`](Self::kick) sends up to `frames` from now on, which is no more than the tx ring has
-    /// room for. Kernels before 6.17 refuse.
+    /// In copy mode a [`kick`](Self::kick) then sends up to `frames`, at most the size of the tx ring. Kernels before
+    /// 6.17 reject this.
     pub(crate) fn set_frames_per_kick(&self, frames: u32) -> io::Result<()> {
         set_option(self, libc::SOL_XDP, XDP_MAX_TX_SKB_BUDGET, &frames)
     }
 
-    /// Has the kernel send what is on the tx ring: in copy mode up to 32 frames, unless something else was set.
+    /// Makes the kernel send the frames on the tx ring: in copy mode up to 32, unless set otherwise.
     pub(crate) fn kick(&self) -> Result<(), Errno> {
         send(self, &[], SendFlags::DONTWAIT).map(drop)
     }
 
     /// Makes a driver that sleeps look at the fill ring again.
     pub(crate) fn wake(&self) {
-        // What it answers (usually EAGAIN) says nothing about the ring: the next look at it does.
+        // The result (usually EAGAIN) says nothing about the ring; the next look at it does.
         let _ = recv(self, &mut [0u8; 0], RecvFlags::DONTWAIT);
     }
 }

@@ -1,4 +1,4 @@
-//! Chunks and the packets in them: what a worker gets, owns, and gives back by dropping it.
+//! Chunks and their packets: a worker gets a chunk, owns it, and recycles it by dropping it.
 
 #![allow(unsafe_code)]
 
@@ -22,48 +22,48 @@ use crate::umem::recycle::CellList;
 
 pub use heads::Head;
 
-/// Where a ring stands in its capture.
+/// The identity of a ring in its capture.
 #[derive(Debug)]
 pub(crate) struct RingIdentity {
     pub(crate) name: RingName,
-    /// The ring's place among the rings of its capture.
+    /// The ring's index among the rings of its capture.
     pub(crate) index: usize,
-    /// The place of the ring's interface among the interfaces of its capture.
+    /// The index of the ring's interface among the interfaces of its capture.
     pub(crate) interface_index: usize,
-    /// Bytes kept of each packet.
+    /// Snap length.
     pub(crate) snap_len: u32,
-    /// What its packets begin with.
+    /// Link type of its packets.
     pub(crate) link_type: LinkType,
-    /// What keeps the packets that are forwarded in the ring's order, if anything does.
+    /// Keeps forwarded packets in the ring's order, if anything does.
     pub(crate) order: OnceLock<Arc<dyn Order>>,
 }
 
-/// What keeps the packets that are forwarded of one ring in the ring's order.
+/// Keeps the forwarded packets of one ring in the ring's order.
 pub(crate) trait Order: Any + Send + Sync + fmt::Debug {
-    /// Says that the chunk of this number was dropped.
+    /// Reports that the chunk with this sequence number was dropped.
     fn finish(&self, sequence: u64);
 }
 
-/// Where cells live and where they go when their chunk is dropped.
+/// The owner of cells, which takes them back when their chunk is dropped.
 ///
 /// # Safety
 ///
-/// `base` must point to memory that stays mapped while the value lives, and every list of cells given
-/// to [`Chunk::new`] with this owner must describe packets inside it, each preceded by the record that
-/// the chunk's [`Stamps`] says, which are not written to until `recycle` gets the list back.
+/// `base` must point to memory that stays mapped while the value lives, and every list of cells given to [`Chunk::new`]
+/// with this owner must describe packets inside it, each preceded by the record that the chunk's [`Stamps`] says, which
+/// are not written to until `recycle` gets the list back.
 pub(crate) unsafe trait CellOwner: Send + Sync + fmt::Debug {
     /// The start of the memory that descriptors' addresses count from.
     fn base(&self) -> NonNull<u8>;
     /// Takes the cells back. Must not fail, block or allocate.
     fn recycle(&self, list: Box<CellList>);
-    /// Bytes of each cell, whose addresses are multiples of that, if each may come back by itself. Otherwise a
-    /// list of cells comes back whole.
+    /// Bytes of each cell, aligned to this size, if cells can be recycled one by one. Otherwise a list of cells is
+    /// recycled as a whole.
     fn cell_bytes(&self) -> Option<u32> {
         None
     }
 }
 
-/// Where a chunk's packets come from, and how they are to be read.
+/// The origin of a chunk's packets, and how to read them.
 #[derive(Debug)]
 pub(crate) struct Origin {
     pub(crate) owner: Arc<dyn CellOwner>,
@@ -75,8 +75,8 @@ pub(crate) struct Origin {
 
 /// Up to M captured packets of one ring. Dropping a chunk recycles its cells.
 ///
-/// A chunk is owned: it may be sent to another thread, and may outlive the worker and the capture it
-/// came from. While it is held, its cells are not available to the ring.
+/// A chunk is owned: it may be sent to another thread, and may outlive its worker and its capture. While it is held,
+/// its cells are not available to the ring.
 pub struct Chunk {
     /// None only while the chunk is being dropped.
     list: Option<Box<CellList>>,
@@ -84,12 +84,12 @@ pub struct Chunk {
     snap_len: u32,
     /// Some of its packets have several cells.
     fragmented: bool,
-    /// Its packets were taken out; the cells of those that were sent are marked as [`GONE`].
+    /// Its packets were drained; the cells of those that were sent are marked as [`GONE`].
     drained: bool,
     offloaded: bool,
 }
 
-/// The cells of a chunk whose packets are taken out.
+/// The cells of a chunk that is drained.
 pub(crate) struct Drained<'a> {
     pub(crate) cells: &'a mut [Descriptor],
     /// Some packets have several cells.
@@ -97,7 +97,7 @@ pub(crate) struct Drained<'a> {
     pub(crate) origin: &'a Origin,
 }
 
-/// The address of a cell that a chunk has no more.
+/// The address of a cell that left its chunk.
 pub(crate) const GONE: u64 = u64::MAX;
 
 // SAFETY: `base` points into memory that `owner` keeps mapped and that belongs to this chunk alone
@@ -142,74 +142,73 @@ impl Chunk {
         if self.fragmented { self.list().fragmented.packets() } else { &self.list().cells }
     }
 
-    /// How many cells waited in the ring behind this chunk when it was captured, if the ring told.
+    /// The number of cells that waited in the ring after this chunk was captured, if the ring reported it.
     pub(crate) fn left_behind(&self) -> Option<u32> {
         self.list().left_behind
     }
 
-    /// How many of the ring's cells the chunk holds.
+    /// The number of the ring's cells in the chunk.
     #[cfg(all(test, not(loom)))]
     pub(crate) fn cells(&self) -> usize {
         self.list().cells.iter().filter(|cell| cell.address != GONE).count()
     }
 
-    /// Lets a test play an engine that loses or doubles cells.
+    /// Lets a test simulate an engine that loses or doubles cells.
     #[cfg(all(test, not(loom)))]
     pub(crate) fn tamper(&mut self, tamper: impl FnOnce(&mut Vec<Descriptor>)) {
         tamper(&mut self.list.as_mut().expect("a chunk has its list until it is dropped").cells);
     }
 
-    /// How many packets are in the chunk; at least one, until it is [drained](Self::drain).
+    /// The number of packets; at least one, until the chunk is [drained](Self::drain).
     #[expect(clippy::len_without_is_empty, reason = "no chunk is empty before it is drained")]
     #[inline]
     pub fn len(&self) -> usize {
         self.packets().len()
     }
 
-    /// Bytes of all its packets together, as they were on the wire. Known since the capture: nothing is
-    /// added up.
+    /// Bytes of all its packets on the wire, counted during the capture.
     pub fn wire_bytes(&self) -> u64 {
         self.list().wire_bytes
     }
 
-    /// The packets, in the order in which the ring received them.
+    /// The packets, in ring order.
     #[inline]
     pub fn iter(&self) -> Packets<'_> {
         Packets { descriptors: self.packets().iter(), chunk: self }
     }
 
-    /// The packet at `index`, counted from 0 in ring order.
+    /// The packet at `index`, starting at 0, in ring order.
     pub fn get(&self, index: usize) -> Option<Packet<'_>> {
         self.packets().get(index).map(|descriptor| Packet { descriptor, chunk: self })
     }
 
-    /// The ring the packets came from.
+    /// The ring of the packets.
     pub fn ring(&self) -> &RingName {
         &self.origin.ring.name
     }
 
-    /// The ring's place in [`Capture::rings`](crate::Capture::rings).
+    /// The ring's index in [`Capture::rings`](crate::Capture::rings).
     pub fn ring_index(&self) -> usize {
         self.origin.ring.index
     }
 
-    /// The place of the ring's interface in [`Capture::interfaces`](crate::Capture::interfaces).
+    /// The index of the ring's interface in [`Capture::interfaces`](crate::Capture::interfaces).
     pub fn interface_index(&self) -> usize {
         self.origin.ring.interface_index
     }
 
-    /// How many chunks were captured from this ring before this one. Chunks of one ring, put in the
-    /// order of their sequence numbers, hold its packets in the order of their arrival.
+    /// The number of earlier chunks of this ring. Sorted by sequence number, the chunks of one ring contain its packets
+    /// in order of arrival.
     pub fn sequence(&self) -> u64 {
         self.origin.sequence
     }
 
-    /// What the packets begin with.
+    /// The link type of the packets.
     pub fn link_type(&self) -> LinkType {
         self.origin.ring.link_type
     }
 
-    /// Its cells, to be sent; none the second time. The chunk is empty from now on. Those whose address is set to
+    /// Takes the cells out for sending; none the second time. The chunk is then empty. Cells whose address is set to
     /// [`GONE`] are not recycled with it.
     pub(crate) fn take_cells(&mut self) -> Drained<'_> {
         let drained = mem::replace(&mut self.drained, true);
@@ -218,7 +217,7 @@ impl Chunk {
         Drained { cells, fragmented: self.fragmented, origin: &self.origin }
     }
 
-    /// Whether a worker got it that the ring is not the home ring of.
+    /// Whether a worker other than the ring's own captured it.
     pub fn is_offloaded(&self) -> bool {
         self.offloaded
     }
@@ -299,18 +298,18 @@ impl<'a> Packet<'a> {
         unsafe { self.chunk.origin.base.add(self.descriptor.address as usize) }
     }
 
-    /// Where the kernel's header stands, if the chunk's packets have one.
+    /// The kernel's header, if the chunk's packets have one.
     #[inline]
     fn header(&self) -> NonNull<u8> {
         // SAFETY: the distance was checked when the packet was captured.
         unsafe { self.start().sub(self.descriptor.header_distance() as usize) }
     }
 
-    /// The packet's bytes, from the link-layer header on, cut to the snap length.
+    /// The packet's bytes, from the link-layer header on, up to the snap length.
     ///
-    /// They lie in the cell where the kernel put them, unless the packet was too long for one (see
-    /// [`fragments`](Self::fragments)). Then the first call copies all such packets of the chunk, into
-    /// memory that later chunks use again: some 0.1 ns per byte, once.
+    /// They are in the cell in which the kernel put them, unless the packet was too long for one (see
+    /// [`fragments`](Self::fragments)). In that case the first call copies all such packets of the chunk into memory
+    /// that later chunks reuse: some 0.1 ns per byte, once.
     #[inline]
     pub fn data(&self) -> &'a [u8] {
         if self.chunk.fragmented && self.descriptor.is_continued() {
@@ -319,7 +318,7 @@ impl<'a> Packet<'a> {
         self.in_its_cell()
     }
 
-    /// The packet's bytes, of which one cell holds all.
+    /// The bytes of a packet in a single cell.
     #[inline]
     fn in_its_cell(&self) -> &'a [u8] {
         let len = self.descriptor.len.min(self.chunk.snap_len) as usize;
@@ -337,8 +336,8 @@ impl<'a> Packet<'a> {
         })
     }
 
-    /// The packet's bytes in the pieces in which they lie in the cells, cut to the snap length: one,
-    /// unless the packet was too long for a cell. No copy is made.
+    /// The packet's bytes in the pieces in which they are in the cells, up to the snap length: one piece, unless the
+    /// packet was too long for a cell. Nothing is copied.
     pub fn fragments(&self) -> Fragments<'a> {
         let cells = if self.chunk.fragmented {
             let list = self.chunk.list();
@@ -353,8 +352,8 @@ impl<'a> Packet<'a> {
         }
     }
 
-    /// The packet's length on the wire, in bytes; more than [`data`](Self::data) holds when the snap
-    /// length cut it.
+    /// The packet's length on the wire, in bytes; more than the length of [`data`](Self::data) if the snap length cut
+    /// it.
     #[inline]
     pub fn wire_len(&self) -> u32 {
         let (len, header_distance) = (self.descriptor.len, self.descriptor.header_distance());
@@ -362,7 +361,7 @@ impl<'a> Packet<'a> {
         unsafe { self.chunk.origin.stamps.wire_len_of(self.start(), len, header_distance) }
     }
 
-    /// The receive queue that the packet came from; `None` if it is not known.
+    /// The receive queue of the packet; `None` if unknown.
     #[inline]
     pub fn queue(&self) -> Option<u32> {
         match self.chunk.origin.stamps {
@@ -376,7 +375,7 @@ impl<'a> Packet<'a> {
         }
     }
 
-    /// For whom the packet is; `None` if it is not known.
+    /// The destination type of the packet (to this host, broadcast, ...); `None` if unknown.
     pub fn packet_type(&self) -> Option<PacketType> {
         match self.chunk.origin.stamps {
             // SAFETY: as in `wire_len`; the kernel filled what lies between header and packet.
@@ -389,8 +388,8 @@ impl<'a> Packet<'a> {
         }
     }
 
-    /// The VLAN tag that the kernel had taken out of the packet, and that stands in its bytes again. The
-    /// kernel's own filters see the packet without it.
+    /// The VLAN tag that the kernel had removed and that was put back into the packet's bytes. The kernel's own filters
+    /// see the packet without it.
     pub fn tag_put_back(&self) -> Option<VlanTag> {
         match self.chunk.origin.stamps {
             // SAFETY: as in `wire_len`.
@@ -406,8 +405,7 @@ impl<'a> Packet<'a> {
         unsafe { FileRecord::before(self.start()) }
     }
 
-    /// When the packet arrived; `None` if the capture was opened without timestamps, or if the device was to tell
-    /// and did not.
+    /// The time of arrival; `None` without timestamps, or if the device provided none.
     #[inline]
     pub fn timestamp(&self) -> Option<Timestamp> {
         // SAFETY: the packet is as it was captured, and is not written to.
@@ -459,7 +457,7 @@ mod model {
     }
 
     impl Chunk {
-        /// A chunk without packets, for models of who gets which chunk.
+        /// A chunk without packets, for models that test which worker gets which chunk.
         pub(crate) fn hollow(ring: &Arc<RingIdentity>) -> Self {
             let list = CellList::with_capacity(0);
             // SAFETY: there are no cells.

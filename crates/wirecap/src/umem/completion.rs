@@ -5,7 +5,7 @@ use crate::sync::{AtomicU64, Mutex, Ordering, lock, try_lock};
 use crate::sys::xdp::Descriptor;
 use crate::umem::owners::Owners;
 
-/// Completions are taken so many at a time.
+/// The number of completions taken at a time.
 const COMPLETIONS_AT_ONCE: usize = 64;
 
 /// A completion ring, and how many cells are on their way to it.
@@ -39,8 +39,8 @@ impl CompletionRing {
         self.in_flight.fetch_add(cells as u64, Ordering::Relaxed);
     }
 
-    /// Gives completed cells, which must be some that were sent, back to their owners, until there are none or another
-    /// thread is at it. `false` if the kernel put there what cannot be.
+    /// Returns completed cells to their owners, until there are none or another thread is doing so. `false` if the
+    /// kernel reported an impossible cell.
     pub(crate) fn collect(&self, owners: &Owners) -> bool {
         self.filled.filled() == 0 || self.collect_some(owners)
     }

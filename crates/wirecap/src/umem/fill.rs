@@ -1,10 +1,9 @@
-//! The way back: recycled cells are posted on the fill ring, where the kernel fills them again.
+//! Recycling: free cells are posted on the fill ring, and the kernel fills them again.
 //!
-//! A thread that drops a chunk posts its cells at once if the fill ring is free to be locked, which it
-//! nearly always is: then the cells go back while they are warm in that core's cache. Otherwise the
-//! list of cells goes into the recycle queue and the holder of the lock, or the next one to capture,
-//! posts it. Recycling never waits. Where not all cells are to be posted, the others wait beside
-//! the fill ring ([`Supply`]).
+//! A thread that drops a chunk posts its cells at once if it gets the lock of the fill ring, which is nearly always
+//! free: then the cells are still warm in that core's cache. Otherwise the list of cells goes into the recycle queue,
+//! and the holder of the lock, or the next capture, posts it. Recycling never waits. If not all cells are to be posted,
+//! the others wait beside the fill ring ([`Supply`]).
 
 use std::collections::HashSet;
 use std::fmt;
@@ -31,7 +30,7 @@ pub(crate) trait Kernel: Send + Sync + fmt::Debug {
     fn drops(&self) -> io::Result<KernelDrops>;
     /// Readable while the rx ring has packets.
     fn pollable(&self) -> Option<BorrowedFd<'_>>;
-    /// Whether the interface is no more, so that no packets will ever come.
+    /// Whether the interface was removed, so that no packets can arrive.
     fn is_gone(&self) -> bool;
     /// Whether the device writes into the cells itself.
     fn is_zero_copy(&self) -> bool {
@@ -47,12 +46,12 @@ pub(crate) trait Kernel: Send + Sync + fmt::Debug {
 /// Packets that reached a socket and were not put on its rx ring, since the socket was made.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) struct KernelDrops {
-    /// For want of a free cell (`rx_dropped`; `rx_fill_ring_empty_descs` counts the same packets). With zero-copy 0: there
-    /// the kernel counts none.
+    /// For lack of a free cell (`rx_dropped`; `rx_fill_ring_empty_descs` counts the same packets). With zero-copy 0:
+    /// there the kernel counts none.
     pub(crate) no_cell: u64,
-    /// For want of room on the rx ring (`rx_ring_full`).
+    /// For lack of room on the rx ring (`rx_ring_full`).
     pub(crate) ring_full: u64,
-    /// With zero-copy: how often the driver looked for a cell on the fill ring and got none.
+    /// Zero-copy: times that the driver found no cell on the fill ring.
     pub(crate) starved: u64,
 }
 
@@ -142,12 +141,12 @@ impl FillRing {
         Ok(fill_ring)
     }
 
-    /// The device's ring has so many descriptors.
+    /// Sets the number of descriptors of the device's ring.
     pub(crate) fn know_descriptors(&self, descriptors: u32) {
         lock(&self.side).starvation.know_descriptors(descriptors);
     }
 
-    /// How often the driver looked for a cell in vain, if it receives without a copy.
+    /// Times that a zero-copy driver found no cell.
     pub(crate) fn starved(&self) -> u64 {
         let mut side = lock(&self.side);
         side.look_for_starvation();
@@ -187,7 +186,7 @@ impl FillRing {
         self.supply.posted
     }
 
-    /// Posts as many cells as are wanted, of those that are free.
+    /// Posts as many of the free cells as are required.
     pub(crate) fn tend(&self) {
         if self.supply.posts_all() {
             return;
@@ -206,9 +205,9 @@ impl FillRing {
             Some(mut side) => side.take_back(self, list),
             None => self.recycled.push(list),
         }
-        // Either we held the lock, and others may have queued lists meanwhile; or we queued ours, and
-        // the holder may have looked at the queue before. Both cases end with a thread that finds the
-        // queue empty, or the lock taken by one who will look at it after this.
+        // Either we held the lock, and others may have queued lists meanwhile; or we queued ours, and the holder may
+        // have checked the queue before. Both cases end with a thread that finds the queue empty, or the lock held by a
+        // thread that will check the queue afterwards.
         self.flush_if_free();
     }
 
@@ -431,7 +430,7 @@ impl FillSide {
         }
     }
 
-    /// Posts as many of these cells as are wanted, and keeps the others.
+    /// Posts as many of these cells as are required, and keeps the others.
     fn place(&mut self, fill_ring: &FillRing, cells: &[Descriptor]) {
         if cells.is_empty() {
             return;
@@ -451,7 +450,7 @@ impl FillSide {
         self.give_up_excess(fill_ring);
     }
 
-    /// Posts as many cells as are wanted, of those that are idle here or in the stock.
+    /// Posts as many of the idle cells here or in the stock as are required.
     fn top_up(&mut self, fill_ring: &FillRing) {
         if fill_ring.supply.posts_all() {
             return;
@@ -486,9 +485,9 @@ impl FillSide {
         self.idle = idle;
     }
 
-    /// Gives what is more than its own to the stock.
+    /// Gives cells beyond its own share to the stock.
     fn give_up_excess(&mut self, fill_ring: &FillRing) {
-        // While fewer cells are posted than wanted none are idle: what is idle here comes on top.
+        // While fewer cells than required are posted, none are idle here, so the stock's are added.
         if let Some(stock) = &fill_ring.supply.stock
             && self.idle.len() > fill_ring.supply.kept_idle()
         {
@@ -507,7 +506,7 @@ impl FillSide {
         }
     }
 
-    /// The kernel never moves its index back; one that did is trusted with no more cells.
+    /// The kernel never moves its index back; if it did, it gets no more cells.
     fn give_up_ring(&mut self, broken: BrokenRing) {
         (self.port, self.broken) = (None, Some(broken));
     }
@@ -515,8 +514,8 @@ impl FillSide {
 
 impl Port {
     fn post<T>(&mut self, cells: &[T], address: impl Fn(&T) -> u64) -> Result<(), BrokenRing> {
-        // There is room for every cell that is wanted. What does not fit lost its slot to a cell that
-        // was given to us twice.
+        // There is room for every required cell. A cell that does not fit lost its slot to a cell that was returned
+        // twice.
         self.ring.push_slice(cells, address)?;
         self.ring.submit();
         if self.ring.needs_wakeup() {
@@ -636,7 +635,7 @@ mod model {
 
     /// Three droppers alone: there need not be a capture.
     #[test]
-    fn the_last_dropper_posts_what_is_left() {
+    fn the_last_dropper_posts_the_remaining_cells() {
         model(|| {
             let (fill_ring, mut kernel, mut lists) = all_captured(3);
             let mine = lists.pop().unwrap();

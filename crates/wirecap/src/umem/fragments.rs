@@ -1,9 +1,9 @@
-//! Packets of several cells (multi-buffer, `networking/af_xdp.rst`): a frame longer than a cell comes as
-//! a run of descriptors, all but the last of which say that the packet goes on.
+//! Packets of several cells (multi-buffer, `networking/af_xdp.rst`): a frame longer than a cell arrives as a run of
+//! descriptors; all but the last have the flag that the packet continues.
 //!
-//! Such packets stay where the kernel put them. Only a caller that asks for one in one piece has it copied, and
-//! with it all others of its chunk: into memory that goes round with the chunk's list of cells, so that
-//! nothing is allocated once enough lists have some.
+//! Such packets stay where the kernel put them. When a caller needs one in one piece, it and all others of its chunk
+//! are copied, into memory that circulates with the chunks' lists of cells, so nothing is allocated once enough lists
+//! have some.
 
 use std::mem;
 use std::ops::Range;
@@ -67,8 +67,8 @@ pub(crate) fn refuse(
     refused
 }
 
-/// What there is to know of the packets in a list of cells when some have several. Empty when each
-/// cell is a packet, as it is nearly always.
+/// Information about the packets in a list of cells if some have several. Empty if each cell is a packet, as it nearly
+/// always is.
 #[derive(Debug, Default)]
 pub(crate) struct Fragmented {
     /// The packets, each described by its first cell's address and the length of the whole. Those that
@@ -219,7 +219,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wanted_of_a_packet_may_lie_in_its_first_cell_alone() {
+    fn the_snap_length_may_need_the_first_cell_only() {
         let cells = cells(&[-40, 40]);
         let mut fragmented = Fragmented::default();
         fragmented.find(&cells, 40);

@@ -35,7 +35,7 @@ impl Geometry {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[non_exhaustive]
 pub struct Cells {
-    /// The kernel has them, for packets to come.
+    /// The kernel has them, for future packets.
     pub posted: u32,
     /// Filled, in the ring: they wait to be captured.
     pub waiting: u32,
@@ -54,7 +54,7 @@ pub(crate) struct Pool {
 }
 
 impl Pool {
-    /// Maps the cells, which so many threads clear.
+    /// Maps the cells, which this number of threads clear.
     pub(crate) fn new(geometry: Geometry, threads: usize) -> io::Result<Self> {
         let memory = Memory::map(geometry.pool_bytes())?;
         memory.populate(threads);
@@ -95,7 +95,7 @@ impl Pool {
         (0..u64::from(self.geometry.cells())).map(move |index| index * bytes)
     }
 
-    /// What an address has in common with the address of the cell that it lies in.
+    /// The mask that turns an address into that of its cell.
     pub(crate) fn cell_mask(&self) -> u64 {
         !u64::from(self.geometry.cell_bytes - 1)
     }

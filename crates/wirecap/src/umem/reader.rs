@@ -11,7 +11,7 @@ use crate::umem::chunk::{Head, heads};
 use crate::umem::recycle::CellList;
 use crate::umem::rx::RxRing;
 
-/// What there is to be read next.
+/// The result of looking for packets.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum NextBlock {
     /// So many packets, which are in hand from now on.
@@ -22,8 +22,8 @@ pub enum NextBlock {
     Chunks,
 }
 
-/// Reads the cells of the only ring of a capture in place, up to M at a time, beside the ring's worker, which makes chunks of
-/// what this one leaves.
+/// Reads the cells of the only ring of a capture in place, up to M at a time, together with the ring's worker, which
+/// makes chunks of the packets that this reader leaves.
 #[derive(Debug)]
 pub struct CellReader {
     ring: Arc<RxRing>,
@@ -41,8 +41,8 @@ impl CellReader {
         ring.posts_all().then_some(Self { ring, list, ahead_of_utc_nanos: 0 })
     }
 
-    /// Takes the next packets, if some wait. What is left of those in hand is lost to the reader:
-    /// [`put_back`](Self::put_back) gives it to the worker.
+    /// Takes the next packets, if some wait. The rest of the current ones is lost to the reader;
+    /// [`put_back`](Self::put_back) returns it to the worker instead.
     #[inline]
     pub fn open_next(&mut self) -> NextBlock {
         self.put_back(u32::MAX);
@@ -83,7 +83,7 @@ impl CellReader {
         end
     }
 
-    /// Gives back what is in hand: cells to the kernel, and to the worker packets from place `next` on, which were not read.
+    /// Returns the current cells to the kernel, and packets from index `next` on, which were not read, to the worker.
     #[inline]
     pub fn put_back(&mut self, next: u32) {
         if !self.is_empty() {

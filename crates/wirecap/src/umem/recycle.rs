@@ -1,9 +1,8 @@
-//! The recycle queue: how cells come back from any thread (the paper's work-queue pair, section 3.2.2).
+//! The recycle queue: cells return from any thread (the paper's work-queue pair, section 3.2.2).
 //!
-//! It holds whole lists of cells, linked through the lists themselves, so there is always room:
-//! putting a list in never fails, blocks or allocates. The next capture from the ring takes all
-//! that is there, which is why a plain linked stack suffices (nothing is ever popped alone, so the ABA
-//! problem has no place to occur).
+//! It holds whole lists of cells, linked through the lists themselves, so there is always room: adding a list never
+//! fails, blocks or allocates. The next capture from the ring takes all lists at once, so a plain linked stack suffices
+//! (single elements are never popped, so the ABA problem cannot occur).
 
 #![allow(unsafe_code)]
 
@@ -116,14 +115,14 @@ impl Spare {
         }
     }
 
-    /// Keeps `list`, in the place of what was here.
+    /// Stores `list` and replaces the previous one.
     pub(crate) fn put(&self, mut list: Box<CellList>) {
         list.clear();
         drop(self.exchange(Box::into_raw(list)));
     }
 
     fn exchange(&self, list: *mut CellList) -> Option<Box<CellList>> {
-        // Who takes a list sees what was done to it before it was put here.
+        // A thread that takes a list sees the writes before it was stored.
         let list = self.list.swap(list, Ordering::AcqRel);
         // SAFETY: what is here came from `Box::into_raw` in `put`, and is taken out once.
         (!list.is_null()).then(|| unsafe { Box::from_raw(list) })

@@ -1,5 +1,5 @@
-//! The rx ring of one AF_XDP socket: filled cells are captured from it as chunks, and go back on the fill ring. The kernel
-//! behind the rings is a socket or the simulated one.
+//! The rx ring of one AF_XDP socket: filled cells are captured from it as chunks, and return through the fill ring. The
+//! kernel's side is a socket or the simulated kernel.
 
 #![allow(unsafe_code)]
 
@@ -29,7 +29,7 @@ use crate::umem::recycle::CellList;
 
 /// Where the program puts times, and how to read them.
 pub(crate) trait StampSource: Send + Sync + fmt::Debug {
-    /// How the times of packets captured now are to be read.
+    /// How to read the timestamps of packets captured now.
     fn stamps(&self) -> Stamps;
 }
 
@@ -50,8 +50,8 @@ pub(crate) struct RxRing {
     rx: Mutex<RxSide>,
 }
 
-/// What a signal handler may read while the thread that it interrupts holds the lock of the rx ring: copies of the
-/// rx side's counters.
+/// Copies of the rx side's counters, which a signal handler may read while the interrupted thread holds the lock of the
+/// rx ring.
 #[derive(Debug)]
 struct Published {
     delivered: atomic::AtomicU64,
@@ -83,7 +83,7 @@ struct RxSide {
     overlong: bool,
     /// Packets that cannot be, or do not fit a chunk, and those left behind at the close.
     other: u64,
-    /// Packets that go on by their own account, and not by the driver's.
+    /// Packets that are longer by their own header than by the driver's length.
     cut: u64,
     /// What the kernel had dropped at the close, and on rings that were in the place of this one.
     drops: KernelDrops,
@@ -98,9 +98,9 @@ const VAIN_ROUNDS_MAX: u32 = 64;
 /// How a worker captures from the ring of another.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Help {
-    /// Nothing is taken when no more than so many packets wait.
+    /// No packets are taken if at most this many wait.
     pub(crate) limit: u32,
-    /// How many packets are taken at most; a chunk has no more than M.
+    /// The maximum number of packets taken; a chunk has at most M.
     pub(crate) most: u32,
     /// The ring's worker is stuck or gone: the account tells such chunks apart.
     pub(crate) abandoned: bool,
@@ -219,7 +219,7 @@ impl RxRing {
         let Some(open) = &mut side.open else { return Ok(None) };
         let waiting = open.ring.available().map_err(|broken| self.broken(&broken))?;
         let waiting = waiting + side.kept.len() as u32;
-        // Looked at under the lock: what a buddy saw may have been captured since.
+        // Checked under the lock: the backlog that a buddy saw may have been captured since.
         if waiting <= help.map_or(0, |help| help.limit) {
             drop(guard);
             self.fill_ring.flush_if_free();
@@ -330,7 +330,7 @@ impl RxRing {
         if !cells.is_empty() {
             let mut list =
                 self.fill_ring.empty_list(cells.len()).map_err(|broken| self.broken_fill(&broken))?;
-            // Not as packets: each cell by itself is to be looked at.
+            // Not as packets: each cell must be checked separately.
             list.cells.extend(cells.into_iter().map(|cell| Descriptor { options: 0, ..cell }));
             self.fill_ring.captured(&mut list);
             self.fill_ring.recycle(list);

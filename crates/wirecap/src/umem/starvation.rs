@@ -74,7 +74,7 @@ mod tests {
     }
 
     #[test]
-    fn a_look_at_a_ring_that_was_never_empty_is_not_vain() {
+    fn driver_requests_do_not_count_if_the_ring_was_never_empty() {
         let mut starvation = begun(level(0, 4096));
         starvation.look(level(256, 3840), 6, level(256, 3840));
         starvation.look(level(300, 3800), 9, level(310, 3800));
@@ -82,7 +82,7 @@ mod tests {
     }
 
     #[test]
-    fn a_look_at_a_ring_that_may_have_been_empty_is_vain() {
+    fn driver_requests_count_if_the_ring_may_have_been_empty() {
         let mut starvation = begun(level(0, 100));
         starvation.look(level(100, 0), 2, level(100, 0));
         assert_eq!(starvation.vain(), 2);
@@ -108,7 +108,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_taken_while_the_kernel_is_asked_counts() {
+    fn cells_taken_during_the_query_count() {
         let mut starvation = begun(level(0, 10));
         starvation.look(level(5, 5), 1, level(10, 0));
         assert_eq!(starvation.vain(), 1);

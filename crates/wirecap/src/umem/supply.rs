@@ -1,9 +1,9 @@
-//! How many cells of a fill ring are posted, and where the others are kept.
+//! The number of posted cells of a fill ring, and the place of the others.
 //!
-//! With all cells posted, a ring keeps R x M packets without a thread. A smaller posted set is faster,
-//! since the same cells come round while they are warm in the cache, but a thread must top it up as the
-//! backlog grows. A fill ring cannot be un-posted, so cells that come back go where they are wanted most:
-//! on the fill ring if fewer than wanted are left there, else on a stack beside it, the latest on top.
+//! With all cells posted, a ring keeps R x M packets without a thread. A smaller posted set is faster, because the same
+//! cells return while they are warm in the cache, but a thread must replenish it as the backlog grows. Cells on a fill
+//! ring cannot be withdrawn. So a returning cell is posted if fewer than the required number are left there; otherwise
+//! it goes on a stack beside the ring, the latest on top.
 
 use std::sync::Arc;
 
@@ -13,11 +13,11 @@ use crate::umem::pool::Pool;
 /// What one fill ring has of its pool.
 #[derive(Debug, Clone)]
 pub(crate) struct Supply {
-    /// So many cells are to be on the fill ring.
+    /// The number of cells to be posted.
     pub(crate) posted: u32,
     /// So many cells are always its own: on the fill ring, filled, in chunks or idle.
     pub(crate) own: u32,
-    /// Where it takes more from and gives back what is more than its own.
+    /// Where it takes more cells from and returns excess ones.
     pub(crate) stock: Option<Arc<Stock>>,
 }
 
@@ -69,7 +69,7 @@ impl Stock {
         idle.extend(stock.drain(stock.len().saturating_sub(count)..));
     }
 
-    /// Takes what is more than `kept` from `idle`, unless another thread uses the stock.
+    /// Takes the cells beyond `kept` from `idle`, unless another thread uses the stock.
     pub(crate) fn try_put(&self, idle: &mut Vec<u64>, kept: usize) {
         if let Some(mut stock) = try_lock(&self.0) {
             // There is room for all cells; one too many is the double of another one.

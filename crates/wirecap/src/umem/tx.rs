@@ -1,7 +1,7 @@
-//! The tx ring of one queue: cells go out as they are, and come back by the queue's completion ring.
+//! The tx ring of one queue: cells are sent without copying, and return through the queue's completion ring.
 //!
-//! In copy mode the kernel sends only while it is called, a limited number of frames a call, and says of the last one
-//! whether the device refused it. What it did not take stays on the ring, for the next call.
+//! In copy mode the kernel sends only during a call, a limited number of frames per call, and reports whether the
+//! device rejected the last one. The rest stays on the ring for the next call.
 
 use std::fmt;
 use std::sync::Arc;
@@ -14,9 +14,9 @@ use crate::umem::completion::CompletionRing;
 use crate::umem::fragments::packets_in;
 use crate::umem::owners::Owners;
 
-/// Cells are put on the ring so many at a time: when the interface goes down no more are stuck there.
+/// The number of cells put on the ring at a time: the maximum that is stuck there when the interface goes down.
 pub(crate) const CELLS_PER_KICK: u32 = 64;
-/// Frames that a call sends at least, unless the device takes no more.
+/// The minimum number of frames that a call sends, unless the device accepts no more.
 const FRAMES_PER_CALL: u32 = 32;
 /// Calls after which the kernel does not get on if none has shown that it took anything, however much there is.
 const CALLS_IN_VAIN_MAX: u32 = 8;
@@ -24,7 +24,7 @@ const CALLS_IN_VAIN_MAX: u32 = 8;
 /// What the kernel said when it was called to send.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Kicked {
-    /// It has done what there was.
+    /// It has sent all frames.
     Done,
     /// There is more to do (EAGAIN); perhaps nothing can be done at the moment.
     More,
@@ -32,13 +32,13 @@ pub(crate) enum Kicked {
     Refused,
     /// The interface is down (ENETDOWN).
     Down,
-    /// The interface is no more (ENXIO): the kernel will never look at the ring again.
+    /// The interface was removed (ENXIO): the kernel will never read the ring again.
     Gone,
 }
 
 /// The kernel behind a tx ring.
 pub(crate) trait TxKernel: Send + Sync + fmt::Debug {
-    /// Has the kernel send what is on the ring, some of it at least.
+    /// Makes the kernel send some frames of the ring.
     fn kick(&self) -> Kicked;
     /// How many descriptors it found bad, and skipped.
     fn bad_descriptors(&self) -> u64;
@@ -59,7 +59,7 @@ pub(crate) struct TxRing {
 /// What the lock of the tx ring guards.
 #[derive(Debug)]
 struct TxSide {
-    /// None once the ring is closed or broken, or its interface is no more.
+    /// None once the ring is closed or broken, or its interface was removed.
     open: Option<OpenTx>,
     /// The interface was down at the last try.
     down: bool,
@@ -143,7 +143,7 @@ impl TxRing {
         }
     }
 
-    /// Has the kernel go on with what is left on the ring.
+    /// Makes the kernel continue with the frames on the ring.
     pub(crate) fn push_on(&self) {
         // The holder of the lock does it.
         if self.lagging.load(Ordering::Relaxed) && try_lock(&self.tx).is_some() {
@@ -175,7 +175,7 @@ impl TxRing {
         }
     }
 
-    /// Counts what is left as dropped and lets go of the kernel's side.
+    /// Counts the remaining frames as dropped and releases the kernel's side.
     pub(crate) fn close(&self) {
         self.collect();
         self.with(|side| {
@@ -247,7 +247,7 @@ impl TxSide {
         match open.ring.free() {
             Ok(free) => Ok(free),
             Err(BrokenRing { .. }) => {
-                // The kernel never moves its index back; one that did is trusted with no more cells.
+                // The kernel never moves its index back; if it did, it gets no more cells.
                 self.let_go(Obstacle::Closed);
                 Err(Obstacle::Closed)
             }

@@ -1,4 +1,4 @@
-//! What a capture puts on an interface: its program, and the map of its sockets.
+//! The attachments of a capture to an interface: its program, and the map of its sockets.
 
 use std::cell::RefCell;
 use std::io;
@@ -32,8 +32,8 @@ use crate::xdp::{
     PreparedQueue, Settings, SocketKernel, StarvationCount, inquiry, refused, register, seat, system,
 };
 
-/// What a capture has put on an interface: the program, and the map of its sockets. All of it is held
-/// by descriptors, so the kernel removes it whatever way the process ends.
+/// The attachments of a capture to an interface: the program, and the map of its sockets. All are held by descriptors,
+/// so the kernel removes them however the process ends.
 #[derive(Debug)]
 pub(crate) struct Attachment {
     /// The keys in use.
@@ -45,7 +45,7 @@ pub(crate) struct Attachment {
     filter: Option<Filter>,
     pub(super) rung: Rung,
     pub(super) inquiry: Arc<OwnedFd>,
-    /// What had found no socket before all rings were there.
+    /// Packets that found no socket before all rings were ready.
     unseated_before: u64,
     /// How many found none in all, once all packets are the host's.
     missed_in_all: Option<u64>,
@@ -94,7 +94,7 @@ impl Attachment {
             Ok(program)
         })?;
         let kept = claims.iter().try_for_each(|claim| claim.keep(place.array()));
-        kept.map_err(|source| system("claim a receive queue by a socket", source))?;
+        kept.map_err(|source| system("bind the socket that claims a receive queue", source))?;
         drop(turn);
         let filters = filters.into_inner();
         if ladder.rung == Rung::Generic {
@@ -207,17 +207,17 @@ impl Attachment {
         self.place.leave();
         let place = Place::take(ladder, &queues, is_bound, program)?;
         let kept = self.claims.iter().try_for_each(|claim| claim.keep(place.array()));
-        kept.map_err(|source| system("claim a receive queue by a socket", source))?;
+        kept.map_err(|source| system("bind the socket that claims a receive queue", source))?;
         self.place = place;
         Ok(())
     }
 
-    /// Whether its rings can go on on another interface: not where their cells are shared with others.
+    /// Whether its rings can continue on another interface: not if they share their cells with others.
     pub(crate) fn can_move(&self) -> bool {
         self.settings.commons.is_none()
     }
 
-    /// Goes on on `device`, which has come in the place of the interface that it was on: its rings keep what they have.
+    /// Continues on `device`, which replaces its interface: its rings keep their contents.
     pub(crate) fn move_to(&mut self, device: &Device) -> Result<(), OpenError> {
         let _turn = Claim::turn_now(device)?;
         let missed = self.missed();
@@ -281,7 +281,7 @@ impl Attachment {
         let first = Arc::clone(&kernels[0]);
         register(&first.socket, fill_ring.pool())?;
         {
-            // What is taken out of the rings meanwhile would be in no account.
+            // Packets taken out of the rings meanwhile would be in no account.
             let held: Vec<_> = rings.iter().map(|ring| ring.hold()).collect();
             let waiting: Vec<u64> = held.iter().flat_map(Held::waiting).collect();
             let taken = held.iter().map(Held::taken).sum();
@@ -309,8 +309,8 @@ impl Attachment {
         self.place.exchange_anew(program).map_err(failed)
     }
 
-    /// Gives all packets to the host from now on, and goes on doing so until it is detached: a driver whose program is
-    /// taken away may lose packets.
+    /// Passes all packets to the host from now on, until it is detached: a driver whose program is removed may lose
+    /// packets.
     pub(crate) fn let_pass(&mut self) -> Result<(), OpenError> {
         let device = self.blueprint.device.clone();
         let failed = |source| refused(&device, source);
@@ -337,7 +337,7 @@ impl Attachment {
         self.claims.retain(|claim| !claim.is_of_queue(device, queue));
     }
 
-    /// Packets that were wanted, and went to the host because their queue had no ring.
+    /// Matching packets that went to the host because their queue had no ring.
     pub(crate) fn missed(&self) -> u64 {
         self.missed_in_all.unwrap_or_else(|| self.unseated().saturating_sub(self.unseated_before))
     }
@@ -360,7 +360,7 @@ impl Attachment {
         let _turn = Claim::turn_now(&device)?;
         let claim = Claim::queue(&device, queue)?;
         let kept = claim.keep(self.place.array());
-        kept.map_err(|source| system("claim a receive queue by a socket", source))?;
+        kept.map_err(|source| system("bind the socket that claims a receive queue", source))?;
         let mut settings = self.settings.clone();
         // The cells of a capture that forwards were dealt out when it began: this queue has others, and what leaves
         // from there is copied.
@@ -395,7 +395,7 @@ impl Attachment {
         let (program, filters) = self.blueprint.load(self.place.array(), Some(filter)).map_err(failed)?;
         let check = self.blueprint.check(Some(filter), &filters);
         let check = check.map_err(|source| unsupported(device, source))?;
-        // What waits in the rings may have been let through for user space to decide on.
+        // Waiting packets may have been passed for user space to filter.
         if let Ok(filter) = UserFilter::new(filter, device) {
             self.rings.iter().for_each(|ring| ring.begin_change(filter.clone()));
         }

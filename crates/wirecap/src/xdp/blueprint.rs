@@ -1,5 +1,4 @@
-//! What the programs of a capture are made of: the same for all that take each other's place as the filter is
-//! changed.
+//! The common part of the programs of a capture that replace each other when the filter changes.
 
 use std::sync::Arc;
 
@@ -19,7 +18,7 @@ use crate::xdp::stamps::FAILED_BYTES;
 pub(super) struct Blueprint {
     pub(super) device: Device,
     pub(super) steering: Steering,
-    /// The packets of other queues than those of `steering` are of no concern, also of queues that come later.
+    /// Packets of queues other than those of `steering`, including later ones, are ignored.
     names_queues: bool,
     /// The queues that the maps have room for.
     pub(super) queues_max: u32,
@@ -83,7 +82,7 @@ impl Blueprint {
             Ok(program) => return Ok((program, Where::Program)),
             Err(LoadError::Filter(unsupported)) => unsupported.to_string(),
             Err(LoadError::Kernel(BpfError::Rejected { log, .. })) if filter.is_some() => {
-                format!("the kernel's verifier refuses it ({})", last_words(&log))
+                format!("the kernel's verifier rejects it ({})", last_words(&log))
             }
             Err(LoadError::Kernel(error)) => return Err(error),
         };

@@ -35,7 +35,7 @@ use crate::xdp::system;
 
 /// Part of all names: processes of other versions with other rules have other names.
 const PROTOCOL: &str = "wirecap/1";
-/// So many may ask who the holder is, until it cannot be asked any more; the kernel allows no more.
+/// The maximum number of processes that can query the holder; the kernel allows no more.
 const BACKLOG: u32 = 4096;
 /// How long to wait while one process has its turn: each takes some 50 ms.
 const PATIENCE: Duration = Duration::from_secs(20);
@@ -48,14 +48,14 @@ const LOOK_INTERVAL: Duration = Duration::from_millis(500);
 /// Something that one process at a time has.
 #[derive(Debug)]
 pub(super) struct Claim {
-    /// Connected to the claim's own socket before others could have filled its queue: what is sent by it stays until the
+    /// Connected to the claim's own socket before others could fill its queue: the message sent on it stays until the
     /// claim is gone.
     keeper: OwnedFd,
     name: String,
     _listening: OwnedFd,
 }
 
-/// The right to change what is attached to an interface.
+/// The right to change the program attached to an interface.
 #[derive(Debug)]
 pub(crate) struct Turn {
     _claim: Claim,
@@ -69,7 +69,7 @@ impl Turn {
 }
 
 impl Claim {
-    /// The right to change what is attached to `device`.
+    /// The right to change the program attached to `device`.
     pub(super) fn turn(device: &Device) -> Result<Self, OpenError> {
         let name = format!("{PROTOCOL}/{}/turn", device.index);
         let mut holder = None;
@@ -104,8 +104,8 @@ impl Claim {
         })
     }
 
-    /// Holds `file` open until others see this claim no more, in whatever order the kernel closes the
-    /// descriptors of a process that is killed: the file goes where no process takes it out.
+    /// Holds `file` open until others no longer see this claim, in whatever order the kernel closes the descriptors of
+    /// a killed process: the file is sent to a socket from which no process receives it.
     pub(super) fn keep(&self, file: impl AsFd) -> io::Result<()> {
         let files = [file.as_fd()];
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
@@ -142,7 +142,7 @@ pub(super) fn is_another_beside(device: &Device, own: &[u32]) -> Result<bool, Op
     Ok(names_beside(device, own)?.iter().any(|name| is_trusted(name.user)))
 }
 
-/// Whether a user who does not count has the name of a queue of `device` that is not among `own`.
+/// Whether an untrusted user has the name of a queue of `device` that is not among `own`.
 pub(super) fn is_stranger_beside(device: &Device, own: &[u32]) -> Result<bool, OpenError> {
     Ok(names_beside(device, own)?.iter().any(|name| !is_trusted(name.user)))
 }
@@ -180,7 +180,7 @@ fn queue_of(device: &Device, name: &AbstractName) -> Option<u32> {
 /// The names with this beginning that any process has, each with its user.
 fn names(prefix: &str) -> Result<Vec<AbstractName>, OpenError> {
     let named = abstract_names(prefix).or_else(|_| names_by_connecting(prefix));
-    named.map_err(|error| system("find out who captures by the names of sockets", error))
+    named.map_err(|error| system("list the sockets that claim receive queues", error))
 }
 
 /// As [`names`], where the kernel has no `sock_diag` for such sockets: each name's holder is asked.
@@ -211,7 +211,7 @@ fn names_of(name: &str) -> Result<Vec<AbstractName>, OpenError> {
 
 /// Takes the claim of this name, if no process has it that counts.
 fn take(name: &str) -> Result<Option<Claim>, OpenError> {
-    let failed = |error| system("claim a receive queue by a socket", error);
+    let failed = |error| system("bind the socket that claims a receive queue", error);
     let others = || names_of(name).map(|names| names.into_iter().filter(|other| is_trusted(other.user)));
     let claim = match listen_at(name).map_err(failed)? {
         Some(claim) => claim,
@@ -231,7 +231,7 @@ fn random() -> u64 {
     RandomState::new().build_hasher().finish()
 }
 
-/// Whose claims count: root's and those of our own user.
+/// Whose claims count: those of root and of our own user.
 fn is_trusted(user: u32) -> bool {
     user == 0 || user == geteuid().as_raw()
 }
@@ -275,7 +275,7 @@ fn address(name: &str) -> SocketAddrUnix {
     SocketAddrUnix::new_abstract_name(name.as_bytes()).expect("the names are short")
 }
 
-/// The process of this number, where it is to be seen.
+/// The process of this number, if visible.
 fn process(pid: Option<u32>) -> Holder {
     let program = pid.and_then(|pid| fs::read_to_string(format!("/proc/{pid}/comm")).ok());
     Holder { pid, program: program.map(|name| name.trim_end().to_owned()) }

@@ -33,7 +33,7 @@ const DEVICE_TIME: i16 = -16;
 /// `networking/xdp-rx-metadata.rst`).
 const DEVICE_CLOCK: &str = "bpf_xdp_metadata_rx_timestamp";
 
-/// What is kept of the last reading, for each CPU.
+/// The stored values of the last reading, for each CPU.
 mod reading {
     /// The clock's nanoseconds.
     pub(super) const NANOS: i16 = 0;
@@ -58,7 +58,7 @@ pub(crate) enum Clock {
         /// It is read for each packet after all.
         each_packet: AtomicBool,
     },
-    /// Never: the device's clock tells.
+    /// Never: the device's clock is used.
     Device {
         /// The number of the kernel's function that does.
         function: u32,
@@ -68,8 +68,8 @@ pub(crate) enum Clock {
 }
 
 impl Clock {
-    /// The clock that gives `device`'s packets such times; one that is read for each packet where the
-    /// kernel does not tell where a batch ends, which takes CAP_PERFMON.
+    /// The clock for such timestamps of `device`'s packets; one that is read for each packet if the kernel does not
+    /// report where a batch ends, which takes CAP_PERFMON.
     pub(crate) fn new(wanted: Timestamps, device: &Device) -> Result<Self, BpfError> {
         let has_batches = device.driver.as_deref() != Some(DRIVER_WITHOUT_BATCHES);
         Ok(match wanted {
@@ -135,7 +135,7 @@ impl Clock {
     }
 }
 
-/// Lets every reading stand for so many packets.
+/// Makes every reading valid for this many packets.
 fn share(reading: &Map, packets: u64) -> Result<(), BpfError> {
     let mut value = [0; reading::BYTES as usize];
     value[reading::SHARED as usize..].copy_from_slice(&(packets - 1).to_ne_bytes());
@@ -197,7 +197,7 @@ mod tests {
     use crate::bpf::asm::{Alu, Insn};
     use crate::bpf::{XDP_DROP, XdpMode};
 
-    /// Nanoseconds that a column of the histogram stands for.
+    /// Width of a column of the histogram in nanoseconds.
     const COLUMN_NANOS: i32 = 250;
     const COLUMNS: u32 = 64;
 
@@ -220,7 +220,7 @@ mod tests {
         program.finish().expect("every label is bound once, and near")
     }
 
-    /// The column below which so many percent of the packets are.
+    /// The column below which this percentage of the packets is.
     fn percentile(columns: &[u64], percent: u64) -> usize {
         let wanted = (columns.iter().sum::<u64>() * percent).div_ceil(100);
         let mut below = 0;

@@ -14,7 +14,7 @@ use crate::umem::pool::{Geometry, Pool};
 use crate::umem::supply::{Stock, Supply};
 use crate::xdp::{SocketKernel, system};
 
-/// A ring's rx ring has room for the cells of so many pools, which bounds what one ring may take.
+/// A ring's rx ring has room for the cells of this many pools, the maximum that one ring can take.
 const REACH: u32 = 8;
 /// The largest UMEM: that of the largest pool, four times.
 const MAX_CELLS: u64 = 1 << 28;
@@ -25,7 +25,7 @@ pub(crate) struct Commons {
     pub(crate) pool: Arc<Pool>,
     /// The cells that are no ring's own, in an elastic capture. One that forwards keeps its others for new packets.
     stock: Option<Arc<Stock>>,
-    /// The cells of each ring's own, until they are asked for, the first ring's last.
+    /// The reserved cells of each ring until they are requested, the first ring's last.
     shares: Mutex<Vec<Vec<u64>>>,
     rings: usize,
     /// R x M.
@@ -97,7 +97,7 @@ impl Commons {
             cells: ring.cells(),
             warm,
             copy_because: (!devices.into_iter().all(is_zero_copy))
-                .then(|| "not every interface that shares its cells has it".to_owned()),
+                .then(|| "an interface that shares its cells does not support it".to_owned()),
             first: OnceLock::new(),
         }
     }
@@ -107,7 +107,7 @@ impl Commons {
         Self { copy_because: because.map(str::to_owned).or(self.copy_because), ..self }
     }
 
-    /// Whether what is captured may be sent.
+    /// Whether captured packets may be sent.
     pub(crate) fn forwards(&self) -> bool {
         self.stock.is_none()
     }

@@ -1,5 +1,5 @@
-//! A veth's driver shows the device's times to programs, and has none: what a capture by the device's clock does
-//! with the kernel can be tried on it, though not what such a clock says.
+//! A veth's driver provides hardware timestamps to programs, but has none: a capture with the device's clock can be
+//! tested on it, but not the values of such a clock.
 
 use wirecap_testbed::{Generator, Load, Namespace, Traffic, VethPair, privileged};
 
@@ -27,7 +27,7 @@ fn open_queue(device: &Device, queue: u32, timestamps: Timestamps) -> Result<Ope
     })
 }
 
-/// How many packets come within a minute, if it is not `wanted` before. None of them has a time.
+/// The number of packets within a minute, or until `wanted` arrived. None of them has a timestamp.
 fn count_without_times(ring: &dyn Ring, wanted: usize) -> usize {
     let deadline = std::time::Instant::now() + std::time::Duration::from_secs(60);
     let mut packets = 0;

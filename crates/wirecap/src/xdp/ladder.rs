@@ -94,7 +94,7 @@ impl<'a> Ladder<'a> {
     ) -> Result<(), Refusal> {
         let (first, rung) = first;
         if rung != Rung::ZeroCopy {
-            self.copy_because("it shares its cells with rings that have none");
+            self.copy_because("it shares its cells with rings without zero-copy");
         }
         match socket.bind_beside(first, self.device.index, ring.queue) {
             Err(error) if rung == Rung::ZeroCopy && !is_in_use(&error) => {
@@ -150,8 +150,8 @@ pub(super) fn refusal_to_bind(ring: &RingName, source: io::Error) -> OpenError {
     OpenError::Bind { ring: ring.clone(), source }
 }
 
-/// Whether the driver cannot have the program. Drivers that have no XDP, or not at this MTU or with these queues, have
-/// several ways to say so; what is left are errors that another mode would meet as well.
+/// Whether the driver cannot run the program. Drivers without XDP, or not at this MTU or with these queues, report it
+/// in several ways; the remaining errors would occur in another mode as well.
 fn is_refusal_by_driver(error: &BpfError) -> bool {
     const OTHER_CAUSES: [i32; 3] = [libc::ENODEV, libc::ENOMEM, libc::ENETDOWN];
     matches!(error, BpfError::Failed { .. } | BpfError::Refused { .. })

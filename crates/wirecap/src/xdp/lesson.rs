@@ -1,4 +1,5 @@
-//! What is only known once the first program is attached or the first socket bound, so that opening begins anew.
+//! Facts that are known only after the first program was attached or the first socket bound, after which opening
+//! restarts.
 
 use std::io;
 
@@ -31,7 +32,7 @@ impl Refusal {
             Self::Error(error) => return error,
             Self::Lesson(Lesson::Copy { reason }) => reason,
             Self::Lesson(Lesson::Queues { rx_queues, .. }) => {
-                format!("there are {rx_queues} receive queues now")
+                format!("the number of receive queues is now {rx_queues}")
             }
         };
         OpenError::System {
@@ -53,23 +54,21 @@ impl From<Lesson> for Refusal {
     }
 }
 
-/// Why zero-copy on `device` is not safe, which has `own` receive queues without a program, if that is known.
+/// Why zero-copy on `device`, which has `own` receive queues without a program, is not safe, if known.
 ///
-/// virtio_net takes the queues that it added for a program away with the program, and does not let go of zero-copy memory on a
-/// queue that it has no more (Linux 7.3: `virtnet_xsk_pool_disable` answers EINVAL). With the next program the kernel uses
-/// memory that is gone. A process that is killed may let go of the program before the sockets.
+/// virtio_net removes the queues that it added for a program together with the program, and does not release zero-copy
+/// memory on a removed queue (Linux 7.3: `virtnet_xsk_pool_disable` returns EINVAL). With the next program the kernel
+/// uses freed memory. A killed process may release the program before the sockets.
 pub(crate) fn why_copy(device: &Device, own: Option<u32>) -> Option<String> {
     let (name, all) = (&device.name, device.rx_queues);
     let is_native = device.attached_xdp.iter().any(|attached| attached.mode == XdpMode::Native);
     let is_virtio = device.driver.as_deref() == Some("virtio_net");
     match own {
         Some(own) if own < all => Some(format!(
-            "{name} has {own} receive queues, and {all} while a program is attached, which do not give zero-copy memory back \
-             safely; ethtool -L {name} combined {all} makes them its own"
+            "{name} has {own} receive queues, and {all} while a program is attached; the added queues do not release zero-copy memory safely; run ethtool -L {name} combined {all} to make them permanent"
         )),
         None if is_virtio && is_native => Some(format!(
-            "{name} has a program already, and perhaps receive queues that go with it, which do not give zero-copy memory \
-             back safely"
+            "{name} already has a program, which may have added receive queues; added queues do not release zero-copy memory safely"
         )),
         _ => None,
     }

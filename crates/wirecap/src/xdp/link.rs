@@ -1,7 +1,7 @@
 //! The carrier of an interface while a capture is opened on it.
 //!
-//! Many drivers start the device anew when a program comes: igb has no link for two seconds then. What is sent to the device
-//! meanwhile is lost without being counted anywhere, so a capture begins when the link is back.
+//! Many drivers restart the device when a program is attached: igb then has no link for two seconds. Frames sent to the
+//! device meanwhile are lost uncounted, so a capture begins when the link is back.
 
 use std::thread;
 use std::time::{Duration, Instant};
@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use crate::device::Device;
 use crate::error::OpenError;
 
-/// How long a link may take to come back: copper and its partner agree on a speed in up to four seconds.
+/// The maximum time for a link to come back: copper negotiates its speed in up to four seconds.
 const PATIENCE: Duration = Duration::from_secs(15);
 /// The same if there was none at first: a capture that just ended, or a program that went, may be the reason; or a cable
 /// that is not there.

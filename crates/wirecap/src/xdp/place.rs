@@ -83,8 +83,8 @@ impl Place {
                     return Err(not_shared(device, queues));
                 }
                 Some(occupant) if is_another_beside(device, queues)? => occupant.join(ladder, slots, &load),
-                // Perhaps a user who does not count captures there all the same, with capabilities. What is left of a process
-                // that is gone would soon be gone as well.
+                // Perhaps an untrusted user captures there nevertheless, with capabilities. The remains of a dead
+                // process would soon be gone as well.
                 Some(_) if is_stranger_beside(device, queues)? && Instant::now() < deadline => {
                     thread::sleep(BUSY_PAUSE);
                     continue;
@@ -144,7 +144,7 @@ impl Place {
         let before = std::mem::replace(&mut self.slots.program, program);
         let exchanged = self.slots.fill();
         if exchanged.is_err() {
-            // What was there before fits where it was; and if it does not the interface is gone.
+            // The previous contents fit their place; if they do not, the interface is gone.
             self.slots.program = before;
             let _ = self.slots.fill();
             let _ = if is_attached { self.put_in_place(&self.slots.program) } else { Ok(()) };
@@ -176,16 +176,16 @@ impl Place {
         is_held && link.update(&self.slots.program).is_ok()
     }
 
-    /// Takes the program away and attaches it again: a driver may have forgotten it, and is told of a program only where
-    /// there was none before. Packets pass to the host meanwhile. Fails where other processes share the place.
+    /// Detaches the program and attaches it again: a driver may have lost it, and is notified of a program only if
+    /// there was none. Packets pass to the host meanwhile. Fails if other processes share the place.
     pub(super) fn attach_anew(&mut self, ladder: &mut Ladder<'_>) -> Result<(), BpfError> {
         self.link = None;
         self.link = Some(ladder.attach(&self.slots.program)?);
         Ok(())
     }
 
-    /// Whether the program is where it was put: attached, or behind the dispatcher that another capture has put there.
-    /// What cannot be asked is taken to be well: who joins this interface has more rights than are needed here.
+    /// Whether the program is still in place: attached, or behind another capture's dispatcher. If that cannot be
+    /// queried, it counts as in place: a process that joins this interface has more privileges than needed here.
     pub(super) fn is_taken(&self) -> bool {
         let Some(link) = &self.link else { return false };
         let Ok(info) = link.info() else { return true };
@@ -203,7 +203,7 @@ impl Place {
         self.slots.array.info().map(|array| vec![array.id]).unwrap_or_default()
     }
 
-    /// As [`exchange`](Self::exchange), where the driver is to be told of a program in any case.
+    /// Like [`exchange`](Self::exchange), but the driver is notified of a program in any case.
     pub(super) fn exchange_anew(&mut self, program: Program) -> Result<(), BpfError> {
         let is_attached_directly = self.is_attached_directly()?;
         if let Some(link) = self.link.as_ref().filter(|_| !is_attached_directly) {
@@ -217,7 +217,7 @@ impl Place {
         self.slots.empty();
     }
 
-    /// Lets another process that has the same descriptors keep what is on the interface.
+    /// Lets another process with the same descriptors keep the attachments on the interface.
     pub(super) fn leave_to_others(&mut self) {
         self.slots.queues.clear();
     }
@@ -268,7 +268,7 @@ impl Drop for Slots {
     }
 }
 
-/// What other captures have on an interface.
+/// The attachments of other captures on an interface.
 struct Occupant {
     link: Link,
     array: Map,
@@ -278,8 +278,8 @@ struct Occupant {
 }
 
 impl Occupant {
-    /// The captures on `device` that are to be joined with `queues`; `None` if there are none, also if
-    /// something else is there.
+    /// The captures on `device` that `queues` should join; `None` if there are none, also if another program is
+    /// attached.
     fn find(device: &Device, queues: &[u32]) -> Result<Option<Self>, OpenError> {
         let Some(attached) = device.attached_now()?.into_iter().next() else { return Ok(None) };
         match Self::behind(attached) {
@@ -352,7 +352,7 @@ fn not_shared(device: &Device, queues: &[u32]) -> OpenError {
     OpenError::NotShared { interface: device.name.clone(), holder: holder_beside(device, queues) }
 }
 
-/// What is on an interface.
+/// The state of an interface.
 enum Found {
     Wirecap(Occupant),
     /// A program that is bound to the device.

@@ -12,8 +12,7 @@ use crate::xdp::clock::Clock;
 
 /// The program's name and version, by which other captures find it, and a user in `bpftool prog`.
 pub(crate) const QUEUE_PROGRAM: &str = "wirecap_v1";
-/// Likewise that of a program which reads the device's clock: it is bound to the device, and no dispatcher can go
-/// on in it.
+/// Likewise for a program that reads the device's clock: it is bound to the device, and no dispatcher can call it.
 pub(crate) const BOUND_PROGRAM: &str = "wirecap_hw_v1";
 /// Likewise the dispatcher's. The versions change when the two no longer fit together.
 pub(crate) const DISPATCHER: &str = "wirecap_disp_v1";
@@ -21,9 +20,9 @@ pub(crate) const DISPATCHER: &str = "wirecap_disp_v1";
 /// Bytes of metadata that the program puts in front of a packet: its time.
 const STAMP_BYTES: i32 = size_of::<u64>() as i32;
 
-/// Places among the counts of a queue: packets that are not wanted.
+/// Indices among the counts of a queue: non-matching packets.
 pub(crate) const NOT_WANTED: usize = 0;
-/// Packets that are wanted and went to the host, because their queue has no socket.
+/// Matching packets that went to the host, because their queue has no socket.
 pub(crate) const NO_SOCKET: usize = 1;
 /// How many counts a queue has.
 pub(crate) const COUNTS: usize = 2;
@@ -37,7 +36,7 @@ const COUNT_KEY: i16 = -4;
 /// What the program is to do.
 #[derive(Debug)]
 pub(crate) struct Plan<'a> {
-    /// The programs of all queues: the dispatcher goes on in them.
+    /// The programs of all queues, which the dispatcher calls.
     pub(crate) array: &'a Map,
     /// Where packets go: the socket at the key of their ring, or the host if there is none.
     pub(crate) sockets: &'a Map,
@@ -45,9 +44,9 @@ pub(crate) struct Plan<'a> {
     pub(crate) steering: &'a Steering,
     /// The packets of other queues are of no concern.
     pub(crate) names_queues: bool,
-    /// Counts by queue, on each CPU, what is not wanted ([`NOT_WANTED`]) and what found no socket ([`NO_SOCKET`]).
+    /// Counts by queue and CPU: non-matching packets ([`NOT_WANTED`]), and packets without a socket ([`NO_SOCKET`]).
     pub(crate) counts: &'a Map,
-    /// Which packets are wanted; all, if there is none.
+    /// The filter; all packets, if there is none.
     pub(crate) filter: Option<FilterPlan<'a>>,
     /// How packets get times, if they do.
     pub(crate) stamping: Option<Stamping<'a>>,
@@ -67,7 +66,7 @@ pub(crate) struct FilterPlan<'a> {
     pub(crate) filter: &'a Filter,
     /// The interface's Ethernet address.
     pub(crate) address: Option<[u8; 6]>,
-    /// What becomes of packets that are not wanted.
+    /// The verdict for non-matching packets.
     pub(crate) verdict: i32,
 }
 
@@ -82,15 +81,15 @@ pub(crate) enum LoadError {
 
 /// Loads the program for `plan`.
 pub(crate) fn load(plan: &Plan<'_>) -> Result<Program, LoadError> {
-    // Who may not compute with addresses (CAP_PERFMON) has the kernel look up bytes at computed offsets.
+    // Without the right to compute with addresses (CAP_PERFMON), the kernel reads bytes at computed offsets.
     match load_as(plan, true) {
         Err(LoadError::Kernel(BpfError::Rejected { .. })) if plan.filter.is_some() => load_as(plan, false),
         loaded => loaded,
     }
 }
 
-/// Loads the dispatcher: it goes on in the program at the queue's index in `array`, and lets packets of
-/// queues that have none pass.
+/// Loads the dispatcher: it calls the program at the queue's index in `array`, and passes packets of queues without
+/// one.
 pub(crate) fn load_dispatcher(array: &Map) -> Result<Program, BpfError> {
     let mut program = Assembler::new();
     program.load(Size::Word, Reg::R3, Reg::R1, xdp_md::RX_QUEUE_INDEX);
@@ -170,7 +169,7 @@ fn assemble(plan: &Plan<'_>, form: Form) -> Result<Vec<Insn>, Unsupported> {
     Ok(program.finish().expect("every label is bound once, and near"))
 }
 
-/// Ends with the packets that the filter does not want, and counts them.
+/// Ends with the packets that the filter rejects, and counts them.
 fn turn_away(
     program: &mut Assembler,
     plan: FilterPlan<'_>,

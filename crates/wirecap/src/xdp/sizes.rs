@@ -6,7 +6,7 @@ use crate::steer::Steering;
 use crate::sys::xdp::HEADROOM_BYTES;
 use crate::umem::pool::Geometry;
 
-/// Bytes of an Ethernet header with two VLAN tags: what a frame is longer than the MTU.
+/// Bytes of an Ethernet header with two VLAN tags: the difference between a frame and the MTU.
 const LINK_HEADER_BYTES: u32 = 14 + 2 * 4;
 /// The cells to choose from, in bytes.
 const CELL_BYTES: [u32; 2] = [2048, 4096];
@@ -87,7 +87,7 @@ pub struct CellFit {
     pub buffers_per_frame: u32,
     /// These steps in bytes; 1 where none are known.
     pub buffer_step_bytes: u32,
-    /// The longest MTU whose frames fit one of the device's buffers made of the largest cell.
+    /// The largest MTU whose frames fit one of the device's buffers in the largest cell.
     pub one_buffer_mtu: u32,
 }
 
@@ -124,7 +124,7 @@ fn chunks_of_pool(ring: Geometry, rings: u32) -> u64 {
     room.div_ceil(ring.chunk_cells.into()) + u64::from(rings)
 }
 
-/// The pool of a queue with so many rings; [`check_pools`] says whether it can be.
+/// The pool of a queue with this many rings; [`check_pools`] checks whether it is possible.
 pub(super) fn pool_geometry(ring: Geometry, rings: u32) -> Geometry {
     Geometry { chunks: chunks_of_pool(ring, rings) as u32, ..ring }
 }

@@ -18,7 +18,7 @@ pub(crate) const FAILED_BYTES: u32 = 8;
 
 const NANOS_PER_SECOND: i64 = 1_000_000_000;
 
-/// No times: they were not asked for.
+/// No timestamps were requested.
 #[derive(Debug)]
 pub(crate) struct NoStamps;
 
@@ -28,8 +28,8 @@ impl StampSource for NoStamps {
     }
 }
 
-/// Times that the XDP program wrote in front of the packets; where the driver has no room for them,
-/// the time at which a chunk was captured stands for all of its packets, or none if they were the device's.
+/// Timestamps that the XDP program wrote before the packets; if the driver has no room for them, all packets of a chunk
+/// have its time of capture, or none with the device's clock.
 #[derive(Debug)]
 pub(crate) struct ProgramStamps {
     /// They are by the device's clock.

@@ -1,7 +1,7 @@
-//! The sockets that send, of a capture that forwards.
+//! The transmitting sockets of a capture that forwards.
 //!
-//! Each queue has one beside the socket that receives on it, because that is polled: polling drives a tx ring in copy
-//! mode, and says of no packet that the device refused it.
+//! Each queue has one besides the receiving socket, because that one is polled: polling drives a tx ring in copy mode
+//! without reporting packets that the device rejected.
 
 use std::sync::Arc;
 
@@ -79,12 +79,12 @@ impl PreparedTx {
     }
 }
 
-/// What an interface has on it that is only sent on, beside the sockets.
+/// The attachments to a transmit-only interface, besides the sockets.
 #[derive(Debug)]
 pub(crate) struct PortClaims {
-    /// The program without which the driver sends nothing. It goes before others may claim the queues.
+    /// The program without which the driver cannot send. It is dropped before other captures may claim the queues.
     _place: Option<Place>,
-    /// What keeps other captures off the queues.
+    /// Keeps other captures off the queues.
     _claims: Vec<Claim>,
 }
 
@@ -124,9 +124,9 @@ fn enable_xdp(
         place => place?,
     };
     let kept = claims.iter().try_for_each(|claim| claim.keep(place.array()));
-    kept.map_err(|source| system("claim a receive queue by a socket", source))?;
+    kept.map_err(|source| system("bind the socket that claims a receive queue", source))?;
     if ladder.rung == Rung::Generic {
-        let reason = format!("{} has no program in its driver, and cannot send so", device.name);
+        let reason = format!("{} has no program in its driver and therefore cannot send", device.name);
         return Err(Lesson::Copy { reason }.into());
     }
     Ok(Some(place))
@@ -161,7 +161,7 @@ impl TxKernel for TxSocketKernel {
             // EINVAL: the driver has no program, or no ring, for the moment: the device is being started anew.
             Err(Errno::NETDOWN | Errno::INVAL) => Kicked::Down,
             Err(Errno::NXIO | Errno::NODEV) => Kicked::Gone,
-            // EAGAIN; and for want of memory (ENOBUFS, ENOMEM) the descriptor stays where it is.
+            // EAGAIN; and without memory (ENOBUFS, ENOMEM) the descriptor stays on the ring.
             Err(_) => Kicked::More,
         }
     }

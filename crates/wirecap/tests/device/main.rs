@@ -142,7 +142,7 @@ fn lose_frames(verdict: Verdict, send_batches: impl Fn() -> u64, source: DropSou
 const NOWHERE: u32 = 99_999;
 
 #[test]
-fn a_veth_whose_peer_is_here_lost_what_its_peer_could_not_hand_over() {
+fn a_veth_with_a_peer_in_this_namespace_reports_the_peers_errors() {
     in_new_namespace(|| {
         make_pair(1);
         lose_frames(Verdict::Drop, send_batches, DropSource::VethPeer);
@@ -155,7 +155,7 @@ fn a_veth_whose_peer_is_here_lost_what_its_peer_could_not_hand_over() {
 }
 
 #[test]
-fn a_veth_whose_peer_is_elsewhere_lost_what_its_queues_did_not_count() {
+fn a_veth_with_a_peer_in_another_namespace_reports_rx_dropped_less_queue_drops() {
     in_new_namespace(|| {
         let namespace = Namespace::new();
         make_pair(1);
@@ -215,7 +215,7 @@ fn loopback_reports_no_losses() {
 }
 
 #[test]
-fn a_device_of_another_namespace_is_not_mistaken_for_ours() {
+fn a_device_of_another_namespace_is_ignored() {
     in_new_namespace(|| {
         make_pair(1);
         let device = find("a1");
@@ -289,7 +289,7 @@ fn any_other_address_makes_it_the_hosts() {
 }
 
 #[test]
-fn the_own_end_of_a_point_to_point_address_is_told() {
+fn the_local_end_of_a_point_to_point_address_is_listed() {
     with_ruling_after(&["addr add 192.0.2.1 peer 192.0.2.2/32 dev a1"], |ruling| {
         let Some(Reason::Address(found)) = ruling else { panic!("{ruling:?}") };
         assert_eq!(found.ip.to_string(), "192.0.2.1");
@@ -321,7 +321,7 @@ fn routes_through_others_and_to_nowhere_do_not_count() {
 }
 
 #[test]
-fn default_routes_are_told_apart() {
+fn default_routes_are_recognised() {
     in_new_namespace(|| {
         make_pair(1);
         ip("addr add 192.0.2.1/24 dev a1");
@@ -336,7 +336,7 @@ fn default_routes_are_told_apart() {
 }
 
 #[test]
-fn what_stands_on_an_interface_makes_it_the_hosts() {
+fn an_upper_device_makes_an_interface_the_hosts() {
     let uppers: [(&[&str], &str); 2] = [
         (&["link add m0 link a1 type macvlan"], "macvlan m0"),
         (&["link add b0 type bridge", "link set a1 master b0"], "bridge b0"),
@@ -365,7 +365,7 @@ fn a_macvlan_in_a_container_is_noticed() {
 }
 
 #[test]
-fn loopback_and_what_is_down_are_left_alone() {
+fn auto_leaves_loopback_and_down_interfaces_to_packet() {
     in_new_namespace(|| {
         assert_eq!(find("lo").carries_host_traffic(), Some(Reason::Loopback));
         assert_eq!(find("lo").choose_engine().engine, ChosenEngine::Packet);
@@ -414,7 +414,7 @@ fn queues_follow_the_driver() {
 }
 
 #[test]
-fn queues_that_no_driver_tells_come_from_the_stack() {
+fn without_a_driver_the_stack_gives_the_number_of_queues() {
     in_new_namespace(|| {
         make_pair(1);
         ip("link add m0 link a1 numrxqueues 3 numtxqueues 2 type macvlan");

@@ -154,7 +154,7 @@ fn the_wait_for_an_earlier_chunk_is_bounded() {
 
 /// What was sent waits behind a chunk that was not dropped yet when the capture is closed.
 #[test]
-fn a_close_lets_go_of_what_waits_for_its_turn() {
+fn a_close_releases_packets_that_wait_for_earlier_chunks() {
     if !privileged() {
         return;
     }
@@ -284,7 +284,7 @@ fn warm_cells_go_round_through_the_ports_as_well() {
 }
 
 #[test]
-fn what_a_forwarder_cannot_have_is_refused_by_name() {
+fn options_that_forwarding_lacks_are_rejected_by_name() {
     if !privileged() {
         return;
     }

@@ -57,7 +57,7 @@ impl Seen {
 }
 
 #[test]
-fn the_largest_lossless_burst_is_what_the_paper_computes() {
+fn the_largest_lossless_burst_is_that_of_the_papers_formula() {
     if !privileged() {
         return;
     }

@@ -81,7 +81,7 @@ fn a_burst_on_one_of_four_rings_is_absorbed_up_to_three_pools_and_the_others_kee
 
 /// What elastic pools are for: the same memory and the same burst as above, with each ring's pool its own.
 #[test]
-fn the_same_burst_overruns_the_same_memory_where_each_ring_has_a_pool_of_its_own() {
+fn the_same_burst_overruns_separate_pools_of_the_same_memory() {
     if !privileged() {
         return;
     }

@@ -127,7 +127,7 @@ fn two_groups_in_one_process_do_not_see_each_other() {
 }
 
 #[test]
-fn a_descriptor_tells_a_poller_that_its_buddy_calls_for_help() {
+fn a_descriptor_becomes_readable_when_a_buddy_needs_help() {
     if !privileged() {
         return;
     }
@@ -160,7 +160,7 @@ fn a_descriptor_tells_a_poller_that_its_buddy_calls_for_help() {
 /// With offloading two workers hold chunks of one ring at once; what they did is put back into the
 /// ring's order, which is the order of each of its flows.
 #[test]
-fn sequence_numbers_put_what_workers_did_with_chunks_back_into_the_order_of_every_flow() {
+fn sequence_numbers_restore_the_order_of_every_flow() {
     if !privileged() {
         return;
     }

@@ -157,17 +157,17 @@ fn assert_only_the_first_ring_gets_help(ledger: &Ledger) {
 }
 
 #[test]
-fn a_worker_with_traffic_of_its_own_helps_so_that_nothing_is_lost_on_xdp() {
+fn a_busy_worker_helps_without_loss_on_xdp() {
     no_row_loses_anything(Engine::Xdp);
 }
 
 #[test]
-fn a_worker_with_traffic_of_its_own_helps_so_that_nothing_is_lost_on_packet() {
+fn a_busy_worker_helps_without_loss_on_packet() {
     no_row_loses_anything(Engine::Packet);
 }
 
 #[test]
-fn two_queues_basic_mode_loses_what_arithmetic_says_and_advanced_mode_nothing() {
+fn with_two_queues_basic_mode_loses_the_computed_share_and_advanced_mode_nothing() {
     if !privileged() {
         return;
     }

@@ -67,7 +67,7 @@ fn records(path: &Path) -> Vec<(Vec<u8>, u32, u64)> {
 }
 
 #[test]
-fn what_a_block_reader_leaves_comes_as_chunks() {
+fn packets_that_a_block_reader_leaves_arrive_as_chunks() {
     let Some(bed) = bed(1) else { return };
     let capture = bed.open(bed.small().chunk(64).timestamps(Timestamps::Packet));
     let mut worker = capture.workers().pop().unwrap();
@@ -125,7 +125,7 @@ fn only_a_lone_reader_of_blocks_gets_them_in_place() {
 }
 
 #[test]
-fn what_only_the_engine_xdp_has_is_refused() {
+fn options_of_the_engine_xdp_are_rejected() {
     let Some(bed) = bed(1) else { return };
     let (error, text) = bed.refusal(bed.small().warm(1000));
     assert!(matches!(error, OpenError::XdpOnly { .. }), "{text}");
@@ -448,7 +448,7 @@ fn small_chunks_get_blocks_that_hold_every_packet() {
 }
 
 #[test]
-fn a_chunk_held_for_long_stops_its_ring_and_the_ledger_says_so() {
+fn a_chunk_held_for_long_stops_its_ring_and_the_ledger_counts_it() {
     let Some(bed) = bed(1) else { return };
     let capture = bed.open(bed.small().pool(8));
     let mut worker = capture.workers().pop().unwrap();
@@ -570,7 +570,7 @@ fn holding_the_last_chunk_while_waiting_costs_no_processor_time() {
 }
 
 #[test]
-fn a_lone_packet_comes_soon_and_after_the_time_that_was_asked_for() {
+fn a_single_packet_is_delivered_after_the_retire_time() {
     let Some(bed) = bed(1) else { return };
     let measure = |builder: CaptureBuilder| {
         let capture = bed.open(builder);
@@ -594,7 +594,7 @@ fn a_lone_packet_comes_soon_and_after_the_time_that_was_asked_for() {
 }
 
 #[test]
-fn what_a_block_begins_with_is_delivered_when_the_capture_is_stopped() {
+fn packets_of_an_open_block_are_delivered_when_the_capture_stops() {
     let Some(bed) = bed(1) else { return };
     let capture = bed.open(bed.small().retire_after(Duration::from_secs(60)).workers(2));
     let traffic = Traffic { flows: 10, ..bed.traffic() };
@@ -744,7 +744,7 @@ fn connections_by_the_default_route_go_on_and_super_packets_are_counted() {
 }
 
 #[test]
-fn xdp_takes_the_host_s_packets_only_when_told_to() {
+fn xdp_takes_the_hosts_packets_only_with_take() {
     if !privileged() {
         return;
     }

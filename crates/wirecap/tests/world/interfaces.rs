@@ -18,7 +18,7 @@ fn replace_cable(bed: &mut Bed, away: Duration) {
 }
 
 #[test]
-fn a_removed_interface_is_told_of_beside_a_busy_one() {
+fn a_removed_interface_is_reported_while_another_is_busy() {
     if !privileged() {
         return;
     }
@@ -154,7 +154,7 @@ fn every_cell_is_in_use_again_after_a_return() {
 }
 
 #[test]
-fn an_interface_that_was_down_for_a_moment_is_told_of_and_a_new_name_is_no_gap() {
+fn a_short_down_is_a_gap_and_a_rename_is_not() {
     if !privileged() {
         return;
     }

@@ -39,7 +39,7 @@ fn packets_of_a_queue_that_appears_are_captured_or_counted() {
 }
 
 #[test]
-fn the_ledger_may_be_asked_for_while_rings_appear() {
+fn the_ledger_can_be_read_while_rings_are_added() {
     if !privileged() {
         return;
     }

@@ -37,7 +37,7 @@ fn host_frames(receiver: &mut PacketReceiver) -> Vec<u64> {
 }
 
 #[test]
-fn what_does_not_match_goes_to_the_host_and_takes_no_cell() {
+fn non_matching_packets_go_to_the_host_and_use_no_cell() {
     if !privileged() {
         return;
     }
@@ -60,7 +60,7 @@ fn what_does_not_match_goes_to_the_host_and_takes_no_cell() {
 }
 
 #[test]
-fn what_does_not_match_is_dropped_where_that_was_asked_for() {
+fn non_matching_packets_are_dropped_on_request() {
     if !privileged() {
         return;
     }
@@ -137,7 +137,7 @@ fn long_program(comparisons: usize, value: u32) -> FilterRequest {
 }
 
 #[test]
-fn what_is_too_long_for_the_kernel_is_filtered_in_user_space_with_a_notice_and_correct_counts() {
+fn filters_too_long_for_the_kernel_run_in_user_space_with_a_warning_and_correct_counts() {
     if !privileged() {
         return;
     }
@@ -180,7 +180,7 @@ fn branching_program(value: u32) -> FilterRequest {
 }
 
 #[test]
-fn what_the_verifier_refuses_is_filtered_in_user_space_with_its_reason_and_correct_counts() {
+fn filters_that_the_verifier_rejects_run_in_user_space_with_the_reason_and_correct_counts() {
     if !privileged() {
         return;
     }

@@ -102,7 +102,7 @@ fn captures_that_share_an_interface_may_be_as_different_as_they_like() {
 }
 
 #[test]
-fn a_queue_serves_one_capture_and_who_asks_for_it_is_told_which() {
+fn a_queue_serves_one_capture_and_the_error_names_it() {
     if !privileged() {
         return;
     }
@@ -150,7 +150,7 @@ fn the_programs_of_others_are_named_and_left_alone() {
     let before = link.info().unwrap();
     let (error, text) = bed.refusal(small_on("a1@0"));
     assert!(matches!(error, OpenError::OtherProgram { .. }), "{text}");
-    assert!(text.contains("another XDP program is on it"), "{text}");
+    assert!(text.contains("another XDP program is attached"), "{text}");
     assert_eq!(link.info().unwrap(), before);
     drop(link);
 
@@ -238,7 +238,7 @@ fn one_alone_has_its_program_attached_directly() {
 
 /// As when a process is being killed: its claims are gone, its link is not yet.
 #[test]
-fn what_is_left_of_others_is_replaced() {
+fn leftovers_of_other_processes_are_replaced() {
     if !privileged() {
         return;
     }

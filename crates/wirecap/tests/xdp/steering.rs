@@ -163,7 +163,7 @@ fn software_rings_at_full_rate_account_for_every_packet() {
 }
 
 #[test]
-fn rings_are_only_made_for_workers_that_were_asked_for() {
+fn rings_are_created_only_for_requested_workers() {
     if !privileged() {
         return;
     }

@@ -1,23 +1,23 @@
-//! Whether a device that gives no packets is alive: for the rings an idle wire and a dead device are the same.
+//! Whether a device that delivers no packets is alive: on the rings an idle link and a dead device look the same.
 //!
-//! A device that was reset behind its driver's back (a function-level reset, an error of the bus) keeps its carrier, and
-//! stays silent. Three things tell it from an idle one. A virtio device says itself that it was reset. Some devices send an
-//! interrupt whenever their driver is woken, so they can be asked. And what a device or its driver counts must come to the
-//! rings.
+//! A device that was reset without its driver (a function-level reset, a bus error) keeps its carrier and stays silent.
+//! Three things distinguish it from an idle one. A virtio device reports that it was reset. Some devices send an
+//! interrupt whenever their driver is woken, so they can be probed. And packets that a device or its driver counts must
+//! reach the rings.
 
 use std::time::{Duration, Instant};
 
 /// How long a device may owe an answer: on an idle machine it takes microseconds.
 const PATIENCE: Duration = Duration::from_secs(1);
-/// The same for a device that has not been seen to answer, because packets came whenever it was looked at.
+/// The same for a device that was never seen to answer, because packets arrived at every check.
 const UNTRIED_PATIENCE: Duration = Duration::from_secs(5);
 /// So many packets that were counted and came to no ring are no accident: a driver counts some that no program sees.
 const MISSING: u64 = 32;
 
-/// What is known of a device at one moment.
+/// The observations of a device at one moment.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Signs {
-    /// Packets that came to its rings so far, wanted or not.
+    /// Packets that reached its rings so far, before the filter.
     pub(super) packets: u64,
     /// Interrupts that it sent so far, if they are counted and an answer to being asked.
     pub(super) interrupts: Option<u64>,
@@ -25,7 +25,7 @@ pub(super) struct Signs {
     pub(super) was_reset: bool,
 }
 
-/// What a device is found to be.
+/// The state of a device.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Life {
     /// Nothing speaks against it.
@@ -43,11 +43,11 @@ pub(super) enum Silence {
     Reset,
     /// It sends no interrupts any more.
     NoAnswer,
-    /// Packets are counted that come to no ring.
+    /// Packets are counted that reach no ring.
     Bypass,
 }
 
-/// What was found of a device so far.
+/// The observations of a device so far.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Pulse {
     last: Option<(Signs, Instant)>,
@@ -61,7 +61,7 @@ pub(super) struct Pulse {
     has_delivered: bool,
     counted: Option<(u64, u64, Instant)>,
     bypassed: Option<Bypass>,
-    /// What was counted since the device may have come back.
+    /// The counts since the device may have come back.
     resumed: Option<Resumed>,
 }
 
@@ -72,7 +72,7 @@ struct Bypass {
     is_certain: bool,
 }
 
-/// A device that may have come back: what had been counted first and last, and what had come to the rings.
+/// A device that may have come back: its first and last counts, and the packets on the rings.
 #[derive(Debug, Clone, Copy)]
 struct Resumed {
     first: u64,
@@ -94,7 +94,7 @@ impl Pulse {
             self.has_delivered |= has_packets;
             self.has_answered |= has_answer && !has_packets && self.asked.is_some();
             self.asked = None;
-            // What came since the last look came after it: no more is known.
+            // Packets since the last look arrived after it; more is not known.
             self.alive = Some(then);
         }
         let patience = if self.has_answered { PATIENCE } else { UNTRIED_PATIENCE };
@@ -105,8 +105,8 @@ impl Pulse {
         }
     }
 
-    /// Whether a device that has sent so many interrupts must answer when it is asked: it has done so before, or its packets
-    /// came by interrupts. One that was never seen to do anything may have none that are counted.
+    /// Whether a device with this number of interrupts must answer when it is probed: it has answered before, or its
+    /// packets caused interrupts. A device without either may have no counted interrupts.
     pub(super) fn is_to_answer(&self, interrupts: Option<u64>) -> bool {
         self.has_answered || (self.has_delivered && interrupts > Some(0))
     }
@@ -116,7 +116,7 @@ impl Pulse {
         self.asked.get_or_insert(now);
     }
 
-    /// It has no carrier: what it owes is forgotten.
+    /// The device has no carrier: missing answers no longer count.
     pub(super) fn forgive(&mut self) {
         self.asked = None;
         self.counted = None;
@@ -186,12 +186,12 @@ impl Silence {
     pub(super) fn advice(self) -> &'static str {
         match self {
             Self::Reset => {
-                "the device was reset, and its driver does not know: unbind the driver from the device and bind it again"
+                "the device was reset without its driver: unbind the driver from the device and bind it again"
             }
             Self::NoAnswer => {
-                "the device sends no interrupts: it was reset, or has failed; set the interface down and up again to start it"
+                "the device sends no interrupts: it was reset or has failed; set the interface down and up to restart it"
             }
-            Self::Bypass => "the device counts packets that do not come to the capture",
+            Self::Bypass => "the device counts packets that do not reach the capture",
         }
     }
 }
@@ -200,7 +200,7 @@ impl Silence {
 mod tests {
     use super::*;
 
-    /// A device that is looked at every 100 ms, and asked whenever it has given nothing.
+    /// A test device that is checked every 100 ms, and probed whenever it delivered no packets.
     struct Scene {
         pulse: Pulse,
         began: Instant,
@@ -222,7 +222,7 @@ mod tests {
             life
         }
 
-        /// Looks while the device is alive: it answers, and gives so many packets between two looks.
+        /// Checks while the device is alive: it answers, and delivers this many packets between two checks.
         fn live(&mut self, looks: u64, packets: u64) {
             for _ in 0..looks {
                 self.signs.packets += packets;
@@ -241,7 +241,7 @@ mod tests {
     fn a_device_that_ceases_to_answer_is_silent_since_its_last_answer() {
         let mut scene = Scene::new();
         scene.live(5, 0);
-        // Asked at 500 ms; the answer that came before that was to what was asked at 400 ms.
+        // Probed at 500 ms; the previous answer was to the probe at 400 ms.
         for _ in 0..9 {
             assert_eq!(scene.look(), Life::Doubtful);
         }
@@ -278,7 +278,7 @@ mod tests {
     }
 
     #[test]
-    fn a_device_that_was_never_idle_before_it_fell_silent_is_told_of_later() {
+    fn a_device_never_idle_before_its_silence_is_reported_later() {
         let mut scene = Scene::new();
         scene.live(10, 3);
         // Asked at 1 s; its last packets came between 900 ms and then.
@@ -303,7 +303,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_owed_is_forgiven_while_the_device_starts() {
+    fn missing_answers_are_ignored_while_the_device_starts() {
         let mut scene = Scene::new();
         scene.live(5, 0);
         for _ in 0..50 {
@@ -313,7 +313,7 @@ mod tests {
     }
 
     #[test]
-    fn a_device_that_says_that_it_was_reset_is_silent_at_once() {
+    fn a_device_that_reports_a_reset_is_silent_at_once() {
         let mut scene = Scene::new();
         scene.live(2, 4);
         scene.signs.was_reset = true;
@@ -324,7 +324,7 @@ mod tests {
     }
 
     #[test]
-    fn packets_that_are_counted_and_come_to_no_ring_are_told_at_the_second_look() {
+    fn counted_packets_that_reach_no_ring_are_reported_at_the_second_look() {
         let (mut pulse, began) = (Pulse::default(), Instant::now());
         let at = |seconds| began + Duration::from_secs(seconds);
         assert_eq!(pulse.compare(100, 100, at(0)), Life::Alive);
@@ -352,7 +352,7 @@ mod tests {
     }
 
     #[test]
-    fn a_device_with_a_carrier_again_is_back_when_it_gives_what_it_counts() {
+    fn a_device_is_back_when_it_delivers_the_packets_it_counts() {
         let (mut pulse, began) = (Pulse::default(), Instant::now());
         let at = |millis| began + Duration::from_millis(millis);
         assert_eq!(pulse.resume(100, 50, at(0)), Life::Doubtful);
@@ -364,7 +364,7 @@ mod tests {
     }
 
     #[test]
-    fn a_device_with_a_carrier_again_that_gives_nothing_of_what_it_counts_is_silent() {
+    fn a_device_with_carrier_that_counts_but_delivers_no_packets_is_silent() {
         let (mut pulse, began) = (Pulse::default(), Instant::now());
         let at = |millis| began + Duration::from_millis(millis);
         // Some drivers count from 0 after they were started.

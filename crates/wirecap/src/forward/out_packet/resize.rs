@@ -12,24 +12,23 @@ const MACS_BYTES: usize = 12;
 const TAG_BYTES: usize = 4;
 
 impl OutPacket<'_> {
-    /// By how many bytes the packet can grow at its head. With the engine `xdp` 256 at first, with `packet`
-    /// some 60.
+    /// The bytes by which the packet can grow at its head. With the engine `xdp` 256 at first, with `packet` some 60.
     pub fn headroom(&self) -> usize {
         (self.first().get().address - self.lowest) as usize
     }
 
-    /// By how many bytes the packet can grow at its tail: what is left of its last cell; with the engine `packet`
-    /// nothing but what was cut off.
+    /// The bytes by which the packet can grow at its tail: the rest of its last cell; with the engine `packet` only
+    /// bytes that were cut off.
     pub fn tailroom(&self) -> usize {
         let last = self.last().get();
         (self.highest - last.address) as usize - last.len as usize
     }
 
-    /// Puts `bytes` bytes in front of the packet and gives them to be filled; they hold anything.
+    /// Adds `bytes` uninitialised bytes before the packet and returns them.
     ///
     /// # Errors
     ///
-    /// [`NoRoom`] if there is not that much [`headroom`](Self::headroom). Nothing is changed then.
+    /// [`NoRoom`] if there is less [`headroom`](Self::headroom). The packet is unchanged then.
     pub fn grow_head(&mut self, bytes: usize) -> Result<&mut [u8], NoRoom> {
         NoRoom::check(bytes, self.headroom())?;
         let first = self.first().get();
@@ -41,12 +40,12 @@ impl OutPacket<'_> {
         Ok(&mut self.data_mut()[..bytes])
     }
 
-    /// Cuts `bytes` bytes off the head, which lie in the first cell; of a packet of several cells something must be left
+    /// Removes `bytes` bytes from the head, in the first cell; a packet of several cells must keep at least one byte
     /// there.
     ///
     /// # Errors
     ///
-    /// [`NoRoom`] if the first cell has not that many. Nothing is changed then.
+    /// [`NoRoom`] if the first cell has fewer. The packet is unchanged then.
     pub fn shrink_head(&mut self, bytes: usize) -> Result<(), NoRoom> {
         let first = self.first().get();
         NoRoom::check(bytes, self.to_spare(first))?;
@@ -55,11 +54,11 @@ impl OutPacket<'_> {
         Ok(())
     }
 
-    /// Adds `bytes` bytes at the end and gives them to be filled; they hold anything.
+    /// Adds `bytes` uninitialised bytes at the end and returns them.
     ///
     /// # Errors
     ///
-    /// [`NoRoom`] if there is not that much [`tailroom`](Self::tailroom). Nothing is changed then.
+    /// [`NoRoom`] if there is less [`tailroom`](Self::tailroom). The packet is unchanged then.
     pub fn grow_tail(&mut self, bytes: usize) -> Result<&mut [u8], NoRoom> {
         NoRoom::check(bytes, self.tailroom())?;
         let last = self.last().get();
@@ -69,12 +68,12 @@ impl OutPacket<'_> {
         Ok(unsafe { slice::from_raw_parts_mut(in_memory(self.base, end).as_ptr(), bytes) })
     }
 
-    /// Cuts `bytes` bytes off the end, which lie in the last cell; of a packet of several cells something must be left
+    /// Removes `bytes` bytes from the end, in the last cell; a packet of several cells must keep at least one byte
     /// there.
     ///
     /// # Errors
     ///
-    /// [`NoRoom`] if the last cell has not that many. Nothing is changed then.
+    /// [`NoRoom`] if the last cell has fewer. The packet is unchanged then.
     pub fn shrink_tail(&mut self, bytes: usize) -> Result<(), NoRoom> {
         let last = self.last().get();
         NoRoom::check(bytes, self.to_spare(last))?;
@@ -82,17 +81,17 @@ impl OutPacket<'_> {
         Ok(())
     }
 
-    /// How many bytes a cell can do without: the kernel takes no empty ones in a chain.
+    /// The bytes that a cell can lose: the kernel rejects empty cells in a chain.
     fn to_spare(&self, cell: Descriptor) -> usize {
         (cell.len as usize).saturating_sub(usize::from(self.is_fragmented()))
     }
 
-    /// Puts a VLAN tag (802.1Q) behind the MAC addresses, in front of those that are there. `tci` is its priority,
-    /// drop eligibility and VLAN number, as on the wire.
+    /// Pushes a VLAN tag (802.1Q) after the MAC addresses, before existing tags. `tci` is its priority, drop
+    /// eligibility and VLAN ID, as on the wire.
     ///
     /// # Errors
     ///
-    /// [`NoRoom`] if there are not four bytes of headroom, or no MAC addresses.
+    /// [`NoRoom`] without four bytes of headroom, or without MAC addresses.
     pub fn push_vlan(&mut self, tci: u16) -> Result<(), NoRoom> {
         NoRoom::check(MACS_BYTES, self.data().len())?;
         self.grow_head(TAG_BYTES)?;
@@ -103,8 +102,8 @@ impl OutPacket<'_> {
         Ok(())
     }
 
-    /// Takes the outer VLAN tag (802.1Q or 802.1ad) away, and gives its priority, drop eligibility and number;
-    /// `None` if there is none.
+    /// Pops the outer VLAN tag (802.1Q or 802.1ad) and returns its priority, drop eligibility and VLAN ID; `None` if
+    /// there is none.
     pub fn pop_vlan(&mut self) -> Option<u16> {
         let tag = *self.data().get(MACS_BYTES..)?.first_chunk::<TAG_BYTES>()?;
         if ![[0x81, 0], [0x88, 0xa8]].contains(&[tag[0], tag[1]]) {
@@ -116,12 +115,12 @@ impl OutPacket<'_> {
     }
 }
 
-/// A packet cannot be made longer or shorter by so many bytes.
+/// A packet cannot be lengthened or shortened by this many bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct NoRoom {
-    /// Bytes that were asked for.
+    /// Bytes requested.
     pub asked: usize,
-    /// Bytes that there are.
+    /// Bytes available.
     pub room: usize,
 }
 
@@ -133,7 +132,7 @@ impl NoRoom {
 
 impl fmt::Display for NoRoom {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} bytes were asked for where there are {}", self.asked, self.room)
+        write!(f, "{} bytes requested, {} available", self.asked, self.room)
     }
 }
 

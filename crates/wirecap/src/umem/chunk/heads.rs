@@ -1,5 +1,4 @@
-//! What programs ask of every packet, told of many packets at a time: where a chunk's packets have their lengths
-//! and times is looked up once for all of them.
+//! Length, time and size of many packets at a time: the chunk's layout is looked up once for all of them.
 
 #![allow(unsafe_code)]
 
@@ -9,12 +8,18 @@ use std::slice;
 
 use super::records::{self, Stamps, program_stamp};
 use super::{Chunk, Packet};
-use crate::sys::memory::prefetch;
+use crate::sys::memory::{LINE_BYTES, prefetch};
 use crate::sys::xdp::Descriptor;
 use crate::time::Timestamp;
 
 /// How many packets ahead the processor fetches those in cells: each is in memory of its own, which another core wrote.
 pub(crate) const PACKETS_AHEAD: usize = 12;
+
+/// Bytes of a packet that [`Chunk::fetch`] asks for: the processor sees by itself how the rest of a long one goes on.
+const FETCHED_BYTES_MAX: usize = 512;
+
+/// A packet that is read as a stream, or, as likely, not by this processor.
+const LONG_BYTES: usize = 1 << 10;
 
 const NANOS_PER_SECOND: u64 = 1_000_000_000;
 
@@ -80,6 +85,26 @@ impl Chunk {
             },
             _ => packets.for_each(|packet| each(packet.head())),
         }
+    }
+}
+
+impl Chunk {
+    /// How many packets ahead a program that iterates over them calls [`fetch`](Self::fetch).
+    pub const PACKETS_AHEAD: usize = PACKETS_AHEAD;
+
+    /// Has the processor fetch the packet at `index`, if there is one, with its time: up to 512 bytes, of one of 1 KiB and more
+    /// only the first line. A program that reads whole packets, and calls this [`PACKETS_AHEAD`](Self::PACKETS_AHEAD) places
+    /// ahead, does not wait for the memory of each packet in turn.
+    #[inline]
+    pub fn fetch(&self, index: usize) {
+        let Some(packet) = self.packets().get(index) else { return };
+        fetch_packet(self.origin.base, packet);
+        let start = self.origin.base.as_ptr().wrapping_add(packet.address as usize);
+        let bytes = match packet.len.min(self.snap_len) as usize {
+            LONG_BYTES.. => 0,
+            bytes => bytes.min(FETCHED_BYTES_MAX),
+        };
+        (LINE_BYTES..bytes).step_by(LINE_BYTES).for_each(|offset| prefetch(start.wrapping_add(offset)));
     }
 }
 

@@ -1,5 +1,5 @@
-//! What stands in front of the packets in a chunk's memory, by which engine they came: a time by the XDP program, the
-//! record of a savefile, or the kernel's header of AF_PACKET.
+//! The record before each packet in a chunk's memory, by engine: a timestamp of the XDP program, the record of a
+//! savefile, or the kernel's AF_PACKET header.
 
 #![allow(unsafe_code)]
 
@@ -26,12 +26,12 @@ pub(crate) enum Stamps {
     Device,
     /// All of the chunk's packets count as arrived when the chunk was captured.
     AtCapture(Timestamp),
-    /// A [`FileRecord`] stands before the packet.
+    /// A [`FileRecord`] precedes the packet.
     InFile,
-    /// The packet's header by the kernel stands in front of it, as far as [`Descriptor::header_distance`] says.
-    /// It has the length on the wire, and UTC.
+    /// The kernel's packet header precedes it, at the distance in [`Descriptor::header_distance`]. It has the length on
+    /// the wire, and UTC.
     Header {
-        /// Whether the time was asked for.
+        /// Whether timestamps were requested.
         told: bool,
         /// Whether the ring's number is that of a receive queue.
         by_queue: bool,

@@ -1,7 +1,8 @@
-//! Frames that a device divided among its buffers, where the driver takes each part for a packet: zero-copy only.
+//! Detects frames that a device split among its buffers and whose parts the driver treats as packets: zero-copy only.
 //!
-//! `xdp::sizes` keeps the drivers known to do that from doing it. This notices others, and frames longer than the MTU: a part
-//! that fills a buffer has a length that is a multiple of 64 bytes, 1,024 at least, and its IP header says that the packet goes on.
+//! `xdp::sizes` prevents this for the drivers known to do it. This module detects other drivers, and frames longer than
+//! the MTU: a part that fills a buffer has a length that is a multiple of 64 bytes, at least 1,024, and its IP header
+//! shows that the packet is longer.
 
 use std::slice;
 

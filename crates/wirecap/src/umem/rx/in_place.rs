@@ -1,4 +1,4 @@
-//! What [`reader`](crate::umem::reader) takes out of a ring, and gives back.
+//! Packets that [`reader`](crate::umem::reader) takes out of a ring, and returns.
 
 use std::ptr::NonNull;
 
