@@ -1,17 +1,17 @@
 /*
  * wirecap.h - lossless packet capture for programs in C
  *
- * Behind every receive queue of a network interface stands a pool of R chunks of M packet buffers (cells). A worker
- * takes filled cells as a chunk, without copying them, and gives them back by recycling it. The rings that one
- * program reads are a buddy group: in advanced mode workers take chunks from any ring whose backlog exceeds the
- * threshold T. A ledger accounts for every packet.
+ * Every receive queue of a network interface has a pool of R chunks of M packet buffers (cells). A worker takes filled
+ * cells as a chunk, without copying them, and returns them by recycling the chunk. The rings that one program reads
+ * are a buddy group: in advanced mode workers take chunks from any ring whose backlog exceeds the threshold T. A
+ * ledger accounts for every packet.
  *
  *     wirecap_group *group = wirecap_group_new();
  *     wirecap_group_add(group, "eth0");                   // all rings of eth0 are buddies
  *     wirecap_group_set_advanced(group, 0.6);             // T
  *     wirecap_capture *capture = wirecap_open(group);
  *     if (!capture) errx(1, "%s", wirecap_error());
- *     // in each thread, with a number of its own below wirecap_worker_count(capture):
+ *     // in each thread, with a different number below wirecap_worker_count(capture):
  *     wirecap_worker *worker = wirecap_worker_open(capture, number);
  *     wirecap_chunk *chunk;
  *     while (wirecap_next(worker, WIRECAP_FOREVER, &chunk) == WIRECAP_OK) {
@@ -233,8 +233,8 @@ int wirecap_group_set_elastic(wirecap_group *group);
 int wirecap_group_set_filter(wirecap_group *group, const char *expression);
 
 /*
- * The same by a classic BPF program of `count` instructions, as pcap_compile(3PCAP) makes it for the
- * interface's link type: struct bpf_insn there and struct sock_filter in <linux/filter.h> are the same.
+ * The same with a classic BPF program of `count` instructions, as pcap_compile(3PCAP) generates it for the
+ * interface's link type. Its struct bpf_insn has the layout of struct sock_filter in <linux/filter.h>.
  */
 struct sock_filter;
 int wirecap_group_set_filter_program(wirecap_group *group, const struct sock_filter *insns, size_t count);
@@ -281,40 +281,38 @@ int wirecap_group_set_direction(wirecap_group *group, enum wirecap_direction dir
 int wirecap_group_set_retire_after(wirecap_group *group, uint64_t longest_ns);
 
 /*
- * The rings of each interface are a buddy group of their own, with workers of their own. Off by default: all
- * rings of the capture are one group.
+ * Makes a separate buddy group, with its own workers, of the rings of each interface. Off by default: all rings of
+ * the capture are one group.
  */
 int wirecap_group_set_per_interface(wirecap_group *group);
 
 /*
- * The interfaces are ports as well: what was captured can be sent on them without being copied
- * (wirecap_forward). All rings have one memory then. Not to be had with wirecap_group_set_elastic, with a snap
- * length, nor with more workers than receive queues. On interfaces that the engine packet captures only
- * received packets are captured, and sending copies; the host keeps its own packets there and must not forward
- * them as well.
+ * Makes the interfaces ports as well: captured packets can be sent on them without being copied (wirecap_forward).
+ * All rings then share one memory area. Cannot be combined with wirecap_group_set_elastic, a snap length, or more
+ * workers than receive queues. With the engine packet only received packets are captured, sending copies them, and
+ * the host, which also receives them, must not forward them.
  */
 int wirecap_group_set_forwarding(wirecap_group *group);
 
-/* The same, with one more port: an interface on which nothing is captured. */
+/* The same, and adds a port: an interface that only sends. */
 int wirecap_group_add_port(wirecap_group *group, const char *interface);
 
-/* How many cells there are for packets of wirecap_send and for those that must be copied. Default 1,024. */
+/* Number of cells for packets of wirecap_send and for packets that must be copied. Default 1,024. */
 int wirecap_group_set_new_packets(wirecap_group *group, uint32_t cells);
 
 /*
- * Advanced mode: packets go out as workers are done with them. Without this those of each ring go out in their
- * order: what belongs to a later chunk waits until the earlier ones were forwarded or recycled, for the order
- * wait at most.
+ * Advanced mode: sends packets as soon as a worker hands them over. Without this, the packets of each ring are sent in
+ * order: packets of a chunk wait, at most for the order wait, until all earlier chunks were forwarded or recycled.
  */
 int wirecap_group_set_unordered(wirecap_group *group);
 
-/* The order wait. Default 10 ms. */
+/* Sets the order wait. Default 10 ms. */
 int wirecap_group_set_order_wait(wirecap_group *group, uint64_t longest_ns);
 
-/* Worker k runs on the k-th of these CPUs, beginning again where there are more workers. None: anywhere. */
+/* Pins worker k to the k-th of these CPUs, modulo `count`. No CPUs: workers are not pinned. */
 int wirecap_group_set_pin(wirecap_group *group, const uint32_t *cpus, size_t count);
 
-/* Each worker runs near the CPU that serves its ring's interrupt, where that can be found out. */
+/* Pins each worker near the CPU that serves its ring's interrupt, if it is known. */
 int wirecap_group_set_pin_auto(wirecap_group *group);
 
 
@@ -324,59 +322,58 @@ int wirecap_group_set_pin_auto(wirecap_group *group);
 typedef struct wirecap_capture wirecap_capture;
 
 /*
- * Opens a capture on the group's rings: from now on packets are kept, also before a worker asks for them. The
- * group may be changed and opened again. After an error nothing was changed.
+ * Opens a capture on the group's rings. Packets are kept from now on, even before a worker asks for them. The group
+ * may be changed and opened again. An error leaves everything unchanged.
  *
- * Errors: ARGUMENT (the group is empty, M, R, T ...), DEVICE, BUSY (another capture has a queue), PERMISSION,
- * MEMORY, FILTER, UNSUPPORTED (the host uses the interface; an option that the engine has not got), FILE,
- * SYSTEM.
+ * Errors: ARGUMENT (empty group, invalid M, R, T ...), DEVICE, BUSY (another capture has a queue), PERMISSION,
+ * MEMORY, FILTER, UNSUPPORTED (the host uses the interface; the engine lacks an option), FILE, SYSTEM.
  */
 wirecap_capture *wirecap_open(wirecap_group *group);
 
 /*
- * Stops a capture: packets that come from now on go to the host. What has come before is still delivered; then
- * wirecap_next returns WIRECAP_END to every worker. Takes some milliseconds. Does nothing the second time.
+ * Stops a capture: later packets go to the host. Earlier packets are still delivered; then wirecap_next returns
+ * WIRECAP_END to every worker. Takes some milliseconds. A second call has no effect.
  */
 int wirecap_stop(wirecap_capture *capture);
 
 /*
- * A descriptor by which a signal handler stops the capture: write(2) one byte to it, whatever it is. A thread of the
- * library's then does what wirecap_stop does. It is the capture's: do not close or read it. In a child process
- * after a fork(2) it does nothing.
+ * A file descriptor for signal handlers: write(2) any byte to it, and a thread of the library stops the capture as
+ * wirecap_stop does. It belongs to the capture: do not close or read it. It has no effect in a child process after
+ * fork(2).
  */
 int wirecap_stop_fd(wirecap_capture *capture);
 
 struct wirecap_ledger;
 
 /*
- * Stops and closes a capture. What no worker has taken until now counts as dropped ("other"). Chunks that are
- * held stay valid, and workers get WIRECAP_END. Unless `ledger` is null, *ledger is the final account, for the
- * caller to free; null after an error.
+ * Stops and closes a capture. Packets that no worker has taken count as dropped ("other"). Outstanding chunks stay
+ * valid, and workers get WIRECAP_END. Unless `ledger` is null, *ledger is set to the final ledger, which the caller
+ * frees, or to null on error.
  */
 int wirecap_close(wirecap_capture *capture, struct wirecap_ledger **ledger);
 
 /*
- * Captures the packets that match the expression from now on, and no others; an empty one matches all. No packet
- * that both filters want is lost or delivered twice. Takes some milliseconds.
+ * Replaces the filter; an empty expression matches all packets. Packets that match both filters are neither lost nor
+ * delivered twice. Takes some milliseconds.
  *
- * Errors: FILTER (there is no such filter; the capture was stopped), PERMISSION. Nothing is changed then,
- * unless the kernel refuses it on a later interface than the first.
+ * Errors: FILTER (invalid filter, or the capture was stopped), PERMISSION. An error leaves the filter unchanged,
+ * unless the kernel rejects it on an interface other than the first.
  */
 int wirecap_set_filter(wirecap_capture *capture, const char *expression);
 
-/* How many rings there are. */
+/* Number of rings. */
 int wirecap_ring_count(wirecap_capture *capture);
 
-/* The name of a ring: "eth0@2". The text stays until the process ends. */
+/* The name of a ring: "eth0@2". Valid until the process ends. */
 const char *wirecap_ring_name(wirecap_capture *capture, uint32_t ring);
 
 /*
- * How many packets wait in each ring now: the first `count` rings' numbers go to backlogs[0] and the following.
- * Returns how many rings there are.
+ * Fills in backlogs[0] to backlogs[count - 1] with the number of packets that wait in each ring. Returns the number of
+ * rings.
  */
 int wirecap_backlogs(wirecap_capture *capture, uint32_t *backlogs, size_t count);
 
-/* How many workers there are, taken or not. */
+/* Number of workers, opened or not. */
 int wirecap_worker_count(wirecap_capture *capture);
 
 
@@ -386,15 +383,15 @@ int wirecap_worker_count(wirecap_capture *capture);
 typedef struct wirecap_worker wirecap_worker;
 
 /*
- * Takes the worker of this number, below wirecap_worker_count. Each can be taken once. The thread that first
- * asks it for a chunk is put on its CPU, if the group says so. BUSY: it was taken already.
+ * Opens the worker of this number, below wirecap_worker_count. Each can be opened once. If the group pins workers, the
+ * first call of wirecap_next pins its thread. Errors: BUSY (already opened).
  */
 wirecap_worker *wirecap_worker_open(wirecap_capture *capture, uint32_t index);
 
 /*
- * Closes a worker; a thread that waits in wirecap_next gets WIRECAP_ERROR_HANDLE. Its rings go to its buddies;
- * in basic mode the other workers get WIRECAP_ERROR_ORPHANED while the capture goes on. After the capture was
- * stopped or closed nothing of the kind happens. Chunks that it took stay valid.
+ * Closes a worker; a thread that waits in wirecap_next gets WIRECAP_ERROR_HANDLE. While the capture runs, the worker's
+ * rings go to its buddies; in basic mode the other workers get WIRECAP_ERROR_ORPHANED. Its outstanding chunks stay
+ * valid.
  */
 int wirecap_worker_close(wirecap_worker *worker);
 
@@ -402,42 +399,41 @@ int wirecap_worker_close(wirecap_worker *worker);
 typedef struct wirecap_chunk wirecap_chunk;
 
 /*
- * The next chunk, waiting for it up to `timeout_ns`: 0 does not wait, WIRECAP_FOREVER waits without end.
+ * Waits up to `timeout_ns` for the next chunk: 0 does not wait, WIRECAP_FOREVER waits without limit.
  *
- * Returns WIRECAP_OK: *chunk is a chunk, the caller's, until wirecap_recycle. WIRECAP_END: none will ever come.
- * WIRECAP_NONE: none came in that time, or wirecap_worker_wake was called. In all cases but the first *chunk is
- * null.
+ * Returns WIRECAP_OK: *chunk is a chunk that the caller recycles. WIRECAP_END: the capture has ended. WIRECAP_NONE:
+ * timeout, or wirecap_worker_wake was called. Except for WIRECAP_OK, *chunk is null.
  *
- * Errors: DEVICE (the interface is gone), ORPHANED, FILE (the savefile is broken off), SYSTEM, all after what
- * had come before was delivered; BUSY: another thread is in here with the same worker.
+ * Errors: DEVICE (the interface was removed), ORPHANED, FILE (the savefile is truncated), SYSTEM, each after earlier
+ * packets were delivered; BUSY: another thread is using this worker.
  */
 int wirecap_next(wirecap_worker *worker, int64_t timeout_ns, wirecap_chunk **chunk);
 
 /*
- * A descriptor for poll(2), select(2) or epoll(7): readable when wirecap_next may find something. Poll it after
- * wirecap_next with timeout 0 returned WIRECAP_NONE, and in advanced mode with a timeout of some 20 ms, since a
- * buddy that is stuck cannot call. It is the worker's: do not close, read or write it.
+ * A file descriptor for poll(2), select(2) or epoll(7), readable when wirecap_next may find packets. Poll it after
+ * wirecap_next with timeout 0 returned WIRECAP_NONE; in advanced mode with a timeout of some 20 ms, because a stuck
+ * buddy cannot wake this worker. It belongs to the worker: do not close, read or write it.
  */
 int wirecap_worker_fd(wirecap_worker *worker);
 
 /*
- * Ends the worker's wait in wirecap_next, which returns WIRECAP_NONE; if it does not wait now, its next wait.
+ * Makes wirecap_next return WIRECAP_NONE: the current call if the worker is waiting, otherwise its next wait.
  */
 int wirecap_worker_wake(wirecap_worker *worker);
 
 
 /* ---- Chunks and packets ---- */
 
-/* What there is to know of a chunk. */
+/* Properties of a chunk. */
 struct wirecap_chunk_info {
-    const char *ring_name;    /* "eth0@2"; the text stays until the process ends */
-    uint32_t ring_index;      /* the ring's place in its capture */
-    uint32_t interface_index; /* its interface's: the first one added to the group is 0 */
-    uint32_t packets;         /* how many packets it has; at least 1 */
-    uint32_t link_type;       /* what the packets begin with, as in savefiles (DLT_, LINKTYPE_); 1 is Ethernet */
-    uint64_t sequence;        /* how many chunks of this ring were captured before it */
-    uint64_t wire_bytes;      /* bytes of all its packets, as they were on the wire */
-    uint32_t offloaded;       /* 1 if the ring is not a home ring of the worker that got it, else 0 */
+    const char *ring_name;    /* "eth0@2"; valid until the process ends */
+    uint32_t ring_index;      /* index of the ring in its capture */
+    uint32_t interface_index; /* index of the interface in the group: the first one added is 0 */
+    uint32_t packets;         /* number of packets; at least 1 */
+    uint32_t link_type;       /* link type, as in savefiles (DLT_, LINKTYPE_); 1 is Ethernet */
+    uint64_t sequence;        /* number of earlier chunks of this ring */
+    uint64_t wire_bytes;      /* bytes of all its packets on the wire */
+    uint32_t offloaded;       /* 1 if it was captured by a worker other than the ring's own, else 0 */
     uint32_t reserved;        /* 0 */
 };
 
@@ -451,26 +447,26 @@ struct wirecap_packet {
     uint32_t reserved;        /* 0 */
 };
 
-/* Describes a chunk; `size` is sizeof *info. ARGUMENT: `info` is null, or the size cannot be. */
+/* Describes a chunk; `size` is sizeof *info. Errors: ARGUMENT (`info` is null, or invalid size). */
 int wirecap_chunk_describe(wirecap_chunk *chunk, struct wirecap_chunk_info *info, size_t size);
 
 /*
- * The packets of a chunk from number `first` on, in the order in which they came, as many as there are and
- * `count` allows; `size` is sizeof *packets. Returns how many; 0 when there is none from `first` on. A packet of several cells is copied
- * into one piece (some 0.1 ns per byte, once); all others lie where the kernel put them.
+ * Fills in up to `count` packets of a chunk from index `first` on, in order of arrival; `size` is sizeof *packets.
+ * Returns their number, 0 after the last packet. A packet of several cells is copied into one piece (some 0.1 ns per
+ * byte, once); all other data is where the kernel wrote it.
  */
 int wirecap_chunk_packets(wirecap_chunk *chunk, uint32_t first, struct wirecap_packet *packets, size_t size, size_t count);
 
 /*
- * The pieces of one packet, where they lie, up to `count` of them: one, or several for a jumbo frame. Returns
- * how many it has. Not to be written to.
+ * Fills in up to `count` pieces of one packet, without copying: one, or several for a jumbo frame. Returns the number
+ * of pieces. They are read-only.
  */
 int wirecap_chunk_pieces(wirecap_chunk *chunk, uint32_t packet, struct iovec *pieces, size_t count);
 
 /*
- * Gives a chunk back: its cells are free again, and its packets' data must not be read any more. Any thread may
- * do it, in any order, also after the worker and the capture were closed. It never waits. (With the engine
- * packet the kernel takes blocks back in order, so a chunk held long delays its ring.)
+ * Recycles a chunk: its cells are free again, and its packets' data must no longer be read. Any thread may call this,
+ * in any order, even after the worker and the capture were closed. It never waits. (With the engine packet the kernel
+ * reuses blocks in order, so a chunk that is held long delays its ring.)
  */
 int wirecap_recycle(wirecap_chunk *chunk);
 
@@ -478,105 +474,102 @@ int wirecap_recycle(wirecap_chunk *chunk);
 /* ---- Ports: forwarding without copying ---- */
 
 /*
- * One thread's handle on an interface that packets leave through; the group says which do
- * (wirecap_group_set_forwarding).
+ * One thread's handle on an interface of the group that sends packets (wirecap_group_set_forwarding).
  */
 typedef struct wirecap_port wirecap_port;
 
-/* On which transmit queue packets go, in place of a queue's number. */
-#define WIRECAP_TX_AS_RECEIVED INT64_C(-1)    /* that of the number of the receive queue: rings stay in their order */
-#define WIRECAP_TX_BY_FLOW INT64_C(-2)        /* by a hash of the flow: flows stay in their order */
+/* Special values of a transmit queue. */
+#define WIRECAP_TX_AS_RECEIVED INT64_C(-1)    /* the number of the receive queue: preserves the order of rings */
+#define WIRECAP_TX_BY_FLOW INT64_C(-2)        /* by a hash of the flow: preserves the order of flows */
 
-/* How many interfaces can be sent on, and what each is called; the names stay until the process ends. */
+/* The number of interfaces that send, and their names, valid until the process ends. */
 int wirecap_port_count(wirecap_capture *capture);
 const char *wirecap_port_name(wirecap_capture *capture, uint32_t port);
 
 /*
- * Opens a handle on an interface, which sends on transmit queue `tx_queue` or as one of the numbers above says.
- * Each thread opens its own. ARGUMENT: the capture does not send on that interface, or it has no such queue.
+ * Opens a handle on an interface that sends on transmit queue `tx_queue`, a number or a special value. Each thread
+ * opens its own handle. Errors: ARGUMENT (the capture does not send on that interface, or it has no such queue).
  */
 wirecap_port *wirecap_port_open(wirecap_capture *capture, const char *interface, int64_t tx_queue);
 
 /*
- * Closes a handle, after handing what waits to the kernel. Do so before the capture is closed: what is sent
- * after that is recycled, and in no ledger.
+ * Closes a handle after handing its waiting packets to the kernel. Close handles before the capture: packets sent
+ * later are recycled, and no ledger counts them.
  */
 int wirecap_port_close(wirecap_port *port);
 
-/* A captured packet on its way out, during the call of a wirecap_route that gets it. */
+/* A captured packet to be sent, valid during the call of wirecap_route. */
 struct wirecap_frame {
-    uint8_t *data;            /* its bytes, which may be changed; of a jumbo frame those of the first piece */
-    uint32_t data_len;        /* how many bytes are there */
-    uint32_t len;             /* how many the packet has: the same, but for jumbo frames */
-    uint64_t timestamp_ns;    /* when it came; or WIRECAP_NOT_REPORTED */
-    void *packet;             /* the library's */
+    uint8_t *data;            /* its bytes, writable; of a jumbo frame those of the first piece */
+    uint32_t data_len;        /* bytes at data */
+    uint32_t len;             /* bytes of the packet: the same, except for jumbo frames */
+    uint64_t timestamp_ns;    /* arrival, or WIRECAP_NOT_REPORTED */
+    void *packet;             /* internal */
 };
 
 /*
- * The program's choice for a packet: the port that it leaves through, or null to recycle it. The function may
- * call any function of the library's, but the ports that it has named for the chunk are busy; and it must
- * return: no exception, no longjmp, no pthread_exit.
+ * Callback that routes a packet: returns the port that sends it, or null to recycle it. It may call any function of
+ * the library, but the ports that it has returned for this chunk are busy. It must return normally: no exception, no
+ * longjmp, no pthread_exit.
  */
 typedef wirecap_port *(*wirecap_route)(struct wirecap_frame *frame, void *user);
 
 /*
- * Asks `route` for each packet of a chunk, in their order, and sends those for which it names a port: their
- * cells go as they are, and come back when the kernel has sent them. Then the chunk is gone, as after
- * wirecap_recycle; its packets have been handed to the kernel. Returns how many were sent. What a port cannot
- * send, it counts.
+ * Calls `route` for each packet of a chunk, in order, and sends the packets for which it returns a port, without
+ * copying: the cells return when the kernel has sent them. Afterwards all packets have been handed to the kernel, and
+ * the chunk is invalid, as after wirecap_recycle. Returns the number of packets handed to ports. A port counts packets
+ * that it cannot send.
  *
- * Errors: HANDLE, BUSY: `route` named a port that is none, or that another thread is using; those packets were
- * recycled, the others sent. HANDLE also if the chunk is none, ARGUMENT if `route` is null; then nothing was
- * done.
+ * Errors: HANDLE, BUSY: `route` returned an invalid port, or one in use by another thread; these packets were
+ * recycled, the others sent. HANDLE also for an invalid chunk, and ARGUMENT if `route` is null; then no packet was
+ * sent.
  */
 int wirecap_forward(wirecap_chunk *chunk, wirecap_route route, void *user);
 
 /*
- * Make a frame longer or shorter at its head or tail. What is added holds anything, and is to be written.
- * frame->data and the lengths change. ARGUMENT: there is no room for that in the cell (256 bytes in front with
- * the engine xdp; with the engine packet some 60, and none behind), or the piece has not so many bytes; nothing
- * was changed.
+ * Lengthen or shorten a frame at its head or tail. Added bytes are uninitialised: write them. frame->data and the
+ * lengths change. Errors: ARGUMENT (no room in the cell: 256 bytes before the packet with the engine xdp, some 60 with
+ * the engine packet and none after it; or the piece has fewer bytes); the frame is then unchanged.
  */
 int wirecap_frame_grow_head(struct wirecap_frame *frame, uint32_t bytes);
 int wirecap_frame_shrink_head(struct wirecap_frame *frame, uint32_t bytes);
 int wirecap_frame_grow_tail(struct wirecap_frame *frame, uint32_t bytes);
 int wirecap_frame_shrink_tail(struct wirecap_frame *frame, uint32_t bytes);
 
-/* What wirecap_frame_pop_vlan returns of a frame without a VLAN tag. */
+/* Returned by wirecap_frame_pop_vlan for a frame without a VLAN tag. */
 #define WIRECAP_NO_TAG 0x10000
 
 /*
- * Put a VLAN tag (802.1Q) behind the MAC addresses, in front of those that are there, and take the outermost
- * one away. `tci` is priority, drop eligibility and VLAN number, as on the wire, in the host's byte order; the
- * second returns it.
+ * Push a VLAN tag (802.1Q) after the MAC addresses, before existing tags; pop the outermost tag. `tci` is priority,
+ * drop eligibility and VLAN ID as on the wire, in the host's byte order; pop returns it.
  */
 int wirecap_frame_push_vlan(struct wirecap_frame *frame, uint16_t tci);
 int wirecap_frame_pop_vlan(struct wirecap_frame *frame);
 
-/* The pieces of a jumbo frame, up to `count` of them; they may be written to. Returns how many there are. */
+/* Fills in up to `count` pieces of a jumbo frame, which are writable. Returns the number of pieces. */
 int wirecap_frame_pieces(struct wirecap_frame *frame, struct iovec *pieces, size_t count);
 
 /*
- * Sends a packet of the program's own, from the link-layer header on: its bytes are copied into a free cell. It
- * waits for others until wirecap_port_flush, or M of them. Returns WIRECAP_NONE, and sends nothing, while no
- * cell for new packets is free.
+ * Sends a packet that the program has made, starting with the link-layer header, by copying it into a free cell. It is
+ * sent with the next wirecap_port_flush, or when M packets wait. Returns WIRECAP_NONE, without sending, if no cell for
+ * new packets is free.
  *
  * Errors: ARGUMENT (longer than a cell), UNSUPPORTED (engine packet), BUSY (the port is in use).
  */
 int wirecap_send(wirecap_port *port, const void *data, size_t len);
 
-/* Hands to the kernel what waits. wirecap_forward does so by itself. */
+/* Hands waiting packets to the kernel, as wirecap_forward does by itself. */
 int wirecap_port_flush(wirecap_port *port);
 
-/* What became of the packets of all handles on an interface: taken = sent + everything dropped + waiting. */
+/* The account of all handles on an interface: taken = sent + dropped + waiting. */
 struct wirecap_port_account {
-    uint64_t taken;                 /* packets that were handed in and not left waiting for a flush */
-    uint64_t sent;                  /* packets that the kernel took; what becomes of them then it does not tell */
-    uint64_t bytes;                 /* of the packets sent; with the engine xdp also of those refused */
+    uint64_t taken;                 /* packets handed over and flushed */
+    uint64_t sent;                  /* packets that the kernel accepted; it does not report their transmission */
+    uint64_t bytes;                 /* of the packets sent; with the engine xdp also of those rejected */
     uint64_t dropped_ring_full;     /* the tx ring had no room: the device did not keep up */
     uint64_t dropped_refused;       /* the device, or its peer, had no room */
-    uint64_t dropped_down;          /* the interface was down, or gone */
-    uint64_t dropped_bad_length;    /* longer than the interface takes, or shorter than an Ethernet header */
+    uint64_t dropped_down;          /* the interface was down or removed */
+    uint64_t dropped_bad_length;    /* longer than the interface permits, or shorter than an Ethernet header */
     uint64_t dropped_no_cell;       /* had to be copied, and no cell for new packets was free */
     uint64_t dropped_other;         /* on the tx ring when the capture was closed */
     uint64_t waiting;               /* on the tx ring, or waiting for earlier chunks */
@@ -589,65 +582,64 @@ struct wirecap_port_account {
 int wirecap_port_account(wirecap_port *port, struct wirecap_port_account *account);
 
 /*
- * A number for the flow of an Ethernet frame, the same for both directions. (uint64_t)hash * n >> 32 is one of
- * n. 0 if `frame` is null.
+ * A hash of the flow of an Ethernet frame, the same for both directions. (uint64_t)hash * n >> 32 is a number from 0
+ * to n - 1. Returns 0 if `frame` is null.
  */
 uint32_t wirecap_flow_hash(const void *frame, size_t len);
 
 
-/* ---- Ledgers: what became of every packet ---- */
+/* ---- Ledgers: the account of every packet ---- */
 
 /* The account of a capture at one moment. */
 typedef struct wirecap_ledger wirecap_ledger;
 
 /* The numbers of one ring, or of all together. offered = delivered + everything dropped. */
 struct wirecap_account {
-    uint64_t seen;                 /* packets that reached the capture, wanted or not; or WIRECAP_NOT_REPORTED */
-    uint64_t offered;              /* packets that should have been delivered: seen - filtered */
+    uint64_t seen;                 /* packets that reached the capture, before the filter; or WIRECAP_NOT_REPORTED */
+    uint64_t offered;              /* seen - filtered = delivered + dropped */
     uint64_t delivered;            /* packets handed out in chunks */
-    uint64_t bytes;                /* of those, as they were on the wire */
+    uint64_t bytes;                /* bytes of the delivered packets on the wire */
     uint64_t filtered;             /* non-matching packets; or WIRECAP_NOT_REPORTED */
     uint64_t dropped_no_cell;      /* every cell of the pool was in use */
     uint64_t dropped_ring_full;    /* the ring had no room */
     uint64_t dropped_device;       /* lost in the device; NOT_REPORTED for single rings, and by some drivers */
-    uint64_t dropped_other;        /* in the ring when the capture was closed, or described as nothing can be */
-    uint64_t offloaded_chunks;     /* chunks that went to a worker that the ring is not a home ring of */
+    uint64_t dropped_other;        /* in the ring when the capture was closed, or invalid descriptors */
+    uint64_t offloaded_chunks;     /* chunks captured by a worker other than the ring's own */
     uint64_t abandoned_chunks;     /* of those, taken because the ring's worker was stuck or gone */
-    uint64_t super_packets;        /* packets longer than what the interface carries: the host merged them */
-    uint64_t stalls;               /* engine packet: how often the kernel waited for a block to be returned */
+    uint64_t super_packets;        /* packets longer than the MTU: the host merged segments */
+    uint64_t stalls;               /* engine packet: times that the kernel waited for a block that was held */
     uint64_t reserved[11];         /* 0 */
 };
 
-/* The account so far. While packets come, its numbers are taken one after the other. The caller frees it. */
+/* The ledger so far, ring by ring: while packets arrive, it is no single moment. The caller frees it. */
 wirecap_ledger *wirecap_ledger_read(wirecap_capture *capture);
 
 /* Frees a ledger and its texts. */
 int wirecap_ledger_free(wirecap_ledger *ledger);
 
-/* The sums over all rings, and what is counted per interface only. */
+/* The sums over all rings, and the numbers that exist per interface only. */
 int wirecap_ledger_sum(wirecap_ledger *ledger, struct wirecap_account *account);
 
 /* The numbers of one ring. */
 int wirecap_ledger_ring(wirecap_ledger *ledger, uint32_t ring, struct wirecap_account *account);
 
-/* How many rings it has. */
+/* Number of rings. */
 int wirecap_ledger_ring_count(wirecap_ledger *ledger);
 
-/* The name of a ring. The text stays until the process ends. */
+/* The name of a ring. Valid until the process ends. */
 const char *wirecap_ledger_ring_name(wirecap_ledger *ledger, uint32_t ring);
 
-/* The same of the ports of a capture that forwards. */
+/* The same for the ports of a capture that forwards. */
 int wirecap_ledger_port_count(wirecap_ledger *ledger);
 const char *wirecap_ledger_port_name(wirecap_ledger *ledger, uint32_t port);
 int wirecap_ledger_port(wirecap_ledger *ledger, uint32_t port, struct wirecap_port_account *account);
 
-/* From the opening of the capture to this account or to the stop, whatever came first; below 0 is a status. */
+/* Time from opening the capture to this ledger or the stop, whichever came first; values below 0 are a status. */
 int64_t wirecap_ledger_duration_ns(wirecap_ledger *ledger);
 
 /*
- * The ledger as text: as one JSON object ("wirecap capture --json" prints the same; null is what is not
- * reported), as a table with a verdict in its last line, and what should be known beside the numbers, one
- * warning to a line, empty if there is none. The texts are the ledger's: they stay until it is freed.
+ * The ledger as text: one JSON object, as "wirecap capture --json" prints it, with null for numbers that are not
+ * reported; a table with the verdict in its last line; the warnings, one per line. Valid until the ledger is freed.
  */
 const char *wirecap_ledger_json(wirecap_ledger *ledger);
 const char *wirecap_ledger_text(wirecap_ledger *ledger);

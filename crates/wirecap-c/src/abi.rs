@@ -282,7 +282,7 @@ mod tests {
     }
 
     #[test]
-    fn the_header_says_what_the_library_means() {
+    fn the_headers_constants_and_structures_match_the_library() {
         let folder = tempfile::tempdir().unwrap();
         let source = folder.path().join("claims.c");
         std::fs::write(&source, claims()).unwrap();

@@ -1,4 +1,4 @@
-//! Captures: opening, stopping, closing, and what they say of themselves.
+//! Captures: opening, stopping, closing, and queries.
 #![allow(unsafe_code)]
 
 use std::ffi::{CStr, c_char, c_int};
@@ -87,7 +87,7 @@ impl Opened {
             None => Err(out_of_range("worker", index, count)),
             Some(worker) => worker
                 .take()
-                .ok_or_else(|| Failure::new(Status::Busy, format!("worker {index} was handed out already"))),
+                .ok_or_else(|| Failure::new(Status::Busy, format!("worker {index} was already handed out"))),
         }
     }
 }

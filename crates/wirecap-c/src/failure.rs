@@ -10,7 +10,7 @@ use wirecap::device::DeviceError;
 use wirecap::{CaptureError, FilterChangeError, OpenError, PortError};
 use wirecap_boundary::{caught, chain, guarded};
 
-/// `enum wirecap_status`. What is below 0 is an error.
+/// `enum wirecap_status`. Values below 0 are errors.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(i32)]
 pub(crate) enum Status {
@@ -36,14 +36,14 @@ pub(crate) fn status_text(status: c_int) -> &'static CStr {
     match status {
         0 => c"done",
         1 => c"the capture has ended",
-        2 => c"nothing came in that time",
+        2 => c"no packets arrived in that time",
         -1 => c"no such handle: it is null, was closed, or is of another kind",
-        -2 => c"an argument that cannot be",
+        -2 => c"invalid argument",
         -3 => c"in use by another process or thread",
         -4 => c"no such interface or queue, or it is down or gone",
-        -5 => c"root or capabilities are needed",
+        -5 => c"root or capabilities required",
         -6 => c"not enough memory, or memory that may be locked",
-        -7 => c"no such filter, or it cannot run there",
+        -7 => c"invalid filter, or it cannot run on this engine",
         -8 => c"not supported by this interface or its engine",
         -9 => c"the savefile cannot be read",
         -10 => c"the worker of a ring is gone",
@@ -53,7 +53,7 @@ pub(crate) fn status_text(status: c_int) -> &'static CStr {
     }
 }
 
-/// Why a function did not do what it was called for.
+/// Why a function failed.
 #[derive(Debug)]
 pub(crate) struct Failure {
     pub(crate) status: Status,
@@ -72,7 +72,7 @@ impl Failure {
     }
 }
 
-/// A thing of a capture was asked for by a number that none has.
+/// An index beyond the number of objects of a capture.
 pub(crate) fn out_of_range(what: &str, index: u32, count: usize) -> Failure {
     Failure::new(
         Status::Argument,
@@ -93,7 +93,7 @@ fn is_permission(error: &(dyn Error + 'static)) -> bool {
     false
 }
 
-/// Whether another process or thread uses what was asked for.
+/// Whether another process or thread uses the object.
 fn is_busy(error: &io::Error) -> bool {
     error.kind() == io::ErrorKind::ResourceBusy
 }

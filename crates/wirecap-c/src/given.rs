@@ -34,9 +34,9 @@ pub(crate) unsafe fn list<'a, T>(first: *const T, count: usize, name: &str) -> R
     match (first.is_null(), count) {
         (_, 0) => Ok(&[]),
         (true, _) => Err(missing(name)),
-        // What an error's -1 becomes.
+        // A negative error code passed as a length.
         _ if count > isize::MAX as usize / size_of::<T>() => {
-            Err(Failure::new(Status::Argument, format!("{name} cannot have a length of {count}")))
+            Err(Failure::new(Status::Argument, format!("invalid length of {name}: {count}")))
         }
         // SAFETY: the caller's promise.
         _ => Ok(unsafe { slice::from_raw_parts(first, count) }),
@@ -97,8 +97,8 @@ impl<T> Rooms<T> {
     }
 }
 
-/// Places for several results whose structures may be longer or shorter in the program than here: it was compiled with
-/// another version of the header. What they have in common is at their beginning.
+/// Room for several results whose structures may be longer or shorter in the program, which was compiled with another
+/// version of the header. Their common members come first.
 pub(crate) struct SizedRooms<T> {
     rooms: Rooms<T>,
     /// Bytes from one to the next.
@@ -150,7 +150,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn structures_of_other_versions_get_what_they_have_in_common() {
+    fn structures_of_other_versions_share_their_common_members() {
         let values = [[1_u64, 2, 3, 4], [5, 6, 7, 8]];
         for (words, expected) in
             [(3, vec![1, 2, 3, 5, 6, 7]), (4, values.concat()), (5, vec![1, 2, 3, 4, 0, 5, 6, 7, 8, 0])]

@@ -1,4 +1,4 @@
-//! `wirecap_group_...`: what a capture is to be.
+//! `wirecap_group_...`: the settings of a capture.
 #![allow(unsafe_code)]
 
 use std::ffi::{c_char, c_int};
@@ -56,7 +56,7 @@ impl Group {
                 others.iter().cloned().fold(Capture::on(first.clone()), CaptureBuilder::and)
             }
         };
-        // As libpcap: an interface is not made promiscuous unless that is asked for.
+        // As in libpcap: an interface is promiscuous only on request.
         Ok(self.settings.iter().fold(builder.promiscuous(false), |builder, setting| setting(builder)))
     }
 }
@@ -78,7 +78,7 @@ fn set(
     })
 }
 
-/// Declares setters whose value the engine takes as it is and checks when the group is opened.
+/// Declares setters whose value is passed on unchanged and checked when the group is opened.
 macro_rules! setters {
     ($(fn $name:ident($value:ident: $type:ty) |$builder:ident| $set:expr;)*) => {$(
         #[unsafe(no_mangle)]
@@ -215,8 +215,7 @@ unsafe extern "C" fn wirecap_group_set_filter_program(
 ) -> c_int {
     change(group, |group| {
         if count == 0 || count > PROGRAM_INSNS_MAX {
-            let text =
-                format!("a filter cannot have {count} instructions; it may have 1 to {PROGRAM_INSNS_MAX}");
+            let text = format!("a filter has 1 to {PROGRAM_INSNS_MAX} instructions, not {count}");
             return Err(Failure::new(Status::Argument, text));
         }
         // SAFETY: the header says that there are so many, or it is null.

@@ -12,7 +12,7 @@ use crate::given::Room;
 use crate::names::lasting;
 use crate::registry::{Handle, Kept, Registry};
 
-/// A ledger that the program has, and its texts, as far as they were asked for.
+/// A ledger held by the program, and its texts, once requested.
 pub(crate) struct Books {
     ledger: Ledger,
     json: OnceLock<CString>,

@@ -82,7 +82,7 @@ impl Lending {
         Ok(self.0[place].port())
     }
 
-    /// Hands what waits to the kernel.
+    /// Hands waiting packets to the kernel.
     fn flush(&mut self) {
         self.0.iter_mut().for_each(|lent| lent.port().flush());
     }
@@ -173,11 +173,11 @@ unsafe extern "C" fn wirecap_send(port: Handle<PortPlace>, data: *const c_void, 
         let mut port = Lent::of(port)?;
         let longest = port.port().longest_new_packet();
         if longest == 0 {
-            let text = "new packets can be sent on interfaces that the engine xdp captures";
+            let text = "new packets can only be sent on interfaces captured by the engine xdp";
             return Err(Failure::new(Status::Unsupported, text));
         }
         if len > longest {
-            let text = format!("a new packet cannot have {len} bytes; it may have {longest}");
+            let text = format!("a new packet of {len} bytes is too long; the maximum is {longest}");
             return Err(Failure::new(Status::Argument, text));
         }
         let Some(mut packet) = port.port().build(len) else { return Ok(Status::None) };

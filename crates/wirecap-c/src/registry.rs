@@ -1,8 +1,8 @@
-//! What the handles that programs hold stand for.
+//! The objects behind the handles of programs.
 //!
-//! A handle is the number of a place, with the place's generation and the kind of thing: a closed handle, or one
-//! of another kind, is an error whatever has been put in its place since. Places are locked one by one, so
-//! threads that use different handles do not wait for each other.
+//! A handle has the number of a slot, the slot's generation and the type: a closed handle, or one of another type, is
+//! an error even if the slot has been reused. Slots are locked separately, so threads that use different handles do not
+//! wait for each other.
 
 use std::ffi::c_void;
 use std::marker::PhantomData;
@@ -28,14 +28,14 @@ const PLACES: u32 = (FIRST_PLACES * ((1 << SEGMENTS) - 1)) as u32;
 pub(crate) trait Kept: Sized + 'static {
     /// Tells handles of one kind from those of another; from 1.
     const KIND: usize;
-    /// What it is, for errors.
+    /// The type's name, for errors.
     const NAME: &'static str;
 
     /// Where all of them are.
     fn registry() -> &'static Registry<Self>;
 }
 
-/// What a program holds. Null, or anything else that it may have made up, until it is looked up.
+/// A handle from the program: it may be null or any other number until it is looked up.
 #[repr(transparent)]
 pub(crate) struct Handle<T> {
     value: *mut c_void,
@@ -126,7 +126,10 @@ impl<T: Kept> Handle<T> {
     pub(crate) fn keep(thing: T) -> Result<Self, Failure> {
         let registry = T::registry();
         let index = registry.take_place().ok_or_else(|| {
-            Failure::new(Status::Memory, format!("there are {PLACES} handles of a {} already", T::NAME))
+            Failure::new(
+                Status::Memory,
+                format!("too many handles: there are already {PLACES} of a {}", T::NAME),
+            )
         })?;
         let mut place = write(registry.make_place(index));
         place.thing = Some(thing);
@@ -167,7 +170,7 @@ impl<T: Kept> Handle<T> {
         Failure::new(Status::Handle, format!("the {} is {what}", T::NAME))
     }
 
-    /// What it stands for, which stays until the guard is dropped.
+    /// The object, which stays until the guard is dropped.
     pub(crate) fn read(self) -> Result<Reading<T>, Failure> {
         let (place, generation) = self.place()?;
         let guard = place.read().unwrap_or_else(PoisonError::into_inner);
@@ -177,7 +180,7 @@ impl<T: Kept> Handle<T> {
         Ok(Reading(guard))
     }
 
-    /// What it stands for, to be changed by one.
+    /// The object, exclusively for changes.
     pub(crate) fn write(self) -> Result<Writing<T>, Failure> {
         let (place, generation) = self.place()?;
         let guard = write(place);
@@ -187,7 +190,7 @@ impl<T: Kept> Handle<T> {
         Ok(Writing(guard))
     }
 
-    /// Takes out what it stands for. From now on the handle is unknown.
+    /// Takes the object out. The handle is invalid from now on.
     pub(crate) fn take(self) -> Result<T, Failure> {
         let (place, generation) = self.place()?;
         let mut guard = write(place);
@@ -210,7 +213,7 @@ fn write<T>(place: &RwLock<Slot<T>>) -> RwLockWriteGuard<'_, Slot<T>> {
     place.write().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Something that is being looked at.
+/// An object in use.
 pub(crate) struct Reading<T: 'static>(RwLockReadGuard<'static, Slot<T>>);
 
 impl<T> Deref for Reading<T> {
@@ -253,7 +256,7 @@ mod tests {
 
     use super::*;
 
-    /// Things in a registry of their own: tests run side by side.
+    /// Objects in a separate registry: tests run in parallel.
     macro_rules! things {
         ($name:ident, $kind:literal) => {
             struct $name {
@@ -305,7 +308,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_handle_is_refused() {
+    fn an_invalid_handle_is_rejected() {
         assert_eq!(error(Handle::<Guessed>::null().read()), "the thing is null");
         let other = Handle::keep(Other { number: 2 }).unwrap();
         let kept = Handle::keep(Guessed { number: 1 }).unwrap();

@@ -16,7 +16,7 @@ use crate::given::Room;
 use crate::names::lasting;
 use crate::registry::{Handle, Kept, Registry, handle, try_lock};
 
-/// A worker, and who may use it.
+/// A worker, and the threads that may use it.
 pub(crate) struct Worker {
     /// Locked while one thread waits for a chunk.
     engine: Mutex<wirecap::Worker>,
@@ -49,7 +49,7 @@ impl Worker {
     fn alone(&self) -> Result<MutexGuard<'_, wirecap::Worker>, Failure> {
         try_lock(&self.engine).ok_or_else(|| {
             let text =
-                format!("worker {} is being used by another thread; each thread takes its own", self.index);
+                format!("worker {} is in use by another thread; use one worker per thread", self.index);
             Failure::new(Status::Busy, text)
         })
     }

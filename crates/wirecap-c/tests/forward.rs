@@ -62,7 +62,7 @@ fn number(text: &str, port: &str, word: &str) -> u64 {
 }
 
 #[test]
-fn what_leaves_is_what_arrives_and_what_was_not_wanted_does_not() {
+fn forwarded_frames_are_unchanged_and_rejected_ones_do_not_leave() {
     if !privileged() {
         return;
     }
@@ -95,7 +95,7 @@ fn what_leaves_is_what_arrives_and_what_was_not_wanted_does_not() {
 }
 
 #[test]
-fn what_cannot_be_forwarded_is_refused_with_the_reason() {
+fn impossible_forwarding_is_rejected_with_the_reason() {
     if !privileged() {
         return;
     }

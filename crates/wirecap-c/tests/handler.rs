@@ -50,7 +50,7 @@ fn ledger(text: &str) -> Value {
 }
 
 #[test]
-fn the_ledger_has_what_was_sent_to_each_ring() {
+fn the_ledger_counts_the_packets_sent_to_each_ring() {
     if !privileged() {
         return;
     }
@@ -69,7 +69,7 @@ fn the_ledger_has_what_was_sent_to_each_ring() {
 }
 
 #[test]
-fn what_the_filter_does_not_want_is_filtered() {
+fn non_matching_packets_count_as_filtered() {
     if !privileged() {
         return;
     }
@@ -101,7 +101,7 @@ fn buddies_help_a_thread_that_has_more_than_it_can_handle() {
 }
 
 #[test]
-fn what_cannot_be_captured_is_refused_with_the_reason() {
+fn impossible_captures_are_rejected_with_the_reason() {
     if !privileged() {
         return;
     }

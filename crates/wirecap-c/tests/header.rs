@@ -144,7 +144,7 @@ fn the_symbols_file_has_every_function_with_its_version() {
 }
 
 #[test]
-fn the_functions_take_what_the_header_says() {
+fn the_functions_have_the_headers_signatures() {
     let folder = tempfile::tempdir().unwrap();
     let source = folder.path().join("again.c");
     // The compiler refuses a second declaration that differs from the first.
@@ -157,7 +157,7 @@ fn the_functions_take_what_the_header_says() {
 }
 
 #[test]
-fn the_header_stands_by_itself_in_every_dialect() {
+fn the_header_compiles_alone_in_every_dialect() {
     let folder = tempfile::tempdir().unwrap();
     let source = folder.path().join("alone.c");
     let text =
@@ -179,7 +179,7 @@ fn the_manual_has_every_function() {
 }
 
 #[test]
-fn what_is_installed_is_of_one_version_and_goes_again() {
+fn installed_files_have_one_version_and_are_removed_again() {
     let version = env!("CARGO_PKG_VERSION");
     assert_eq!(pkg_config(&["--modversion"]), [version]);
     let header = fs::read_to_string(installed().join("usr/local/include/wirecap.h")).unwrap();

@@ -23,7 +23,7 @@ pub(crate) struct RealPcap {
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct PacketHeader {
     pub(crate) seconds: c_long,
-    /// Microseconds, or nanoseconds if that was asked for.
+    /// Microseconds, or nanoseconds on request.
     pub(crate) fraction: c_long,
     pub(crate) captured_bytes: c_uint,
     pub(crate) wire_bytes: c_uint,

@@ -17,7 +17,7 @@ use crate::settings::Settings;
 use crate::table::{self, Given, adopt, look_up};
 use crate::{real, socket};
 
-/// What the real library needs for a ring of its own, which nothing comes to.
+/// The real library's minimum for its ring, which receives nothing.
 const COMPANION_BYTES: c_int = 4096;
 
 #[unsafe(no_mangle)]
@@ -33,7 +33,7 @@ unsafe extern "C-unwind" fn pcap_create(device: *const c_char, errors: *mut c_ch
     }
 }
 
-/// An inactive handle of the real library's, or what is wrong in `errors`.
+/// An inactive handle of the real library, or the error in `errors`.
 ///
 /// # Safety
 ///
@@ -111,7 +111,11 @@ fn activate(handle: &Handle) -> c_int {
             Some(device) => activate_engine(handle, &request, device, settings),
             None => {
                 tell(settings, || {
-                    format!("{} is captured by libpcap, {}", whole(&request), real::path().display())
+                    format!(
+                        "{} is captured by the system's libpcap, {}",
+                        whole(&request),
+                        real::path().display()
+                    )
                 });
                 activate_real(handle, &request)
             }
@@ -129,12 +133,11 @@ fn activate_real(handle: &Handle, request: &Request) -> c_int {
     let status = unsafe { real::activate(handle.real()) };
     let queues = request.device.as_ref().filter(|name| name.queues.is_some());
     match queues {
-        // It is there, and we do not serve it: to capture all of it is not what was asked for.
+        // It exists, but the engine does not support it: capturing all of it was not requested.
         Some(name) if status >= 0 => {
             renew(handle, request);
             handle.fail(&format!(
-                "{}: single receive queues can be captured of Ethernet interfaces only, not in monitor mode, and with \
-                 the host's time",
+                "{}: single receive queues can be captured only on Ethernet interfaces, without monitor mode, and with the host's clock",
                 name.whole()
             ))
         }
@@ -149,7 +152,7 @@ fn activate_engine(handle: &Handle, request: &Request, device: Device, settings:
     let (status, link_type, snap_len, descriptor) = unsafe {
         let real = handle.real();
         real::set_buffer_size(real, COMPANION_BYTES);
-        // One of both is enough, and the host sees how often it was asked for.
+        // One promiscuous socket is enough, and the host sees the number of requests.
         real::set_promisc(real, 0);
         let status = real::activate(real);
         if status < 0 {
@@ -173,19 +176,19 @@ fn activate_engine(handle: &Handle, request: &Request, device: Device, settings:
             handle.go_live(live);
             status
         }
-        // The engine was asked for, or what only the engine can do.
+        // The engine was requested, or a feature that only the engine has.
         Err(error) if settings.is_explicit() || is_part(request) => {
             renew(handle, request);
             handle.fail(&error.to_string())
         }
         Err(error) => {
-            tell(settings, || format!("the engine does not serve {}: {error}", whole(request)));
+            tell(settings, || format!("the engine does not support {}: {error}", whole(request)));
             fall_back(handle, request)
         }
     }
 }
 
-/// Says on standard error what captures, if that was asked for.
+/// Prints the capturing engine to standard error, on request.
 fn tell(settings: &Settings, text: impl FnOnce() -> String) {
     if settings.verbose {
         let own = crate::find::own_path().unwrap_or_default();
@@ -197,12 +200,12 @@ fn whole(request: &Request) -> String {
     request.device.as_ref().map_or_else(|| "any".to_owned(), Name::whole)
 }
 
-/// Whether single receive queues were asked for.
+/// Whether single receive queues were requested.
 fn is_part(request: &Request) -> bool {
     request.device.as_ref().is_some_and(|name| name.queues.is_some())
 }
 
-/// The real library captures, since the engine cannot and was not asked for.
+/// The real library captures, because the engine cannot and was not requested.
 fn fall_back(handle: &Handle, request: &Request) -> c_int {
     if !renew(handle, request) {
         return ERROR;

@@ -21,7 +21,7 @@ struct Timeout(libc::timeval);
 unsafe impl Sync for Timeout {}
 static ONE_MILLISECOND: Timeout = Timeout(libc::timeval { tv_sec: 0, tv_usec: 1000 });
 
-/// What a handle is to functions that treat the engine's captures in their own way.
+/// The kind of a handle, for functions that treat the engine's captures differently.
 enum Kind {
     Live(&'static Handle, &'static Live),
     Real(*mut RealPcap),
@@ -174,7 +174,7 @@ unsafe extern "C-unwind" fn pcap_inject(pcap: *mut Pcap, frame: *const c_void, b
         Kind::Live(handle, live) if (1..=c_int::MAX as usize).contains(&bytes) => {
             send(handle, live, frame, bytes)
         }
-        // The real library has the words for what cannot be sent.
+        // The real library has the error text for packets that cannot be sent.
         _ => {
             let real = real_of(pcap);
             // SAFETY: the handle is open, and the caller gives so many bytes.
@@ -215,7 +215,7 @@ fn send(handle: &Handle, live: &Live, frame: *const c_void, bytes: usize) -> c_i
 unsafe extern "C-unwind" fn pcap_geterr(pcap: *mut Pcap) -> *mut c_char {
     let real = real_of(pcap);
     if real.is_null() {
-        return c"the handle was closed, or is none".as_ptr().cast_mut();
+        return c"the handle is closed or invalid".as_ptr().cast_mut();
     }
     // SAFETY: the handle is open.
     unsafe { real::geterr(real) }

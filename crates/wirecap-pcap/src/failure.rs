@@ -8,7 +8,7 @@ pub(crate) use wirecap_boundary::{cancel, caught, chain, guarded};
 use crate::abi::ERRBUF_BYTES;
 use crate::real;
 
-/// Writes `text` into a caller's buffer, cut to what it holds.
+/// Writes `text` into a caller's buffer, truncated to its size.
 ///
 /// # Safety
 ///

@@ -22,7 +22,7 @@ pub(crate) struct FilterSlot {
 #[derive(Debug)]
 pub(crate) struct Sieve {
     pub(crate) wanted: Wanted,
-    /// The kernel has seen to those that came later: so many of each ring's are to be looked at, from the first on.
+    /// The kernel filters later packets: user space filters this number of each ring's, from the first on.
     pub(crate) until: Option<Box<[u64]>>,
 }
 
@@ -34,9 +34,9 @@ impl FilterSlot {
 }
 
 impl Sieve {
-    /// How many of a ring's packets are to be looked at, from the first on.
+    /// The number of a ring's packets to be filtered, from the first on.
     pub(crate) fn until(&self, ring: usize) -> u64 {
-        // What came in a ring that was not there yet came later.
+        // Packets of a ring that did not exist yet arrived later.
         self.until.as_ref().map_or(u64::MAX, |until| until.get(ring).copied().unwrap_or(0))
     }
 }

@@ -27,8 +27,8 @@ const FOLDERS: [&str; 8] = [
     "/lib",
 ];
 
-/// Whether the process has more rights than the user who started it, so that the environment must not decide what
-/// it loads.
+/// Whether the process has more privileges than the user who started it, so that the environment must not decide which
+/// library is loaded.
 pub(crate) fn has_elevated_rights() -> bool {
     // SAFETY: the function takes any number.
     unsafe { libc::getauxval(libc::AT_SECURE) != 0 }
@@ -52,9 +52,9 @@ pub(crate) fn candidates() -> Vec<PathBuf> {
     found
 }
 
-/// Libraries named like libpcap in `folder`; full version numbers come first, since the short names are links, and
-/// may be links to us. What an administrator or a package manager put beside them (`libpcap.so.1.10.3.bak`,
-/// `.dpkg-new`) is none of them.
+/// Libraries named like libpcap in `folder`; full version numbers come first, since the short names are links, which
+/// may refer to us. Other files of an administrator or a package manager (`libpcap.so.1.10.3.bak`, `.dpkg-new`) are
+/// excluded.
 fn libraries_in(folder: &Path) -> Vec<PathBuf> {
     let Ok(entries) = fs::read_dir(folder) else { return Vec::new() };
     let versioned = |entry: fs::DirEntry| Some((version(entry.file_name().to_str()?)?, entry.path()));

@@ -41,7 +41,7 @@ pub(crate) struct Membership {
     group: Arc<Group>,
 }
 
-/// What a handle gets from a group.
+/// A handle's part of a group.
 #[derive(Debug)]
 pub(crate) struct Joined {
     pub(crate) membership: Membership,

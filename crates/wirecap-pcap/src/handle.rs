@@ -11,7 +11,7 @@ use crate::request::Request;
 use crate::turn::Turn;
 use crate::{failure, real};
 
-/// What stands behind a `pcap_t *` of ours.
+/// The state behind a `pcap_t *` of this library.
 pub(crate) struct Handle {
     real: AtomicPtr<RealPcap>,
     /// Of handles for live captures, as long as they are not activated.
@@ -49,7 +49,7 @@ impl Handle {
 
     /// Packets come from the engine from now on.
     pub(crate) fn go_live(&self, live: Live) {
-        // A handle is activated once; what a second thread brings at the same moment is dropped.
+        // A handle is activated once; the capture of a second thread at the same moment is dropped.
         let _ = self.live.set(live);
     }
 

@@ -17,11 +17,11 @@ use crate::table::{Given, adopt, look_up};
 /// Bytes of a packet that the handle keeps.
 const SNAP_LEN: u32 = 262_144;
 
-/// What a program holds that reads from a capture.
+/// The state of a program that reads from a capture.
 #[derive(Debug)]
 pub struct OpenHandle(*mut Pcap);
 
-/// What a program has read.
+/// The packets read by a program.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Tally {
     /// Packets.

@@ -59,14 +59,14 @@ pub(crate) struct Live {
     waker: Waker,
     snap_len: u32,
     nanos: bool,
-    /// A read waits until it has a packet that is wanted.
+    /// A read waits until it has a matching packet.
     endless: bool,
     /// The kernel cuts packets at what its filter says.
     cuts: bool,
     promiscuous: bool,
     broken: AtomicBool,
-    /// Counts what may make packets void that were looked at: a read is broken off or begins, the filter or the
-    /// direction changes.
+    /// Counts events that may invalidate filtered packets: a read is interrupted or begins, the filter or the direction
+    /// changes.
     disturbances: AtomicU32,
     nonblocking: AtomicBool,
     /// The interface went down.
@@ -76,7 +76,7 @@ pub(crate) struct Live {
     membership: Option<Membership>,
     /// The forks when it was opened.
     forks: u64,
-    /// Packets in the chunks that this handle got, and those of them that were not wanted.
+    /// Packets in the chunks of this handle, and the non-matching ones among them.
     taken: AtomicU64,
     refused: AtomicU64,
     /// The most packets that `counts` found: while a thread takes packets out of a ring fewer may be seen.
@@ -100,7 +100,7 @@ struct InterfaceDrops {
 }
 
 impl Live {
-    /// Opens what was asked for on `device`, keeping `snap_len` bytes of each packet, or joins a group.
+    /// Opens the requested capture on `device`, keeping `snap_len` bytes of each packet, or joins a group.
     pub(crate) fn open(
         request: &Request,
         device: Device,
@@ -128,8 +128,8 @@ impl Live {
         let cuts = own.is_some();
         let sender = own.map_or_else(|| socket::sender(device.index).map(Arc::new), Ok);
         let sender = sender.map_err(system("open a packet socket"))?;
-        // Two processes may have a packet socket's ring, as with libpcap; who reads AF_XDP's rings changes what the
-        // other one knows of them.
+        // Two processes may share a packet socket's ring, as with libpcap; a reader of AF_XDP's rings changes the state
+        // that the other one relies on.
         let sole = if cuts { None } else { Some(SoleReader::new().map_err(system("map shared memory"))?) };
         Ok(Self::assemble(request, device, snap_len, from, pollable, sender, sole))
     }
@@ -232,15 +232,16 @@ impl Live {
         self.disturb();
     }
 
-    /// Makes the reading thread check whether what it has in hand is still valid. A signal handler may call it.
+    /// Makes the reading thread check whether its packets are still valid. A signal handler may call it.
     pub(crate) fn disturb(&self) {
         self.disturbances.fetch_add(1, Ordering::SeqCst);
     }
 
-    /// Whether a read goes on until it has a packet that is wanted.
+    /// Whether a read continues until it has a matching packet.
     #[inline]
     pub(crate) fn is_endless(&self) -> bool {
-        // Who waits on the descriptor by itself is woken for unwanted packets too, and must get control back.
+        // A program that waits on the descriptor itself is woken for non-matching packets too, and must get control
+        // back.
         let sifts = || !self.cuts && self.filter.sifts.load(Ordering::Relaxed);
         let waits = self.endless || sifts() && !self.pollable.is_wanted();
         waits && !self.is_nonblocking()
@@ -265,7 +266,7 @@ impl Live {
         self.broken.load(Ordering::Relaxed)
     }
 
-    /// Receives no more, so that nothing is left on the interface, and breaks off the read of another thread.
+    /// Stops receiving, so that nothing is left on the interface, and interrupts the read of another thread.
     pub(crate) fn end(&self) {
         if Arc::strong_count(&self.capture) == 1 && !self.is_shared() {
             self.capture.stop();
@@ -300,7 +301,7 @@ impl Live {
         let is_in_kernel =
             self.run_in_kernel(&insns).map_err(|error| format!("wirecap: {}", chain(&error)))?;
         let rings = 0..self.capture.rings().len();
-        // Only who gets all of the capture's packets, and those of a ring in their order, can tell which came later.
+        // Only a handle that gets all of the capture's packets, each ring's in order, can tell which arrived later.
         let tells = is_in_kernel && self.membership.is_none();
         let until = tells.then(|| rings.map(|ring| self.capture.arrived(ring)).collect());
         self.filter.sift(Sieve { wanted: wanted(), until });
@@ -310,11 +311,11 @@ impl Live {
         Ok(())
     }
 
-    /// Has the kernel run this program on what comes from now on, or let everything through. Whether it runs it.
+    /// Makes the kernel run this program on later packets, or pass all of them. Returns whether it runs it.
     ///
     /// # Errors
     ///
-    /// When it keeps back what the program before did not want.
+    /// If it keeps rejecting packets that the previous program rejected.
     fn run_in_kernel(&self, insns: &[ClassicInsn]) -> io::Result<bool> {
         let cut_elsewhere = |insn: &ClassicInsn| insn.code == RETURN_A || cuts(insn, self.snap_len);
         if (self.cuts || !insns.iter().any(cut_elsewhere)) && self.capture.run_in_kernel(insns).is_ok() {
@@ -341,10 +342,10 @@ impl Live {
             false => (self.filter.sifts.load(Ordering::Relaxed), self.refused.load(Ordering::Relaxed)),
         };
         let passed = match self.membership {
-            // What waits was not looked at yet, and most of it may not be wanted.
+            // Waiting packets were not filtered yet, and most of them may not match.
             _ if sifts => taken,
             None => arrived,
-            // In a group others took part of what was delivered from this ring, and we of theirs.
+            // In a group other handles took some of this ring's packets, and this handle some of theirs.
             Some(_) => taken + arrived.saturating_sub(delivered),
         };
         let received = passed.saturating_sub(refused) + dropped;
@@ -419,7 +420,7 @@ impl Origin {
         let capture = open_capture(request.builder(&name, settings).workers(1), request, settings)?;
         let kept = request.snap_len();
         if capture.interfaces()[0].reception.engine() == Engine::Packet {
-            // Until there is a filter, which says so itself, the kernel need not copy more than is asked for.
+            // Until a filter with its own length is set, the kernel need not copy more than requested.
             let cut = ClassicInsn { k: kept.max(SNAP_BYTES_MIN), ..EVERYTHING };
             capture
                 .run_in_kernel(&[cut])

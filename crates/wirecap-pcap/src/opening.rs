@@ -9,7 +9,7 @@ use crate::failure::chain;
 use crate::request::Request;
 use crate::settings::Settings;
 
-/// Where there is no memory for so many chunks, one in so many is left out, and so on, as libpcap does.
+/// If memory does not suffice, one of this many chunks is left out, repeatedly, as in libpcap.
 const LACK_STEP: u32 = 20;
 
 /// One chunk would leave the kernel nothing while the program has it.
@@ -49,7 +49,7 @@ pub(crate) fn open_capture(
     }
 }
 
-/// How many chunks to try when there is no memory for so many.
+/// The number of chunks to try if memory does not suffice for this many.
 fn fewer(chunks: u32) -> u32 {
     (chunks - chunks.div_ceil(LACK_STEP)).max(FEWEST)
 }
@@ -86,7 +86,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_lack_of_memory_is_told_at_once() {
+    fn errors_other_than_lack_of_memory_are_returned_at_once() {
         let system = |errno| OpenError::PacketSocket {
             interface: "eth0".to_owned(),
             action: "make a ring on",

@@ -11,11 +11,10 @@ use wirecap::{Waker, Worker};
 
 use crate::socket;
 
-/// What a program may wait on.
+/// The descriptor on which a program may wait.
 #[derive(Debug)]
 pub(crate) enum Pollable {
-    /// The packet socket of the only ring, as libpcap has it: the kernel sees for itself what was not given
-    /// back.
+    /// The packet socket of the only ring, as in libpcap: the kernel itself knows which blocks were not returned.
     Socket(Single),
     /// What the worker waits on, and a bell.
     Several(Several),
@@ -71,7 +70,7 @@ impl Pollable {
         }
     }
 
-    /// Whether the program has the descriptor of what is not a socket.
+    /// Whether the program has the descriptor, if it is not a socket.
     pub(crate) fn is_wanted(&self) -> bool {
         matches!(self, Self::Several(several) if several.wanted.load(Ordering::Relaxed))
     }

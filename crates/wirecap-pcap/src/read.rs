@@ -16,9 +16,9 @@ use crate::real;
 use crate::table::{Given, look_up};
 use crate::turn::Seat;
 
-/// Packets that are looked at at a time, before the callback gets the first of them.
+/// The number of packets that are filtered together, before the callback gets the first of them.
 const BATCH: usize = 64;
-/// What the second of two threads is told.
+/// The error for the second of two threads.
 const BUSY: &str = "the handle is being read by another thread";
 
 /// A live handle, and the right to read from it.
@@ -78,7 +78,7 @@ impl Reading {
                 match unsafe { self.live.next_there(&mut batch, limit.abs_diff(count) as usize) } {
                     Found::Packets => {}
                     Found::Nothing => break,
-                    // What is wrong is still wrong at the next read.
+                    // A persistent error occurs again at the next read.
                     Found::Failed(_) if count > 0 => return count,
                     found => return self.failed(found),
                 }
@@ -125,7 +125,7 @@ impl Reading {
         Ok(batch.packets().len() as c_int)
     }
 
-    /// Whether what is left of `batch` behind `packet` is still to be handed out, or what to return.
+    /// Whether the rest of `batch` after `packet` is still valid, or the return value.
     #[cold]
     fn goes_on(&self, batch: &Batch<BATCH>, packet: &Delivered) -> Result<bool, c_int> {
         if self.handle.turn.is_closed() {
@@ -278,7 +278,7 @@ unsafe extern "C-unwind" fn pcap_next(pcap: *mut Pcap, header: *mut PacketHeader
     data
 }
 
-/// Reads from a handle of the real library's, which does not know who else does.
+/// Reads from a handle of the real library, which does not know of other readers.
 fn read_real<T>(handle: &'static Handle, read: impl FnOnce(*mut crate::abi::RealPcap) -> T) -> T {
     read(handle.real())
 }

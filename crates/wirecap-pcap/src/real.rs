@@ -27,7 +27,7 @@ unsafe impl Sync for Library {}
 
 static LIBRARY: OnceLock<Option<Library>> = OnceLock::new();
 
-/// The library; says once on standard error what is wrong if there is none.
+/// The library; prints the error once on standard error if it is missing.
 fn library() -> Option<NonNull<c_void>> {
     let library = LIBRARY.get_or_init(|| {
         let mut tried = String::new();
@@ -52,9 +52,9 @@ pub(crate) fn path() -> &'static Path {
     library.map_or(Path::new(""), |library| &library.path)
 }
 
-/// What there is to say without a real library.
+/// The error without a real library.
 pub(crate) const MISSING: &str =
-    "wirecap: the system's libpcap is not there; install it, or name it in WIRECAP_REAL_LIBPCAP";
+    "wirecap: the system's libpcap was not found; install it, or name it in WIRECAP_REAL_LIBPCAP";
 
 /// Opens the library so that its calls to its own functions stay in it, although we export the same names.
 ///
@@ -89,7 +89,8 @@ fn last_error() -> String {
     }
 }
 
-/// Looks up what a signal handler may call for a handle, before there is one: the loader takes locks and memory.
+/// Looks up the functions that a signal handler may call, before there is a handle: the loader takes locks and
+/// allocates.
 pub(crate) fn prepare_for_signals() {
     // Whatever is missing is found again, and said, when it is called.
     let _ = (symbol::breakloop.get(), symbol::stats.get(), symbol::close.get());

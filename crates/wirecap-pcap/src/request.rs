@@ -1,4 +1,4 @@
-//! What a program asked for before it activates a handle.
+//! The settings that a program made before it activates a handle.
 #![allow(unsafe_code)]
 
 use std::ffi::{CString, c_int};
@@ -16,7 +16,7 @@ const CHUNK_CELLS: u32 = 128;
 const CHUNKS: u32 = 64;
 /// What libpcap takes.
 const LIBPCAP_BYTES: u64 = 2 << 20;
-/// Bytes that the kernel keeps of a packet at least, and what it puts in front of each.
+/// The minimum number of bytes that the kernel keeps of a packet, and the size of its header for each.
 const SNAP_BYTES_MIN: u32 = 64;
 const PACKET_OVERHEAD: u64 = 96;
 /// Bytes of a cell, by which buffers are sized.
@@ -27,8 +27,8 @@ const SNAP_LEN_MAX: c_int = 262_144;
 /// full, however long that takes.
 const UNNAMED_TIMEOUT: Duration = Duration::from_millis(20);
 
-/// How often it is looked whether the program is still attached.
-const LOOK_PERIOD: Duration = Duration::from_secs(1);
+/// How often the watcher checks whether the program is still attached, beside what the kernel tells by itself.
+const LOOK_PERIOD: Duration = Duration::from_secs(5);
 /// Longer than any capture.
 const NEVER: Duration = Duration::from_secs(1_000_000);
 const ETHERNET_HEADER_BYTES: u32 = 14;
@@ -58,7 +58,7 @@ pub(crate) struct Name {
 }
 
 impl Name {
-    /// Takes a name apart. What does not end like a list of queues is an interface as a whole.
+    /// Parses a name. A name without a list of queues at its end is a whole interface.
     pub(crate) fn parse(name: &str) -> Self {
         let is_list =
             |text: &str| !text.is_empty() && text.bytes().all(|byte| b"0123456789,-".contains(&byte));
@@ -70,7 +70,7 @@ impl Name {
         }
     }
 
-    /// As [`parse`](Self::parse), but a name that an interface has as it is means that interface.
+    /// Like [`parse`](Self::parse), but a name that an interface has literally means that interface.
     pub(crate) fn of_device(name: &str) -> Self {
         let parsed = Self::parse(name);
         let is_interface = || {
@@ -84,7 +84,7 @@ impl Name {
         }
     }
 
-    /// Whether the engine takes the name of the interface for what it is.
+    /// Whether the name is a plain interface name for the engine.
     fn is_plain(&self) -> bool {
         Self::parse(&self.interface).queues.is_none()
     }
@@ -114,7 +114,7 @@ impl Request {
         }
     }
 
-    /// The interface, if the engine serves what was asked for: Ethernet frames as the host sees them.
+    /// The interface, if the engine supports the request: Ethernet frames as the host sees them.
     pub(crate) fn served(&self, settings: &Settings) -> Option<Device> {
         let name = self.device.as_ref()?;
         let plain = self.rfmon == 0
@@ -134,8 +134,8 @@ impl Request {
         self.precision == PRECISION_NANO
     }
 
-    /// The capture of `device` that was asked for; how many chunks its pools have is for
-    /// [`chunks`](Self::chunks) to say. Packets are whole: filters look at them before they are cut.
+    /// The requested capture of `device`; [`chunks`](Self::chunks) sets the size of its pools. Packets are complete:
+    /// filters read them before they are truncated.
     pub(crate) fn builder(&self, device: &str, settings: &Settings) -> CaptureBuilder {
         let builder = Capture::on(device)
             .engine(engine(settings))
@@ -151,7 +151,7 @@ impl Request {
         if self.is_immediate() { builder.immediate(self.snap_len()) } else { builder }
     }
 
-    /// Bytes of a packet that are asked for.
+    /// The requested bytes of a packet.
     pub(crate) fn snap_len(&self) -> u32 {
         let asked = self.snap_len.filter(|bytes| (1..=SNAP_LEN_MAX).contains(bytes));
         asked.unwrap_or(SNAP_LEN_MAX).unsigned_abs()
@@ -172,8 +172,8 @@ impl Request {
         }
     }
 
-    /// R for as many packets of the length that is asked for as whole frames have room in the most memory, and for what
-    /// libpcap takes at least.
+    /// R for as many packets of the requested length as complete frames fit into the maximum memory, and at least
+    /// libpcap's minimum.
     fn default_chunks(&self, settings: &Settings) -> u32 {
         let kept = u64::from(self.snap_len().max(SNAP_BYTES_MIN)) + PACKET_OVERHEAD;
         let all = u64::from(CHUNKS * CHUNK_CELLS) * CELL_BYTES;
@@ -182,8 +182,8 @@ impl Request {
         bytes.div_ceil(chunk_bytes).max(2) as u32
     }
 
-    /// A clock read for each packet is dear, and microseconds are what most programs see: the engine `xdp` reads it
-    /// for some packets of a batch. Others read it for each in any case.
+    /// A clock reading for each packet is expensive, and most programs use microseconds: the engine `xdp` reads it for
+    /// some packets of a batch. Others read it for each in any case.
     fn timestamps(&self) -> Timestamps {
         if self.wants_nanos() { Timestamps::Packet } else { Timestamps::Batch }
     }

@@ -27,7 +27,7 @@ pub(crate) enum Choice {
     Off,
 }
 
-/// How captures are to be made.
+/// The settings of captures.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Settings {
     /// None: not set, so that whatever goes wrong with the engine may be left to the real library.
@@ -42,12 +42,12 @@ pub(crate) struct Settings {
     pub(crate) group: Option<String>,
     /// Whether the engine `xdp` may take the host's packets.
     pub(crate) take: bool,
-    /// Whether it is said on standard error what captures.
+    /// Whether the capturing engine is printed to standard error.
     pub(crate) verbose: bool,
 }
 
 impl Settings {
-    /// The process's settings, or what is wrong with them.
+    /// The process's settings, or their error.
     pub(crate) fn get() -> Result<&'static Self, &'static str> {
         static SETTINGS: OnceLock<Result<Settings, String>> = OnceLock::new();
         SETTINGS.get_or_init(Self::load).as_ref().map_err(String::as_str)
@@ -91,7 +91,7 @@ impl Settings {
             None => Ok(None),
             Some(text) => match text.parse::<u32>() {
                 Ok(number) if number > 0 => Ok(Some(number)),
-                _ => Err(bad(name, &text, "a number from 1 on")),
+                _ => Err(bad(name, &text, "a number of at least 1")),
             },
         };
         let engine = match value_of("engine").as_deref() {
@@ -139,7 +139,7 @@ fn parse_file(text: &str) -> Result<Vec<(String, String)>, String> {
         let (name, value) = line.split_once('=').ok_or_else(|| bad("write NAME = VALUE".to_owned()))?;
         let (name, value) = (name.trim().to_lowercase(), value.trim());
         if !NAMES.contains(&name.as_str()) {
-            return Err(bad(format!("there is no setting '{name}'; there are {}", NAMES.join(", "))));
+            return Err(bad(format!("unknown setting '{name}': expected one of {}", NAMES.join(", "))));
         }
         settings.push((name, value.to_owned()));
     }
@@ -174,13 +174,13 @@ mod tests {
     }
 
     #[test]
-    fn what_means_nothing_is_refused_with_its_place() {
+    fn invalid_instructions_are_rejected_with_their_index() {
         for (text, reason) in [
             ("engine = dpdk", "invalid WIRECAP_ENGINE (or 'engine' in pcap.conf) 'dpdk'"),
-            ("m = 0", "'0': expected a number from 1 on"),
+            ("m = 0", "'0': expected a number of at least 1"),
             ("t = 101", "0 to 100"),
             ("take = yes", "0 or 1"),
-            ("\nspeed = high", "line 2: there is no setting 'speed'"),
+            ("\nspeed = high", "line 2: unknown setting 'speed'"),
             ("engine packet", "line 1: write NAME = VALUE"),
         ] {
             let error = from(text).unwrap_err();

@@ -9,10 +9,10 @@ use std::time::Duration;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::net::{AddressFamily, SocketFlags, SocketType, netdevice, socket_with, sockopt};
 
-/// A protocol that no frame has: what is bound to it gets nothing, and costs the receiver nothing.
+/// A protocol that no frame has: a socket bound to it receives nothing, and costs the receive path nothing.
 const NO_PROTOCOL: u16 = 0xffff;
 
-/// Makes a packet socket of the real library's deaf: it is kept for what else hangs on it.
+/// Makes a packet socket of the real library receive nothing: it is kept for its other functions.
 pub(crate) fn silence(descriptor: c_int, ifindex: u32) -> io::Result<()> {
     bind(descriptor, ifindex, NO_PROTOCOL)
 }
@@ -40,10 +40,10 @@ fn bind(descriptor: c_int, ifindex: u32, protocol: u16) -> io::Result<()> {
     if outcome == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 
-/// Waits until one of them is readable, as long as it takes unless it is said how long; gives what happened to each,
-/// nothing also if the wait was interrupted.
+/// Waits until one of them is readable, without limit unless one is given; returns the events of each, or none if the
+/// wait was interrupted.
 ///
-/// The thread may be cancelled here, and no frame on the way to the program may catch the unwinding that comes of it.
+/// The thread may be cancelled here, and no frame on the way to the program may catch the resulting unwinding.
 pub(crate) fn wait<const N: usize>(
     descriptors: [BorrowedFd<'_>; N],
     longest: Option<Duration>,
@@ -62,14 +62,14 @@ pub(crate) fn wait<const N: usize>(
     }
 }
 
-/// What there is to know about a socket without waiting.
+/// The state of a socket that can be queried without waiting.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Health {
     /// Nothing is wrong.
     Well,
     /// Its interface went down, and may come up again.
     Down,
-    /// Its interface is no more.
+    /// Its interface was removed.
     Gone,
 }
 

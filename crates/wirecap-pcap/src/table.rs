@@ -42,7 +42,7 @@ impl Free {
     }
 }
 
-/// What a program gave us for a handle.
+/// A handle as passed by a program.
 #[derive(Clone, Copy)]
 pub(crate) enum Given {
     /// A handle.
@@ -101,7 +101,7 @@ pub(crate) fn remove(pcap: *mut Pcap) -> Option<*mut Handle> {
 ///
 /// `real` must be null, or open and without another user, and `errors` as for [`failure::write`].
 pub(crate) unsafe fn adopt(real: *mut RealPcap, request: Option<Request>, errors: *mut c_char) -> *mut Pcap {
-    // The real library may have called us for what it returns.
+    // The real library may have called us for its return value.
     if real.is_null() || is_place(real.cast()) {
         return real.cast();
     }
@@ -113,7 +113,7 @@ pub(crate) unsafe fn adopt(real: *mut RealPcap, request: Option<Request>, errors
     })
 }
 
-/// The real library's handle behind what a program gave us; null if there is nothing.
+/// The real library's handle behind a program's handle; null if there is none.
 #[inline]
 pub(crate) fn real_of(pcap: *mut Pcap) -> *mut RealPcap {
     match look_up(pcap) {

@@ -1,4 +1,4 @@
-//! Who reads from a handle: one thread at a time.
+//! Which thread reads from a handle: one at a time.
 #![allow(unsafe_code)]
 
 use std::cell::Cell;
@@ -22,13 +22,13 @@ const FREED: usize = usize::MAX;
 #[derive(Debug)]
 pub(crate) struct Turn {
     thread: AtomicUsize,
-    /// Where the reading call stands on its thread's stack.
+    /// The position of the reading call on its thread's stack.
     frame: AtomicUsize,
     /// The handle was closed during a read.
     closed: AtomicBool,
 }
 
-/// What a call is among the calls that read from a handle.
+/// The place of a call among the calls that read from a handle.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Seat {
     /// The only one.
@@ -79,7 +79,7 @@ impl Turn {
                     return None;
                 }
             }
-            // Stacks grow downwards: what was called later stands lower.
+            // Stacks grow downwards: a later call has a lower address.
             Err(_) if frame < self.frame.load(Ordering::Relaxed) => return Some(Seat::Nested),
             Err(_) => {}
         }
@@ -161,7 +161,7 @@ mod tests {
         });
     }
 
-    /// A turn whose reader is no more.
+    /// A turn whose reader has ended.
     fn orphaned() -> Turn {
         let turn = Turn::new();
         std::thread::scope(|scope| {

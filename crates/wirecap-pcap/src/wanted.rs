@@ -8,7 +8,7 @@ use wirecap::savefile::LinkType;
 use crate::abi::Program;
 use crate::real;
 
-/// Bytes of a VLAN tag, and of what stands before it.
+/// Bytes of a VLAN tag, and of the addresses before it.
 const TAG_BYTES: usize = 4;
 const ADDRESS_BYTES: usize = 12;
 /// `ret #k`.

@@ -67,9 +67,9 @@ fn without_the_real_library_there_is_a_clear_error() {
     // That it is told to use itself is the same as that there is none.
     command.env("LD_LIBRARY_PATH", drop_in()).env("WIRECAP_REAL_LIBPCAP", drop_in().join("libpcap.so.1"));
     let text = said(&command.output().unwrap());
-    assert!(text.contains("wirecap: the system's libpcap is not there; install it, or name it"), "{text}");
+    assert!(text.contains("wirecap: the system's libpcap was not found; install it, or name it"), "{text}");
     assert!(text.contains("it is wirecap's own"), "{text}");
-    assert!(text.contains("open: wirecap: the system's libpcap is not there"), "{text}");
+    assert!(text.contains("open: wirecap: the system's libpcap was not found"), "{text}");
 }
 
 /// What the walk says with a library, on a bed of its own.

@@ -26,7 +26,7 @@ fn cost(bed: &Bed, program: &Path, library: Library, snap_len: &str) -> impl Fn(
 }
 
 #[test]
-fn a_handle_takes_no_more_of_the_machine_than_it_is_asked_for() {
+fn a_handle_uses_no_more_resources_than_requested() {
     if !privileged() {
         return;
     }

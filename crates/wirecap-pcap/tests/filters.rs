@@ -105,7 +105,7 @@ fn change_filters(bed: &Bed, contender: Contender) -> String {
 }
 
 #[test]
-fn filters_change_as_with_libpcap_and_what_xdp_turns_away_goes_to_the_host() {
+fn filters_change_as_with_libpcap_and_the_host_gets_packets_that_xdp_rejects() {
     if !privileged() {
         return;
     }
@@ -128,7 +128,7 @@ fn filters_change_as_with_libpcap_and_what_xdp_turns_away_goes_to_the_host() {
 }
 
 #[test]
-fn what_waits_in_several_rings_is_filtered_again_in_each() {
+fn waiting_packets_are_filtered_again_in_each_ring() {
     if !privileged() {
         return;
     }

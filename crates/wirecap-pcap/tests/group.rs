@@ -171,7 +171,7 @@ fn without_the_word_handles_know_nothing_of_each_other() {
 }
 
 #[test]
-fn settings_that_mean_nothing_are_told_to_the_program() {
+fn invalid_settings_are_reported_to_the_program() {
     if !privileged() {
         return;
     }

@@ -44,7 +44,7 @@ fn a_configuration_that_may_not_be_read_is_none() {
 }
 
 #[test]
-fn the_command_says_which_library_a_program_has_loaded() {
+fn the_command_prints_the_library_that_a_program_has_loaded() {
     if !privileged() {
         return;
     }

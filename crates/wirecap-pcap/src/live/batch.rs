@@ -1,4 +1,4 @@
-//! Packets that were looked at, on their way to the program.
+//! Filtered packets on their way to the program.
 #![allow(unsafe_code)]
 
 use std::mem::MaybeUninit;
@@ -8,7 +8,7 @@ use wirecap::Head;
 
 use crate::abi::PacketHeader;
 
-/// Packets for the program, up to N, looked at together. What a callback does may make those void that it has not got.
+/// Up to N packets for the program, filtered together. A callback may invalidate the ones that it has not got.
 #[derive(Debug)]
 pub(crate) struct Batch<const N: usize> {
     /// The first `len` of them are there.
@@ -20,10 +20,10 @@ pub(crate) struct Batch<const N: usize> {
     pub(super) refused: u32,
     /// Some may have been refused.
     pub(super) is_sifted: bool,
-    /// The chunk that they are from, and the filter and direction that they were looked at with.
+    /// The chunk of the packets, and the filter and direction with which they were filtered.
     pub(super) chunks: u64,
     pub(super) generation: u32,
-    /// The handle's disturbances before they were looked at.
+    /// The handle's disturbances before they were filtered.
     pub(super) disturbances: u32,
 }
 
@@ -87,13 +87,13 @@ impl Places<'_> {
     }
 }
 
-/// Packets that were looked at for calls that get one at a time.
+/// Packets filtered ahead for calls that return one at a time.
 #[derive(Debug)]
 pub(super) struct Ahead {
     pub(super) batch: Batch<AHEAD>,
     /// Which of them is next.
     pub(super) at: usize,
-    /// Where the reader must stand in its chunk for that.
+    /// The position of the reader in its chunk that this requires.
     pub(super) from: usize,
 }
 
@@ -118,7 +118,7 @@ pub(crate) struct Delivered {
 }
 
 impl Delivered {
-    /// The packet of this head, of which `longest` bytes at most are wanted, with its time in `nanos` or microseconds.
+    /// The packet of this head, with at most `longest` bytes, and its time with `nanos` or microseconds.
     #[inline]
     pub(super) fn new(head: &Head<'_>, longest: u32, nanos: bool, after: u32, refused: u32) -> Self {
         let header = PacketHeader {

@@ -21,9 +21,9 @@ use crate::forks::SoleReader;
 use crate::pollable::Pollable;
 use crate::socket::{self, Health};
 
-/// What is read where the kernel has put it.
+/// Packets that are read where the kernel has put them.
 trait Heads {
-    /// Shows the packets in these places of what is in hand; the place behind the last one shown.
+    /// Passes the packets in this range of the current block or chunk to `each`; returns the index after the last one.
     fn for_each_head(&mut self, range: Range<u32>, each: impl FnMut(Head<'_>)) -> u32;
 }
 
@@ -41,9 +41,9 @@ impl Heads for CellReader {
     }
 }
 
-/// How long a read waits at a time, before it looks whether its thread was cancelled or an interface that was down is
-/// gone. It goes on until there are packets or it is broken off, since libpcap's timeout is one for packets that
-/// have come.
+/// The time of one wait of a read, after which it checks whether its thread was cancelled or a down interface was
+/// removed. The read continues until there are packets or it is interrupted, since libpcap's timeout applies after
+/// packets have arrived.
 const AT_A_TIME: Duration = Duration::from_millis(250);
 /// What libpcap says, and clients compare, when the interface was removed.
 const DISAPPEARED: &str = "The interface disappeared";
@@ -61,9 +61,9 @@ pub(super) struct Reader {
     rest: Rest,
     /// Of the only ring, whose packets are read in place.
     blocks: Option<InPlace>,
-    /// What is in hand otherwise.
+    /// The current chunk otherwise.
     chunk: Option<Chunk>,
-    /// The first packet in hand that was not looked at.
+    /// The first packet of it that was not filtered.
     next: usize,
     wanted: Option<Arc<Sieve>>,
     generation: u32,
@@ -79,16 +79,16 @@ pub(super) struct Reader {
     copy: Vec<u8>,
 }
 
-/// Reads what a ring has where the kernel put it: blocks of a packet socket, cells of an AF_XDP socket.
+/// Reads a ring's contents in place: blocks of a packet socket, cells of an AF_XDP socket.
 enum InPlace {
     Blocks(BlockReader),
     Cells(CellReader),
 }
 
-/// Which packets are wanted, where not all of them are.
+/// Which packets match, if not all do.
 struct Choice<'a> {
     direction: c_int,
-    /// The filter decides on so many of the chunk's packets.
+    /// The number of the chunk's packets that the filter applies to.
     until: u64,
     wanted: Option<&'a Sieve>,
 }
@@ -103,12 +103,12 @@ pub(crate) enum Found {
 }
 
 impl Live {
-    /// Looks at packets of the chunk in hand until `batch` is full of wanted ones or has `limit`. Whether there is a
-    /// chunk; one of which nothing is left is given back.
+    /// Filters packets of the current chunk until `batch` is full of matching ones or has `limit`. Returns whether
+    /// there is a chunk; a finished one is returned.
     ///
     /// # Safety
     ///
-    /// The caller must have the handle's turn, and no thread may use what a read gave out before.
+    /// The caller must have the handle's turn, and no thread may use packets that an earlier read returned.
     #[inline]
     unsafe fn look<const N: usize>(&self, batch: &mut Batch<N>, limit: usize) -> bool {
         // SAFETY: the turn; no other reference is alive.
@@ -166,7 +166,7 @@ impl Live {
         !batch.is_empty()
     }
 
-    // A function of its own for each kind of reader, as `look_at_all`: the loop needs the processor's registers.
+    // A separate function for each kind of reader, like `look_at_all`: the loop needs the processor's registers.
     #[inline(never)]
     fn gather_in_place<const N: usize>(
         &self,
@@ -185,7 +185,7 @@ impl Live {
         end
     }
 
-    /// Gives the block in hand back; what is left of it comes as chunks.
+    /// Returns the current block; the rest of it arrives as chunks.
     #[cold]
     fn give_back(&self, reader: &mut Reader) {
         let Some(blocks) = &mut reader.blocks else { return };
@@ -195,7 +195,7 @@ impl Live {
         self.taken.store(self.taken.load(Ordering::Relaxed) - left, Ordering::Relaxed);
     }
 
-    /// Puts the next packets of `chunk` into `batch`, `limit` at most, all of which are wanted.
+    /// Puts the next packets of `chunk` into `batch`, at most `limit`; all of them match.
     #[inline(never)]
     fn look_at_all<const N: usize>(&self, chunk: &Chunk, next: usize, batch: &mut Batch<N>, limit: usize) {
         let (snap_len, nanos) = (self.snap_len, self.nanos);
@@ -209,7 +209,7 @@ impl Live {
         });
     }
 
-    /// Puts those packets of `chunk` from `next` on that are wanted into `batch`.
+    /// Puts the matching packets of `chunk` from `next` on into `batch`.
     #[cold]
     fn look_for_wanted<const N: usize>(
         &self,
@@ -253,12 +253,12 @@ impl Live {
         }
     }
 
-    /// Notes that the program gets `packet` now: whatever becomes of it, the next read goes on behind it. `SIFTED` says that
-    /// packets may have been refused in front of it.
+    /// Notes that the program gets `packet` now: in any case the next read continues after it. `SIFTED` means that
+    /// packets before it may have been rejected.
     ///
     /// # Safety
     ///
-    /// As for [`look`](Self::look), which gave the packet, and there must have been no read since.
+    /// As for [`look`](Self::look), which returned the packet, and there must have been no read since.
     #[inline]
     pub(crate) unsafe fn hand_out<const SIFTED: bool>(&self, packet: &Delivered) {
         if SIFTED {
@@ -268,14 +268,14 @@ impl Live {
         unsafe { (*self.reader.get()).next = packet.after as usize };
     }
 
-    /// Whether anything may have happened since `batch` was looked at that makes it void.
+    /// Whether an event since `batch` was filtered may have invalidated it.
     #[inline]
     pub(crate) fn is_disturbed<const N: usize>(&self, batch: &Batch<N>) -> bool {
         self.disturbances.load(Ordering::Acquire) != batch.disturbances
     }
 
-    /// Whether what is left of `batch` behind `packet` is still to be handed out: there was no read meanwhile, and
-    /// filter and direction are the same.
+    /// Whether the rest of `batch` after `packet` is still valid: there was no read meanwhile, and filter and direction
+    /// are the same.
     ///
     /// # Safety
     ///
@@ -300,7 +300,7 @@ impl Live {
         unsafe { (*self.reader.get()).next = batch.end };
     }
 
-    /// The next wanted packets, `limit` at most, without waiting.
+    /// The next matching packets, at most `limit`, without waiting.
     ///
     /// # Safety
     ///
@@ -349,7 +349,7 @@ impl Live {
         Some(packet)
     }
 
-    /// Looks at the next wanted packets without waiting, for [`take_ahead`](Self::take_ahead) to hand out.
+    /// Filters the next packets without waiting, for [`take_ahead`](Self::take_ahead).
     ///
     /// # Safety
     ///
@@ -427,14 +427,14 @@ impl Live {
         true
     }
 
-    /// Lets some time go by until there are packets, where the worker has not done so.
+    /// Waits for some time or until there are packets, unless the worker has done so.
     fn pause(&self) -> Result<(), Found> {
         let Pollable::Socket(single) = &self.pollable else { return Ok(()) };
         let look = || match self.look_at_interface() {
             Err(found @ Found::Failed(_)) => Err(found),
             _ => Ok(()),
         };
-        // One that was down may be gone by now, of which its socket told once.
+        // An interface that was down may have been removed by now, which its socket reported only once.
         if self.is_down() {
             look()?;
         }
@@ -442,7 +442,7 @@ impl Live {
         if single.wait(longest) { look() } else { Ok(()) }
     }
 
-    /// Says what is wrong with the interface when there are no packets.
+    /// Reports the state of the interface if there are no packets.
     fn look_at_interface(&self) -> Result<(), Found> {
         let health = socket::health(self.sender.as_fd(), self.device.index, self.is_down());
         match health {
@@ -507,7 +507,7 @@ impl Live {
         let reader = unsafe { &mut *self.reader.get() };
         let Some(blocks) = &mut reader.blocks else { return NextBlock::Chunks };
         if reader.sole.as_mut().is_some_and(|sole| !sole.may_read()) {
-            // That it may not is said where a chunk is asked for.
+            // The error is returned by the request for a chunk.
             return NextBlock::Chunks;
         }
         let next = blocks.open_next();
@@ -521,7 +521,7 @@ impl Live {
     /// Notes that packets of a ring are in hand.
     #[inline]
     fn took(&self, reader: &mut Reader, ring: usize, packets: usize) {
-        // Only who has the turn writes it.
+        // Only the holder of the turn writes it.
         self.taken.store(self.taken.load(Ordering::Relaxed) + packets as u64, Ordering::Relaxed);
         self.down.store(false, Ordering::Relaxed);
         let got = &mut reader.got[ring];
@@ -644,7 +644,7 @@ impl InPlace {
 }
 
 impl Reader {
-    /// A reader of a capture with so many rings.
+    /// A reader of a capture with this number of rings.
     pub(super) fn new(worker: Worker, rings: usize, sole: Option<SoleReader>, rest: Rest) -> Self {
         Self {
             blocks: InPlace::of(&worker),
@@ -681,7 +681,7 @@ impl Reader {
         self.chunk.as_ref().map(Chunk::ring_index).or_else(of_block)
     }
 
-    /// Gives back what is in hand, which was read.
+    /// Returns the current chunk or block, which was read.
     #[inline]
     fn let_go(&mut self) {
         self.chunk = None;

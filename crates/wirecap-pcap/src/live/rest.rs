@@ -11,7 +11,7 @@ const SHARE: f64 = 5.0 / 8.0;
 const UNSEEN_RATE: f64 = 1e6;
 /// How many times the rate so far it leaves room for.
 const GROWTH: f64 = 4.0;
-/// A shorter rest is not worth a wake-up of its own: the worker has a way to sleep for so long.
+/// A shorter rest is not worth a separate wake-up: the worker itself sleeps that long.
 const SHORTEST: Duration = Duration::from_millis(1);
 
 /// When to rest, and for how long.
@@ -24,18 +24,18 @@ pub(super) struct Rest {
     /// Packets since the last rest began.
     packets: u64,
     began: Instant,
-    /// Packets per second, the highest of late.
+    /// Packets per second, the recent maximum.
     rate: f64,
 }
 
 impl Rest {
-    /// Of a ring of so many packets.
+    /// For a ring of this many packets.
     pub(super) fn new(longest: Duration, ring_packets: u32) -> Self {
         let room = f64::from(ring_packets) * SHARE;
         Self { longest, room, packets: 0, began: Instant::now(), rate: 0.0 }
     }
 
-    /// Notes that so many packets were taken.
+    /// Counts taken packets.
     #[inline]
     pub(super) fn took(&mut self, packets: usize) {
         self.packets += packets as u64;

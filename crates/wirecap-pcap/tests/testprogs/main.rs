@@ -217,7 +217,7 @@ fn capturetest() {
 }
 
 #[test]
-fn capturetest_counts_what_libpcap_counts() {
+fn capturetest_has_the_same_counts_as_on_libpcap() {
     let Some(program) = TestProgram::new("capturetest") else { return };
     let listeners = program.listen_both(&["-s", "-b", "-i", "a1", "udp"]);
     listeners
