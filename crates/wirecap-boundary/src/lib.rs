@@ -62,7 +62,7 @@ pub mod cancel {
         fn pthread_testcancel();
     }
 
-    /// Keeps this thread from being cancelled; gives what was before.
+    /// Disables cancellation of this thread; returns the previous state.
     pub(super) fn disable() -> c_int {
         let mut before = 0;
         // SAFETY: the place is ours.
@@ -95,7 +95,7 @@ mod tests {
     }
 
     #[test]
-    fn an_error_is_told_with_its_causes() {
+    fn an_error_text_includes_its_causes() {
         let cause = std::io::Error::other("the kernel says no");
         let error = std::io::Error::new(std::io::ErrorKind::NotFound, Outer(cause));
         assert_eq!(chain(&Outer(error)), "outer: outer: the kernel says no");

@@ -35,9 +35,9 @@ const HELPERS: [Helper; 9] = [
 /// The device's time of a packet.
 const DEVICE_CLOCK: &str = "bpf_xdp_metadata_rx_timestamp";
 
-/// What a program calls or looks at that none of wirecap's does; `None` if there is nothing.
+/// The call or access of a program that none of wirecap's programs makes; `None` if there is none.
 ///
-/// The second half of a constant is looked at as an instruction too: its code is 0, or the kernel refuses the program.
+/// The second half of a constant is checked as an instruction too: its code is 0, or the kernel rejects the program.
 pub(crate) fn forbidden(code: &[u8]) -> Option<String> {
     let (insns, _) = code.as_chunks::<INSN_BYTES>();
     insns.iter().find_map(|insn| {
@@ -45,9 +45,9 @@ pub(crate) fn forbidden(code: &[u8]) -> Option<String> {
         let (source, constant) = (registers >> 4, i32::from_ne_bytes(constant));
         match opcode {
             LOAD_CONSTANT if !CONSTANTS.contains(&source) => {
-                Some(format!("a constant of kind {source} in a program"))
+                Some(format!("a program with a constant of kind {source}"))
             }
-            _ if CALL_REGISTER.contains(&opcode) => Some("a call of an address in a program".to_owned()),
+            _ if CALL_REGISTER.contains(&opcode) => Some("a program that calls an address".to_owned()),
             _ if !CALL.contains(&opcode) => None,
             _ if source == TO_HELPER && HELPERS.iter().any(|helper| *helper as i32 == constant) => None,
             _ if source == TO_KERNEL && device_clock() == Some(constant.cast_unsigned()) => None,

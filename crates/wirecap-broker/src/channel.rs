@@ -12,7 +12,7 @@ use rustix::net::{
 
 use crate::message::{BYTES_MAX, DESCRIPTORS_MAX};
 
-/// A message's length stands before it; the descriptors go with the length.
+/// A message follows its length; the descriptors are sent with the length.
 const LENGTH_BYTES: usize = 4;
 
 /// Sends a message.

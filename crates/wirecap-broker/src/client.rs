@@ -14,7 +14,7 @@ use crate::channel::{receive, send};
 use crate::message::{Ask, Kind, Outcome, Reply, Terms, decode, encode};
 use crate::relocate;
 
-/// A process that is asked for what needs a privilege. It ends when this value and all its clones are gone.
+/// The process that executes privileged requests. It ends when this value and all its clones are gone.
 #[derive(Debug, Clone)]
 pub struct Broker {
     connection: Arc<Mutex<Connection>>,
@@ -37,11 +37,11 @@ impl Drop for Connection {
 }
 
 impl Broker {
-    /// Starts `command`, which is to call [`serve`](crate::serve) with its standard input, and tells it the terms.
+    /// Starts `command`, which must call [`serve`](crate::serve) with its standard input, and sends it the terms.
     ///
     /// # Errors
     ///
-    /// If the command cannot be started or does not take the terms.
+    /// If the command cannot be started or rejects the terms.
     pub fn start(mut command: Command, terms: &Terms) -> io::Result<Self> {
         let (socket, other_end) = UnixStream::pair()?;
         let process = command.stdin(OwnedFd::from(other_end)).spawn()?;
@@ -86,7 +86,7 @@ impl Broker {
             Outcome::Errno(number) if reply.log.is_empty() => {
                 return Err(io::Error::from_raw_os_error(number));
             }
-            // What the verifier wrote is wanted with the error.
+            // The error includes the verifier's log.
             Outcome::Errno(number) => return Err(VerifierError { number, log: reply.log }.into()),
             Outcome::Refused(why) => {
                 return Err(io::Error::new(

@@ -1,4 +1,4 @@
-//! What a process gives up before it looks at packets.
+//! The limits of a process before it reads packets.
 
 use std::io;
 use std::panic::resume_unwind;
@@ -18,7 +18,7 @@ use rustix::thread::{
 use crate::message::User;
 use crate::{sys, system_calls};
 
-/// What a capture reads of the system once privileges are dropped: interfaces and their counters, and what names are.
+/// System files that a capture reads after it dropped its privileges: interfaces and their counters, and name lookups.
 const SYSTEM: [&str; 8] = [
     "/proc",
     "/sys",
@@ -30,14 +30,14 @@ const SYSTEM: [&str; 8] = [
     "/dev/null",
 ];
 
-/// What is left to a process.
+/// The remaining permissions of a process.
 #[derive(Debug, Clone)]
 pub struct Confinement {
     /// It acts for this user.
     pub user: User,
     /// It may do anything in these directories; a path that does not exist is passed over.
     pub writable: Vec<PathBuf>,
-    /// It may read these files, and what is below these directories.
+    /// Files, and directories with their contents, that it may read.
     pub readable: Vec<PathBuf>,
 }
 
@@ -56,7 +56,7 @@ pub enum Landlocked {
 const RULES: ABI = ABI::V5;
 
 impl Confinement {
-    /// A recording for `user` into the directory or device at `writable`; without one, into what is open already.
+    /// A recording for `user` into the directory or device at `writable`; without one, into open descriptors only.
     pub fn recording(user: User, writable: Option<&Path>) -> Self {
         let writable = writable.map(Path::to_owned).into_iter().collect();
         Self { user, writable, readable: SYSTEM.map(PathBuf::from).to_vec() }

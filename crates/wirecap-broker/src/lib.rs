@@ -31,17 +31,17 @@ pub use message::{Ask, Kind};
 pub use message::{Terms, User};
 pub use server::serve;
 
-/// For tests: what a broker asks the kernel for when these bytes come as a request, or why it does not.
+/// For tests: the kernel request that a broker makes for these bytes.
 ///
 /// # Errors
 ///
-/// Why it refuses.
+/// Why it rejects them.
 #[doc(hidden)]
 pub fn judge(terms: &Terms, bytes: &[u8], descriptors: usize) -> Result<Ask, String> {
     server::judge(terms, bytes, descriptors)
 }
 
-/// For tests: a request as it is sent.
+/// For tests: an encoded request.
 ///
 /// # Errors
 ///

@@ -50,7 +50,7 @@ impl User {
     }
 }
 
-/// What a broker may be asked for.
+/// The terms: the requests that a broker may execute.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Terms {
     /// The interfaces that programs may be attached to.
@@ -59,7 +59,7 @@ pub struct Terms {
     pub user: User,
     /// The directory that paths given to the command must be in.
     pub directory: PathBuf,
-    /// What is run when it is asked to, with a path behind its arguments.
+    /// The command that it runs on request, with a path as the last argument.
     pub command: Option<Vec<String>>,
     /// Sockets that are removed when the process that has no privileges has ended: in their directories it may remove nothing.
     pub sockets: Vec<PathBuf>,
@@ -67,7 +67,7 @@ pub struct Terms {
 
 /// The longest message: a program of a million instructions, and some more.
 pub(crate) const BYTES_MAX: usize = 16 << 20;
-/// The most descriptors of a message: the kernel passes no more than 253.
+/// The maximum number of descriptors of a message: the kernel passes at most 253.
 pub(crate) const DESCRIPTORS_MAX: usize = 64;
 
 /// A request. The descriptors that it is about go with it, in the order of the comments.
@@ -139,7 +139,7 @@ pub enum Kind {
     Link,
 }
 
-/// What came of a request. `log` is what the verifier wrote.
+/// The result of a request. `log` is the verifier's output.
 #[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Reply {
     pub(crate) outcome: Outcome,
@@ -154,7 +154,7 @@ pub(crate) enum Outcome {
     Done,
     /// The kernel's error.
     Errno(i32),
-    /// What the terms do not allow, or what cannot be understood.
+    /// A request outside the terms, or an unintelligible one.
     Refused(String),
 }
 

@@ -33,7 +33,7 @@ pub(crate) fn by_descriptor(mut code: Vec<u8>, maps: &[OwnedFd]) -> Option<Vec<u
     Some(code)
 }
 
-/// Where descriptors stand in the instructions.
+/// The positions of descriptors in the instructions.
 fn map_constants(code: &mut [u8]) -> impl Iterator<Item = &mut [u8; 4]> {
     let mut is_second_half = false;
     code.chunks_exact_mut(INSN_BYTES).filter_map(move |insn| {

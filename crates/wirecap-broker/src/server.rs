@@ -100,7 +100,7 @@ fn refuse<T>(why: impl Into<String>) -> Result<T, Denial> {
     Err(Denial::Refused(why.into()))
 }
 
-/// For tests: what a broker would ask the kernel.
+/// For tests: the kernel request that a broker would make.
 pub(crate) fn judge(terms: &Terms, bytes: &[u8], descriptors: usize) -> Result<Ask, String> {
     let ask: Ask = decode(bytes).map_err(|error| error.to_string())?;
     match Server::new(terms.clone()).check(&ask, descriptors) {
@@ -120,7 +120,7 @@ impl Server {
     fn answer(&mut self, bytes: &[u8], descriptors: &[OwnedFd]) -> (Reply, Option<OwnedFd>) {
         let mut log = Vec::new();
         let outcome = decode::<Ask>(bytes)
-            .map_err(|error| Denial::Refused(format!("a request that it does not know: {error}")))
+            .map_err(|error| Denial::Refused(format!("an unknown request: {error}")))
             .and_then(|ask| self.check(&ask, descriptors.len()).map(|()| ask))
             .and_then(|ask| self.perform(ask, descriptors, &mut log));
         let (outcome, opened) = match outcome {
@@ -174,10 +174,10 @@ impl Server {
                 refuse(format!("the tracepoint {}", path_of(name).display()))
             }
             Ask::XdpLink { ifindex, .. } if !self.allows_interface(*ifindex) => {
-                refuse(format!("a program on the interface of number {ifindex}, which is not captured from"))
+                refuse(format!("a program on interface {ifindex}, which is not captured"))
             }
             Ask::Listen { name, .. } if !name.starts_with(NAMES) => {
-                refuse(format!("a socket of the name {}", path_of(name).display()))
+                refuse(format!("a socket named {}", path_of(name).display()))
             }
             Ask::Run { path } => self.check_path(path_of(path)),
             _ => Ok(()),
@@ -192,8 +192,8 @@ impl Server {
         self.ifindexes.contains(&ifindex) || is_named() == Some(true)
     }
 
-    /// Maps of other programs could be written to, and links of other interfaces be given another program. A program by
-    /// itself can only be looked at.
+    /// Maps of other programs could be changed, and links of other interfaces could get another program. A program by
+    /// itself can only be read.
     fn allows_object(&self, kind: Kind, id: u32) -> bool {
         match kind {
             Kind::Map => Map::by_id(id).is_ok_and(|map| map.name().starts_with(MAPS)),
@@ -206,20 +206,20 @@ impl Server {
 
     fn check_path(&self, path: &Path) -> Result<(), Denial> {
         if self.terms.command.is_none() {
-            return refuse("a command, and the recording has none");
+            return refuse("a command, but the recording has none");
         }
         let within = path.strip_prefix(&self.terms.directory);
         let is_plain =
             |rest: &Path| rest.components().all(|component| matches!(component, Component::Normal(_)));
         match within {
             Ok(rest) if is_plain(rest) => Ok(()),
-            _ => refuse(format!("the command for {}, which is not in its directory", path.display())),
+            _ => refuse(format!("the command for {}, which is outside its directory", path.display())),
         }
     }
 
-    /// Does what was asked for, and was checked.
+    /// Executes a checked request.
     fn perform(&mut self, ask: Ask, descriptors: &[OwnedFd], log: &mut Vec<u8>) -> Result<Answer, Denial> {
-        let cannot = |_| Denial::Refused("a text with a zero in it".to_owned());
+        let cannot = |_| Denial::Refused("a text with a zero byte".to_owned());
         let answer = match ask {
             Ask::Socket { family } => Direct.open(Request::Socket { family }),
             Ask::Umem { bytes, cell_bytes } => {
@@ -241,7 +241,7 @@ impl Server {
                 log_bytes,
             } => {
                 let Some(code) = relocate::by_descriptor(code, descriptors) else {
-                    return refuse("a program with a map that did not come with it");
+                    return refuse("a program with a map that was not sent with it");
                 };
                 let license = CString::new(license).map_err(cannot)?;
                 log.resize(log_bytes as usize, 0);

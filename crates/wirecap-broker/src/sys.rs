@@ -94,7 +94,7 @@ extern "C" fn refused(_signal: libc::c_int, information: *mut libc::siginfo_t, c
             None => ("of number ", &digits[..]),
         };
         for part in [
-            b"wirecap: a system call was refused after privileges were dropped: ",
+            b"wirecap: a system call was rejected after privileges were dropped: ",
             name.as_bytes(),
             number,
             b"\n",

@@ -54,7 +54,7 @@ const OFTEN_REFUSED: &[(i64, &str)] = &calls! {
     SYS_vmsplice SYS_open_by_handle_at SYS_seccomp
 };
 
-/// What a call is named, `openat`, if it is one of those above.
+/// The name of a call, `openat`, if it is one of those above.
 pub(crate) fn name(number: i64) -> Option<&'static str> {
     let known = [OFTEN_REFUSED, ALLOWED, ALLOWED_BY_OLD_NAMES].into_iter().flatten();
     known.clone().find(|(call, _)| *call == number).map(|(_, name)| &name["SYS_".len()..])

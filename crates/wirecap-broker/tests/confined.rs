@@ -40,7 +40,8 @@ fn try_it() {
     assert!(output.status.success(), "{said}");
     for call in ["execve", "setresuid"] {
         assert_eq!(
-            said.matches(&format!("refused after privileges were dropped: {call}\n")).count(),
+            said.matches(&format!("a system call was rejected after privileges were dropped: {call}\n"))
+                .count(),
             1,
             "{said}"
         );

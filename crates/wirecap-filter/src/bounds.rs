@@ -11,8 +11,7 @@ struct Bounds {
     slots: [u32; SLOTS as usize],
 }
 
-/// Whether no load that counts from the index register can reach `limit`. A program that jumps backwards is not
-/// looked at.
+/// Whether no load relative to the index register can reach `limit`. Programs that jump backwards are not examined.
 pub(crate) fn index_stays_below(program: &ClassicProgram, limit: u32) -> bool {
     if program.has_loop() {
         return false;

@@ -35,18 +35,18 @@ use crate::sys::bpf::ObjectName;
 pub const XDP_ABORTED: i32 = 0;
 /// Verdict of an XDP program: the frame is dropped.
 pub const XDP_DROP: i32 = 1;
-/// Verdict of an XDP program: the frame goes on to the host's network stack.
+/// Verdict of an XDP program: pass the frame to the host's network stack.
 pub const XDP_PASS: i32 = 2;
-/// Verdict of an XDP program: the frame leaves by the interface it came from.
+/// Verdict of an XDP program: transmit the frame on the interface that received it.
 pub const XDP_TX: i32 = 3;
-/// Verdict of an XDP program: the frame goes where a redirect helper said.
+/// Verdict of an XDP program: send the frame to the target of a redirect helper.
 pub const XDP_REDIRECT: i32 = 4;
 
 /// Offsets of the fields of `struct xdp_md`, an XDP program's context.
 pub mod xdp_md {
     /// Address of the frame's first byte.
     pub const DATA: i16 = 0;
-    /// Address behind the frame's last byte (of its first fragment).
+    /// Address after the frame's last byte (of its first fragment).
     pub const DATA_END: i16 = 4;
     /// Address of the metadata before the frame; equals `DATA` when there is none.
     pub const DATA_META: i16 = 8;

@@ -66,7 +66,7 @@ pub enum ProgramError {
     },
     /// The last instruction is no `ret`, so the program has no end.
     NoReturn,
-    /// A line of a program's text is not what it should be.
+    /// A line of a program's text has the wrong form.
     Text {
         /// The line, from 1.
         line: usize,
@@ -90,14 +90,14 @@ impl fmt::Display for ProgramError {
                 write!(f, "the BPF program has {insns} instructions; the limit is {INSNS_MAX}")
             }
             Self::Unknown { index, insn: ClassicInsn { code, jt, jf, k } } => {
-                write!(f, "BPF instruction {index} means nothing: {code} {jt} {jf} {k}")
+                write!(f, "BPF instruction {index} is invalid: {code} {jt} {jf} {k}")
             }
             Self::JumpsOut { index, target, insns } => {
                 write!(f, "BPF instruction {index} jumps to {target}, but the last one is {}", insns - 1)
             }
             Self::DividesByZero { index } => write!(f, "BPF instruction {index} divides by zero"),
             Self::ShiftsTooFar { index, bits } => {
-                write!(f, "BPF instruction {index} shifts by {bits} bits; the most is 31")
+                write!(f, "BPF instruction {index} shifts by {bits} bits; the maximum is 31")
             }
             Self::NoSuchSlot { index, slot } => {
                 write!(f, "BPF instruction {index} uses M[{slot}]; the last slot is M[{}]", SLOTS - 1)
@@ -132,8 +132,8 @@ impl ClassicProgram {
         }
     }
 
-    /// Reads what `tcpdump -ddd` prints: the number of instructions, then code, jt, jf and k of each, in
-    /// lines of their own or separated by commas.
+    /// Parses the output of `tcpdump -ddd`: the number of instructions, then code, jt, jf and k of each, on separate
+    /// lines or separated by commas.
     pub(crate) fn parse(text: &str) -> Result<Self, ProgramError> {
         let mut lines = text
             .split(['\n', ','])
@@ -171,7 +171,7 @@ impl ClassicProgram {
     /// Whether a jump goes backwards.
     pub(crate) fn has_loop(&self) -> bool {
         let mut ops = self.ops.iter().zip(0..);
-        // Branches cannot: what they skip is not negative.
+        // Branches cannot: their offsets are not negative.
         ops.any(|(op, index)| matches!(*op, Op::Jump(target) if target <= index))
     }
 }

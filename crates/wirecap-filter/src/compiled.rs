@@ -40,14 +40,14 @@ impl CompiledFilter {
     ///
     /// # Errors
     ///
-    /// [`Unsupported`] if the filter asks for what a savefile does not tell of a packet.
+    /// [`Unsupported`] if the filter reads data that a savefile does not contain.
     pub fn for_file(filter: &Filter) -> Result<Self, Unsupported> {
         filter.check_sources(file_refuses)?;
         Self::new(filter)
     }
 
-    /// How many bytes of the packet to keep; 0: none of it. `packet` is what there is of a packet that had
-    /// `wire_len` bytes; a filter that looks beyond what there is rejects the packet.
+    /// How many bytes of the packet to keep; 0 rejects it. `packet` contains the captured bytes of a packet that had
+    /// `wire_len` bytes; a filter that reads beyond them rejects the packet.
     #[inline]
     pub fn matches(&self, packet: &[u8], wire_len: u32, context: &Context) -> u32 {
         match &self.0 {

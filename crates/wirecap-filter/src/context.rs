@@ -1,20 +1,20 @@
-//! What a filter may ask about a packet beside its bytes.
+//! Data about a packet, besides its bytes, that a filter may read.
 
 use std::error::Error;
 use std::fmt;
 
 use crate::insn::Extension;
 
-/// What is known of a packet beside its bytes. Most filters ask for nothing of it.
+/// Data about a packet besides its bytes. Most filters read none of it.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub struct Context {
     /// The index of the interface it went through (`ifindex 3`).
     pub ifindex: u32,
-    /// The receive queue it came by.
+    /// Its receive queue.
     pub queue: u32,
     /// For whom it is (`inbound`, `outbound`).
     pub packet_type: PacketType,
-    /// The VLAN tag that was taken off it and stands no longer in its bytes.
+    /// The VLAN tag that was removed from its bytes.
     pub vlan: Option<VlanTag>,
 }
 
@@ -78,7 +78,7 @@ pub enum Unsupported {
     },
     /// The kernel's own classic BPF would give another answer than libpcap's.
     Differs {
-        /// What the filter does, as words that `the filter` may stand before.
+        /// The difference, in words that follow `the filter`.
         difference: &'static str,
     },
     /// The filter becomes too long.
@@ -94,18 +94,15 @@ impl fmt::Display for Unsupported {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Extension { extension, reason } => {
-                write!(f, "the filter asks for [{extension}], and {reason}")
+                write!(f, "the filter reads [{extension}], but {reason}")
             }
             Self::NetworkHeader { link_type } => write!(
                 f,
-                "the filter counts from the network header, whose place is not known for link type {link_type}"
+                "the filter reads relative to the network header, whose offset is unknown for link type {link_type}"
             ),
             Self::Loop => f.write_str("the filter jumps backwards, which the kernel rejects"),
             Self::Offset { offset, most } => {
-                write!(
-                    f,
-                    "the filter looks at offset {offset} of the packet; the kernel lets it see up to {most}"
-                )
+                write!(f, "the filter reads offset {offset} of the packet; the kernel allows up to {most}")
             }
             Self::TooManyJumps { jumps, most } => {
                 write!(f, "the filter makes up to {jumps} decisions per packet; the limit is {most}")

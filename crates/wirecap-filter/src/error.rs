@@ -87,7 +87,7 @@ impl From<ProgramError> for FilterError {
 /// Why there is no libpcap.
 #[derive(Clone, Debug)]
 pub struct LibpcapError {
-    /// What was tried, and the dynamic linker's answers.
+    /// The names tried, and the dynamic linker's answers.
     pub tried: Vec<(OsString, String)>,
 }
 

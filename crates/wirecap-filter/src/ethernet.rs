@@ -1,4 +1,4 @@
-//! An Ethernet frame as the kernel's network stack sees it, which looks behind the outer VLAN tag.
+//! An Ethernet frame as the kernel's network stack sees it, after the outer VLAN tag.
 
 use crate::insn::Width;
 

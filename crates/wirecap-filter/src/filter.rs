@@ -46,7 +46,7 @@ impl Filter {
         self.link_type
     }
 
-    /// What it was compiled from.
+    /// The expression from which it was compiled.
     pub fn expression(&self) -> Option<&str> {
         self.expression.as_deref()
     }
@@ -61,7 +61,7 @@ impl Filter {
         self.program().iter().any(|insn| insn.is_for_linux())
     }
 
-    /// Whether all that the program loads can be had, where `refuses` says why an extension cannot.
+    /// Whether everything that the program loads is available; `refuses` explains why an extension is not.
     pub(crate) fn check_sources(
         &self,
         refuses: fn(Extension) -> Option<&'static str>,

@@ -1,19 +1,19 @@
-//! What is known at each instruction of a program, by the ways that lead there.
+//! The known properties of values at each instruction of a program, over all paths to it.
 
 use crate::classic::ClassicProgram;
 use crate::insn::{Base, Extension, Op, Operand, Position, Register, Source, Verdict};
 
-/// The instructions of a program that can be reached, and what was found out on all ways to them.
+/// The reachable instructions of a program, and the known values on all paths to them.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct Flow {
     /// For each instruction; `None` if no way leads there.
     known: Vec<Option<Known>>,
 }
 
-/// What is known before an instruction.
+/// The known values before an instruction.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 struct Known {
-    /// The packet has so many bytes at least.
+    /// The packet has at least this many bytes.
     bytes: u32,
     a_is_set: bool,
     x_is_set: bool,

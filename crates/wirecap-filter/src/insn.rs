@@ -58,7 +58,7 @@ pub(crate) enum Register {
     X,
 }
 
-/// What a load puts into its register.
+/// The source of a load.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Source {
     Constant(u32),
@@ -67,7 +67,7 @@ pub(crate) enum Source {
     WireLen,
     /// Bytes of the packet, in network order.
     Absolute(Width, Position),
-    /// Bytes of the packet, as far behind the place as the index register says.
+    /// Bytes of the packet at this position plus the index register.
     Indirect(Width, Position),
     /// Four times the low half of a byte of the packet: the length of an IPv4 header.
     HeaderLen(Position),
@@ -136,7 +136,7 @@ pub(crate) enum Verdict {
     A,
 }
 
-/// What Linux lets a program ask about a packet beside its bytes, by its place behind `SKF_AD_OFF`.
+/// Data about a packet besides its bytes that Linux lets a program read, by its offset from `SKF_AD_OFF`.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 #[repr(u32)]
 pub enum Extension {
@@ -146,7 +146,7 @@ pub enum Extension {
     PacketType = 4,
     /// The index of the interface.
     InterfaceIndex = 8,
-    /// Where, from the accumulator on, the netlink attribute stands that the index register names.
+    /// The offset of the netlink attribute in the index register, searched from the accumulator on.
     NetlinkAttribute = 12,
     /// The same, inside of the attribute at the accumulator.
     NetlinkNested = 16,
@@ -310,8 +310,8 @@ impl ClassicInsn {
         self
     }
 
-    /// What the instruction at `index` of a program means; `None` if it has no meaning. Whether its slots,
-    /// operands and targets are in range is not looked at.
+    /// The decoded instruction at `index` of a program; `None` if it is invalid. Its slots, operands and targets are
+    /// not checked.
     pub(crate) fn decode(self, index: u32) -> Option<Op> {
         let Self { code, k, .. } = self;
         let next = index + 1;

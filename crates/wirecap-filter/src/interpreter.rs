@@ -31,8 +31,8 @@ impl Interpreter {
         Ok(Self { ops: filter.program.ops().to_vec(), network })
     }
 
-    /// How many bytes of the packet to keep; 0: none of it. A program that looks beyond the end of `packet`
-    /// or divides by zero rejects it, and so does one that does not come to an end.
+    /// How many bytes of the packet to keep; 0 rejects it. A program that reads beyond the end of `packet`, divides by
+    /// zero, or does not terminate rejects it.
     pub fn matches(&self, packet: &[u8], wire_len: u32, context: &Context) -> u32 {
         let machine = Machine { interpreter: self, packet, wire_len, context, a: 0, x: 0, slots: [0; _] };
         machine.run().unwrap_or(0)
@@ -52,7 +52,7 @@ pub(crate) fn user_space_refuses(extension: Extension) -> Option<&'static str> {
     }
 }
 
-/// The registers, and what they are filled from.
+/// The registers, and the sources of loads.
 struct Machine<'a> {
     interpreter: &'a Interpreter,
     packet: &'a [u8],

@@ -33,8 +33,8 @@ pub struct Libpcap {
 }
 
 impl Libpcap {
-    /// Says where libpcap is, for a library that goes by libpcap's own names and would find itself. Has no
-    /// effect once libpcap is loaded, or was told before.
+    /// Sets the path of libpcap, for a library that has libpcap's own names and would find itself. Has no effect once
+    /// libpcap is loaded or a path was set.
     pub fn is_at(path: PathBuf) {
         REAL.get_or_init(|| path);
     }
@@ -104,14 +104,14 @@ impl Libpcap {
 }
 
 impl Filter {
-    /// Compiles an expression in pcap-filter(7)'s language for packets of a link type. Of a packet that
-    /// matches, `snap_len` bytes are kept; 0: as many as libpcap ever keeps, 262,144.
+    /// Compiles an expression in the language of pcap-filter(7) for packets of a link type. `snap_len` bytes of a
+    /// matching packet are kept; 0: libpcap's maximum, 262,144.
     ///
-    /// An empty expression matches every packet. Host names in it are looked up, which may take a while.
+    /// An empty expression matches every packet. Host names in it are resolved, which may take some time.
     ///
     /// # Errors
     ///
-    /// [`FilterError`] if libpcap is not there or does not accept the expression.
+    /// [`FilterError`] if libpcap is missing or rejects the expression.
     pub fn compile(expression: &str, link_type: LinkType, snap_len: u32) -> Result<Self, FilterError> {
         Self::compile_in(expression, link_type, snap_len, Ipv4Addr::UNSPECIFIED)
     }

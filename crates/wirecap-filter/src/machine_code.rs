@@ -1,7 +1,7 @@
 //! Filters as machine code of this process.
 //!
-//! The code comes from [`x86_64`], which makes it of eBPF instructions and checks no access to memory. It does
-//! not have to: the program itself checks each load against the packet's end, since the translation writes it so.
+//! [`x86_64`] generates the code from eBPF instructions and adds no checks of memory accesses. They are not needed: the
+//! translation emits a check against the packet's end before each load.
 #![allow(unsafe_code)]
 
 use std::io;

@@ -1,8 +1,8 @@
-//! The one place at which the kernel is asked for what needs a privilege.
+//! The only place that requests privileged operations from the kernel.
 //!
-//! Each [`Request`] is plain data and descriptors, and its [`Answer`] is a descriptor, a number or nothing, so that
-//! another process may be asked in the stead of the kernel: one that has kept its privileges while this one, which looks
-//! at packets, has none. What is done with the descriptors afterwards (binding, mapping, filtering, reading) takes none.
+//! Each [`Request`] is plain data and descriptors, and its [`Answer`] is a descriptor, a number or nothing. So another
+//! process can answer instead of the kernel: one that has kept its privileges, while this one, which reads packets, has
+//! none. The later use of the descriptors (binding, mapping, filtering, reading) needs no privilege.
 
 use std::fmt;
 use std::io;
@@ -16,14 +16,14 @@ pub use crate::sys::privileged::{Answer, MapRequest, ObjectKind, ProgramRequest,
 
 /// Who asks the kernel.
 pub trait Opener: Send + Sync + fmt::Debug {
-    /// Does what is asked for.
+    /// Executes a request.
     ///
     /// # Errors
     ///
     /// The kernel's.
     fn open(&self, request: Request<'_>) -> io::Result<Answer>;
 
-    /// Whether requests are carried out with this privilege: those of the calling thread, unless it is said otherwise.
+    /// Whether requests are executed with this privilege: by default those of the calling thread.
     fn has(&self, privilege: Privilege) -> bool {
         let needed = match privilege {
             Privilege::PacketSockets => CapabilitySet::NET_RAW,
@@ -33,7 +33,7 @@ pub trait Opener: Send + Sync + fmt::Debug {
     }
 }
 
-/// What is looked at before it is asked for, so that the error says what to do.
+/// A privilege that is checked before a request, so that the error can name it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Privilege {
     /// Packet sockets: CAP_NET_RAW.
@@ -54,11 +54,11 @@ impl Opener for Direct {
 
 static OPENER: OnceLock<Box<dyn Opener>> = OnceLock::new();
 
-/// From now on `opener` is asked, in the whole process. Works once, before anything was opened.
+/// Sends all later requests of the process to `opener`. Works once, before anything was opened.
 ///
 /// # Errors
 ///
-/// Gives `opener` back if it came too late.
+/// Returns `opener` if it was set too late.
 pub fn set_opener(opener: Box<dyn Opener>) -> Result<(), Box<dyn Opener>> {
     OPENER.set(opener)
 }
@@ -72,7 +72,7 @@ pub fn open(request: Request<'_>) -> io::Result<Answer> {
     opener().open(request)
 }
 
-/// Whether what is asked for is done with this privilege.
+/// Whether requests are executed with this privilege.
 pub fn has(privilege: Privilege) -> bool {
     opener().has(privilege)
 }

@@ -1,4 +1,4 @@
-//! A filter that is asked for before it is known what the packets begin with.
+//! A filter that is requested before the link type of the packets is known.
 
 use std::fmt;
 use std::net::Ipv4Addr;
@@ -26,8 +26,8 @@ use crate::insn::ClassicInsn;
 pub enum FilterRequest {
     /// An expression in pcap-filter(7)'s language. An empty one matches every packet.
     Expression(String),
-    /// A classic BPF program, as it is for every link type. What it returns for a packet says whether the
-    /// packet matches, not how much of it is kept.
+    /// A classic BPF program for any link type. Its result decides whether a packet matches, not how much of it is
+    /// kept.
     Program(Vec<ClassicInsn>),
 }
 

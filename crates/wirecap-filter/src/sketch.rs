@@ -1,7 +1,8 @@
-//! Whether a filter may match packets of which only some bits are known: what an index of packets knows of those in a row.
+//! Whether a filter may match packets of which only some bits are known: the knowledge of an index about the packets of
+//! a row.
 //!
-//! The program runs on values of which some bits and two bounds are known. Where a branch may go both ways it goes both ways, so
-//! that no packet that matches is left out; how many paths that takes is bounded.
+//! The program runs on values of which some bits and two bounds are known. If a branch may go both ways, both are
+//! followed, so that no matching packet is excluded; the number of paths is bounded.
 
 use std::ops::RangeInclusive;
 
@@ -46,7 +47,7 @@ impl Sketch {
             && self.bytes.iter().zip(packet).all(|((mask, bits), byte)| byte & mask == *bits)
     }
 
-    /// What is loaded from `offset`; none if no packet is that long.
+    /// The value at `offset`; none if no packet is that long.
     fn load(&self, width: Width, offset: u32) -> Option<Value> {
         let count = byte_count(width);
         if offset.checked_add(count)? > self.captured_max {
@@ -77,13 +78,13 @@ pub struct Need {
     pub offset: u32,
     /// How many bytes are there: 1, 2 or 4.
     pub byte_count: u32,
-    /// What they are, as a number in network order.
+    /// Their value, as a number in network order.
     pub value: u32,
 }
 
 /// Steps of one exploration, in all its paths.
 const STEPS_MAX: u32 = 20_000;
-/// Alternatives that are told apart.
+/// The maximum number of alternatives.
 const ALTERNATIVES_MAX: usize = 256;
 
 impl Filter {
@@ -141,7 +142,8 @@ impl Filter {
     }
 }
 
-/// A value of which some is known. A condition on it is one on the packet if it stands in the packet as it is, at `origin`.
+/// A partially known value. A condition on it is one on the packet if it is an unchanged field of the packet, at
+/// `origin`.
 #[derive(Clone, Copy, Debug)]
 struct Value {
     /// The bits that are known, and these bits.
@@ -192,7 +194,7 @@ impl Value {
         Some(Self { mask, bits, least, most, origin: self.origin })
     }
 
-    /// What an operation makes of it; none if that rejects the packet.
+    /// The result of an operation; none if that rejects the packet.
     fn compute(self, operation: Operation, other: Self) -> Option<Self> {
         if let (Some(a), Some(b)) = (self.known(), other.known()) {
             return crate::interpreter::compute(operation, a, b).map(Self::constant);
@@ -244,7 +246,7 @@ impl Value {
         }
     }
 
-    /// What it is where the condition holds, or does not; as much as is easily said.
+    /// The value if the condition holds, or does not; as precise as is simple.
     fn after(self, condition: Condition, other: u32, holds: bool) -> Self {
         let bounds = match (condition, holds) {
             (Condition::Equal, true) => Self::constant(other),
@@ -270,13 +272,13 @@ struct Path {
     a: Value,
     x: Value,
     slots: [Value; SLOTS as usize],
-    /// What the packet had to be.
+    /// The conditions on the packet so far.
     needs: Vec<Need>,
 }
 
 enum Step {
     On,
-    /// The other way, which is still to be gone.
+    /// The other way of a branch, not yet followed.
     Fork(Box<Path>),
     Rejected,
     Matched,
@@ -347,7 +349,7 @@ impl Path {
         }
     }
 
-    /// None if no packet has what is loaded.
+    /// None if no packet has the loaded bytes.
     fn load(&self, source: Source, sketch: &Sketch) -> Option<Value> {
         Some(match source {
             Source::Constant(k) => Value::constant(k),
@@ -396,7 +398,7 @@ mod tests {
         packet
     }
 
-    /// Of a packet what an index has of its flow.
+    /// The knowledge of an index about a packet's flow.
     fn sketch(packet: &[u8]) -> Sketch {
         let mut sketch = Sketch::new(packet.len() as u32, 60..=60);
         for known in [12..15, 23..24, 26..38] {
@@ -408,7 +410,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_known_of_a_flow_decides_filters_on_flows() {
+    fn the_columns_of_a_flow_decide_filters_on_flows() {
         let packet = udp([10, 0, 0, 1], [10, 0, 0, 2], [53, 4000]);
         let sketch = sketch(&packet);
         assert!(sketch.agrees_with(&packet));

@@ -18,11 +18,11 @@ const INSNS_MAX: usize = 4096;
 const OFFSET_MAX: u32 = i32::MAX.cast_unsigned();
 /// As many bytes as there can be.
 const WHOLE: u32 = 262_144;
-/// The load that tells whether a tag was taken off.
+/// The load that shows whether a tag was removed.
 const VLAN_PRESENT: u32 = 0xffff_f000 + Extension::VlanPresent as u32;
 const LOAD_ZERO: ClassicInsn = ClassicInsn { code: 0x00, jt: 0, jf: 0, k: 0 };
 
-/// A filter for a packet socket, and what is left to user space: see [`Filter::for_socket`].
+/// A filter for a packet socket, and the part for user space: see [`Filter::for_socket`].
 #[derive(Debug)]
 pub struct SocketForm {
     /// Returns how much of a packet to keep.
@@ -125,8 +125,8 @@ impl Filter {
         })
     }
 
-    /// The program, keeping so much of a packet that matches. What ran before it may have left something in the
-    /// accumulator, which is to be zero.
+    /// The program, keeping this number of bytes of a matching packet. The instructions before it may have changed the
+    /// accumulator, which must be zero.
     fn beginning_with_zero(&self, keep: u32) -> Vec<ClassicInsn> {
         let insns = self.program().iter().zip(self.program.ops());
         let kept = insns.map(|(&insn, op)| match op {
@@ -178,7 +178,7 @@ mod tests {
     }
 
     #[test]
-    fn the_kernel_decides_alone_on_what_people_ask_for() {
+    fn the_kernel_alone_runs_common_filters() {
         let usual = [
             "udp",
             "ip",

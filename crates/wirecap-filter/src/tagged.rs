@@ -13,8 +13,8 @@ const PROTOCOLS: [u32; 2] = [0x8100, 0x88a8];
 /// The longest way that a conditional jump goes.
 const SKIP_MAX: usize = 255;
 
-/// The program for packets that lost their tag, keeping `keep` bytes of those that match; none where it would ask for
-/// what cannot be put together. It has no loops, and nothing loads from behind 2^31 bytes.
+/// The program for packets that lost their tag, keeping `keep` bytes of matching ones; none if it would need bytes that
+/// cannot be assembled. It has no loops, and no loads beyond 2^31 bytes.
 pub(crate) fn without_tag(program: &ClassicProgram, keep: u32) -> Option<Vec<ClassicInsn>> {
     let ops = program.ops();
     let reached = reached(program);
@@ -51,7 +51,7 @@ pub(crate) fn without_tag(program: &ClassicProgram, keep: u32) -> Option<Vec<Cla
     Some(pieces.concat())
 }
 
-/// Which instructions a tagged packet can reach: what is for other protocols it does not.
+/// The instructions that a tagged packet can reach, which excludes those for other protocols.
 fn reached(program: &ClassicProgram) -> Vec<bool> {
     let ops = program.ops();
     // For each that is reached, whether the accumulator is known to hold the tag's protocol.
@@ -105,7 +105,7 @@ fn insn_of(code: u16, k: u32) -> ClassicInsn {
     ClassicInsn { code, jt: 0, jf: 0, k }
 }
 
-/// What stands for an instruction. Its jumps are still the old ones.
+/// The replacement of an instruction. Its jumps are still the old ones.
 fn piece(insn: ClassicInsn, op: Op, keep: u32) -> Option<Vec<ClassicInsn>> {
     let nearer = |place: Position| vec![ClassicInsn { k: place.offset - TAG_BYTES, ..insn }];
     Some(match op {

@@ -1,8 +1,8 @@
 //! The translation of classic BPF to eBPF, for the XDP program and for user space.
 //!
-//! The accumulator, the index register and the packet's address live in registers that survive calls. A load
-//! goes to a label of its own if it lies beyond the packet's end; it is not checked where an earlier load on
-//! every way to it was checked as far. Both registers and the scratch memory start as zero.
+//! The accumulator, the index register and the packet's address are in registers that survive calls. A load beyond the
+//! packet's end jumps to a separate label; it is not checked if an earlier load on every path to it was checked as far.
+//! Both registers and the scratch memory start as zero.
 
 // Only where filters become machine code is the translation for user space in use.
 #![cfg_attr(any(miri, not(target_arch = "x86_64")), allow(dead_code, unused_imports))]
@@ -28,7 +28,7 @@ const X: Reg = Reg::R8;
 const SCRATCH: Reg = Reg::R0;
 /// How many more backward jumps there may be: on the stack, below the scratch memory.
 const JUMPS_LEFT: i16 = slot_offset(SLOTS) - 8;
-/// What a program may have at most, so that every jump reaches its target.
+/// The maximum length of a program with which every jump reaches its target.
 const INSNS_MAX: usize = 32_000;
 
 /// Where a slot of scratch memory is, from the stack's end.
@@ -48,13 +48,13 @@ enum Environment {
     User,
 }
 
-/// Where the packet is, and what is known of it.
+/// The registers of the packet, and its known properties.
 #[derive(Clone, Copy, Debug)]
 struct Registers {
     /// Holds the address of the packet's first byte.
     data: Reg,
-    /// XDP: holds the address behind the packet's last byte; lost in calls, and loaded anew behind them.
-    /// User space: holds the number of the packet's bytes.
+    /// XDP: the address after the packet's last byte; lost in calls, and reloaded after them. User space: the length of
+    /// the packet.
     end: Reg,
     /// Holds the address of the program's context, or of the [`Surroundings`].
     context: Reg,
@@ -74,20 +74,20 @@ enum Way {
 /// How loads get at the packet.
 #[derive(Clone, Copy, Debug)]
 struct Access {
-    /// Those whose offset stands in the program.
+    /// Loads with a constant offset.
     constant: Way,
     /// Those whose offset depends on the packet.
     computed: Way,
 }
 
-/// Where a translation goes on.
+/// Where a translation continues.
 #[derive(Clone, Copy, Debug)]
 struct Exits {
     /// With a packet that matches, and in `R0` how much of it to keep.
     accept: Label,
     /// With one that does not.
     reject: Label,
-    /// Where a direct load is beyond the end of what is mapped.
+    /// Target of a direct load beyond the mapped memory.
     beyond: Label,
 }
 
@@ -118,7 +118,7 @@ impl<'a> Translation<'a> {
         Self { filter, flow, asm, environment, access, exits, registers, labels }
     }
 
-    /// Writes the whole filter. Returns whether what comes behind it is reached with packets that match.
+    /// Writes the whole filter. Returns whether execution continues after it for matching packets.
     fn write(mut self) -> bool {
         self.begin();
         let ops = self.filter.program.ops();

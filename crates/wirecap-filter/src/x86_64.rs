@@ -1,8 +1,8 @@
-//! Machine code for x86-64, from the eBPF instructions that the translation for user space is made of.
+//! Machine code for x86-64, from the eBPF instructions of the translation for user space.
 //!
-//! Every eBPF register is one that a function may destroy, and the stack is the 128 bytes below the stack
-//! pointer that the System V ABI leaves to functions which call none. So there is nothing to save and to
-//! restore, which for a short filter takes longer than the filter itself.
+//! Every eBPF register is mapped to a caller-saved register, and the stack to the 128 bytes below the stack pointer
+//! (the red zone of the System V ABI for leaf functions). So nothing must be saved and restored, which for a short
+//! filter takes longer than the filter itself.
 
 use crate::bpf::asm::{Alu, Condition, Insn, Reg, Size, class, field};
 
@@ -47,7 +47,7 @@ struct Code {
     bytes: Vec<u8>,
     /// Where the code of each instruction so far starts.
     starts: Vec<usize>,
-    /// The end of each jump, and the instruction that it goes to.
+    /// The end of each jump, and the instruction to which it refers.
     jumps: Vec<(usize, usize)>,
 }
 
@@ -270,12 +270,12 @@ impl Code {
 }
 
 impl Register {
-    /// The part of the number that stands in the instruction.
+    /// The part of the register number in the instruction.
     fn low(self) -> u8 {
         self.0 & 7
     }
 
-    /// The part that stands in the prefix.
+    /// The part in the prefix.
     fn high(self) -> u8 {
         self.0 >> 3
     }

@@ -30,7 +30,7 @@ fn verdict_of(program: &Program) -> u32 {
 }
 
 #[test]
-fn a_program_computes_what_the_instructions_say() {
+fn a_program_computes_the_results_of_its_instructions() {
     if !privileged() {
         return;
     }
@@ -157,7 +157,7 @@ fn a_rejected_program_comes_with_the_verifiers_reason() {
 }
 
 #[test]
-fn objects_are_found_by_what_uses_them() {
+fn bpf_objects_are_found_through_their_users() {
     if !privileged() {
         return;
     }
@@ -187,7 +187,7 @@ fn objects_are_found_by_what_uses_them() {
 }
 
 #[test]
-fn live_frames_run_as_often_as_asked_for() {
+fn live_frames_run_the_requested_number_of_times() {
     if !privileged() {
         return;
     }
@@ -225,7 +225,7 @@ fn sizes_and_names_are_checked_before_the_kernel_is_asked() {
 }
 
 #[test]
-fn what_the_kernel_refuses_is_named_with_its_reason() {
+fn the_kernels_rejection_is_reported_with_its_reason() {
     if !privileged() {
         return;
     }

@@ -15,24 +15,24 @@ use crate::segment::{Compression, FrameLog, Frames, Piece, complete_name};
 
 /// Bytes of a piece of a file that is not compressed, at least.
 const PLAIN_PIECE_BYTES: u64 = 128 << 10;
-/// Rows of a segment. Flows that come later share rows in which nothing is known of them, so that memory is bounded whatever is in
-/// the segment.
+/// The maximum number of rows of a segment. Later flows share rows without knowledge, so memory is bounded for any
+/// segment.
 const ROWS_MAX: usize = 1 << 18;
 
-/// An index that was made, and why the segment could not be read any further, if it could not: then it has what was read before.
+/// A new index. If the segment could not be read to its end, the index covers the part before the error.
 #[derive(Debug)]
 pub struct Built {
     /// The index.
     pub index: Index,
-    /// What is wrong with the segment, from the end of the last piece on.
+    /// The error of the segment, after the end of the last piece.
     pub fault: Option<ReadError>,
 }
 
-/// Reads the segment at `path`. `progress` is told of bytes of it that were read, and stops it by `false`.
+/// Reads the segment at `path`. `progress` gets the number of bytes read, and returns `false` to stop.
 ///
 /// # Errors
 ///
-/// If it cannot be opened or is no savefile; [`io::ErrorKind::Interrupted`] if it was stopped.
+/// If it cannot be opened or is not a savefile; [`io::ErrorKind::Interrupted`] if it was stopped.
 pub fn build(path: &Path, progress: &mut dyn FnMut(u64) -> bool) -> Result<Built, ReadError> {
     let failed = |source: io::Error| ReadError::Open { path: path.to_owned(), source };
     let identity = Identity::of(path).map_err(failed)?;
@@ -79,7 +79,7 @@ fn name(interface: &Interface) -> Option<String> {
     (!name.is_empty()).then_some(name)
 }
 
-/// Rows are told apart by these.
+/// The key of a row.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 struct Key {
     flow: Flow,
@@ -167,7 +167,7 @@ impl Builder {
 
 /// Where reading has ended.
 struct End {
-    /// In what the file expands to.
+    /// Offset in the decompressed file.
     offset: u64,
     /// Whether that is the file's end.
     is_whole: bool,

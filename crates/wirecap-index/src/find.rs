@@ -1,4 +1,4 @@
-//! Finds packets in many segments, in the order of their times, and reads no more of them than may have some.
+//! Finds packets in many segments, in order of time, reading only the pieces that may contain matches.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeSet, BinaryHeap};
@@ -17,12 +17,12 @@ use crate::row::{Row, Summary};
 use crate::segment::{Piece, Segment, complete_name};
 use crate::store::{self, Without};
 
-/// What is worth saying while packets are looked for.
+/// A progress message of the search.
 #[derive(Debug)]
 pub enum Note<'a> {
-    /// So many segments were looked at, of so many.
+    /// The number of segments examined, and their total number.
     Looked(usize, usize),
-    /// A segment without an index is read; of its bytes so many were.
+    /// A segment without an index is being read, with the number of bytes read.
     Scanning(&'a Path, u64),
     /// A segment was removed meanwhile.
     Vanished(&'a Path),
@@ -30,10 +30,10 @@ pub enum Note<'a> {
     Faulty(&'a Path, &'a dyn Error),
 }
 
-/// Why packets cannot be looked for.
+/// Why the search failed.
 #[derive(Debug)]
 pub enum FindError {
-    /// The filter cannot be had for packets of a segment.
+    /// The filter does not apply to packets of a segment.
     Query(PathBuf, QueryError),
     /// A note was answered so.
     Stopped,
@@ -50,7 +50,7 @@ impl fmt::Display for FindError {
 
 impl Error for FindError {}
 
-/// A segment and what is read of it.
+/// A segment and its pieces to be read.
 #[derive(Debug)]
 pub struct Planned {
     /// The segment.
@@ -65,7 +65,7 @@ pub struct Planned {
     pub times: Option<(u64, u64)>,
     /// How many pieces it has.
     pub pieces: usize,
-    /// Those that may have what is looked for.
+    /// The pieces that may contain matches.
     pub selected: Vec<Piece>,
     /// Those that the others are not understood without.
     context: Vec<Piece>,
@@ -73,14 +73,14 @@ pub struct Planned {
     is_faulty: bool,
 }
 
-/// What is read, and in which order.
+/// The pieces to be read, in order.
 #[derive(Debug)]
 pub struct Plan {
     /// The segments, in the order in which they were given.
     pub segments: Vec<Planned>,
     /// Bytes of segments that were scanned.
     pub scanned_bytes: u64,
-    /// Segments that were gone, or cannot be read.
+    /// Segments that were removed or cannot be read.
     pub vanished: usize,
     /// Segments that cannot be read, or not to their end.
     pub faulty: usize,
@@ -93,7 +93,7 @@ pub struct Outcome {
     pub packets: u64,
     /// Bytes of segments that were read, as they are in the files.
     pub read_bytes: u64,
-    /// Bytes of those pieces that have packets which were looked for.
+    /// Bytes of the pieces with matching packets.
     pub matching_bytes: u64,
     /// Pieces that were read.
     pub pieces: u64,
@@ -106,13 +106,13 @@ pub struct Outcome {
 /// A packet that was found.
 #[derive(Debug)]
 pub struct Found<'a> {
-    /// The packet; its interface is the number of `interface` among all that were found.
+    /// The packet; its interface is the number of `interface` among all those found.
     pub record: Record<'a>,
     /// Its interface.
     pub interface: &'a Interface,
 }
 
-/// Looks which segments may have what is looked for. `note` stops it by `false`.
+/// Determines which segments may contain matches. `note` returns `false` to stop.
 ///
 /// # Errors
 ///
@@ -281,17 +281,17 @@ impl Ord for Waiting {
 }
 
 impl Plan {
-    /// The filter cannot be had for packets of this segment, which is left out.
+    /// The filter does not apply to packets of this segment, which is skipped.
     fn refuse(&mut self, path: &Path, error: &QueryError, note: &mut dyn FnMut(Note<'_>) -> bool) {
         self.faulty += 1;
         note(Note::Faulty(path, error));
     }
 
-    /// Gives the packets in the order of their times to `emit`, which has enough when it says `false`.
+    /// Passes the packets in order of time to `emit`, which returns `false` to stop.
     ///
     /// # Errors
     ///
-    /// `E` from `emit`; [`FindError`] for a filter that cannot be had, made an `E`.
+    /// `E` from `emit`; [`FindError`] for a filter that does not apply, converted to `E`.
     pub fn run<E: From<FindError>>(
         &self,
         query: &mut Query,
@@ -347,7 +347,7 @@ struct Search<'a> {
 }
 
 impl Search<'_> {
-    /// Gives what nothing earlier can come before; `false` if that was enough.
+    /// Passes on packets that no unread packet can precede; `false` to stop.
     fn emit_before<E>(
         &mut self,
         nanos: u64,
@@ -421,7 +421,7 @@ impl Search<'_> {
             let (interface, timestamp, queue) = (record.interface, record.timestamp, record.queue);
             let (direction, wire_len) = (record.direction, record.wire_len);
             let place = interface as usize;
-            // What is copied may be taken back: the reader lends packet or interfaces.
+            // Copied, because the reader reuses its buffers.
             let data: Box<[u8]> = record.data.into();
             let described = &reader.interfaces()[place];
             let record = Record { interface, timestamp, queue, direction, wire_len, data: &data };
@@ -477,7 +477,7 @@ enum Fault {
 
 impl Fault {
     fn of_index() -> Self {
-        Self::Unreadable("its index is not that of this file: wirecap index makes another one".into())
+        Self::Unreadable("its index belongs to a different file; run wirecap index to write a new one".into())
     }
 }
 

@@ -1,4 +1,4 @@
-//! What the headers of a packet say of its flow, by etherparse; and what is known, in turn, of the packets of a flow.
+//! The flow of a packet according to its headers (by etherparse), and the knowledge about the packets of a flow.
 
 use std::fmt;
 use std::hash::Hasher;
@@ -12,7 +12,7 @@ use wirecap_savefile::LinkType;
 
 /// An EtherType below this is the length of an 802.3 frame.
 const ETHER_TYPE_MIN: u16 = 0x600;
-/// What stands in [`Flow::ether_type`] for all of these.
+/// The value of [`Flow::ether_type`] for all of these.
 pub const LENGTH: u16 = 0;
 const IPV4: u16 = 0x0800;
 const IPV6: u16 = 0x86dd;
@@ -47,19 +47,19 @@ pub enum Fragment {
 /// What packets have in common that are in one row of an index: one direction of a connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub struct Flow {
-    /// What the packets begin with.
+    /// Link type of the packets.
     pub link_type: LinkType,
-    /// Their VLAN tags, the outer one first; those behind the second are not looked at.
+    /// Their VLAN tags, the outer one first; tags after the second are ignored.
     pub vlans: [Option<Vlan>; 2],
-    /// The EtherType behind the tags; [`LENGTH`] for a frame of 802.3.
+    /// The EtherType after the tags; [`LENGTH`] for a frame of 802.3.
     pub ether_type: Option<u16>,
     /// The source address, of IPv4, IPv6 or ARP.
     pub source: Option<IpAddr>,
     /// The destination address.
     pub destination: Option<IpAddr>,
-    /// The protocol of the IPv4 header; of IPv6 that behind its extension headers.
+    /// The protocol of the IPv4 header; of IPv6 the one after its extension headers.
     pub protocol: Option<u8>,
-    /// What the fixed header of IPv6 names as the next one: an extension header, or the protocol.
+    /// The next header field of the fixed IPv6 header: an extension header, or the protocol.
     pub next_header: Option<u8>,
     /// Whether they are fragments.
     pub fragment: Fragment,
@@ -69,7 +69,7 @@ pub struct Flow {
     pub ports: Option<(u16, u16)>,
 }
 
-/// What a packet's headers say.
+/// The contents of a packet's headers.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Headers {
     pub(crate) flow: Flow,
@@ -97,13 +97,13 @@ impl Headers {
                     *vlan = Some(Vlan { tpid, id: tag.vlan_identifier().value() });
                     flow.ether_type = Some(tag.ether_type().0);
                 }
-                // What is behind has no place in the columns.
+                // Later headers have no columns.
                 _ => return,
             }
         }
         flow.ether_type = flow.ether_type.map(|number| if number < ETHER_TYPE_MIN { LENGTH } else { number });
         let Some(network) = flow.network_offset() else { return };
-        // etherparse goes by the version in the header, filters by the EtherType.
+        // etherparse uses the version in the header, filters use the EtherType.
         match (packet.and_then(|packet| packet.net.as_ref()), flow.ether_type) {
             (Some(LaxNetSlice::Ipv4(ip)), None | Some(IPV4)) => {
                 flow.read_ipv4(ip.header().slice(), network);
@@ -186,7 +186,7 @@ fn slices(link_type: LinkType, data: &[u8]) -> Option<LaxSlicedPacket<'_>> {
     }
 }
 
-/// Where the network header begins behind so many tags; none for link types that are not looked into.
+/// The offset of the network header after this many tags; none for link types that are not dissected.
 fn network_offset(link_type: LinkType, tags: usize) -> Option<usize> {
     let offset = match link_type {
         LinkType::ETHERNET => 14,
@@ -199,7 +199,7 @@ fn network_offset(link_type: LinkType, tags: usize) -> Option<usize> {
     Some(offset + 4 * tags)
 }
 
-/// Where fields stand in the packets of a flow.
+/// The offsets of fields in the packets of a flow.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Places {
     pub(crate) source: usize,
@@ -235,8 +235,8 @@ impl Flow {
         matches!(self.ether_type, Some(ARP | RARP))
     }
 
-    /// What is known of all packets of the flow, of which the longest has so many bytes in the file. `tcp_flags` are those that
-    /// one packet at least has, and those that all have.
+    /// The knowledge about all packets of the flow, of which the longest has this many captured bytes. `tcp_flags` are
+    /// those set in at least one packet, and those set in all.
     pub(crate) fn sketch(
         &self,
         captured_max: u32,
@@ -275,7 +275,7 @@ impl Flow {
         sketch
     }
 
-    /// What is known but for addresses, protocol and ports.
+    /// The knowledge without addresses, protocol and ports.
     pub(crate) fn layout_sketch(&self, captured_max: u32, wire_len: RangeInclusive<u32>) -> Sketch {
         let mut sketch = Sketch::new(captured_max, wire_len);
         let mut type_at = match self.link_type {
@@ -284,7 +284,7 @@ impl Flow {
             LinkType::LINUX_SLL2 => 0,
             _ => usize::MAX,
         };
-        // Behind the header of SLL2 tags do not stand beside the type.
+        // After the header of SLL2, tags are not next to the type.
         if self.ether_type.is_some() && (self.link_type == LinkType::ETHERNET || self.vlans == [None; 2]) {
             for Vlan { tpid, id } in self.vlans.iter().flatten() {
                 let [high, low] = id.to_be_bytes();
@@ -331,7 +331,7 @@ impl Flow {
         Some(self.network_offset()? + 6).filter(|_| self.fragment == Fragment::Later)
     }
 
-    /// The flow with zeros for what tells it from others of the same layout.
+    /// The flow with zeros for everything that differs from others of the same layout.
     pub(crate) fn layout(&self) -> Self {
         let unspecified = |address: IpAddr| match address {
             IpAddr::V4(_) => IpAddr::from([0; 4]),
@@ -413,16 +413,16 @@ impl Between {
         is(self.0, self.1) || is(self.1, self.0)
     }
 
-    /// Reads `A:B`; each end is an address as tcpdump prints it, with or without a port behind a dot: `10.0.0.1.80`, and an IPv6
-    /// address stands in brackets: `[fe80::1].80`.
+    /// Parses `A:B`. Each end is an address as tcpdump prints it, with or without a port after a dot: `10.0.0.1.80`. An
+    /// IPv6 address is in brackets: `[fe80::1].80`.
     ///
     /// # Errors
     ///
-    /// What is wrong with it.
+    /// The fault in the text.
     pub fn parse(text: &str) -> Result<Self, String> {
         let expected = || {
             format!(
-                "{text:?} is not A:B, two addresses with or without ports: 10.0.0.1.80:10.0.0.2, [fe80::1]:[fe80::2].53"
+                "invalid flow {text:?}: expected two addresses, A:B, with or without ports: 10.0.0.1.80:10.0.0.2, [fe80::1]:[fe80::2].53"
             )
         };
         let split = match text.starts_with('[') {
@@ -494,7 +494,7 @@ mod tests {
         }
     }
 
-    /// An Ethernet frame with what stands behind its addresses.
+    /// An Ethernet frame with these parts after its addresses.
     fn frame(ether_type: u16, parts: &[&[u8]]) -> Vec<u8> {
         [&[0; 12], &ether_type.to_be_bytes()[..], &parts.concat()].concat()
     }

@@ -1,4 +1,4 @@
-//! What tells that an index belongs to a segment as it is now.
+//! Identifies the segment, in its current state, to which an index belongs.
 
 use std::fs::{File, Metadata};
 use std::hash::Hasher;
@@ -8,7 +8,7 @@ use std::path::Path;
 
 use twox_hash::XxHash64;
 
-/// Bytes at the end of a segment that are looked at: there is the table of its frames, or its last packets and its counts.
+/// Bytes at the end of a segment that are hashed: the table of its frames, or its last packets and its counts.
 const END_BYTES: u64 = 64 << 10;
 /// Bytes at its beginning.
 const START_BYTES: u64 = 4 << 10;

@@ -7,8 +7,8 @@ const IOPRIO_WHO_PROCESS: i32 = 1;
 const IOPRIO_CLASS_IDLE: i32 = 3;
 const IOPRIO_CLASS_SHIFT: i32 = 13;
 
-/// From now on this thread, and threads that it starts, run when no other is ready, and use the disk when no other does. A system
-/// that refuses leaves the thread as it is.
+/// Gives this thread, and threads that it starts later, idle CPU and I/O priority. If the system refuses, the thread is
+/// unchanged.
 pub fn be_idle() {
     let priority = sched_param { sched_priority: 0 };
     // SAFETY: the kernel reads the parameter, which lives; 0 is this thread.

@@ -1,13 +1,13 @@
-//! The index of a recording: which flows are in a savefile, and where.
+//! The index of a recording: the flows of a savefile, and their places.
 //!
-//! Beside a segment stands a small Parquet file with a row per flow and time slice, which any engine for Parquet reads; its schema
-//! has a version and is described in `docs/index.md`. [`build()`] makes one, [`ensure`] writes those that are missing or damaged,
-//! and [`plan`] finds packets by them: it reads only those pieces of the segments, Zstandard frames for instance, that may have
-//! packets which match.
+//! Each segment has a small Parquet file with a row per flow and time slice, which any Parquet engine can read;
+//! `docs/index.md` describes its versioned schema. [`build()`] creates an index, [`ensure`] writes missing or damaged
+//! ones, and [`plan`] finds packets with them: it reads only the pieces of the segments (such as Zstandard frames) that
+//! may contain matching packets.
 //!
-//! That is decided by the filter's own program, run on what a row says of its packets
-//! ([`Filter::can_match`](wirecap_filter::Filter::can_match)): what the language of filters means has no second
-//! implementation here. Every packet is held against its row when the index is made, so that a row never says what is not so.
+//! The filter's own program decides that: it runs on the knowledge that a row has of its packets
+//! ([`Filter::can_match`](wirecap_filter::Filter::can_match)), so the filter language has no second implementation
+//! here. When an index is created, every packet is compared with its row, so no row claims anything false.
 
 mod build;
 mod find;

@@ -1,4 +1,4 @@
-//! What is looked for, and where it cannot be.
+//! A query, and the pieces that it can exclude.
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
@@ -14,7 +14,7 @@ use crate::row::Row;
 use crate::segment::Piece;
 use crate::table::{Layout, Table, Wanted};
 
-/// Which packets are looked for.
+/// The packets to be found.
 #[derive(Debug, Default)]
 pub struct Query {
     filter: Option<FilterRequest>,
@@ -28,12 +28,12 @@ pub struct Query {
     wanted: HashMap<Layout, Vec<Wanted>>,
 }
 
-/// Why packets of a link type cannot be looked for.
+/// Why packets of a link type cannot be searched.
 #[derive(Debug)]
 pub enum QueryError {
     /// There is no such filter for it.
     Filter(FilterError),
-    /// A savefile does not tell what the filter asks for.
+    /// The filter reads data that a savefile does not contain.
     Unsupported(Unsupported),
 }
 
@@ -76,7 +76,7 @@ impl Query {
         Ok(())
     }
 
-    /// Whether packets with times from `earliest` to `latest` may be looked for.
+    /// Whether the query covers times from `earliest` to `latest`.
     pub(crate) fn is_in_time(&self, earliest: u64, latest: u64) -> bool {
         latest >= self.from && earliest < self.to
     }
@@ -85,7 +85,7 @@ impl Query {
         piece.packets > 0 && self.is_in_time(piece.earliest, piece.latest)
     }
 
-    /// Whether a row of the table may have what is looked for, by its Bloom filters.
+    /// Whether a row of the table may match, by its Bloom filters.
     pub(crate) fn may_be_in(&mut self, table: &Table) -> Result<bool, QueryError> {
         // A row in which nothing is known of flows may have any.
         let has_unknown = table.layouts.as_ref().is_none_or(|layouts| {
@@ -110,7 +110,7 @@ impl Query {
         Ok(false)
     }
 
-    /// What rows of a layout must have, one of these: none if they have nothing that is looked for.
+    /// The alternatives of which rows of a layout must meet one: none if they cannot match.
     fn wanted_of(&mut self, layout: Layout) -> Result<&[Wanted], QueryError> {
         if !self.wanted.contains_key(&layout) {
             self.prepare(layout.flow.link_type)?;
@@ -128,7 +128,7 @@ impl Query {
         Ok(&self.wanted[&layout])
     }
 
-    /// Gives the numbers of the pieces where packets of the row are that may be what is looked for.
+    /// Returns the numbers of the pieces with packets of the row that may match.
     pub(crate) fn pieces_of_row(&mut self, row: &Row, select: &mut dyn FnMut(u32)) -> Result<(), QueryError> {
         // A row in which nothing is known of flows may have this one.
         let is_unknown = row.flow == Flow::unknown(row.flow.link_type);
@@ -162,7 +162,7 @@ impl Query {
         Ok(())
     }
 
-    /// Whether this is a packet that is looked for.
+    /// Whether this packet matches.
     pub(crate) fn matches(&mut self, link_type: LinkType, record: &Record<'_>) -> Result<bool, QueryError> {
         let nanos = record.timestamp.map_or(0, Timestamp::unix_nanos);
         if nanos < self.from || nanos >= self.to {

@@ -10,7 +10,7 @@ use crate::segment::Piece;
 /// A row has the packets of so long a time at most, from one multiple of it to the next.
 pub const SLICE_NANOS: u64 = 60_000_000_000;
 
-/// What an index tells of its segment beside the rows.
+/// The contents of an index besides the rows.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Summary {
     pub(crate) identity: Identity,
@@ -69,7 +69,7 @@ impl Index {
 /// The packets of one flow, in one direction, on one interface, in one slice of time.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Row {
-    /// What they have in common.
+    /// Their common properties.
     pub flow: Flow,
     /// The number of their interface in the segment.
     pub interface: u32,
@@ -81,7 +81,7 @@ pub struct Row {
     pub packets: u64,
     /// Their bytes on the wire.
     pub bytes: u64,
-    /// Of the longest packet in the segment so many bytes are there.
+    /// The maximum number of captured bytes of a packet in the segment.
     pub captured_max: u32,
     /// The length of the shortest packet on the wire.
     pub wire_min: u32,
@@ -167,7 +167,7 @@ impl Row {
         }
     }
 
-    /// What is known of its packets: each is as one of these says.
+    /// The knowledge about its packets: each matches one of these sketches.
     pub fn sketches(&self) -> Vec<Sketch> {
         self.sketches_with(self.tcp_flags)
     }

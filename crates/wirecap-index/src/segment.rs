@@ -19,7 +19,7 @@ pub struct Piece {
     pub offset: u64,
     /// Bytes that it has in the file.
     pub bytes: u64,
-    /// Where it begins in what the file expands to.
+    /// Its offset in the decompressed file.
     pub begin: u64,
     /// Bytes that it expands to.
     pub len: u64,
@@ -31,7 +31,7 @@ pub struct Piece {
     pub earliest: u64,
     /// The latest time of a packet.
     pub latest: u64,
-    /// Whether it has blocks that are no packets, which what stands behind it may not be understood without.
+    /// Whether it has blocks other than packets that later pieces may need.
     pub has_context: bool,
 }
 
@@ -94,7 +94,7 @@ impl FrameLog {
     }
 }
 
-/// What a segment expands to, from its beginning, frame by frame.
+/// The decompressed contents of a segment, from its beginning, frame by frame.
 pub(crate) struct Frames {
     state: State,
     log: Arc<FrameLog>,
@@ -238,7 +238,7 @@ impl Segment {
         })
     }
 
-    /// What a piece expands to; an error if that has not as many bytes as the piece says.
+    /// The decompressed contents of a piece; an error if their length differs from the piece's.
     pub(crate) fn expand(&self, piece: &Piece) -> io::Result<Box<dyn Read + Send>> {
         let range = Range { segment: self.clone(), at: piece.offset, left: piece.bytes };
         let source: Box<dyn Read + Send> = match self.compression {
@@ -305,7 +305,7 @@ impl<R: Read> Read for Exactly<R> {
         let differs = || {
             io::Error::new(
                 io::ErrorKind::InvalidData,
-                "a piece of the segment is not as long as its index says",
+                "the length of a piece of the segment differs from its index",
             )
         };
         if count == 0 && self.left > 0 {

@@ -1,4 +1,4 @@
-//! Index files beside their segments: which there are, which are believed, and how they are written.
+//! Index files beside their segments: which exist, which are valid, and how they are written.
 
 use std::fmt;
 use std::fs::{self, File};
@@ -42,7 +42,7 @@ impl fmt::Display for Without {
         match self {
             Self::Missing => f.write_str("it has no index"),
             Self::Damaged(problem) => write!(f, "its index is damaged: {problem}"),
-            Self::Stale => f.write_str("its index is not that of this file as it is now"),
+            Self::Stale => f.write_str("the file was changed after its index was written"),
         }
     }
 }
@@ -89,7 +89,7 @@ pub fn load(segment: &Path) -> Result<Index, Without> {
 pub enum Ensured {
     /// Its index is there and is believed.
     There,
-    /// Its index was written, with so many bytes.
+    /// Its index was written, with this number of bytes.
     Written {
         /// Why there was none.
         because: Without,
@@ -104,12 +104,12 @@ pub enum Ensured {
     Faulty(ReadError),
 }
 
-/// Writes the index of a segment if there is none that is believed; `progress` as for [`build`].
+/// Writes the index of a segment if it has no valid one; `progress` as for [`build`].
 ///
 /// # Errors
 ///
-/// [`ReadError::Open`] if the segment cannot be opened, also because it is gone, or the index cannot be written; others if the
-/// segment is no savefile.
+/// [`ReadError::Open`] if the segment cannot be opened or was removed, or if the index cannot be written; others if the
+/// segment is not a savefile.
 pub fn ensure(segment: &Path, progress: &mut dyn FnMut(u64) -> bool) -> Result<Ensured, ReadError> {
     let because = match load(segment) {
         Ok(_) => return Ok(Ensured::There),
@@ -124,11 +124,11 @@ pub fn ensure(segment: &Path, progress: &mut dyn FnMut(u64) -> bool) -> Result<E
     Ok(Ensured::Written { because, bytes, packets: index.packets(), rows: index.rows.len() })
 }
 
-/// Writes an index beside its segment, in the place of another one; the bytes that it has.
+/// Writes or replaces the index beside its segment; returns its size in bytes.
 ///
 /// # Errors
 ///
-/// If it cannot be written; [`io::ErrorKind::NotFound`] if the segment is gone, or is another file by now.
+/// If it cannot be written; [`io::ErrorKind::NotFound`] if the segment was removed or replaced.
 pub fn write(segment: &Path, index: &Index) -> io::Result<u64> {
     let bytes = table::write(index).map_err(io::Error::other)?;
     let path = index_path(segment);

@@ -1,7 +1,7 @@
 //! An index as a Parquet file: version 1 of the schema, which `docs/index.md` describes.
 //!
-//! What cannot be read exactly as it was written is [`Damaged`], and what was read is never believed then: there is a checksum
-//! over the whole file, and every number is held against the others.
+//! An index that cannot be read exactly as it was written is [`Damaged`], and none of its contents are used: there is a
+//! checksum over the whole file, and every number is checked against the others.
 
 use std::error::Error;
 use std::fmt::{self, Write as _};
@@ -38,7 +38,7 @@ pub const SCHEMA_VERSION: u32 = 1;
 const GROUP_ROWS: usize = 1 << 17;
 /// False positives of Bloom filters.
 const FALSE_POSITIVES: f64 = 0.01;
-/// Layouts of packets that are told apart; an index with more has no list of them.
+/// The maximum number of layouts; an index with more has no list of them.
 const LAYOUTS_MAX: usize = 64;
 
 /// The columns, in the order of their names below.
@@ -89,7 +89,7 @@ const DST_ADDR: usize = 12;
 const SRC_PORT: usize = 17;
 const DST_PORT: usize = 18;
 
-/// What stands in the place of the checksum while that is computed.
+/// The placeholder of the checksum while it is computed.
 const NO_CHECKSUM: &str = "xxh64:0000000000000000";
 
 mod key {
@@ -433,7 +433,7 @@ pub(crate) struct Table {
 }
 
 impl Table {
-    /// Reads what stands beside the rows.
+    /// Reads the metadata.
     ///
     /// # Errors
     ///
@@ -441,7 +441,7 @@ impl Table {
     pub(crate) fn open(file: Vec<u8>) -> Result<Self, Damaged> {
         let damaged = |text: &str| Damaged(text.to_owned());
         let place =
-            checksum_place(&file).ok_or_else(|| damaged("it is cut short, or no index of wirecap"))?;
+            checksum_place(&file).ok_or_else(|| damaged("it is truncated, or not an index of wirecap"))?;
         let digits = std::str::from_utf8(&file[place..place + 16]).unwrap_or_default();
         if u64::from_str_radix(digits, 16) != Ok(checksum(&file, place)) {
             return Err(damaged("its checksum is wrong"));
@@ -467,7 +467,7 @@ impl Table {
             return Err(Damaged(format!("its schema has version {version}, not {SCHEMA_VERSION}")));
         }
         if metadata.schema_descr().root_schema() != &*schema() {
-            return Err(damaged("its columns are not those of its schema's version"));
+            return Err(damaged("its columns do not match its schema version"));
         }
         let identity = Identity {
             bytes: number(key::SEGMENT_BYTES)?,
@@ -491,7 +491,7 @@ impl Table {
                     .lines()
                     .map(Layout::parse)
                     .collect::<Option<_>>()
-                    .ok_or_else(|| damaged("its layouts mean nothing"))?,
+                    .ok_or_else(|| damaged("its layouts are invalid"))?,
             ),
         };
         let pieces: Option<Vec<Piece>> = value(key::PIECES)?.lines().map(piece).collect();
@@ -500,8 +500,8 @@ impl Table {
             format,
             packets: number(key::PACKETS)?,
             wire_bytes: number(key::BYTES)?,
-            interfaces: interfaces.ok_or_else(|| damaged("its interfaces mean nothing"))?,
-            pieces: pieces.ok_or_else(|| damaged("its pieces mean nothing"))?,
+            interfaces: interfaces.ok_or_else(|| damaged("its interfaces are invalid"))?,
+            pieces: pieces.ok_or_else(|| damaged("its pieces are invalid"))?,
         };
         let table = Self { reader, summary, layouts };
         table.check_pieces()?;
@@ -517,13 +517,13 @@ impl Table {
                 && (piece.packets == 0 || piece.first_packet == packets);
             let (end, expanded) = (piece.offset.checked_add(piece.bytes), begin.checked_add(piece.len));
             let (Some(end), Some(expanded), true) = (end, expanded, is_next) else {
-                return Err(Damaged("its pieces are not one behind the other".to_owned()));
+                return Err(Damaged("its pieces are not consecutive".to_owned()));
             };
             (offset, begin) = (end, expanded);
             packets = packets.saturating_add(piece.packets);
         }
         if offset > self.summary.identity.bytes || packets != self.summary.packets {
-            return Err(Damaged("its pieces are not those of its segment".to_owned()));
+            return Err(Damaged("its pieces do not match its segment".to_owned()));
         }
         Ok(())
     }
@@ -578,7 +578,7 @@ impl Table {
         let bytes = rows.iter().map(|row| row.bytes).fold(0, u64::saturating_add);
         match (packets, bytes) == (self.summary.packets, self.summary.wire_bytes) {
             true => Ok(rows),
-            false => Err(Damaged("its rows are not those of its segment".to_owned())),
+            false => Err(Damaged("its rows do not match its segment".to_owned())),
         }
     }
 
@@ -816,7 +816,7 @@ impl Input<'_> {
                 None => None,
                 Some(value) => {
                     let text = value.as_utf8()?;
-                    Some(text.parse().map_err(|_| Damaged(format!("{text:?} is no address")))?)
+                    Some(text.parse().map_err(|_| Damaged(format!("{text:?} is not an address")))?)
                 }
             });
         }

@@ -1,5 +1,5 @@
-//! How files are compressed: pages on their own, so that what is written of a file can be read, and a part of it without the
-//! rest.
+//! Compression of files. Pages are compressed independently, so the written part of a file can be read, and a part of
+//! it without the rest.
 
 use std::fmt;
 use std::fs::File;
@@ -18,7 +18,7 @@ pub enum Compression {
     None,
     /// gzip: a member per page.
     Gzip,
-    /// Zstandard: a frame per page, and behind them the table of the seekable format.
+    /// Zstandard: a frame per page, followed by the table of the seekable format.
     Zstandard,
 }
 
@@ -33,8 +33,8 @@ impl Compression {
     }
 }
 
-/// How much effort is made: the more pages wait for a compressor, the less. With the least a page is stored as it is, which
-/// takes no longer than copying it.
+/// The compression level: the more pages wait for a compressor, the lower. At the lowest a page is stored, which takes
+/// no longer than copying it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Effort {
     Full,
@@ -44,7 +44,7 @@ pub(crate) enum Effort {
 }
 
 impl Effort {
-    /// While so many pages wait for a compressor, of which there are so many.
+    /// The level while this many pages wait for this many compressors.
     pub(crate) fn of(pages_waiting: usize, compressors: usize) -> Self {
         match pages_waiting.saturating_sub(compressors) {
             0..=2 => Self::Full,
@@ -87,7 +87,7 @@ impl Compressor {
         Ok(Self { compression, zstandard })
     }
 
-    /// The bytes that stand for these, if not they themselves.
+    /// The compressed form of these bytes, if they are compressed.
     pub(crate) fn compress(&mut self, bytes: &[u8], effort: Effort) -> io::Result<Option<Vec<u8>>> {
         Ok(match self.compression {
             Compression::None => None,
@@ -109,7 +109,7 @@ impl Compressor {
 fn stored_frame(bytes: &[u8]) -> Vec<u8> {
     const MAGIC: u32 = 0xfd2f_b528;
     const BLOCK_BYTES: usize = 128 << 10;
-    /// One segment, whose length is told in four bytes; no checksum.
+    /// One segment, with a length of four bytes; no checksum.
     const DESCRIPTOR: u8 = 2 << 6 | 1 << 5;
     let mut frame = Vec::with_capacity(bytes.len() + 64);
     frame.extend(MAGIC.to_le_bytes());
@@ -126,7 +126,7 @@ fn stored_frame(bytes: &[u8]) -> Vec<u8> {
     frame
 }
 
-/// What stands behind the frames of a file, where something does: the table of the seekable format.
+/// The end of a file after the frames, if there is one: the table of the seekable format.
 #[derive(Debug)]
 pub(crate) struct FrameTable {
     compression: Compression,
@@ -138,7 +138,7 @@ impl FrameTable {
         Self { compression, frames: SeekTable::new() }
     }
 
-    /// A frame of so many bytes, made of so many, is in the file.
+    /// Counts a frame of this compressed and decompressed length.
     pub(crate) fn add(&mut self, compressed: usize, bytes: usize) -> io::Result<()> {
         if self.compression == Compression::Zstandard {
             let logged = self.frames.log_frame(compressed as u32, bytes as u32);
@@ -177,8 +177,8 @@ impl FrameTable {
     }
 }
 
-/// How far a file has whole frames, which a process left that died, and what belongs behind them; no more than its frames were
-/// read. `None` if it has none.
+/// The whole frames of a file left by a dead process, and the end that belongs after them; only its frames were read.
+/// `None` if it has none.
 pub(crate) fn whole_frames(file: &File, compression: Compression) -> io::Result<Option<(u64, Vec<u8>)>> {
     let mut table = FrameTable::new(compression);
     let mut whole = 0;
@@ -215,10 +215,10 @@ fn next_frame(
     }
 }
 
-/// A frame has a page, or what stands before or behind the packets of a file.
+/// A frame contains a page, or the bytes before or after the packets of a file.
 const FRAME_BYTES_MAX: usize = 64 << 20;
 
-/// A file that is compressed as it is written, for a [`Writer`](wirecap_savefile::Writer).
+/// A file that is compressed while it is written, for a [`Writer`](wirecap_savefile::Writer).
 pub struct CompressedSink {
     file: File,
     name: String,
@@ -288,7 +288,7 @@ mod tests {
         #![proptest_config(ProptestConfig { cases: 12, ..ProptestConfig::default() })]
 
         #[test]
-        fn whatever_the_effort_frames_have_the_bytes_and_what_is_torn_is_found(
+        fn at_any_level_frames_keep_their_bytes_and_torn_ones_are_detected(
             pages in vec((1..300_000_usize, any::<u8>(), 0..4_usize), 1..4),
             torn in 1..50_usize,
         ) {

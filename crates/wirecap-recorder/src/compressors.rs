@@ -1,4 +1,4 @@
-//! Several threads that compress pages, which come out in the order in which they went in.
+//! Threads that compress pages, which leave in the order in which they entered.
 
 use std::collections::VecDeque;
 use std::io;
@@ -26,7 +26,7 @@ struct Job {
     done: Sender<io::Result<Compressed>>,
 }
 
-/// The threads, and what they were given.
+/// The threads, and their work.
 pub(crate) struct Compressors {
     /// `None` when they are to end.
     jobs: Option<Sender<Job>>,
@@ -38,7 +38,7 @@ pub(crate) struct Compressors {
 }
 
 impl Compressors {
-    /// So many threads. `returned` gets each page as soon as it is compressed.
+    /// Starts this many threads. `returned` gets each page as soon as it is compressed.
     pub(crate) fn start(
         compression: Compression,
         count: usize,

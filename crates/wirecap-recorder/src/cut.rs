@@ -1,4 +1,4 @@
-//! When one file ends and the next begins. Pure: bytes, packets and times come from outside.
+//! Decides when one file ends and the next begins. Pure: bytes, packets and times are arguments.
 
 use std::ops::Range;
 use std::time::Duration;
@@ -13,14 +13,14 @@ pub struct Period {
     pub is_aligned: bool,
 }
 
-/// What ends a file; whichever comes first. A file has a packet at least.
+/// The conditions that end a file, whichever is met first. Every file has at least one packet.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct CutRules {
     /// No file is larger, before it is compressed.
     pub bytes: Option<u64>,
     /// No file has more packets.
     pub packets: Option<u64>,
-    /// No file goes on over the end of a period.
+    /// A file ends at the end of a period.
     pub period: Option<Period>,
 }
 
@@ -69,15 +69,15 @@ impl Cutter {
         *self = Self { origin: self.origin, times: self.times.clone(), ..Self::new(rules, self.utc_offset) };
     }
 
-    /// A file begins at `nanos` (since the epoch), with `head_bytes` before its first packet and as many as `tail_bytes`
-    /// behind its last.
+    /// A file begins at `nanos` (since the epoch), with `head_bytes` before its first packet and `tail_bytes` after its
+    /// last.
     pub fn open(&mut self, nanos: u64, head_bytes: u64, tail_bytes: u64) {
         let origin = *self.origin.get_or_insert(nanos);
         (self.bytes, self.packets) = (head_bytes + tail_bytes, 0);
         self.times = self.rules.period.map_or(0..u64::MAX, |period| self.slot(period, nanos, origin));
     }
 
-    /// Whether a new file must begin before a packet of this time, which takes so many bytes.
+    /// Whether a new file must begin before a packet of this time and this number of bytes in the file.
     #[inline]
     pub fn is_cut_before(&self, nanos: u64, bytes: u64) -> bool {
         self.is_over(nanos)
@@ -91,7 +91,7 @@ impl Cutter {
         nanos >= self.times.end || nanos < self.times.start
     }
 
-    /// A packet of so many bytes is in the file.
+    /// A packet of this number of bytes is in the file.
     #[inline]
     pub fn add(&mut self, bytes: u64) {
         self.bytes += bytes;
@@ -161,7 +161,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_has_a_packet_at_least_and_no_more_than_the_rules_say() {
+    fn a_file_has_at_least_one_packet_and_keeps_its_limits() {
         let mut cutter = cutter(CutRules { bytes: Some(1000), packets: Some(3), ..CutRules::default() });
         cutter.open(0, 100, 50);
         assert!(!cutter.is_cut_before(0, 5000), "one packet in any case");

@@ -64,11 +64,11 @@ pub(crate) fn earlier(pattern: &Pattern) -> io::Result<Earlier> {
     Ok(Earlier { files, next_sequence })
 }
 
-/// Refuses a directory in which another process writes files of this pattern, or that cannot be read.
+/// Fails if another process writes files of this pattern in the directory, or if the directory cannot be read.
 ///
 /// # Errors
 ///
-/// [`io::ErrorKind::WouldBlock`] if one does, and whatever the system says.
+/// [`io::ErrorKind::WouldBlock`] if another process does, and errors of the system.
 pub fn refuse_busy(pattern: &Pattern) -> io::Result<()> {
     for entry in fs::read_dir(pattern.directory())? {
         let entry = entry?;
@@ -94,8 +94,8 @@ fn refuse_locked(file: &File, path: &Path) -> io::Result<()> {
     }
 }
 
-/// Gives an incomplete file that no process writes its name, without what is torn at its end, and removes one that has nothing.
-/// One that is no savefile keeps the name that says so.
+/// Renames an incomplete file that no process writes, after truncating its torn end, and removes an empty one. A file
+/// that is no savefile keeps its name.
 fn salvage(part: &Path) -> io::Result<Option<PathBuf>> {
     let file = File::options().read(true).write(true).open(part)?;
     refuse_locked(&file, part)?;
@@ -201,7 +201,7 @@ pub(crate) fn give_name(
     }
 }
 
-/// Whether no name leads to the file any more that was opened as `path`. One that never had a name is there as long as it is open.
+/// Whether the file opened as `path` has lost all its names. A file that never had one exists as long as it is open.
 pub(crate) fn is_gone(file: &File, path: &Path) -> io::Result<bool> {
     let own = file.metadata()?;
     // By a name of the process's own descriptors it is found.

@@ -1,19 +1,19 @@
-//! What is done for each complete file.
+//! Actions for each complete file.
 
 use std::fmt;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 
-/// Does something with each complete file, on a thread of its own.
+/// Processes each complete file in a separate thread.
 pub trait Launch: fmt::Debug + Send {
     /// The file is complete. What fails does not end the recording.
     fn launch(&mut self, path: &Path);
 
-    /// Waits for what was started.
+    /// Waits for the started commands.
     fn finish(&mut self);
 }
 
-/// Runs a command for each file, with the file's path behind its arguments.
+/// Runs a command for each file, with the file's path as the last argument.
 #[derive(Debug)]
 pub struct Commands {
     command: Vec<String>,

@@ -9,24 +9,24 @@ use crate::local_time;
 /// Digits of a sequence number, at least.
 const DIGITS: usize = 5;
 
-/// The largest sequence number of a file that is taken for one of ours: there is always a next one.
+/// The largest sequence number accepted in a file name, so that there is always a next one.
 const SEQUENCE_MAX: u64 = 1 << 62;
 
-/// How files are told apart beside the pattern.
+/// How names differ besides the pattern.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Numbering {
-    /// By the pattern; where that has neither a time nor `%i`, `_%i_%Y%m%d%H%M%S` stands before its extension.
+    /// By the pattern; if it contains neither a time nor `%i`, `_%i_%Y%m%d%H%M%S` is inserted before its extension.
     Pattern,
     /// By a number at the end, as `tcpdump -C`: the first file has none.
     Appended,
-    /// By a number at the end that goes round, as `tcpdump -C -W`: so many files.
+    /// By a number at the end that restarts after this many files, as with `tcpdump -C -W`.
     Ring(u64),
 }
 
 /// Why there is no such pattern.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct BadPattern {
-    /// What is wrong with it.
+    /// The fault.
     pub problem: String,
 }
 
@@ -52,11 +52,11 @@ pub struct Pattern {
 enum Token {
     Literal(String),
     Sequence,
-    /// A conversion of strftime, and what it becomes.
+    /// A conversion of strftime, and the form of its result.
     Time(char, Shape),
 }
 
-/// What a conversion becomes: a pattern that is too generous would remove files that are not ours.
+/// The form of a conversion's result: a pattern that matches too much would remove other files.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Shape {
     Digits(usize),
@@ -83,11 +83,11 @@ fn shape(conversion: char) -> Option<Shape> {
 }
 
 impl Pattern {
-    /// The names that `path` stands for.
+    /// The names of `path`.
     ///
     /// # Errors
     ///
-    /// [`BadPattern`] if it has no file name, a conversion that is not known, or one in its directory.
+    /// [`BadPattern`] if it has no file name, an unknown conversion, or a conversion in its directory.
     pub fn new(path: &Path, numbering: Numbering) -> Result<Self, BadPattern> {
         let problem = |problem: String| BadPattern { problem };
         let name = path.file_name().and_then(|name| name.to_str());
@@ -96,7 +96,7 @@ impl Pattern {
             path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
         if directory.to_string_lossy().contains('%') {
             return Err(problem(format!(
-                "{}: times stand in the name of a file, not of its directory",
+                "{}: time conversions are allowed in the file name, not in the directory",
                 path.display()
             )));
         }
@@ -139,7 +139,7 @@ impl Pattern {
         self.directory.join(name)
     }
 
-    /// Whether a file name is one of the pattern's; if so its sequence number, where the name tells.
+    /// Whether a file name matches the pattern; if so its sequence number, if the name contains it.
     pub fn sequence_of(&self, name: &str) -> Option<Option<u64>> {
         self.number_of(name).filter(|number| number.is_none_or(|number| number <= SEQUENCE_MAX))
     }
@@ -191,10 +191,12 @@ fn tokens(pattern: &str) -> Result<Vec<Token>, String> {
             Some(conversion) => match shape(conversion) {
                 Some(shape) => vec![Token::Time(conversion, shape)],
                 None => {
-                    return Err(format!("%{conversion} is not known in a file's name; %% is a percent sign"));
+                    return Err(format!(
+                        "unknown conversion %{conversion} in a file name; write %% for a percent sign"
+                    ));
                 }
             },
-            None => return Err("a file's name ends with %; %% is a percent sign".to_owned()),
+            None => return Err("a file name ends with %; write %% for a percent sign".to_owned()),
         };
         if !literal.is_empty() {
             tokens.push(Token::Literal(std::mem::take(&mut literal)));
@@ -289,7 +291,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_a_pattern_names_it_finds_again(
+        fn a_pattern_finds_the_files_that_it_named(
             pattern in "[a-z]{1,3}(%[iYmdHMSjsaz][-_.]){0,4}(\\.pcapng)?(\\.zst)?",
             sequence in 0..1_000_000_u64,
             seconds in 0..4_000_000_000_i64,

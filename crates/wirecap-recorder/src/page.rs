@@ -38,15 +38,14 @@ struct Piece {
 }
 
 impl Page {
-    pub(crate) fn new() -> Self {
-        Self {
-            bytes: vec![0; PAGE_BYTES].into_boxed_slice(),
-            end: 0,
-            pieces: Vec::new(),
-            piece_bytes: 0,
-            batches: Vec::new(),
-            packets: 0,
+    /// An empty page. If `is_present`, its memory is there, and not only promised: else each of the kernel's pages takes a page
+    /// fault while packets come, 20 ns for a packet of 60 bytes.
+    pub(crate) fn new(is_present: bool) -> Self {
+        let mut bytes = vec![0; PAGE_BYTES].into_boxed_slice();
+        if is_present {
+            bytes.fill(1);
         }
+        Self { bytes, end: 0, pieces: Vec::new(), piece_bytes: 0, batches: Vec::new(), packets: 0 }
     }
 
     /// The next so many bytes, if they are there.

@@ -25,6 +25,10 @@ use crate::writer::{Durability, Message, Place, Shared, Summary, Watch, Writer, 
 /// Pages between the two threads.
 const PAGES: usize = 16;
 
+/// Those of them whose memory is there from the beginning. The last page that came back is the next one in use, so the others
+/// are for pauses of the disk.
+const PAGES_PRESENT: usize = 4;
+
 /// Of packets that are not copied. Gathering costs the kernel two entries of a list for each: with 768 bytes a packet takes 1.1 times
 /// the processor time of one that is copied, with 1,514 bytes 0.91 (in memory) to 0.98 times (on a disk).
 const IN_PLACE_BYTES_MIN: usize = 1024;
@@ -43,7 +47,7 @@ pub enum Target {
 pub struct Settings {
     /// The format of all files.
     pub format: Format,
-    /// What a file begins with: all but its packets. Written by a [`Writer`](wirecap_savefile::Writer) without packets.
+    /// The beginning of a file without packets, written by a [`Writer`](wirecap_savefile::Writer).
     pub head: Vec<u8>,
     /// So many bytes are left at the end of a file for what [`finish`](Recording::finish) writes there.
     pub tail_bytes: u64,
@@ -55,11 +59,11 @@ pub struct Settings {
     pub cut: CutRules,
     /// When files are removed.
     pub store: StoreRules,
-    /// End after so many files.
+    /// End after this many files.
     pub files_max: Option<u64>,
     /// End before all files together, before they are compressed, have more bytes.
     pub bytes_max: Option<u64>,
-    /// When what is written must survive a loss of power.
+    /// When written data must survive a power failure.
     pub durability: Durability,
     /// Is told of each complete file.
     pub command: Option<Box<dyn Launch>>,
@@ -178,7 +182,7 @@ impl Recording {
             packets: 0,
             bytes: 0,
             page: None,
-            spare: (0..PAGES).map(|_| Page::new()).collect(),
+            spare: (0..PAGES).map(|page| Page::new(page >= PAGES - PAGES_PRESENT)).collect(),
             pages,
             messages: Some(messages),
             thread: Some(thread),
@@ -189,19 +193,24 @@ impl Recording {
         Ok(recording)
     }
 
-    /// Whether so many bytes of packets are taken without waiting for the disk.
+    /// Whether [`write_in_place`](Self::write_in_place) copies every packet, as [`write`](Self::write) does: it will be compressed.
+    pub fn copies_all(&self) -> bool {
+        self.is_compressed
+    }
+
+    /// Whether it accepts this many bytes of packets without waiting for the disk.
     pub fn has_room(&mut self, bytes: usize) -> bool {
         self.spare.extend(self.pages.try_iter());
         // Pages are left partly empty where the next packet is too long for the rest.
         self.spare.len() > bytes.div_ceil(PAGE_BYTES / 2).min(PAGES - 2)
     }
 
-    /// Takes a packet, which came at `now` if it has no time. `false`: the recording is over by its rules, and the packet is not
-    /// in it.
+    /// Takes a packet; `now` is its time if it has none. `false`: the recording has ended by its rules, and the packet
+    /// is not in it.
     ///
     /// # Errors
     ///
-    /// If the packet does not fit the format, or what was taken before cannot be written.
+    /// If the packet does not fit the format, or earlier packets cannot be written.
     #[inline]
     pub fn write(&mut self, record: &Record<'_>, now: Timestamp) -> Result<bool, WriteError> {
         let len = self.format.encoded_len(record);
@@ -234,7 +243,7 @@ impl Recording {
         now: Timestamp,
     ) -> Result<bool, WriteError> {
         let data_len = record.data.len();
-        if data_len < IN_PLACE_BYTES_MIN || self.is_compressed {
+        if data_len < IN_PLACE_BYTES_MIN || self.copies_all() {
             return self.write(record, now);
         }
         let len = self.format.encoded_len(record);
@@ -252,7 +261,8 @@ impl Recording {
         Ok(true)
     }
 
-    /// Whether a packet that takes so many bytes of a file is one of the recording; if so it is counted, and a file is open.
+    /// Whether a packet of this many bytes in the file belongs to the recording; if so it is counted, and a file is
+    /// open.
     #[inline]
     fn admits(&mut self, record: &Record<'_>, len: usize, now: Timestamp) -> Result<bool, WriteError> {
         self.format.check(record)?;
@@ -290,11 +300,11 @@ impl Recording {
         Ok(true)
     }
 
-    /// Ends the present file; the next packet begins another.
+    /// Ends the current file; the next packet begins another.
     ///
     /// # Errors
     ///
-    /// If what was taken before cannot be written.
+    /// If earlier packets cannot be written.
     pub fn rotate(&mut self) -> Result<(), WriteError> {
         if self.is_open {
             self.flush()?;
@@ -304,23 +314,23 @@ impl Recording {
         Ok(())
     }
 
-    /// Records by other rules from the next file on, which begins with the next packet. Budgets then count the files that are in
+    /// Applies other rules from the next file on, which begins with the next packet. Budgets then count the files in
     /// the directory. A recording of a single file has no rules.
     ///
     /// # Errors
     ///
-    /// If what was taken before cannot be written.
+    /// If earlier packets cannot be written.
     pub fn change_rules(&mut self, cut: CutRules, store: StoreRules) -> Result<(), WriteError> {
         self.rotate()?;
         self.cutter.set_rules(cut);
         self.send(Message::Rules(store))
     }
 
-    /// Ends the present file if it has packets and its time is over: no packet that is still to come belongs to it.
+    /// Ends the current file if it has packets and its period is over: no later packet belongs to it.
     ///
     /// # Errors
     ///
-    /// If what was taken before cannot be written.
+    /// If earlier packets cannot be written.
     pub fn look_at_clock(&mut self, now: Timestamp) -> Result<(), WriteError> {
         match self.is_open && self.cutter.packets() > 0 && self.cutter.is_over(now.unix_nanos()) {
             true => self.rotate(),
@@ -340,11 +350,11 @@ impl Recording {
         }
     }
 
-    /// Hands what was taken to the writer.
+    /// Hands all packets to the writer.
     ///
     /// # Errors
     ///
-    /// If what was taken before cannot be written.
+    /// If earlier packets cannot be written.
     pub fn flush(&mut self) -> Result<(), WriteError> {
         match self.page.take() {
             Some(page) if page.is_empty() => self.spare.push(page),
@@ -357,11 +367,11 @@ impl Recording {
         Ok(())
     }
 
-    /// Completes the last file behind `tail`, and waits until everything is written.
+    /// Completes the last file with `tail`, and waits until everything is written.
     ///
     /// # Errors
     ///
-    /// If what was taken cannot be written.
+    /// If packets cannot be written.
     pub fn finish(mut self, tail: Vec<u8>) -> Result<Summary, WriteError> {
         self.end(tail)
     }
@@ -388,7 +398,7 @@ impl Recording {
         self.bytes
     }
 
-    /// What is written by now.
+    /// The state of the writing so far.
     pub fn summary(&self) -> Summary {
         self.shared.summary()
     }

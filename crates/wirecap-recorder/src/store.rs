@@ -1,19 +1,20 @@
-//! Which files must go so that no budget is exceeded at any moment. Pure: sizes come from outside, and files are removed there.
+//! Decides which files to remove so that no budget is exceeded at any moment. Pure: sizes are arguments, and the caller
+//! removes files.
 
 use std::collections::VecDeque;
 
 /// Budgets. Those of files and bytes count the file that is being written.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct StoreRules {
-    /// At most so many files.
+    /// Maximum number of files.
     pub files: Option<u64>,
-    /// At most so many bytes in all files.
+    /// Maximum bytes of all files.
     pub bytes: Option<u64>,
-    /// The file system keeps so many bytes free.
+    /// Minimum free bytes of the file system.
     pub free_bytes: Option<u64>,
 }
 
-/// What must happen before something is done.
+/// The action that is required first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Room<N> {
     /// Nothing: there is room.
@@ -61,14 +62,14 @@ impl<N> Store<N> {
         }
     }
 
-    /// Before so many bytes are written to the open file, on a file system that has `free_bytes` free.
+    /// Called before this many bytes are written to the open file, on a file system with `free_bytes` free.
     pub fn room_for(&mut self, bytes: u64, free_bytes: u64) -> Room<N> {
         let is_within = self.rules.bytes.is_none_or(|bytes_max| self.bytes() + bytes <= bytes_max)
             && self.rules.free_bytes.is_none_or(|floor| free_bytes >= floor.saturating_add(bytes));
         if is_within { Room::Enough } else { self.remove_oldest() }
     }
 
-    /// Whether [`room_for`](Self::room_for) must be told how much is free.
+    /// Whether [`room_for`](Self::room_for) needs the number of free bytes.
     pub fn asks_for_free_bytes(&self) -> bool {
         self.rules.free_bytes.is_some()
     }
@@ -110,7 +111,7 @@ mod tests {
     use super::*;
 
     proptest! {
-        /// Against a disk in memory: after every step all budgets hold, and what is there are the newest files.
+        /// With a simulated disk: after every step all budgets hold, and the remaining files are the newest.
         #[test]
         fn budgets_hold_at_every_moment(
             files in proptest::option::of(1..6_u64),

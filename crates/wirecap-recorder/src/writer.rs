@@ -22,15 +22,15 @@ use crate::store::{Room, Store, StoreRules};
 /// How many slices writev(2) takes at a time (`IOV_MAX`).
 const SLICES_MAX: usize = 1024;
 
-/// When what was written must survive the loss of power.
+/// When written data must survive a power failure.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Durability {
     /// When the system gets round to it.
     None,
     /// When a file is complete.
     Close,
-    /// That, and so much later at the latest: half of it is what a packet may wait here, the rest is for what comes before and
-    /// for the disk.
+    /// In addition within this time: a packet may wait here for half of it; the rest is for the time before and for the
+    /// disk.
     Every(Duration),
 }
 
@@ -59,7 +59,7 @@ pub trait Watch: Send {
 
 impl Watch for () {}
 
-/// What a recording has come to.
+/// The result of a recording.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Summary {
     /// Packets that files have whole, also those of files that a budget removed.
@@ -98,13 +98,13 @@ impl Shared {
     }
 }
 
-/// What the writer is told.
+/// Messages to the writer.
 #[derive(Debug)]
 pub(crate) enum Message {
     /// A file begins, at this time in seconds since the epoch.
     Begin(i64),
     Page(Page),
-    /// The file is complete behind these blocks.
+    /// The file is complete after these blocks.
     End(Vec<u8>),
     /// Other budgets. No file is open.
     Rules(StoreRules),
@@ -121,10 +121,10 @@ pub(crate) enum Place {
 
 pub(crate) struct Writer {
     pub(crate) format: Format,
-    /// What stands before a file's packets.
+    /// The bytes before a file's packets.
     pub(crate) head: Vec<u8>,
     pub(crate) place: Place,
-    /// Of what is no page.
+    /// For bytes outside pages.
     pub(crate) compressor: Compressor,
     /// Of pages, unless they are written as they are.
     pub(crate) compressors: Option<Compressors>,
@@ -133,7 +133,7 @@ pub(crate) struct Writer {
     pub(crate) durability: Durability,
     pub(crate) shared: Arc<Shared>,
     pub(crate) watch: Box<dyn Watch>,
-    /// Who is told of complete files.
+    /// Receives the paths of complete files.
     pub(crate) complete: Option<Sender<PathBuf>>,
     pub(crate) pages: Sender<Page>,
     pub(crate) open: Option<OpenFile>,
@@ -143,17 +143,17 @@ pub(crate) struct Writer {
 #[derive(Debug)]
 pub(crate) struct OpenFile {
     file: File,
-    /// What it is called now.
+    /// Its current name.
     path: PathBuf,
-    /// What it will be called, if that is another name.
+    /// Its name when complete, if different.
     complete_path: Option<PathBuf>,
     bytes: u64,
     packets: u64,
-    /// Packets that no loss of power takes away.
+    /// Packets that survive a power failure.
     lasting_packets: u64,
     /// Whether its name lasts.
     is_name_lasting: bool,
-    /// Since when there is something that a loss of power would take away.
+    /// Since when there is data that a power failure would lose.
     dirty: Option<Instant>,
 }
 
@@ -291,7 +291,7 @@ impl Writer {
         }
     }
 
-    /// Writes these bytes, made of so many if they are compressed, which have so many packets, as one piece.
+    /// Writes these bytes as one piece, with their decompressed length and their number of packets.
     fn write_out(
         &mut self,
         slices: &[&[u8]],
@@ -365,7 +365,7 @@ impl Writer {
                 }
                 Err(source) => {
                     if source.kind() == io::ErrorKind::NotFound {
-                        // The directory was removed by another process, with what it had.
+                        // Another process removed the directory with its contents.
                         self.shared.packets.fetch_sub(open.packets, Ordering::Relaxed);
                     }
                     self.open = Some(open);
@@ -410,7 +410,7 @@ impl Writer {
         // Also one that a killed process left incomplete.
         for replaced in [replaced.clone(), part_of(replaced)] {
             self.store.forget(|path| *path == replaced);
-            // What is there for good keeps the name, and the file gets another one.
+            // An existing file keeps its name, and the new one gets another.
             if fs::symlink_metadata(&replaced).is_ok_and(|entry| !entry.is_dir()) {
                 let _ = self.remove(&replaced);
             }
@@ -418,7 +418,7 @@ impl Writer {
         Ok(())
     }
 
-    /// Removes what the budgets of bytes do not allow beside so many more.
+    /// Removes files until this many more bytes fit the budgets.
     fn make_room(&mut self, bytes: u64) -> io::Result<()> {
         loop {
             let free = match (&self.place, self.store.asks_for_free_bytes()) {
@@ -461,7 +461,7 @@ impl Writer {
 }
 
 impl OpenFile {
-    /// Creates a file that will be called `path`, or something like it if that name is taken, unless it replaces what has it.
+    /// Creates a file that will be named `path`, or similarly if that name exists, unless it replaces that file.
     fn create(path: &Path, replaces: bool) -> io::Result<Self> {
         let mut complete_path = if replaces { path.to_owned() } else { free_name(path) };
         loop {
@@ -487,7 +487,7 @@ impl OpenFile {
         }
     }
 
-    /// Takes what is behind this place out of the file again.
+    /// Truncates the file to this position.
     fn cut(&mut self, bytes: u64) -> io::Result<()> {
         self.file.set_len(bytes)?;
         self.file.seek(SeekFrom::Start(bytes)).map(drop)
@@ -519,8 +519,8 @@ fn write_all(file: &mut File, slices: &[&[u8]], written: &mut usize) -> io::Resu
     Ok(())
 }
 
-/// Tells of complete files, on a thread of its own, since a pipe may be full and a command may take long to start: a line on
-/// `line`, and `command`.
+/// Announces complete files from a separate thread, since a pipe may be full and a command may take long to start: a
+/// line on `line`, and `command`.
 pub(crate) fn announce(
     files: &Receiver<PathBuf>,
     line: Option<OwnedFd>,

@@ -280,7 +280,7 @@ fn a_file_bears_its_name_when_it_is_complete() {
 }
 
 #[test]
-fn complete_files_are_told_of_by_lines_and_commands() {
+fn complete_files_are_announced_by_lines_and_commands() {
     let folder = tempfile::tempdir().unwrap();
     let (reader, line) = std::io::pipe().unwrap();
     let copies = tempfile::tempdir().unwrap();
@@ -304,7 +304,7 @@ fn complete_files_are_told_of_by_lines_and_commands() {
 }
 
 #[test]
-fn the_recording_ends_after_so_many_files_or_bytes() {
+fn the_recording_ends_at_its_limit_of_files_or_bytes() {
     for (files_max, bytes_max) in [(Some(3), None), (None, Some(2000))] {
         let folder = tempfile::tempdir().unwrap();
         let mut settings = Settings { files_max, bytes_max, ..settings(Format::Pcap, Compression::None) };
@@ -323,7 +323,7 @@ fn the_recording_ends_after_so_many_files_or_bytes() {
 }
 
 #[test]
-fn what_a_killed_process_left_is_cut_to_whole_packets_and_completed() {
+fn the_file_of_a_killed_process_is_truncated_to_whole_packets_and_completed() {
     let folder = tempfile::tempdir().unwrap();
     let complete = folder.path().join("t-00001.pcapng");
     let begin = || {
@@ -463,7 +463,7 @@ fn numbers_in(directory: &Path) -> Vec<u32> {
 }
 
 #[test]
-fn what_others_put_where_a_file_is_to_be_does_not_end_or_delay_the_recording() {
+fn files_of_others_in_the_way_neither_end_nor_delay_the_recording() {
     for (pattern, numbering) in [("t-%i.pcap", Numbering::Pattern), ("t.pcap", Numbering::Ring(9))] {
         let (folder, elsewhere) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
         let victim = elsewhere.path().join("victim");

@@ -1,4 +1,4 @@
-//! What a file consists of, step by step, whichever its format.
+//! The contents of a file, step by step, whatever its format.
 
 use std::ops::Range;
 
@@ -15,7 +15,7 @@ pub(crate) fn data_bytes_max(link_type: LinkType) -> u32 {
     }
 }
 
-/// What has been read of a file besides its packets.
+/// The contents of a file read so far, besides its packets.
 #[derive(Default)]
 pub(crate) struct Contents {
     pub(crate) section: Section,

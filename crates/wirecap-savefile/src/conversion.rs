@@ -42,7 +42,7 @@ pub struct Conversion<S: Sink> {
     changed: Vec<u8>,
 }
 
-/// What one step of a [`Conversion`] has come upon.
+/// The result of one step of a [`Conversion`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Converted {
     /// A packet, which was copied.
@@ -55,7 +55,7 @@ pub enum Converted {
     End,
 }
 
-/// Why a [`Conversion`] cannot go on.
+/// Why a [`Conversion`] failed.
 #[derive(Debug)]
 pub enum ConversionError {
     /// The source cannot be read any further.
@@ -94,7 +94,7 @@ impl From<WriteError> for ConversionError {
     }
 }
 
-/// What a copy has no place for, and how often that was there.
+/// Items that the copy cannot store, with their number.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct LeftOut {
     /// Comments of packets, interfaces and sections.
@@ -155,16 +155,16 @@ impl<S: Sink> Conversion<S> {
         &self.reader
     }
 
-    /// What it is copied to.
+    /// The writer of the copy.
     pub fn writer(&mut self) -> &mut Writer<S> {
         &mut self.writer
     }
 
-    /// Copies the next block, or the next packet if `chooses` it, which is told the file's interfaces.
+    /// Copies the next block, or the next packet if `chooses` accepts it; `chooses` also gets the file's interfaces.
     ///
     /// # Errors
     ///
-    /// [`ConversionError`]; what was copied before stands in the copy.
+    /// [`ConversionError`]; the copy contains everything before the error.
     pub fn step(
         &mut self,
         chooses: impl FnOnce(&Record<'_>, &[Interface]) -> bool,
@@ -205,7 +205,7 @@ impl<S: Sink> Conversion<S> {
         }
     }
 
-    /// Hands everything to the sink, and gives the writer back, with what was left out.
+    /// Hands everything to the sink, and returns the writer and what was left out.
     ///
     /// # Errors
     ///
@@ -283,7 +283,7 @@ fn changed_block<'a>(block: &'a [u8], order: ByteOrder, snap_len: u32, changed: 
     changed
 }
 
-/// Makes of a packet's block, whose data stand at `data`, one with the first `keep` bytes of them.
+/// Converts a packet's block, whose data are at `data`, to one with their first `keep` bytes.
 fn cut(block: &[u8], data: std::ops::Range<usize>, keep: usize, order: ByteOrder, into: &mut Vec<u8>) {
     const CAPTURED_LEN: usize = 20;
     let block_type = Fields::new(block, 0, order).u32().unwrap_or_default();

@@ -25,7 +25,7 @@ impl Format {
         }
     }
 
-    /// How many bytes stand in front of a packet's data.
+    /// The number of bytes before a packet's data.
     pub fn header_len(self) -> usize {
         match self {
             Self::Pcapng => pcapng::ENHANCED_HEADER,
@@ -33,9 +33,9 @@ impl Format {
         }
     }
 
-    /// As [`encode`](Self::encode), without the packet's data, for writers that gather them from where they are: `slot`, which
-    /// is shorter by their length, has what stands in front of them in its first [`header_len`](Self::header_len) bytes, and
-    /// behind these what stands behind the data.
+    /// Like [`encode`](Self::encode), without the packet's data, for writers that gather the data elsewhere. `slot` is
+    /// shorter by their length: its first [`header_len`](Self::header_len) bytes get the bytes before the data, the
+    /// rest those after the data.
     ///
     /// # Panics
     ///
@@ -96,7 +96,7 @@ mod tests {
     use crate::{Direction, Timestamp};
 
     #[test]
-    fn what_stands_around_the_data_is_what_encode_fills_without_them() {
+    fn encode_around_writes_all_bytes_but_the_data() {
         for format in [Format::Pcapng, Format::Pcap] {
             for (len, has_options) in (0..9).flat_map(|len| [(len, false), (len, true)]) {
                 let data: Vec<u8> = (1..=len).collect();

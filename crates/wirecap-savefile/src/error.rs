@@ -7,7 +7,7 @@ use std::path::PathBuf;
 
 /// Why a savefile could not be read.
 ///
-/// Offsets are in bytes from the beginning of the file; in a compressed file, of what it expands to.
+/// Offsets are in bytes from the beginning of the file; for a compressed file, of its decompressed contents.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum ReadError {
@@ -29,7 +29,7 @@ pub enum ReadError {
     Source {
         /// Where the block begins that needs more.
         offset: u64,
-        /// What the system or the decompressor said.
+        /// The error of the system or the decompressor.
         source: io::Error,
     },
     /// The file ends inside a header, block or packet.
@@ -47,7 +47,7 @@ pub enum ReadError {
     Malformed {
         /// Where the offending block or packet begins.
         offset: u64,
-        /// What is wrong with it.
+        /// The fault.
         problem: String,
     },
 }
@@ -61,7 +61,9 @@ impl fmt::Display for ReadError {
                 f,
                 "neither pcapng nor pcap, compressed or not: it begins with {a:02x} {b:02x} {c:02x} {d:02x}"
             ),
-            Self::Source { offset, .. } => write!(f, "cannot read on at byte {offset} of the savefile"),
+            Self::Source { offset, .. } => {
+                write!(f, "cannot continue reading at byte {offset} of the savefile")
+            }
             Self::Truncated { offset, what, expected, present } => write!(
                 f,
                 "the savefile ends inside a {what} that begins at byte {offset}: \

@@ -75,7 +75,7 @@ impl<'a> Fields<'a> {
         self.place(len).map(|place| &self.bytes[place])
     }
 
-    /// The next `len` bytes as fields of their own.
+    /// The next `len` bytes as separate fields.
     pub(crate) fn part(&mut self, len: usize) -> Option<Self> {
         self.bytes(len).map(|bytes| Self::new(bytes, 0, self.order))
     }

@@ -103,7 +103,7 @@ pub enum Direction {
     Outbound,
 }
 
-/// Where and by what a file was captured. Its texts are kept in pcapng only, each up to 65,535 bytes.
+/// Where and with what a file was captured. Its texts are stored in pcapng only, each up to 65,535 bytes.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Section {
     /// The program that captures, with its version.
@@ -116,7 +116,7 @@ pub struct Section {
     pub comment: Option<String>,
 }
 
-/// One interface of a file. Its texts are kept in pcapng only, each up to 65,534 bytes.
+/// One interface of a file. Its texts are stored in pcapng only, each up to 65,534 bytes.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Interface {
     /// As the system calls it: `eth0`.
@@ -133,12 +133,11 @@ pub struct Interface {
     pub link_type: LinkType,
     /// Packets were cut at this many bytes; 0 where they were not cut.
     pub snap_len: u32,
-    /// Packets end with a check sequence of so many bytes, if that is known.
+    /// Length of the check sequence (FCS) at the end of packets, if known.
     pub fcs_len: Option<u8>,
-    /// The clock that stamped its packets, in a comment of the file: `packet times: hardware clock`.
+    /// The clock of its timestamps, in a comment of the file: `packet times: hardware clock`.
     ///
-    /// Where no clock was asked for this is `None`, the packets carry time 0, and the comment is
-    /// `packet times: none`.
+    /// Without a clock this is `None`, the packets have time 0, and the comment is `packet times: none`.
     pub time_source: Option<String>,
 }
 
@@ -149,17 +148,17 @@ pub struct Record<'a> {
     pub interface: u32,
     /// When it was captured. Only a pcapng simple packet has no time at all; a [`Writer`] writes 0 for `None`.
     pub timestamp: Option<Timestamp>,
-    /// The receive queue it came from; kept in pcapng only.
+    /// The packet's receive queue; stored in pcapng only.
     pub queue: Option<u32>,
-    /// Received or sent; kept in pcapng only.
+    /// Received or sent; stored in pcapng only.
     pub direction: Option<Direction>,
     /// Its length on the wire, in bytes; more than `data` has where the capture cut it.
     pub wire_len: u32,
-    /// What was captured of it.
+    /// The captured bytes.
     pub data: &'a [u8],
 }
 
-/// What an interface counted, in packets; kept in pcapng only. `None` is "not known".
+/// An interface's counts, in packets; stored in pcapng only. `None` is "not known".
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Statistics {
     /// Which of the file's interfaces it is, counted from 0.
@@ -170,7 +169,7 @@ pub struct Statistics {
     pub end: Option<Timestamp>,
     /// Received by the interface since the capture began (`isb_ifrecv`).
     pub received: Option<u64>,
-    /// Dropped by the interface for want of room (`isb_ifdrop`).
+    /// Dropped by the interface for lack of room (`isb_ifdrop`).
     pub dropped_by_interface: Option<u64>,
     /// Accepted by the filter (`isb_filteraccept`).
     pub accepted_by_filter: Option<u64>,

@@ -38,7 +38,7 @@ pub(crate) fn fcs_len(link_type: u32) -> Option<u8> {
     (link_type & FCS_LEN_IS_THERE != 0).then_some((link_type >> 28) as u8 * 2)
 }
 
-/// The longest packet that readers of the file take: libpcap silently cuts what is longer.
+/// The maximum packet length that readers of the file accept: libpcap silently truncates longer ones.
 pub(crate) fn snap_len(interface: &Interface) -> u32 {
     match interface.snap_len {
         0 => PACKET_BYTES_MAX,
@@ -67,7 +67,7 @@ pub(crate) fn packet(slot: &mut [u8], record: &Record<'_>) {
     data.copy_from_slice(record.data);
 }
 
-/// Fills what stands in front of a packet, whose time [fits](holds_time).
+/// Fills in the header of a packet, whose time [fits](holds_time).
 #[inline]
 pub(crate) fn packet_header(slot: &mut [u8; PACKET_HEADER], record: &Record<'_>) {
     let timestamp = record.timestamp.unwrap_or_default();

@@ -72,10 +72,7 @@ impl PcapReader {
         if captured_len > self.data_bytes_max {
             return Err(ReadError::Malformed {
                 offset: window.offset(),
-                problem: format!(
-                    "a packet has {captured_len} bytes, more than the {} of any",
-                    self.data_bytes_max
-                ),
+                problem: format!("a packet has {captured_len} bytes; the maximum is {}", self.data_bytes_max),
             });
         }
         let len = self.header_len + captured_len as usize;

@@ -7,7 +7,7 @@ use crate::{Direction, Interface, PACKET_BYTES_MAX, Record, Section, Statistics}
 
 pub(crate) const SECTION_HEADER: u32 = 0x0a0d_0d0a;
 pub(crate) const INTERFACE_DESCRIPTION: u32 = 1;
-/// A packet as pcapng's first draft had it, with 16 bits for the interface.
+/// A packet block of pcapng's first draft, with 16 bits for the interface.
 pub(crate) const OBSOLETE_PACKET: u32 = 2;
 /// A packet of the section's first interface, without a time.
 pub(crate) const SIMPLE_PACKET: u32 = 3;
@@ -18,7 +18,7 @@ pub(crate) const ENHANCED_PACKET: u32 = 6;
 
 pub(crate) const BYTE_ORDER_MAGIC: u32 = 0x1a2b_3c4d;
 
-/// What an option's code means depends on its block.
+/// The meaning of an option's code depends on its block.
 pub(crate) mod option {
     pub(crate) const END: u16 = 0;
     pub(crate) const COMMENT: u16 = 1;
@@ -99,7 +99,7 @@ pub(crate) fn interface_description(interface: &Interface) -> Vec<u8> {
     block.finish()
 }
 
-/// The block that says what an interface has counted so far.
+/// The block with the counts of an interface so far.
 pub(crate) fn interface_statistics(statistics: &Statistics) -> Vec<u8> {
     let mut block = Block::begin(INTERFACE_STATISTICS);
     block.put(&statistics.interface.to_le_bytes());
@@ -125,7 +125,7 @@ pub(crate) fn interface_statistics(statistics: &Statistics) -> Vec<u8> {
     block.finish()
 }
 
-/// A time as two words, the upper one first whatever the byte order is.
+/// A time as two words, the upper one first in any byte order.
 fn timestamp_words(nanos: u64) -> [u8; 8] {
     nanos.rotate_left(32).to_le_bytes()
 }
@@ -157,7 +157,7 @@ pub(crate) fn enhanced_packet(slot: &mut [u8], record: &Record<'_>) {
     options_and_length(slot, data_end, record, block_len);
 }
 
-/// As [`enhanced_packet`], without the packet's data, which stand behind the first [`ENHANCED_HEADER`] bytes.
+/// Like [`enhanced_packet`], without the packet's data, which follow the first [`ENHANCED_HEADER`] bytes.
 #[inline]
 pub(crate) fn around_enhanced_packet(slot: &mut [u8], record: &Record<'_>) {
     let block_len = (slot.len() + record.data.len()) as u32;
@@ -179,7 +179,7 @@ fn enhanced_header(record: &Record<'_>, block_len: u32) -> [u8; ENHANCED_HEADER]
     header
 }
 
-/// Fills what stands behind the data and their padding, from `at` on.
+/// Fills in the bytes after the data and their padding, from `at` on.
 #[inline]
 fn options_and_length(slot: &mut [u8], mut at: usize, record: &Record<'_>, block_len: u32) {
     let begin = at;
@@ -367,7 +367,7 @@ mod tests {
     }
 
     #[test]
-    fn interface_statistics_have_only_what_is_known() {
+    fn interface_statistics_have_only_known_numbers() {
         let statistics = Statistics {
             interface: 1,
             end: Some(Timestamp::from_unix_nanos(1 << 32 | 2)),

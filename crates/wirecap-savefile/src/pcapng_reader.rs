@@ -19,7 +19,7 @@ const TRAILING_LENGTH: usize = 4;
 const INTERFACES_MAX: usize = 65_536;
 /// A text of an interface is cut at this many bytes.
 const TEXT_BYTES_MAX: usize = 16 << 10;
-/// The texts of all interfaces have so many bytes at most; those that come later are left out.
+/// The maximum bytes of the texts of all interfaces; later ones are omitted.
 const TEXTS_BYTES_MAX: usize = 16 << 20;
 
 pub(crate) struct PcapngReader {
@@ -66,11 +66,11 @@ impl Texts {
     }
 }
 
-/// What is wrong with a block.
+/// The fault of a block.
 type Problem = String;
 
-/// What a packet's block says of it: a packet whose interface is counted in its section and whose data have
-/// their place in the block, and its time in the interface's ticks.
+/// The contents of a packet's block: the packet, with its interface counted in its section and the place of its data in
+/// the block, and its time in the interface's ticks.
 type BlockPacket = (Packet, Option<u64>);
 
 impl PcapngReader {
@@ -173,7 +173,7 @@ impl PcapngReader {
         let index = self.interface_index(packet.interface, contents)?;
         let (len, len_max) = (packet.data.len(), data_bytes_max(contents.interfaces[index].link_type));
         if len > len_max as usize {
-            return Err(format!("a packet has {len} bytes, more than the {len_max} of any"));
+            return Err(format!("a packet has {len} bytes; the maximum is {len_max}"));
         }
         packet.interface = index as u32;
         packet.timestamp = ticks.and_then(|ticks| self.clocks[index].timestamp(ticks));
@@ -218,7 +218,7 @@ impl PcapngReader {
     }
 }
 
-/// What a file that ends inside a block is said to end in.
+/// The name of the block in which a truncated file ends.
 fn block_name(block_type: u32) -> &'static str {
     match block_type {
         ENHANCED_PACKET | SIMPLE_PACKET | OBSOLETE_PACKET => "packet",
@@ -267,7 +267,7 @@ fn timed_packet(interface: u32, mut body: Fields<'_>) -> Option<BlockPacket> {
     Some((packet, Some(ticks_of_words([high, low]))))
 }
 
-/// The block has no captured length: what there is of the packet follows from the interface's `snap_len`.
+/// The block has no captured length: it follows from the interface's `snap_len`.
 fn simple_packet(mut body: Fields<'_>, interfaces: &[Interface]) -> Option<BlockPacket> {
     let wire_len = body.u32()?;
     let snap_len = interfaces.first().map_or(0, |interface| interface.snap_len);

@@ -1,4 +1,4 @@
-//! The reader: finds out what a file is, and gives its packets in turn.
+//! The reader: detects the format of a file, and returns its packets in turn.
 
 use std::fmt;
 use std::fs::File;
@@ -31,7 +31,7 @@ pub struct Reader {
     contents: Contents,
 }
 
-/// What a file consists of behind the header of pcap.
+/// The parts of a file after the header of pcap.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Part<'a> {
     /// A packet.
@@ -57,11 +57,11 @@ impl Reader {
         Self::new(file)
     }
 
-    /// Reads the savefile that `source` gives, as far as its first interface.
+    /// Reads the savefile in `source` up to its first interface.
     ///
     /// # Errors
     ///
-    /// [`ReadError::UnknownFormat`] where it is no savefile, and those of [`next_record`](Self::next_record).
+    /// [`ReadError::UnknownFormat`] if it is not a savefile, and those of [`next_record`](Self::next_record).
     pub fn new(source: impl Read + Send + 'static) -> Result<Self, ReadError> {
         let mut reader = Self::from_start(source)?;
         // A packet would be an error: it has no interface.
@@ -103,7 +103,7 @@ impl Reader {
         }
     }
 
-    /// Gives what comes next, packet or not, or `None` at the end: [`offset`](Self::offset) before it is where it begins.
+    /// The next part, packet or not, or `None` at the end. [`offset`](Self::offset) before the call is where it begins.
     ///
     /// # Errors
     ///
@@ -124,7 +124,7 @@ impl Reader {
         }
     }
 
-    /// Where and by what the packets read last were captured.
+    /// Where and with what the most recently read packets were captured.
     pub fn section(&self) -> &Section {
         &self.contents.section
     }
@@ -137,12 +137,12 @@ impl Reader {
         &self.contents.interfaces
     }
 
-    /// What an interface has counted, as far as it has been read: the last of what the file says of it.
+    /// The counts of an interface: the latest ones that the file has so far.
     pub fn statistics(&self, interface: u32) -> Option<&Statistics> {
         self.contents.statistics.get(interface as usize)?.as_ref()
     }
 
-    /// How far the file has been read, in bytes; in a compressed file, of what it expands to.
+    /// How many bytes of the file were read; of a compressed file, of its decompressed contents.
     pub fn offset(&self) -> u64 {
         self.window.offset()
     }
@@ -154,7 +154,7 @@ impl Reader {
         }
     }
 
-    /// The byte order of what was read last, in a pcapng file.
+    /// The byte order of the last block, in a pcapng file.
     pub(crate) fn byte_order(&self) -> ByteOrder {
         match &self.blocks {
             Blocks::Pcap(_) => ByteOrder::Little,
@@ -162,7 +162,7 @@ impl Reader {
         }
     }
 
-    /// What stands at a place that the last step gave.
+    /// The bytes at a place that the last step returned.
     pub(crate) fn bytes(&self, place: Range<usize>) -> &[u8] {
         self.window.bytes(place)
     }
@@ -224,7 +224,7 @@ fn zstandard(source: impl Read + Send + 'static) -> io::Result<Box<dyn Read + Se
 #[cfg(not(feature = "compressed"))]
 use unsupported::{gzip, zstandard};
 
-/// What a build without the decompressors says.
+/// The error of a build without the decompressors.
 #[cfg(not(feature = "compressed"))]
 mod unsupported {
     use std::io::{self, Read};

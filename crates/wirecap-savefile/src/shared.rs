@@ -12,23 +12,23 @@ const OTHERS_WRITE: u32 = 0o002;
 const GROUP_WRITES: u32 = 0o020;
 const STICKY: u32 = 0o1000;
 
-/// Whether another user may have put there what is at `path`: the directory is one that several users may write to, and the
-/// entry belongs to another user than this one, root and the directory's owner, or is a hard link.
+/// Whether another user may have created the entry at `path`: several users may write to the directory, and the entry
+/// is a hard link or belongs to a user other than this one, root and the directory's owner.
 ///
 /// # Errors
 ///
-/// [`io::ErrorKind::NotFound`] if there is nothing; whatever else the system says.
+/// [`io::ErrorKind::NotFound`] if there is no entry; errors of the system.
 pub fn is_planted(path: &Path) -> io::Result<bool> {
     let entry = fs::symlink_metadata(path)?;
     let directory = fs::metadata(directory_of(path))?;
     Ok(is_planted_entry(&Ownership::of(&directory), &Ownership::of(&entry), effective_user()))
 }
 
-/// Fails if [`is_planted`] is so; what is not there is not planted.
+/// Fails if [`is_planted`] returns true; a missing entry is not planted.
 ///
 /// # Errors
 ///
-/// [`io::ErrorKind::PermissionDenied`], with a text that says why; whatever else the system says.
+/// [`io::ErrorKind::PermissionDenied`], with the reason; errors of the system.
 pub fn refuse_planted(path: &Path) -> io::Result<()> {
     match is_planted(path) {
         Ok(true) => {
@@ -61,7 +61,7 @@ impl Ownership {
     }
 }
 
-/// Without the sticky bit a directory's group is taken for one of friends.
+/// Without the sticky bit a directory's group counts as trusted.
 fn is_planted_entry(directory: &Ownership, entry: &Ownership, user: Option<u32>) -> bool {
     let group_is_shared = directory.mode & (STICKY | GROUP_WRITES) == STICKY | GROUP_WRITES;
     if directory.mode & OTHERS_WRITE == 0 && !group_is_shared {
@@ -84,7 +84,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn in_a_shared_directory_only_what_is_ours_roots_or_the_directorys_owners_is_not_planted() {
+    fn in_a_shared_directory_entries_of_other_users_count_as_planted() {
         const DIRECTORY_OWNER: u32 = 20;
         const OWN: Option<u32> = Some(10);
         for (mode, is_shared) in

@@ -19,18 +19,18 @@ pub trait Sink {
     /// Whatever the system says; nothing of `bytes` has been appended then.
     fn append(&mut self, bytes: &[u8]) -> io::Result<usize>;
 
-    /// Removes the last `byte_count` bytes again; `Ok(false)` where what was appended has gone for good.
+    /// Removes the last `byte_count` bytes again; `Ok(false)` if they cannot be removed from this sink.
     ///
     /// # Errors
     ///
-    /// Whatever the system says; the bytes are still there then.
+    /// The system's error; the bytes are still there then.
     fn take_back(&mut self, byte_count: usize) -> io::Result<bool>;
 
-    /// Passes on what the sink itself may have gathered.
+    /// Passes on bytes that the sink has buffered.
     ///
     /// # Errors
     ///
-    /// Whatever the system says; another flush goes on where this one stopped.
+    /// The system's error; another flush continues where this one stopped.
     fn flush(&mut self) -> io::Result<()> {
         Ok(())
     }
@@ -80,12 +80,12 @@ impl FileSink {
         Self::open(path.as_ref(), true)
     }
 
-    /// Whether [`create`](Self::create), or [`replace`](Self::replace) if it `replaces`, would refuse what is there now. Nothing
-    /// is changed, and a pipe or a device is not opened.
+    /// Whether [`create`](Self::create), or [`replace`](Self::replace) if `replaces`, would reject the existing file.
+    /// Nothing is changed, and a pipe or a device is not opened.
     ///
     /// # Errors
     ///
-    /// Why it would refuse.
+    /// Why it would reject the file.
     pub fn check(path: impl AsRef<Path>, replaces: bool) -> io::Result<()> {
         let path = path.as_ref();
         match path.metadata() {
@@ -115,11 +115,11 @@ impl FileSink {
         Ok(Self { file, path: path.to_owned(), len: is_regular.then_some(0) })
     }
 
-    /// Creates the file; whatever exists at `path` is refused with [`io::ErrorKind::AlreadyExists`], also a pipe or a link.
+    /// Creates the file; fails with [`io::ErrorKind::AlreadyExists`] if `path` exists, even as a pipe or a link.
     ///
     /// # Errors
     ///
-    /// Whatever the system says of creating it.
+    /// Errors of the system.
     pub fn create_new(path: impl AsRef<Path>) -> io::Result<Self> {
         let path = path.as_ref();
         let file = File::options().write(true).create_new(true).mode(PRIVATE).open(path)?;
@@ -127,7 +127,7 @@ impl FileSink {
         Ok(Self { file, path: path.to_owned(), len: Some(0) })
     }
 
-    /// Opens what is there, and changes nothing.
+    /// Opens the existing file without changing it.
     fn open_existing(path: &Path, replaces: bool) -> io::Result<File> {
         let entry = fs::symlink_metadata(path)?;
         if entry.is_file() && !replaces {
@@ -137,12 +137,13 @@ impl FileSink {
         if !names_descriptor(path) {
             refuse_planted(path)?;
             if entry.is_file() && entry.nlink() > 1 {
-                return refused("it has other hard links, which would be emptied as well");
+                return refused("it has other hard links, which would be truncated too");
             }
         }
         let file = File::options().write(true).open(path)?;
         let target = file.metadata()?;
-        // A link may lead to a pipe or a device, as /dev/stdout does. What was opened tells, and not what the path names by now.
+        // A link may lead to a pipe or a device, as /dev/stdout does. The opened file decides, not the current target
+        // of the path.
         let is_entry = (entry.dev(), entry.ino()) == (target.dev(), target.ino());
         if target.is_file() && !is_entry && !names_descriptor(path) {
             return refused("it is a symbolic link to a file, which is not followed");
@@ -182,8 +183,8 @@ impl Sink for FileSink {
     }
 }
 
-/// Whether `path` names a descriptor of this process, as /dev/stdout does: such a link cannot be put there by others, and
-/// what it leads to was opened by the process or by its parent.
+/// Whether `path` names a descriptor of this process, as /dev/stdout does: other users cannot create such a link, and
+/// its target was opened by the process or its parent.
 fn names_descriptor(path: &Path) -> bool {
     let folders = ["/dev/fd", "/proc/self/fd", "/proc/thread-self/fd"];
     let streams = ["/dev/stdout", "/dev/stderr"];
@@ -203,7 +204,7 @@ fn lock(file: &File) -> io::Result<()> {
 
 /// Anything that can be written to: a pipe, a compressor, standard output.
 ///
-/// Standard output is best opened as a [`File`] of its own: [`io::Stdout`] looks for ends of lines.
+/// Open standard output as a separate [`File`]: [`io::Stdout`] searches for ends of lines.
 #[derive(Debug)]
 pub struct StreamSink<W> {
     stream: W,

@@ -9,7 +9,7 @@ use std::fmt;
 pub struct Timestamp(u64);
 
 impl Timestamp {
-    /// The time that lies `nanos` nanoseconds after the Unix epoch.
+    /// The time `nanos` nanoseconds after the Unix epoch.
     pub const fn from_unix_nanos(nanos: u64) -> Self {
         Self(nanos)
     }

@@ -13,7 +13,7 @@ pub(crate) struct Window {
     buffer: Vec<u8>,
     start: usize,
     end: usize,
-    /// Where `start` is in the file; in a compressed file, in what it expands to.
+    /// The offset of `start` in the file; for a compressed file, in its decompressed contents.
     offset: u64,
     /// Why the source is not asked again: after an error some decompressors pretend that all is well.
     failure: Option<(io::ErrorKind, String)>,
@@ -58,7 +58,7 @@ impl Window {
         &self.buffer[place]
     }
 
-    /// Reads until there are `len` bytes, or no more.
+    /// Reads until there are `len` bytes, or the source ends.
     #[cold]
     fn fill(&mut self, len: usize) -> io::Result<()> {
         self.buffer.copy_within(self.start..self.end, 0);
@@ -66,7 +66,7 @@ impl Window {
         self.start = 0;
         while self.end < len {
             if self.end == self.buffer.len() {
-                // Only as fast as the bytes really come: `len` is no more than the file's own claim.
+                // Grows only with the bytes actually read: `len` is only the file's claim.
                 self.buffer.resize(len.min(2 * self.end), 0);
             }
             match self.read()? {

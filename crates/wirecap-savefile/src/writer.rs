@@ -1,8 +1,8 @@
-//! The writer: blocks gathered in one buffer and handed to a sink in large writes.
+//! The writer: blocks are collected in one buffer and handed to a sink in large writes.
 //!
-//! The buffer always begins on a packet boundary of the file. `handed_over` of its first bytes are with the
-//! sink already, which is more than none only after a failed write to a sink that takes nothing back; a later
-//! flush then goes on in the middle of the packet that was torn.
+//! The buffer always begins at a packet boundary of the file. The sink already has the first `handed_over` bytes; that
+//! is more than none only after a failed write to a sink that cannot undo it. A later flush then continues in the
+//! middle of the torn packet.
 
 use std::error::Error;
 use std::fmt;
@@ -39,7 +39,7 @@ pub struct Writer<S: Sink> {
     /// `None` only after `finish` has taken it.
     sink: Option<S>,
     format: Format,
-    /// pcap only: what the file's header says, once there is an interface.
+    /// pcap only: the link type in the file's header, once there is an interface.
     link_type: Option<LinkType>,
     interface_count: u32,
     /// The longest packet that the file may hold.
@@ -93,7 +93,7 @@ impl<S: Sink> Writer<S> {
         writer
     }
 
-    /// Writes a whole block of pcapng as it is.
+    /// Writes a whole block of pcapng unchanged.
     pub(crate) fn block(&mut self, block: &[u8]) -> Result<(), WriteError> {
         let (_, is_packet) = pcapng::next_block(block);
         self.append(block)?;
@@ -101,15 +101,14 @@ impl<S: Sink> Writer<S> {
         Ok(())
     }
 
-    /// Adds an interface and gives its number, which its records carry.
+    /// Adds an interface and returns its number, for its records.
     ///
-    /// A pcap file keeps of its interfaces only the link type, which is the same for all of them, and the
-    /// first one's `snap_len`. libpcap refuses pcapng files whose interfaces differ in either.
+    /// A pcap file stores only the link type of its interfaces, which must be the same for all, and the `snap_len` of
+    /// the first. libpcap rejects pcapng files whose interfaces differ in either.
     ///
     /// # Errors
     ///
-    /// [`WriteError::LinkType`] in a pcap file that has another link type, and whatever a
-    /// [`flush`](Self::flush) may return.
+    /// [`WriteError::LinkType`] if a pcap file has another link type, and errors of [`flush`](Self::flush).
     pub fn add_interface(&mut self, interface: &Interface) -> Result<u32, WriteError> {
         match self.format {
             Format::Pcapng => self.append(&pcapng::interface_description(interface))?,
@@ -123,8 +122,8 @@ impl<S: Sink> Writer<S> {
     ///
     /// # Errors
     ///
-    /// [`WriteError::UnknownInterface`], [`WriteError::TooLong`] and [`WriteError::TooLate`] for a record that does
-    /// not fit the file, and whatever a [`flush`](Self::flush) may return. The record has not been written then.
+    /// [`WriteError::UnknownInterface`], [`WriteError::TooLong`] and [`WriteError::TooLate`] for a record that does not
+    /// fit the file, and errors of [`flush`](Self::flush). The record is not written then.
     #[inline]
     pub fn write(&mut self, record: &Record<'_>) -> Result<(), WriteError> {
         if record.interface >= self.interface_count || record.data.len() > self.data_bytes_max {
@@ -147,11 +146,11 @@ impl<S: Sink> Writer<S> {
         Ok(())
     }
 
-    /// Writes what an interface has counted; a pcap file has no place for it and is left as it is.
+    /// Writes the counts of an interface; a pcap file cannot store them and is unchanged.
     ///
     /// # Errors
     ///
-    /// [`WriteError::UnknownInterface`], and whatever a [`flush`](Self::flush) may return.
+    /// [`WriteError::UnknownInterface`], and errors of [`flush`](Self::flush).
     pub fn statistics(&mut self, statistics: &Statistics) -> Result<(), WriteError> {
         if statistics.interface >= self.interface_count {
             return Err(self.unknown_interface(statistics.interface));
@@ -246,7 +245,7 @@ impl<S: Sink> Writer<S> {
         Ok(())
     }
 
-    /// Leaves the sink with whole packets where it can do that, and says what has happened.
+    /// Leaves the sink with whole packets if possible, and reports the result.
     #[cold]
     fn stopped(&mut self, source: io::Error) -> WriteError {
         let (boundary, packets) = self.last_boundary();
@@ -369,7 +368,7 @@ pub enum WriteError {
         sink: String,
         /// The whole packets that are in it.
         packets: u64,
-        /// What the system said when it would not take more.
+        /// The system's error.
         source: io::Error,
     },
     /// The interface's link type is not that of the pcap file.
@@ -411,8 +410,7 @@ impl fmt::Display for WriteError {
             }
             Self::Torn { sink, packets, .. } => write!(
                 f,
-                "cannot write more to {sink}, which now ends inside a packet; \
-                 the {packets} packets before it are whole"
+                "cannot continue writing to {sink}, which now ends inside a packet; the {packets} packets before it are complete"
             ),
             Self::LinkType { file, interface } => write!(
                 f,
@@ -426,7 +424,7 @@ impl fmt::Display for WriteError {
                 write!(f, "a packet of {bytes} bytes is longer than the {bytes_max} that the savefile allows")
             }
             Self::TooLate { timestamp } => {
-                write!(f, "pcap cannot hold times from the year 2106 on ({timestamp}); write pcapng")
+                write!(f, "pcap cannot store timestamps from 2106 on ({timestamp}); write pcapng")
             }
         }
     }
@@ -490,7 +488,7 @@ mod tests {
 
     const FORMATS: [Format; 2] = [Format::Pcapng, Format::Pcap];
 
-    /// The packet that stands at `index` in every file of these tests.
+    /// The packet at `index` in every file of these tests.
     fn packet(index: u64) -> Vec<u8> {
         vec![index as u8; 20 + index as usize % 50]
     }
@@ -506,7 +504,7 @@ mod tests {
         writer
     }
 
-    /// What a file of `packets` packets is.
+    /// The contents of a file of `packets` packets.
     fn whole_file(format: Format, packets: u64) -> Vec<u8> {
         let mut sink = Tight::with_room(usize::MAX);
         let mut writer = begin(&mut sink, format);
@@ -528,7 +526,7 @@ mod tests {
     }
 
     #[test]
-    fn a_full_disk_leaves_whole_packets_and_says_how_many() {
+    fn a_full_disk_leaves_whole_packets_and_their_number() {
         for format in FORMATS {
             for room in 0..5000 {
                 let mut sink = Tight::with_room(room);
@@ -570,7 +568,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pipe_without_a_reader_is_told_apart() {
+    fn a_pipe_without_a_reader_has_its_own_error() {
         let mut sink =
             Tight { takes_back: false, error: io::ErrorKind::BrokenPipe, ..Tight::with_room(1234) };
         let (error, _) = write_until_refused(&mut begin(&mut sink, Format::Pcapng));
@@ -605,7 +603,7 @@ mod tests {
     }
 
     #[test]
-    fn what_does_not_fit_the_file_is_refused() {
+    fn records_that_do_not_fit_the_file_are_rejected() {
         let mut sink = Tight::with_room(1 << 20);
         let mut writer = begin(&mut sink, Format::Pcap);
         let raw = Interface { link_type: LinkType::RAW, ..Interface::default() };
@@ -641,7 +639,7 @@ mod tests {
             if let Err(error) = outcome {
                 assert_eq!(
                     error.to_string(),
-                    "pcap cannot hold times from the year 2106 on (4294967296.000000000); write pcapng"
+                    "pcap cannot store timestamps from 2106 on (4294967296.000000000); write pcapng"
                 );
             }
         }

@@ -88,9 +88,9 @@ impl fmt::Display for SetupError {
                 }
                 Ok(())
             }
-            Self::Program { interface, .. } => write!(f, "cannot put an XDP program to use on {interface}"),
+            Self::Program { interface, .. } => write!(f, "cannot attach an XDP program to {interface}"),
             Self::Traffic { what, given, min, max } => {
-                write!(f, "{what} is {given}, but must lie between {min} and {max}")
+                write!(f, "invalid {what} {given}: expected {min} to {max}")
             }
         }
     }

@@ -521,19 +521,19 @@ mod tests {
         let refused = |traffic| Generator::new(&pair.sender, &traffic).expect_err("a refusal").to_string();
         assert_eq!(
             refused(Traffic { sizes: Sizes::mix(&[(60, 1), (1515, 1)]), ..plain.clone() }),
-            "the frame length in bytes is 1515, but must lie between 60 and 1514"
+            "invalid frame length in bytes 1515: expected 60 to 1514"
         );
         assert_eq!(
             refused(Traffic { sizes: Sizes::fixed(59), ..plain.clone() }),
-            "the frame length in bytes is 59, but must lie between 60 and 1514"
+            "invalid frame length in bytes 59: expected 60 to 1514"
         );
         assert_eq!(
             refused(Traffic { flows: 0, ..plain.clone() }),
-            "the number of flows is 0, but must lie between 1 and 16777216"
+            "invalid number of flows 0: expected 1 to 16777216"
         );
         assert_eq!(
             refused(Traffic { source_port: 49_153, ..plain }),
-            "the first source port is 49153, but must lie between 0 and 49152"
+            "invalid first source port 49153: expected 0 to 49152"
         );
     }
 }

@@ -52,7 +52,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_computed_is_not_waited_for() {
+    fn computed_time_is_not_waited_again() {
         let mut core = SlowCore::default();
         let begin = Instant::now();
         while begin.elapsed() < Duration::from_millis(3) {}

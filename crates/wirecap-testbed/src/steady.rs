@@ -134,7 +134,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_stall_took_is_caught_up_in_part_and_told() {
+    fn a_stalled_player_catches_up_in_part_and_reports_it() {
         let mut ticks = Ticks::new(Duration::from_millis(200));
         assert_eq!(ticks.next_at(), Some(0.0));
         thread::sleep(Duration::from_millis(100));

@@ -127,13 +127,13 @@ impl Traffic {
     pub(crate) fn check_up_to(&self, frame_bytes_max: usize) -> Result<(), SetupError> {
         let (min, max) = (FRAME_BYTES_MIN as u64, frame_bytes_max as u64);
         for &(frame_bytes, weight) in &self.sizes.shares {
-            in_range("the frame length in bytes", frame_bytes.into(), min, max)?;
-            in_range("a frame length's weight", weight.into(), 1, 1 << 20)?;
+            in_range("frame length in bytes", frame_bytes.into(), min, max)?;
+            in_range("weight of a frame length", weight.into(), 1, 1 << 20)?;
         }
-        in_range("the number of frame lengths", self.sizes.shares.len() as u64, 1, 64)?;
-        in_range("the number of flows", self.flows.into(), 1, 1 << 24)?;
+        in_range("number of frame lengths", self.sizes.shares.len() as u64, 1, 64)?;
+        in_range("number of flows", self.flows.into(), 1, 1 << 24)?;
         let last_port = u64::from(u16::MAX) - u64::from(PORTS_PER_ADDRESS) + 1;
-        in_range("the first source port", self.source_port.into(), 0, last_port)
+        in_range("first source port", self.source_port.into(), 0, last_port)
     }
 }
 

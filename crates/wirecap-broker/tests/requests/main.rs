@@ -55,7 +55,7 @@ fn corpus() -> Vec<(String, Vec<u8>)> {
 }
 
 #[test]
-fn what_a_recording_asks_for_is_allowed_and_stands_in_the_corpus() {
+fn the_requests_of_a_recording_are_allowed_and_in_the_corpus() {
     let corpus = corpus();
     for (name, wanted) in usual() {
         let bytes = request(&wanted).unwrap();

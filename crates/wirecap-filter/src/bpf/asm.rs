@@ -24,8 +24,8 @@ use std::error::Error;
 use std::fmt;
 use std::os::fd::{AsFd, AsRawFd};
 
-/// The registers. `R0` returns, `R1` to `R5` are arguments and lost in calls, `R6` to `R9` survive
-/// calls, `R10` points behind the 512 bytes of stack and cannot be written.
+/// The registers. `R0` returns, `R1` to `R5` are arguments and lost in calls, `R6` to `R9` survive calls, `R10` is the
+/// read-only end of the 512 bytes of stack.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u8)]
 #[expect(missing_docs, reason = "the registers' names say all")]
@@ -65,7 +65,7 @@ pub enum Operand {
     Constant(i32),
 }
 
-/// Arithmetic; the operation stands in the high bits of the opcode.
+/// Arithmetic; the operation is in the high bits of the opcode.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u8)]
 pub enum Alu {
@@ -85,7 +85,7 @@ pub enum Alu {
     ShiftLeft = 0x60,
     /// `dst >>= src`, filling with zeros.
     ShiftRight = 0x70,
-    /// `dst %= src`, unsigned; modulo zero leaves `dst` as it is.
+    /// `dst %= src`, unsigned; modulo zero leaves `dst` unchanged.
     Mod = 0x90,
     /// `dst ^= src`
     Xor = 0xa0,
@@ -95,7 +95,7 @@ pub enum Alu {
     ShiftRightSigned = 0xc0,
 }
 
-/// When a jump is taken; the comparison stands in the high bits of the opcode.
+/// When a jump is taken; the comparison is in the high bits of the opcode.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u8)]
 pub enum Condition {
@@ -141,8 +141,8 @@ pub enum Helper {
     Redirect = 23,
     /// `xdp_adjust_head(context, delta)` moves the frame's start; nonzero if it cannot.
     XdpAdjustHead = 44,
-    /// `redirect_map(map, key, flags)` gives the verdict that sends the frame to what the map holds,
-    /// or the low bits of `flags` if that is nothing.
+    /// `redirect_map(map, key, flags)` returns the verdict that sends the frame to the entry of the map, or the low
+    /// bits of `flags` if there is no entry.
     RedirectMap = 51,
     /// `xdp_adjust_meta(context, delta)` makes room for metadata before the frame; nonzero if it cannot.
     XdpAdjustMeta = 54,
@@ -152,8 +152,8 @@ pub enum Helper {
     ProbeReadKernelStr = 115,
     /// `jiffies64()` gives the number of ticks since boot.
     Jiffies = 118,
-    /// `get_ns_current_pid_tgid(device, inode, to, bytes)` tells the numbers of the thread and of its process in a PID
-    /// namespace; nonzero if the thread is in another one.
+    /// `get_ns_current_pid_tgid(device, inode, to, bytes)` returns the thread and process IDs in a PID namespace;
+    /// nonzero if the thread is in another one.
     NsCurrentPidTgid = 120,
     /// `ktime_get_boot_ns()` gives nanoseconds since boot (CLOCK_BOOTTIME).
     KtimeBootNs = 125,
@@ -198,7 +198,7 @@ pub fn to_bytes(program: &[Insn]) -> Vec<u8> {
     program.iter().flat_map(|insn| insn.to_bytes()).collect()
 }
 
-/// A place in the program that jumps go to, made by [`Assembler::label`].
+/// A jump target in the program, created by [`Assembler::label`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[must_use]
 pub struct Label(usize);
@@ -207,14 +207,14 @@ pub struct Label(usize);
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub enum AsmError {
-    /// A jump goes to a label that was never bound.
+    /// The label of a jump was never bound.
     Unbound {
         /// The jump's index among the instructions.
         jump_index: usize,
     },
     /// A label was bound twice.
     BoundTwice {
-        /// Index of the instruction behind the second binding.
+        /// Index of the instruction after the second binding.
         index: usize,
     },
     /// A jump's target is more than 32,767 instructions away.
@@ -252,7 +252,7 @@ pub struct Assembler {
     program: Vec<Insn>,
     /// Where each label is bound.
     labels: Vec<Option<usize>>,
-    /// The jumps, by index, and the label each goes to.
+    /// The jumps, by index, and their labels.
     jumps: Vec<(usize, Label)>,
     bound_twice: Option<usize>,
 }
@@ -346,7 +346,7 @@ impl Assembler {
         self
     }
 
-    /// Whether some jump so far goes to the label.
+    /// Whether a jump so far refers to the label.
     pub fn has_jump_to(&self, label: Label) -> bool {
         self.jumps.iter().any(|&(_, target)| target == label)
     }
@@ -466,7 +466,7 @@ impl Assembler {
         self.wide(dst, 0, value as u32, (value >> 32) as u32)
     }
 
-    /// `dst = map`, as the helpers want it. The map must stay open until the program is loaded.
+    /// `dst = map`, as the helpers expect it. The map must stay open until the program is loaded.
     pub fn load_map_fd(&mut self, dst: Reg, map: &impl AsFd) -> &mut Self {
         self.wide(dst, PSEUDO_MAP_FD, map.as_fd().as_raw_fd() as u32, 0)
     }
@@ -512,9 +512,9 @@ impl Assembler {
         self.push(class::JMP | field::CALL, Reg::R0, 0, 0, helper as i32)
     }
 
-    /// Calls the kernel's function with this number, as [`call`](Self::call) does:
-    /// [`kernel_function`](super::kernel_function) has the numbers,
-    /// [`LoadOptions::device`](super::LoadOptions) tells which functions a program may call.
+    /// Calls the kernel function with this number, like [`call`](Self::call):
+    /// [`kernel_function`](super::kernel_function) returns the numbers, [`LoadOptions::device`](super::LoadOptions)
+    /// describes which functions a program may call.
     pub fn call_kernel(&mut self, function: u32) -> &mut Self {
         const PSEUDO_KFUNC_CALL: u8 = 2;
         self.push(class::JMP | field::CALL, Reg::R0, PSEUDO_KFUNC_CALL, 0, function.cast_signed())

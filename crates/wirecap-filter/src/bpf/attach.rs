@@ -27,9 +27,9 @@ impl Link {
     ///
     /// # Errors
     ///
-    /// [`BpfError::InterfaceBusy`] if another program is there, [`BpfError::Refused`] if the driver refuses it and the kernel
-    /// tells why (since Linux 6.5, with CAP_PERFMON), or another [`BpfError`] if there is
-    /// no such interface, its driver has no native XDP, or its MTU is too long for the program.
+    /// [`BpfError::InterfaceBusy`] if another program is attached, [`BpfError::Refused`] if the driver rejects it and
+    /// the kernel reports why (since Linux 6.5, with CAP_PERFMON), or another [`BpfError`] if there is no such
+    /// interface, its driver has no native XDP, or its MTU is too large for the program.
     pub fn attach_xdp(program: &Program, ifindex: u32, mode: XdpMode) -> Result<Self, BpfError> {
         let error = match Self::try_attach_xdp(program, ifindex, mode) {
             Err(error @ BpfError::Failed { .. }) => error,

@@ -1,4 +1,4 @@
-//! The kernel's type information (BTF), as far as it takes to call a function of the kernel's by its name.
+//! The kernel's type information (BTF), as far as needed to call a kernel function by name.
 //!
 //! The format is described in the kernel's documentation, `bpf/btf.rst`.
 
@@ -13,11 +13,11 @@ const MAGIC: u16 = 0xeb9f;
 const TYPE_BYTES: usize = 12;
 const KIND_FUNC: u32 = 12;
 
-/// The number by which a program calls the kernel's function `name`.
+/// The number by which a program calls the kernel function `name`.
 ///
 /// # Errors
 ///
-/// [`BpfError`] if the kernel tells no types, or has no such function.
+/// [`BpfError`] if the kernel provides no type information or has no such function.
 pub fn kernel_function(name: &str) -> Result<u32, BpfError> {
     let found = fs::read(KERNEL).and_then(|btf| {
         let missing = || io::Error::new(io::ErrorKind::NotFound, format!("{KERNEL} does not name it"));
@@ -123,7 +123,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_cut_off_or_foreign_has_no_functions() {
+    fn truncated_or_foreign_type_information_has_no_functions() {
         let btf = btf();
         for length in 0..btf.len() - STRINGS.len() {
             assert_eq!(function(&btf[..length], "second"), None);

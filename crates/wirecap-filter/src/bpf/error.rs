@@ -9,13 +9,13 @@ const NEEDS_BPF: &str = "CAP_BPF and CAP_NET_ADMIN";
 /// Finding objects of other processes needs this.
 const NEEDS_ADMIN: &str = "CAP_SYS_ADMIN";
 
-/// Why the kernel did not do what was asked of bpf(2).
+/// Why a bpf(2) call failed.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum BpfError {
     /// The process lacks a capability.
     NotPermitted {
-        /// What was tried: `create map`, `load program`, ...
+        /// The operation: `create map`, `load program`, ...
         operation: &'static str,
         /// The name of the map or program, or the interface.
         object: String,
@@ -67,7 +67,7 @@ pub enum BpfError {
     },
     /// Anything else.
     Failed {
-        /// What was tried: `create map`, `load program`, ...
+        /// The operation: `create map`, `load program`, ...
         operation: &'static str,
         /// The name of the map or program, or the interface.
         object: String,
@@ -142,10 +142,8 @@ impl fmt::Display for BpfError {
                 f.write_str("(kernel.unprivileged_bpf_disabled excludes all other users)")
             }
             Self::InterfaceBusy { ifindex, .. } => {
-                write!(f, "cannot attach to interface {ifindex}: another XDP program is on it; ")?;
-                f.write_str(
-                    "`bpftool net` and `ip -d link` name it, the process that holds it must end first",
-                )
+                write!(f, "cannot attach to interface {ifindex}: another XDP program is attached; ")?;
+                f.write_str("find it with `bpftool net` or `ip -d link`, and stop the process that holds it")
             }
             Self::Refused { ifindex, reason, .. } => {
                 write!(f, "cannot attach an XDP program to interface {ifindex}: {reason}")
@@ -154,7 +152,7 @@ impl fmt::Display for BpfError {
                 write!(f, "the kernel's verifier rejected program {program}:\n{}", log.trim_end())
             }
             Self::BadName { name } => {
-                write!(f, "{name:?} is no name for a BPF object; use up to 15 letters, digits, _ and .")
+                write!(f, "invalid BPF object name {name:?}: expected up to 15 letters, digits, _ and .")
             }
             Self::WrongSize { map, part, given_bytes, map_bytes } => {
                 write!(f, "a {part} of map {map} has {map_bytes} bytes, not {given_bytes}")

@@ -24,16 +24,16 @@ pub struct Link {
     fd: OwnedFd,
 }
 
-/// What the kernel says of a link that holds an XDP program.
+/// The kernel's information about a link that holds an XDP program.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub struct LinkInfo {
-    /// The kernel's number for it, unique until it is gone.
+    /// The kernel's ID, unique until the link is gone.
     pub id: u32,
     /// The program that it holds now.
     pub program_id: u32,
-    /// The interface's index *in the interface's network namespace*; 0 when the interface is gone
-    /// or the link holds another kind of program.
+    /// The interface's index *in the interface's network namespace*; 0 if the interface is gone or the link holds
+    /// another kind of program.
     pub ifindex: u32,
 }
 
@@ -65,22 +65,22 @@ impl Link {
             .map_err(|source| BpfError::discovering("link", id, source))
     }
 
-    /// Puts `program` in the place of the one attached, without a frame lost between.
+    /// Replaces the attached program by `program` without losing a frame.
     ///
     /// # Errors
     ///
-    /// [`BpfError`] if the interface is gone or cannot take the program.
+    /// [`BpfError`] if the interface is gone or rejects the program.
     pub fn update(&self, program: &Program) -> Result<(), BpfError> {
         opener::open(Request::LinkUpdate { link: self.fd.as_fd(), program: program.as_fd() })
             .map(drop)
             .map_err(|source| BpfError::new("replace the attached program by", program.name(), source))
     }
 
-    /// What the kernel says of the link.
+    /// The kernel's information about the link.
     ///
     /// # Errors
     ///
-    /// [`BpfError`] if the kernel says nothing.
+    /// [`BpfError`] if the kernel provides none.
     pub fn info(&self) -> Result<LinkInfo, BpfError> {
         Ok(LinkInfo::from_raw(&self.raw_info()?))
     }
@@ -103,8 +103,8 @@ impl LinkInfo {
     }
 }
 
-/// The link, of whatever process and namespace, that holds the XDP program of this id on an interface, if
-/// there is one. Opens every link for a moment.
+/// The link, of any process and namespace, that holds the XDP program of this ID on an interface, if there is one.
+/// Opens every link briefly.
 ///
 /// # Errors
 ///

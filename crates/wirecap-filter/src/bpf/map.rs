@@ -1,4 +1,4 @@
-//! Maps: what a program and user space both read and write.
+//! Maps: memory that a program and user space both read and write.
 
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 
@@ -29,11 +29,11 @@ pub struct Map {
     fd: MapFd,
 }
 
-/// What the kernel says of a map.
+/// The kernel's information about a map.
 #[derive(Clone, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub struct MapInfo {
-    /// The kernel's number for it, unique until it is gone.
+    /// The kernel's ID, unique until the map is gone.
     pub id: u32,
     /// The name it was created with.
     pub name: String,
@@ -96,11 +96,11 @@ impl Map {
         Ok(Self { name, fd })
     }
 
-    /// What the kernel says of the map.
+    /// The kernel's information about the map.
     ///
     /// # Errors
     ///
-    /// [`BpfError`] if the kernel says nothing.
+    /// [`BpfError`] if the kernel provides none.
     pub fn info(&self) -> Result<MapInfo, BpfError> {
         let raw = sys::map_info(self.fd.as_fd())
             .map_err(|source| BpfError::new("describe map", &self.name, source))?;

@@ -19,7 +19,7 @@ const LOAD_TRIES: u32 = 10;
 const XDP_HAS_FRAGS: u32 = 1 << 5;
 /// Load flag: the program is bound to one interface, whose metadata it may read.
 const XDP_DEV_BOUND_ONLY: u32 = 1 << 6;
-/// What a program may add to a frame in a test run: its last part cannot grow beyond its page.
+/// The bytes by which a program may lengthen a frame in a test run: its last part cannot grow beyond its page.
 const TEST_FRAME_GROWTH_BYTES: usize = 4096;
 
 /// The kinds of program that wirecap loads.
@@ -36,7 +36,7 @@ pub enum ProgramKind {
     RawTracepoint = 17,
 }
 
-/// How a program is to be loaded.
+/// How to load a program.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub struct LoadOptions {
     /// The program knows frames of several fragments, so it may sit on interfaces with jumbo frames.
@@ -53,11 +53,11 @@ pub struct Program {
     fd: OwnedFd,
 }
 
-/// What the kernel says of a program.
+/// The kernel's information about a program.
 #[derive(Clone, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub struct ProgramInfo {
-    /// The kernel's number for it, unique until it is gone.
+    /// The kernel's ID, unique until the program is gone.
     pub id: u32,
     /// The name it was loaded with.
     pub name: String,
@@ -73,7 +73,7 @@ pub struct ProgramInfo {
 #[derive(Clone, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub struct TestRun {
-    /// What the program returned: [`XDP_PASS`](super::XDP_PASS) and the like.
+    /// The program's return value: [`XDP_PASS`](super::XDP_PASS) or another verdict.
     pub verdict: u32,
     /// The frame as the program left it.
     pub frame: Vec<u8>,
@@ -84,14 +84,14 @@ pub struct TestRun {
 /// A run whose verdicts are really carried out, on copies of one frame that the kernel makes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct LiveFrames<'a> {
-    /// The frame that each copy starts as, 14 to 3,408 bytes. Copies are reused with what the program
-    /// wrote into them, so it must write every field that it varies.
+    /// The initial contents of each copy, 14 to 3,408 bytes. Copies are reused with the program's changes, so it must
+    /// write every field that it varies.
     pub frame: &'a [u8],
     /// Number of frames.
     pub frame_count: u32,
     /// Frames between two flushes, 1 to 256.
     pub batch_frames: u32,
-    /// The interface that the frames seem to come from; none: the loopback of the current namespace.
+    /// The interface on which the frames appear to arrive; none: the loopback interface of the current namespace.
     pub ingress_ifindex: Option<u32>,
 }
 
@@ -149,11 +149,11 @@ impl Program {
         Ok(Self { name: self.name.clone(), fd })
     }
 
-    /// What the kernel says of the program.
+    /// The kernel's information about the program.
     ///
     /// # Errors
     ///
-    /// [`BpfError`] if the kernel says nothing.
+    /// [`BpfError`] if the kernel provides none.
     pub fn info(&self) -> Result<ProgramInfo, BpfError> {
         let (raw, map_ids) = sys::program_info(self.fd.as_fd())
             .map_err(|source| BpfError::new("describe program", &self.name, source))?;
@@ -193,14 +193,14 @@ impl Program {
         Ok(TestRun { verdict: result.verdict, frame: frame_out, duration_ns: result.duration_ns })
     }
 
-    /// Runs the program on `frames.frame_count` frames and does to each what the program says:
-    /// redirects it, transmits it, or hands it to the host's stack.
+    /// Runs the program on `frames.frame_count` frames and executes its verdicts: redirects, transmits, or passes each
+    /// frame to the host's stack.
     ///
     /// The run takes place on the calling thread's CPU. A signal ends it early with `EINTR`.
     ///
     /// # Errors
     ///
-    /// [`BpfError`] if a length or count is out of its range, or the run was interrupted.
+    /// [`BpfError`] if a length or count is out of range, or the run was interrupted.
     pub fn run_live(&self, frames: LiveFrames<'_>) -> Result<(), BpfError> {
         let context = frames.ingress_ifindex.map(|ifindex| context_bytes(frames.frame.len(), ifindex));
         let request = TestRunRequest {

@@ -236,7 +236,7 @@ fn possible_cpus() -> io::Result<usize> {
     last.map(|last| last + 1).ok_or_else(|| io::Error::new(io::ErrorKind::InvalidData, ranges))
 }
 
-/// What a test run is given, and where it writes its frame (empty: nowhere).
+/// The input of a test run, and the buffer for its frame (empty: none).
 pub(crate) struct TestRunRequest<'a> {
     pub(crate) data: &'a [u8],
     pub(crate) data_out: &'a mut [u8],
@@ -246,7 +246,7 @@ pub(crate) struct TestRunRequest<'a> {
     pub(crate) batch_frames: u32,
 }
 
-/// What a test run returned.
+/// The result of a test run.
 pub(crate) struct TestRunResult {
     pub(crate) verdict: u32,
     pub(crate) data_out_bytes: usize,

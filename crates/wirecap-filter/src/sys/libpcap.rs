@@ -87,8 +87,8 @@ impl Libpcap {
         }
     }
 
-    /// Whether the library that was found is the one this code stands in. A program's own code never is:
-    /// what is loaded has another base.
+    /// Whether the library found is the one that contains this code. A program's own code never is: a loaded library
+    /// has another base.
     fn is_ourselves(&self) -> bool {
         let found = base_of(self.compile as *const c_void);
         found.is_some() && found == base_of(Self::load as *const c_void)
@@ -175,8 +175,8 @@ const DEEP_BIND: c_int = libc::RTLD_DEEPBIND;
 #[cfg(not(target_env = "gnu"))]
 const DEEP_BIND: c_int = 0;
 
-/// Whether the process has more rights than the user who started it, so that the environment must not decide what
-/// it loads.
+/// Whether the process has more privileges than the user who started it, so that the environment must not decide which
+/// library is loaded.
 pub(crate) fn has_elevated_rights() -> bool {
     // SAFETY: the function takes any number.
     unsafe { libc::getauxval(libc::AT_SECURE) != 0 }
@@ -198,7 +198,7 @@ unsafe fn symbol<F: Copy>(library: NonNull<c_void>, name: &CStr) -> Result<F, St
     }
 }
 
-/// Where the library is loaded that `address` stands in.
+/// The base address of the library that contains `address`.
 fn base_of(address: *const c_void) -> Option<NonNull<c_void>> {
     let mut info = MaybeUninit::<libc::Dl_info>::zeroed();
     // SAFETY: the function takes any address and writes into `info`, of which zeroes are a valid value.

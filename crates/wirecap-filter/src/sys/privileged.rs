@@ -174,7 +174,7 @@ impl<'a> Umem<'a> {
     }
 }
 
-/// What came of a request.
+/// The result of a request.
 #[derive(Debug)]
 pub enum Answer {
     /// What was opened.
@@ -186,7 +186,7 @@ pub enum Answer {
 }
 
 impl Answer {
-    /// What was opened.
+    /// The opened descriptor.
     ///
     /// # Errors
     ///

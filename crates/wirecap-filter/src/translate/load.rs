@@ -119,7 +119,7 @@ impl Translation<'_> {
         }
     }
 
-    /// Goes on if the packet has so many bytes.
+    /// Continues if the packet has this many bytes.
     fn check_constant(&mut self, end: u32) {
         let (beyond, end) = (self.exits.beyond, end.cast_signed());
         match self.environment {
@@ -131,7 +131,7 @@ impl Translation<'_> {
         };
     }
 
-    /// Goes on if the packet has so many bytes behind the index, which becomes the address of their end.
+    /// Continues if the packet has this many bytes after the index, which becomes the address of their end.
     fn check_index(&mut self, end: u32) {
         let Registers { data, end: bound, .. } = self.registers;
         let (beyond, end_max) = (self.exits.beyond, (self.bytes_max() - end).cast_signed());

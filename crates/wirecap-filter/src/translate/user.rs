@@ -7,7 +7,7 @@ use crate::filter::Filter;
 use crate::insn::Extension;
 use crate::interpreter::user_space_refuses;
 
-/// What is known of a packet beside its bytes and its length.
+/// Data about a packet besides its bytes and its length.
 #[repr(C)]
 #[derive(Debug)]
 pub(crate) struct Surroundings {

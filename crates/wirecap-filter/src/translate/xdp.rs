@@ -9,38 +9,37 @@ use crate::filter::Filter;
 use crate::flow::{Flow, may_match};
 use crate::insn::{Base, Extension, Op, Operand, Position, Source, Width};
 
-/// The verifier gives up where more branches than 8,192 are yet to be looked at; some are left to the program
-/// around the filter.
+/// The verifier gives up if more than 8,192 branches are pending; some are left for the program around the filter.
 const JUMPS_IN_A_ROW_MAX: u32 = 8000;
 
-/// What the XDP program around a filter is like.
+/// Properties of the XDP program around a filter.
 #[derive(Clone, Copy, Debug)]
 pub struct XdpTarget {
-    /// Where the program keeps its context: `R6`, which the filter keeps. It loses all other registers and the
+    /// The register of the program's context: `R6`, which the filter preserves. It changes all other registers and the
     /// upper 128 bytes of the stack.
     pub context: Reg,
     /// Where packets go that do not match.
     pub reject: Label,
-    /// The program sees packets of several fragments: what lies beyond the first is asked of the kernel.
+    /// The program sees packets of several fragments: bytes beyond the first are read by a kernel call.
     pub multi_buffer: bool,
-    /// The loader may compute with addresses (CAP_PERFMON or CAP_SYS_ADMIN). If not, what lies at offsets that
-    /// depend on the packet is asked of the kernel, which takes longer.
+    /// The loader may compute with addresses (CAP_PERFMON or CAP_SYS_ADMIN). Otherwise bytes at offsets that depend on
+    /// the packet are read by a kernel call, which takes longer.
     pub address_arithmetic: bool,
     /// The interface's Ethernet address, for filters that ask for whom a packet is.
     pub address: Option<[u8; 6]>,
 }
 
 impl Filter {
-    /// Writes the filter into an XDP program. Packets that match go on behind it, with the number of bytes to
-    /// keep in `R0`; the others at `target.reject`, which some do as far as the verifier can see.
+    /// Emits the filter into an XDP program. Execution continues after it for matching packets, with the number of
+    /// bytes to keep in `R0`, and at `target.reject` for others (as far as the verifier can see, some do).
     ///
-    /// Bytes and length are those of the whole packet. An offset that depends on the packet reaches the first
-    /// 65,535 bytes: the kernel shows no more.
+    /// Bytes and length are those of the whole packet. An offset that depends on the packet reaches the first 65,535
+    /// bytes, the kernel's limit.
     ///
     /// # Errors
     ///
-    /// [`Unsupported`] if the filter asks for what an XDP program does not know, or is more than the kernel
-    /// takes. Nothing is written then.
+    /// [`Unsupported`] if the filter reads data that an XDP program does not have, or exceeds a limit of the kernel.
+    /// Nothing is emitted then.
     pub fn emit_xdp(&self, asm: &mut Assembler, target: &XdpTarget) -> Result<(), Unsupported> {
         self.check_sources(xdp_refuses)?;
         if self.program.has_loop() {

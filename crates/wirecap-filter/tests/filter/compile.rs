@@ -65,7 +65,7 @@ fn a_bad_expression_gets_libpcaps_message_and_a_mark_at_the_name_in_it() {
 }
 
 #[test]
-fn the_snap_length_is_what_a_filter_returns() {
+fn the_snap_length_is_the_filters_return_value() {
     for (snap_len, verdict) in [(96, 96), (0, 262_144), (u32::MAX, 262_144)] {
         let filter = Filter::compile("", LinkType::ETHERNET, snap_len).expect("it matches everything");
         let interpreter = Interpreter::new(&filter).expect("it asks for nothing");
@@ -109,7 +109,7 @@ fn an_unsound_program_is_refused_with_its_fault() {
 }
 
 #[test]
-fn what_a_packet_does_not_tell_is_refused_by_name() {
+fn data_that_a_packet_does_not_contain_is_rejected_by_name() {
     for (offset, name) in
         [(20_u32, "mark"), (28, "hatype"), (32, "rxhash"), (36, "cpu"), (52, "poff"), (56, "rand")]
     {
@@ -126,7 +126,7 @@ fn what_a_packet_does_not_tell_is_refused_by_name() {
 }
 
 #[test]
-fn the_surroundings_of_a_packet_can_be_asked_for() {
+fn a_filter_reads_data_besides_the_packet() {
     let run = |code: u32, k: u32, packet: &[u8], context: &Context| {
         let text = format!("2\n{code} 0 0 {k}\n22 0 0 0");
         let filter = Filter::parse(&text, LinkType::ETHERNET).expect("it is sound");

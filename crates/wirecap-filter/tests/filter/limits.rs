@@ -47,7 +47,7 @@ fn the_longest_translations_of_an_instruction_fit_their_memory() {
 }
 
 #[test]
-fn what_is_too_long_for_machine_code_is_interpreted() {
+fn programs_too_long_for_machine_code_are_interpreted() {
     let filter = ports(20_000);
     assert_eq!(filter.program().len(), 60_001);
     let compiled = CompiledFilter::new(&filter).expect("nothing special");
@@ -104,7 +104,7 @@ fn emitted(filter: &Filter, way: Way) -> Result<(), Unsupported> {
 }
 
 #[test]
-fn what_the_kernel_would_refuse_is_refused_before() {
+fn programs_that_the_kernel_would_reject_are_rejected_first() {
     let refusal = |filter: &Filter| emitted(filter, WAYS[0]).unwrap_err();
     assert!(matches!(refusal(&ports(20_000)), Unsupported::TooManyJumps { jumps: 40_001.., .. }));
     assert!(matches!(refusal(&repeated(&[insn(0x84, 0, 0, 0)], 40_000)), Unsupported::TooLong { .. }));

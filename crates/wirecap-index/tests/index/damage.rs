@@ -105,7 +105,7 @@ fn a_copy_keeps_its_index() {
 }
 
 #[test]
-fn numbers_that_do_not_fit_the_file_are_told_while_it_is_read() {
+fn inconsistent_index_numbers_are_reported_while_reading() {
     let folder = tempfile::tempdir().unwrap();
     let packets = traffic(0, 2000);
     let path = recorded(folder.path(), "s.pcapng", &packets);
@@ -130,7 +130,7 @@ fn numbers_that_do_not_fit_the_file_are_told_while_it_is_read() {
 }
 
 #[test]
-fn a_file_that_vanishes_is_told_and_the_others_are_searched() {
+fn a_removed_file_is_reported_and_the_others_are_searched() {
     let folder = tempfile::tempdir().unwrap();
     let (packets, others) = (traffic(0, 300), traffic(500, 300));
     let path = recorded(folder.path(), "a.pcapng.zst", &packets);

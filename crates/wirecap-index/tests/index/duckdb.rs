@@ -40,7 +40,7 @@ fn query(folder: &Path, sql: &str) -> Vec<Vec<String>> {
 
 /// The rows of the table of columns in the documentation: names and types.
 fn documented_columns(page: &str) -> Vec<(String, &str)> {
-    let table = page.split("| column | type | what |").nth(1).unwrap().split("\n\n").next().unwrap();
+    let table = page.split("| column | type | content |").nth(1).unwrap().split("\n\n").next().unwrap();
     let mut columns = Vec::new();
     for line in table.lines().skip(2) {
         let mut cells = line.trim_matches('|').split('|');

@@ -158,7 +158,7 @@ fn every_trace_is_listed_and_found_whole() {
 }
 
 #[test]
-fn what_is_found_is_what_tcpdump_finds() {
+fn find_selects_the_same_packets_as_tcpdump() {
     let files = traces_of(LinkType::ETHERNET);
     if files.is_empty() {
         return;
@@ -212,7 +212,7 @@ fn what_is_found_is_what_tcpdump_finds() {
 }
 
 #[test]
-fn traces_as_they_are_give_what_tcpdump_gives() {
+fn real_traces_give_the_same_matches_as_tcpdump() {
     let folder = tempfile::tempdir().unwrap();
     let chosen = folder.path().join("chosen.pcap");
     for trace in traces().iter().step_by(7) {

@@ -99,7 +99,7 @@ fn packets_that_are_cut_keep_their_options() {
 }
 
 #[test]
-fn what_pcap_has_no_place_for_is_counted() {
+fn items_that_pcap_cannot_store_are_counted() {
     for order in [Little, Big] {
         let (copy, left_out) = convert(&rich_section(order).concat(), Format::Pcap, 0, |_| true);
         let packet = |nanos, data: &[u8]| Packet { wire_len: 60, ..Packet::plain(nanos, data) };

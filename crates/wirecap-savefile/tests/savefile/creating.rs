@@ -86,7 +86,7 @@ fn a_file_with_other_names_is_not_emptied_under_those() {
 }
 
 #[test]
-fn what_another_user_put_into_a_directory_for_all_is_not_written_to() {
+fn files_of_other_users_in_a_shared_directory_are_not_written_to() {
     if !geteuid().is_root() {
         println!("SKIP: without root there is no other user");
         return;

@@ -229,7 +229,7 @@ fn error_after_a_packet(tail: &[u8]) -> String {
 }
 
 #[test]
-fn a_file_cut_anywhere_says_where_and_gives_all_before() {
+fn a_truncated_file_yields_the_packets_before_the_cut_and_its_offset() {
     let pcapng = ending_in(&Little.enhanced(6, [5, 6, 7, 8]));
     for len in TAIL as usize + 1..pcapng.len() {
         let (packets, error) = read_all(Cursor::new(pcapng[..len].to_vec()));
@@ -248,7 +248,7 @@ fn a_file_cut_anywhere_says_where_and_gives_all_before() {
 }
 
 #[test]
-fn a_truncated_packet_is_told_in_words() {
+fn a_truncated_packet_has_a_readable_error() {
     let cut = &Little.enhanced(6, [5, 6, 7, 8])[..30];
     assert_eq!(
         error_after_a_packet(cut),
@@ -257,7 +257,7 @@ fn a_truncated_packet_is_told_in_words() {
 }
 
 #[test]
-fn what_is_wrong_with_a_block_is_told_with_its_offset() {
+fn the_error_of_a_block_has_its_offset() {
     let unequal = [Little.words(&[9, 16, 0]), Little.u32(20)].concat();
     let foreign = Little.block(6, &Little.words(&[1, 0, 0, 0, 0]));
     let too_long = Little.block(6, &Little.words(&[0, 0, 0, 9, 9, 0, 0]));
@@ -286,7 +286,7 @@ fn a_packet_longer_than_any_is_refused_before_it_is_read() {
     let (_, error) = read_all(Cursor::new(file));
     assert_eq!(
         error.expect("it is too long").to_string(),
-        "malformed savefile: at byte 24, a packet has 262145 bytes, more than the 262144 of any"
+        "malformed savefile: at byte 24, a packet has 262145 bytes; the maximum is 262144"
     );
 }
 
@@ -305,7 +305,7 @@ fn the_number_of_interfaces_is_bounded() {
 }
 
 #[test]
-fn what_is_no_savefile_is_refused_with_its_first_bytes() {
+fn a_file_of_another_format_is_rejected_with_its_first_bytes() {
     let text = |file: &'static [u8]| Reader::new(file).expect_err("it is no savefile").to_string();
     assert_eq!(text(b""), "the savefile is empty");
     assert!(text(b"ELF").contains("3 of 4 bytes"));

@@ -124,7 +124,7 @@ fn sample_file(path: &Path, format: Format, interfaces: &[Interface], packets: &
 }
 
 #[test]
-fn tcpdump_reads_what_was_written() {
+fn tcpdump_reads_the_written_files() {
     if !has("tcpdump") {
         return;
     }

@@ -110,7 +110,7 @@ fn several_compressed_files_in_a_row_are_one() {
 }
 
 #[test]
-fn a_compressed_file_that_was_cut_gives_what_is_there() {
+fn a_truncated_compressed_file_yields_its_complete_packets() {
     let file = noisy_file();
     for compress in [gzip, zstandard] {
         let mut cut = compress(&file);
