@@ -1,4 +1,4 @@
-//! What the host's settings have to do with a loss that has just begun: doctor looks, on a thread of its own.
+//! The settings of the host that explain a loss: doctor reads the host in a separate thread when a loss begins.
 
 use std::sync::OnceLock;
 use std::sync::mpsc::{Receiver, TryRecvError, channel};
@@ -8,14 +8,14 @@ use wirecap::device::Device;
 
 use crate::doctor::{self, Bottleneck, Cause};
 
-/// Causes of one loss that are said; `wirecap doctor` has them all.
+/// Maximum number of reported causes of one loss; `wirecap doctor` lists all.
 const SAID_MAX: usize = 2;
 
 /// What doctor found while this process still had its privileges, if it has given them up.
 static FOUND_BEFORE: OnceLock<Vec<Cause>> = OnceLock::new();
 
-/// Has doctor look at the host now, since this process is about to give up the privileges that it takes: what is found explains
-/// later losses. `names` that no interface has are left out.
+/// Makes doctor read the host now, because this process is about to drop the privileges for it; the findings explain
+/// later losses. `names` that are not interfaces are skipped.
 pub(crate) fn look_before_privileges_drop(names: &[String]) {
     let interfaces: Vec<String> = names.iter().filter(|name| Device::find(name).is_ok()).cloned().collect();
     let causes = match interfaces.is_empty() {
@@ -25,7 +25,7 @@ pub(crate) fn look_before_privileges_drop(names: &[String]) {
     FOUND_BEFORE.set(causes).expect("privileges are given up once");
 }
 
-/// A loss that is to be explained.
+/// A loss to be explained.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Question {
     /// As the ledger has it: `eth1@2`.
@@ -62,7 +62,7 @@ impl Advisor {
             let (answer, inbox) = channel();
             let interfaces = self.interfaces.clone();
             let look = move || {
-                // An interface that has gone meanwhile is said by others.
+                // The removal of an interface is reported elsewhere.
                 let causes = doctor::causes(&interfaces).unwrap_or_default();
                 let _the_capture_has_ended = answer.send(causes);
             };
@@ -70,7 +70,7 @@ impl Advisor {
         }
     }
 
-    /// The lines that are to be said, once doctor has looked.
+    /// The lines to be reported, once doctor has finished.
     pub(crate) fn lines(&mut self) -> Vec<String> {
         if let Some(causes) = FOUND_BEFORE.get() {
             return self.explained_by(causes);
@@ -91,7 +91,7 @@ impl Advisor {
 }
 
 impl Question {
-    /// `no free cell on eth1@2: 1 of 8 receive queues in use, with 8 processors; fix: ethtool -L eth1 combined 8`.
+    /// `no free cell on eth1@2: 1 of 8 receive queues in use, with 8 CPUs; fix: ethtool -L eth1 combined 8`.
     fn lines(&self, causes: &[Cause]) -> Vec<String> {
         let Self { place, reason, bottleneck, interface } = self;
         let explaining: Vec<&Cause> =

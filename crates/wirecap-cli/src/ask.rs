@@ -122,7 +122,7 @@ pub(crate) fn status(arguments: &StatusArguments) -> Result<(), Failure> {
             // It has ended, or was killed.
             Err(Unreachable::None(_)) => {}
             Err(unreachable) => outcome = Err(unreachable.into()),
-            // Each is said, and all but the last here.
+            // Each is reported, all but the last here.
             Ok(Err(failure)) => {
                 let before = std::mem::replace(&mut outcome, Err(failure));
                 before.err().iter().for_each(|failure| eprintln!("wirecap: {failure}"));
@@ -219,7 +219,7 @@ fn row(name: &str, [command, time, delivered, lost, waiting, lossless]: [&str; 6
     format!("{name:<16} {command:<8} {time:>9} {delivered:>15} {lost:>9} {waiting:>9} {lossless:>8}")
 }
 
-/// What there is to say of one capture: who it is, its interfaces, its rings, its file, and the verdict.
+/// The description of one capture: its identity, interfaces, rings, file, and verdict.
 fn details(status: &Value) -> Vec<String> {
     let ledger = &status["ledger"];
     let mut lines = vec![format!(
@@ -296,7 +296,7 @@ pub(crate) fn number(value: &Value) -> u64 {
     value.as_u64().unwrap_or_default()
 }
 
-/// What is not reported has no count.
+/// An unreported number has no count.
 fn count(value: &Value) -> String {
     value.as_u64().map_or_else(|| "-".to_owned(), grouped)
 }

@@ -14,7 +14,8 @@ use clap::{ArgAction, Args, Command, FromArgMatches, ValueEnum};
 use serde_json::{Value, json};
 use wirecap::savefile::{self, Format, Sink, WriteError};
 use wirecap::{
-    Capture, CaptureError, Cells, Chunk, Ledger, Packet, Recorded, Timestamp, Timestamps, Worker, grouped,
+    Capture, CaptureError, Cells, Chunk, Ledger, Packet, Reception, Recorded, Timestamp, Timestamps, Worker,
+    grouped,
 };
 use wirecap_broker::Broker;
 use wirecap_recorder::{Commands, CompressedSink, Compression, Launch, Target};
@@ -61,15 +62,14 @@ pub(crate) struct Arguments {
     )]
     write: PathBuf,
 
-    /// Write each packet out as soon as it is captured, as in tcpdump, and not within a second; costs CPU time
+    /// Write each packet at once, as in tcpdump, instead of within a second; costs CPU time
     #[arg(short = 'U', long, visible_alias = "immediate-mode")]
     packet_buffered: bool,
 
-    /// Read options from a file: a line for each, NAME = VALUE, where NAME is that of a flag, without --, and filter is the filter of all
-    /// interfaces
+    /// Read options from a file, one NAME = VALUE per line
     ///
-    /// A flag without a value stands alone, or with yes or no. Lines that begin with # are comments. What the command line says
-    /// prevails. wirecap reload reads the file again.
+    /// NAME is a flag without --, or filter for the filter of all interfaces. A flag without a value is written alone, or with yes or
+    /// no. Lines that begin with # are comments. The command line takes precedence. wirecap reload rereads the file.
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
 
@@ -161,6 +161,9 @@ const LATE_PACKETS: Duration = Duration::from_secs(2);
 const EMITTED_PACKETS: usize = 256;
 /// What these are assumed to take.
 const CHUNK_BYTES: usize = 1 << 20;
+/// A chunk of fewer bytes is copied if it holds a block of the kernel's, which could not be filled again until the page with its
+/// packets is full or a second old.
+const SPARSE_BYTES: u64 = 1 << 15;
 
 pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
     if arguments.options.habits.list_interfaces {
@@ -217,12 +220,12 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
     }
 }
 
-/// What a running capture with these arguments is asked for, after its configuration file was read again. Its paths are relative to
-/// `directory`.
+/// The reload request for a running capture with these arguments, after its configuration file was reread. Its paths
+/// are relative to `directory`.
 pub(crate) fn reload_request(words: &[OsString], directory: &Path) -> Result<Value, Failure> {
     let Some(file) = config::file_of(words) else {
         return Err(Failure::Failed(
-            "it was started without --config: there is no file to read again".into(),
+            "the capture was started without --config and has no file to reread".into(),
         ));
     };
     let command = Arguments::augment_args(Command::new("capture"));
@@ -239,10 +242,10 @@ pub(crate) fn reload_request(words: &[OsString], directory: &Path) -> Result<Val
     Ok(json!({ "command": "reload", "expression": expression, "rules": plan.rules() }))
 }
 
-/// What is known when the output is opened.
+/// The state when the output is opened.
 struct Opening<'a> {
     plan: &'a Plan,
-    /// What has the privileges, if this process has none.
+    /// The privileged process, if this one has no privileges.
     broker: Option<Broker>,
     /// When to give up waiting for a pipe's reader.
     deadline: Option<Instant>,
@@ -318,8 +321,8 @@ fn record<O: Outlet>(
     reported.and(outcome)
 }
 
-/// Takes out what is still in the rings of a capture that was stopped: it was delivered, and the ledger must not blame the
-/// engine for what happened to the file.
+/// Takes the remaining packets out of the rings of a stopped capture: they were delivered, and the ledger must not
+/// blame the engine for losses of the file.
 fn drain(worker: &mut Worker) {
     while let Ok(Some(_)) = worker.next_chunk() {}
 }
@@ -373,12 +376,12 @@ impl Arguments {
     }
 }
 
-/// For benches: something that writes what waits in the rings of `capture`, with the system's times, into `sink` as the
-/// command does, and gives how many packets these were.
+/// For benches: returns a function that writes the waiting packets of `capture`, with the system's times, into `sink`
+/// like the command, and returns their number.
 ///
 /// # Errors
 ///
-/// When the capture or the sink fails.
+/// If the capture or the sink fails.
 #[doc(hidden)]
 pub fn record_waiting<S: Sink>(
     capture: &Capture,
@@ -409,7 +412,7 @@ struct Recorder<O: Outlet> {
     deadline: Option<Instant>,
     flushed: Instant,
     flush_interval: Duration,
-    /// Packets that arrived after the last one that was asked for.
+    /// Packets that arrived after the last requested one.
     surplus: u64,
     /// Where packets are counted that wait for the outlet, and those that were discarded because it did not keep up.
     writing: Writing,
@@ -448,8 +451,8 @@ impl<O: Outlet> Recorder<O> {
         self.record_merged(capture, worker, progress)
     }
 
-    /// One ring is in order by itself, as long as there are no more: no packet is held back but for an outlet without room.
-    /// Without the system's times there is nothing to put several in order by.
+    /// A single ring is in order, as long as it stays alone: packets are held back only for an outlet without room.
+    /// Without the system's times, several rings cannot be ordered.
     fn record_ring(
         &mut self,
         capture: &Capture,
@@ -463,7 +466,7 @@ impl<O: Outlet> Recorder<O> {
             match worker.next_chunk_timeout(pause) {
                 Ok(Some(chunk)) => {
                     self.now = recording::now();
-                    let kept = self.keep(capture, chunk);
+                    let kept = self.keep(capture, chunk)?;
                     packets += kept.as_ref().map_or(0, |kept| kept.packets().len());
                     waiting.extend(kept);
                 }
@@ -471,7 +474,7 @@ impl<O: Outlet> Recorder<O> {
                 Err(error) if failed.is_ok() => failed = stopped_by(error, capture),
                 Err(_) => break,
             }
-            while !waiting.is_empty() && self.outlet.has_room(CHUNK_BYTES) {
+            while !waiting.is_empty() && self.has_room()? {
                 let Some(chunk) = waiting.pop_front() else { break };
                 self.write_chunk(&chunk)?;
                 packets -= chunk.packets().len();
@@ -490,7 +493,7 @@ impl<O: Outlet> Recorder<O> {
         progress: &mut Progress,
     ) -> Result<(), Failure> {
         let rings = capture.most_rings();
-        // What is held back is missing in the pool: a quarter of it at most.
+        // Held packets are missing in the pool: at most a quarter of it.
         let delay = capture.interfaces().iter().map(|interface| interface.reception.delay()).max();
         let held_max = capture.ring_count() * capture.geometry().cells() as usize / 4;
         let mut merge = Merge::new(rings, held_max, delay.unwrap_or_default());
@@ -507,7 +510,7 @@ impl<O: Outlet> Recorder<O> {
             let pause = if merge.is_empty() { IDLE_PAUSE } else { MERGE_PAUSE };
             match worker.next_chunk_timeout(pause) {
                 Ok(Some(chunk)) => {
-                    self.keep(capture, chunk).into_iter().for_each(|chunk| merge.push(chunk));
+                    self.keep(capture, chunk)?.into_iter().for_each(|chunk| merge.push(chunk));
                 }
                 Ok(None) => {}
                 Err(error) if failed.is_ok() => failed = stopped_by(error, capture),
@@ -518,10 +521,11 @@ impl<O: Outlet> Recorder<O> {
                 .enumerate()
                 .filter(|(_, empty)| **empty)
                 .for_each(|(ring, _)| merge.found_empty(ring, before));
-            while self.outlet.has_room(CHUNK_BYTES)
+            while self.has_room()?
                 && merge.emit(EMITTED_PACKETS, |packet, place| self.write(packet, place))?
             {}
-            self.writing.set_waiting(if self.outlet.has_room(CHUNK_BYTES) { 0 } else { merge.held() });
+            let waiting = if self.has_room()? { 0 } else { merge.held() };
+            self.writing.set_waiting(waiting);
             self.housekeeping(capture, progress, merge.is_empty())?;
         }
         merge.emit_all(|packet, place| self.write(packet, place))?;
@@ -529,24 +533,44 @@ impl<O: Outlet> Recorder<O> {
     }
 
     /// Keeps a chunk until the outlet has taken its packets. Where the outlet has no room and most of the ring's pool is in
-    /// chunks, it is discarded: the ring gets its cells back, and what is lost is the writer's and not the capture's.
-    fn keep(&mut self, capture: &Capture, chunk: Chunk) -> Option<Arc<Kept>> {
+    /// chunks, it is discarded: the ring gets its cells back, and what is lost is the writer's and not the capture's. (With AF_PACKET
+    /// only until the kernel comes to a block that is kept: what is lost then is the capture's.)
+    fn keep(&mut self, capture: &Capture, chunk: Chunk) -> Result<Option<Arc<Kept>>, WriteError> {
         let Cells { posted, waiting, captured, free, .. } =
             capture.cells_of(chunk.ring_index()).unwrap_or_default();
         let pool = posted + waiting + captured + free;
-        if captured > (pool / 8 * 7).max(1) && !self.outlet.has_room(CHUNK_BYTES) {
+        if captured > (pool / 8 * 7).max(1) && !self.has_room()? {
             self.writing.discard(chunk.len() as u64);
-            return None;
+            return Ok(None);
         }
         let ring = chunk.ring_index();
-        Some(Kept::new(chunk, &self.lent[ring]))
+        let holds_block =
+            matches!(capture.interfaces()[chunk.interface_index()].reception, Reception::Packet { .. });
+        let is_sparse = holds_block && chunk.wire_bytes() < SPARSE_BYTES;
+        Ok(Some(Kept::new(chunk, &self.lent[ring], !is_sparse)))
+    }
+
+    /// Whether the outlet takes a chunk without waiting. While it has as many cells of a ring as it may have, packets stay where
+    /// they are: to copy them instead would take twice the processor time when there is least of it.
+    fn has_room(&mut self) -> Result<bool, WriteError> {
+        if !self.outlet.has_room(CHUNK_BYTES) {
+            return Ok(false);
+        }
+        if self.lent.iter().all(|lent| lent.has_room()) {
+            return Ok(true);
+        }
+        // Otherwise the packets that it has taken would wait for more.
+        self.outlet.flush()?;
+        Ok(!self.outlet.is_writing())
     }
 
     fn write_chunk(&mut self, kept: &Arc<Kept>) -> Result<(), WriteError> {
         let chunk = kept.packets();
         let most = self.left.min(chunk.len() as u64);
         let (mut taken, mut is_over) = (0, false);
+        (0..Chunk::PACKETS_AHEAD).for_each(|index| chunk.fetch(index));
         for (index, packet) in chunk.iter().take(most as usize).enumerate() {
+            chunk.fetch(index + Chunk::PACKETS_AHEAD);
             is_over = !self.outlet.write(packet, (kept, index), self.now)?;
             if is_over {
                 break;
@@ -617,7 +641,7 @@ impl<O: Outlet> Recorder<O> {
                 let ended = self.outlet.end(&recording::counts(self.started, ledger, interfaces));
                 let whole = match &ended {
                     Ok(whole) => *whole,
-                    // The capture may have failed before: what the file has is said by this error.
+                    // The capture may have failed before: this error states what the file contains.
                     Err(error) => recording::safely_written(error).unwrap_or(written),
                 };
                 (whole, outcome.and(ended.map(drop).map_err(Failure::from)))
@@ -655,7 +679,7 @@ impl<O: Outlet> Recorder<O> {
     }
 }
 
-/// Stops a capture that failed: what has arrived before is recorded all the same.
+/// Stops a capture that failed: earlier packets are still recorded.
 fn stopped_by(error: CaptureError, capture: &Capture) -> Result<(), Failure> {
     capture.stop();
     Err(error.into())

@@ -1,5 +1,5 @@
 //! Whether standard output was closed when the process began. Before `main` the standard library opens /dev/null for a
-//! standard descriptor that is closed, and what is written there would be lost without an error.
+//! closed standard descriptor, and output to it would be lost without an error.
 #![allow(unsafe_code)]
 
 use std::os::fd::BorrowedFd;

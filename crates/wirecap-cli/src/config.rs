@@ -8,7 +8,7 @@ use clap::{ArgAction, Command};
 
 use crate::failure::Failure;
 
-/// What stands for the filter at the end of the command line.
+/// The name of the filter in a configuration file.
 pub(crate) const FILTER: &str = "filter";
 /// The flag that the file's filter becomes: on the command line `--filter` is for one interface.
 pub(crate) const FILTER_FLAG: &str = "config-filter";
@@ -63,18 +63,18 @@ fn flag(line: &str, command: &Command) -> Result<Option<String>, String> {
         None => (line, None),
     };
     if name == FILTER {
-        let value = value.ok_or("filter has a value: filter = udp port 53")?;
+        let value = value.ok_or("filter needs a value: filter = udp port 53")?;
         return Ok(Some(format!("--{FILTER_FLAG}={value}")));
     }
     let arg = command.get_arguments().find(|arg| arg.get_long() == Some(name) && !arg.is_hide_set());
     let arg = arg.filter(|arg| !matches!(arg.get_action(), ArgAction::Help) && name != CONFIG);
-    let arg = arg.ok_or_else(|| format!("{name:?} is no option; wirecap capture --help has them all"))?;
+    let arg = arg.ok_or_else(|| format!("unknown option {name:?}; see wirecap capture --help"))?;
     match (arg.get_action().takes_values(), value) {
         (true, Some(value)) => Ok(Some(format!("--{name}={value}"))),
-        (true, None) => Err(format!("{name} has a value: {name} = ...")),
+        (true, None) => Err(format!("{name} needs a value: {name} = ...")),
         (false, None | Some("yes" | "on" | "true")) => Ok(Some(format!("--{name}"))),
         (false, Some("no" | "off" | "false")) => Ok(None),
-        (false, Some(other)) => Err(format!("{name} is yes or no, not {other:?}")),
+        (false, Some(other)) => Err(format!("invalid {name} {other:?}: expected yes or no")),
     }
 }
 
@@ -119,12 +119,12 @@ mod tests {
     #[test]
     fn lines_that_are_no_flags_are_refused_with_their_number() {
         for (text, words) in [
-            ("\nwirte = x", "line 2: \"wirte\" is no option"),
-            ("config = x", "no option"),
-            ("help", "no option"),
-            ("write", "write has a value"),
+            ("\nwirte = x", "line 2: unknown option \"wirte\""),
+            ("config = x", "unknown option"),
+            ("help", "unknown option"),
+            ("write", "write needs a value"),
             ("force = maybe", "yes or no"),
-            ("filter", "filter has a value"),
+            ("filter", "filter needs a value"),
         ] {
             let error = flags(text, &command()).unwrap_err();
             assert!(error.contains(words), "{text}: {error}");

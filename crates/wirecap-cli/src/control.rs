@@ -49,21 +49,21 @@ pub(crate) struct ControlOptions {
     #[arg(long, conflicts_with = "name")]
     no_control: bool,
 
-    /// Serve a live page at / and metrics for Prometheus at /metrics: 127.0.0.1:9417, [::1]:9417, or the path of a socket
+    /// Serve a live page (/) and Prometheus metrics (/metrics) on 127.0.0.1:9417, [::1]:9417 or a socket's path
     ///
-    /// Nothing can be changed there, and no other host is served; but every user of this host can read what a loopback address
-    /// serves. The path of a socket (mode 0660) restricts it to the socket's owner and group.
+    /// Read-only, and not reachable from other hosts. Every user of this host can read a loopback address; the path of a socket
+    /// (mode 0660) restricts access to the socket's owner and group.
     #[arg(long, value_name = "ADDRESS", value_parser = parse_http)]
     http: Option<HttpAddress>,
 }
 
 impl ControlOptions {
-    /// Takes the capture's name and begins to listen. Only a name that was asked for and is taken is an error: without the right
-    /// to have a control socket a capture runs all the same.
+    /// Claims the capture's name and starts listening. Only a requested name that is in use is an error: a capture that
+    /// may not create a control socket runs without it.
     pub(crate) fn claim(&self, command: &'static str, sources: &[String]) -> Result<Claim, Failure> {
         if sources.is_empty() && self.http.is_some() {
             return Err(Failure::Usage(
-                "--http shows a capture on an interface, and -r reads a file".to_owned(),
+                "--http requires a live capture and cannot be used with -r".to_owned(),
             ));
         }
         let default = || place::name_of(sources);
@@ -89,7 +89,7 @@ impl ControlOptions {
     }
 }
 
-/// Listens where pages and metrics are to be, and says where that is.
+/// Listens for pages and metrics, and reports the address.
 fn listen(address: &HttpAddress) -> Result<Listener, Failure> {
     let listener = Listener::bind(address)
         .map_err(|error| Failure::Failed(format!("cannot serve {address}: {error}").into()))?;
@@ -123,7 +123,7 @@ impl Claim {
         self.serve_with(Box::new(|expression| Ok(FilterRequest::from(expression))))
     }
 
-    /// Begins to serve. `meaning` says which filter a client's expression stands for.
+    /// Starts serving. `meaning` converts a client's expression to the filter.
     pub(crate) fn serve_with(self, meaning: Meaning) -> Result<Control, Failure> {
         let Self { taken, http, name, command } = self;
         if taken.is_none() && http.is_none() {
@@ -167,7 +167,7 @@ impl Control {
         Self(None)
     }
 
-    /// What does this thread's part, until it is dropped.
+    /// Executes this thread's part, until it is dropped.
     pub(crate) fn agent<'a>(
         &'a self,
         capture: &'a Capture,

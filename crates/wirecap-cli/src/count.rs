@@ -52,7 +52,7 @@ pub(crate) struct Arguments {
     control: ControlOptions,
 }
 
-/// How long the end waits for what is being shown.
+/// How long the end waits for the last output.
 const LAST_FRAME: Duration = Duration::from_secs(1);
 
 /// What the workers have counted so far, one per ring.
@@ -131,7 +131,7 @@ fn total(tallies: &[Tally]) -> u64 {
     tallies.iter().map(|tally| tally.read().0).sum()
 }
 
-/// Draws on a thread of its own: a terminal that was stopped, or a pipe that is not read, holds up nothing else.
+/// Draws in a separate thread: a stopped terminal, or an unread pipe, delays nothing else.
 struct Live {
     frames: Option<SyncSender<Vec<String>>>,
     outcome: Receiver<io::Result<()>>,
@@ -161,13 +161,13 @@ impl Live {
         Ok(Self { frames: Some(frames), outcome, is_terminal })
     }
 
-    /// Shows the lines, unless those before are still being written; false if no more can be shown.
+    /// Shows the lines, unless earlier ones are still being written; false if no more can be shown.
     fn show(&self, lines: Vec<String>) -> bool {
         let sent = self.frames.as_ref().map(|frames| frames.try_send(lines));
         !matches!(sent, Some(Err(TrySendError::Disconnected(_))))
     }
 
-    /// Waits until everything is written, but not for long, and gives what came of it.
+    /// Waits, for a limited time, until everything is written, and returns the result.
     fn end(mut self) -> io::Result<()> {
         drop(self.frames.take());
         self.outcome.recv_timeout(LAST_FRAME).unwrap_or(Ok(()))

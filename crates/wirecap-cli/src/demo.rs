@@ -1,6 +1,6 @@
-//! `wirecap demo`: captures on a test bed of its own, where what was sent is known.
+//! `wirecap demo`: captures on a private test bed, where the number of sent packets is known.
 //!
-//! The sender's count comes from its interface's own counters, so the engine cannot flatter itself.
+//! The sender's count comes from its interface's own counters, not from the engine.
 
 mod picture;
 mod sender;
@@ -38,7 +38,7 @@ const CHUNKS: u32 = 256;
 /// What the ring of act 2 can hold: R x M.
 const POOL_PACKETS: u64 = CHUNK as u64 * CHUNKS as u64;
 
-/// Time between two looks at what is going on.
+/// Time between two updates.
 const GLANCE: Duration = Duration::from_millis(50);
 /// Time between two drawings on a terminal.
 const REDRAW: Duration = Duration::from_millis(200);
@@ -50,9 +50,9 @@ const PATIENCE: Duration = Duration::from_secs(5);
 pub(crate) fn run(_: &Arguments) -> Result<(), Failure> {
     let mut screen = Screen::on(io::stdout());
     let interruption = Interruption::watch()?;
-    screen.line(&screen.bold("wirecap demo: packets are sent, captured and accounted for"))?;
+    screen.line(&screen.bold("wirecap demo: send, capture and account for packets"))?;
     screen.line("")?;
-    screen.line("> Building a test bed: two network namespaces joined by a cable (a veth pair,")?;
+    screen.line("> Building a test bed: two network namespaces connected by a veth pair")?;
     screen.line("  a0 to a1) with 4 queues. Nothing else on this machine is touched.")?;
     let (near, far) = (Namespace::new()?, Namespace::new()?);
     let pair = VethPair::new((&near, "a0"), (&far, "a1"), QUEUES, MTU)?;

@@ -52,7 +52,7 @@ fn table(devices: &[Device], briefs: &BTreeMap<String, Brief>) -> String {
         text += &line(row, &widths);
         let holders = holders_by_process(device);
         match holders.is_empty() {
-            true => text += &format!("  auto takes {}: {}\n", choice.engine, choice.why),
+            true => text += &format!("  auto selects {}: {}\n", choice.engine, choice.why),
             false => text += &held(device, &holders),
         }
         for program in &device.attached_xdp {
@@ -79,7 +79,7 @@ fn holders_by_process(device: &Device) -> Vec<(Holder, Vec<u32>)> {
     processes
 }
 
-/// What is said of an interface that wirecap captures from already.
+/// The lines about an interface that wirecap already captures.
 fn held(device: &Device, holders: &[(Holder, Vec<u32>)]) -> String {
     let mut text = String::new();
     for (holder, queues) in holders {

@@ -1,6 +1,7 @@
-//! `wirecap doctor`: what on this host loses or falsifies packets, and what fixes it.
+//! `wirecap doctor`: finds settings of this host that lose or falsify packets, and fixes them.
 //!
-//! Reading is apart from judging: a [`Host`] is what was read, which `--record` writes and `--from` judges without this host.
+//! Reading and evaluation are separate: a [`Host`] holds the readings, which `--record` writes and `--from` evaluates
+//! without this host.
 
 mod causes;
 mod checks;
@@ -92,11 +93,11 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
     }
 }
 
-/// Fixes what can be, and says what is left.
+/// Makes the possible fixes, and lists the others.
 fn fix(diagnosis: &Diagnosis, arguments: &Arguments) -> Result<(), Failure> {
     if arguments.json && !arguments.yes {
         return Err(Failure::Usage(
-            "--fix asks for confirmation, which --json cannot show: add --yes".to_owned(),
+            "--fix asks for confirmation, which --json prevents: add --yes".to_owned(),
         ));
     }
     let mut journal = Journal::open(&arguments.journal)?;
@@ -110,7 +111,7 @@ fn fix(diagnosis: &Diagnosis, arguments: &Arguments) -> Result<(), Failure> {
             output::print(json!({ "changed": changed, "findings": left.findings, "unseen": left.unseen }))?;
         }
         false => {
-            let taken_back = if made.is_empty() { "" } else { "; `wirecap doctor --undo` takes them back" };
+            let taken_back = if made.is_empty() { "" } else { "; `wirecap doctor --undo` reverts them" };
             let left = report::count_words(&left.findings);
             output::print(format_args!("{} made{taken_back}.\nLeft: {left}.", fix::changes(made.len())))?;
         }
@@ -118,7 +119,7 @@ fn fix(diagnosis: &Diagnosis, arguments: &Arguments) -> Result<(), Failure> {
     match (failures, left.findings.is_empty()) {
         (0, true) => Ok(()),
         (0, false) => Err(Failure::Findings),
-        _ => Err(Failure::Failed(format!("{} could not be made", fix::changes(failures)).into())),
+        _ => Err(Failure::Failed(format!("{} failed", fix::changes(failures)).into())),
     }
 }
 
@@ -137,7 +138,7 @@ fn changed_in_json(change: &Change) -> serde_json::Value {
     json!({ "command": change.setting.line(&change.to), "from": change.from, "to": change.to })
 }
 
-/// What is wrong with an interface, in short.
+/// The findings about an interface, in short.
 #[derive(Debug)]
 pub(crate) struct Brief {
     pub(crate) count: usize,
@@ -177,7 +178,7 @@ fn recorded(path: &Path) -> Result<Host, Failure> {
     match value["format"].as_u64() {
         Some(format) if format == u64::from(host::FORMAT) => {}
         Some(format) => {
-            return Err(failed(format!("it has format {format}; this version reads {}", host::FORMAT)));
+            return Err(failed(format!("it has format {format}; this version supports {}", host::FORMAT)));
         }
         None => return Err(failed("it was not written by `wirecap doctor --record`".to_owned())),
     }

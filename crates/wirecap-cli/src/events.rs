@@ -15,18 +15,18 @@ use crate::screen::notice;
 /// Events that are kept for readers that come later or fall behind.
 const KEPT: usize = 256;
 
-/// What a line is about.
+/// The subject of a line.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Kind {
-    /// Packets begin or cease to be lost, or to wait for what they are written to.
+    /// Packets begin or cease to be lost, or to wait for the output.
     Loss,
     /// An interface went away, came back or changed.
     Interface,
     /// The filter was changed.
     Filter,
-    /// A file was completed, or another one was asked for.
+    /// A file was completed, or the next one was requested.
     Rotation,
-    /// The end was asked for, or has come.
+    /// The end was requested or reached.
     End,
 }
 
@@ -54,7 +54,7 @@ const UNPRINTED_MAX: usize = 256;
 /// How long the end waits for standard error.
 const LAST_LINES: Duration = Duration::from_secs(1);
 
-/// What the thread that writes to standard error is told.
+/// Messages to the thread that writes to standard error.
 enum Order {
     Print(String),
     /// Tell when everything before is written.
@@ -136,7 +136,7 @@ pub(crate) fn in_json() -> String {
     format!("[{}]", events.join(","))
 }
 
-/// What comes next for a reader that has had all events before the one of number `next`.
+/// The next event for a reader that has had all events before number `next`.
 pub(crate) fn after(next: u64) -> Option<Next> {
     kept().after(next)
 }
@@ -144,7 +144,7 @@ pub(crate) fn after(next: u64) -> Option<Next> {
 /// What a reader gets.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Next {
-    /// The event of the number that was asked for, as a JSON object on one line.
+    /// The requested event, as a JSON object on one line.
     Event(Arc<str>),
     /// So many events are not kept any more.
     Missed(u64),
@@ -188,7 +188,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_reader_that_falls_behind_is_told_how_many_events_it_missed() {
+    fn a_slow_reader_gets_the_number_of_missed_events() {
         let mut log = Log { recent: VecDeque::new(), next: 0, bell: None };
         assert_eq!((log.first(), log.after(0)), (0, None));
         (0..KEPT + 3).for_each(|event| log.push(event.to_string().into()));

@@ -13,7 +13,7 @@ use wirecap::savefile::LinkType;
 use crate::failure::Failure;
 use crate::output;
 
-/// Be a source of packets for Wireshark and tshark, which start this command themselves
+/// Capture for Wireshark and tshark, which start this command themselves
 #[derive(Debug, Args)]
 pub(crate) struct Arguments {
     /// List the interfaces
@@ -24,7 +24,7 @@ pub(crate) struct Arguments {
     #[arg(long, value_name = "VERSION")]
     extcap_version: Option<String>,
 
-    /// The interface, by the name in the list
+    /// Interface, by its name in the list
     #[arg(long, value_name = "INTERFACE")]
     extcap_interface: Option<String>,
 
@@ -36,7 +36,7 @@ pub(crate) struct Arguments {
     #[arg(long)]
     extcap_config: bool,
 
-    /// Capture what matches this expression; without --capture, print what is wrong with it
+    /// Capture only matching packets; without --capture, print the error of the expression
     #[arg(long, value_name = "FILTER")]
     extcap_capture_filter: Option<String>,
 
@@ -44,7 +44,7 @@ pub(crate) struct Arguments {
     #[arg(long)]
     capture: bool,
 
-    /// Where packets are written to
+    /// File for the packets
     #[arg(long, value_name = "FILE", required_if_eq("capture", "true"))]
     fifo: Option<PathBuf>,
 
@@ -65,10 +65,10 @@ pub(crate) struct Arguments {
     buffer: String,
 }
 
-/// What stands before the name of an interface: others may list it as well.
+/// The prefix of an interface's name: other sources may list the interface as well.
 const PREFIX: &str = "wirecap-";
 
-/// What is to be done.
+/// The step to be executed.
 pub(crate) enum Step {
     /// Print this.
     Print(String),
@@ -81,8 +81,7 @@ pub(crate) fn step(arguments: &Arguments) -> Result<Step, Failure> {
         return Ok(Step::Print(interfaces(&device::devices()?)));
     }
     let Some(name) = &arguments.extcap_interface else {
-        let message = "Wireshark and tshark start this command: install-extcap puts it where they find it; try \
-                       --extcap-interfaces";
+        let message = "Wireshark and tshark start this command; `make install-extcap` installs it for them; try --extcap-interfaces";
         return Err(Failure::Usage(message.to_owned()));
     };
     let name = name.strip_prefix(PREFIX).unwrap_or(name);
@@ -100,7 +99,7 @@ pub(crate) fn step(arguments: &Arguments) -> Result<Step, Failure> {
     }
 }
 
-/// Prints what a step has to print.
+/// Prints the output of a step.
 pub(crate) fn print(text: &str) -> Result<(), Failure> {
     match text.is_empty() {
         true => Ok(()),
@@ -169,18 +168,19 @@ fn settings(device: &Device) -> String {
     let last = device.rx_queues.saturating_sub(1);
     let lines = [
         "arg {number=0}{call=--engine}{display=Engine}{type=selector}\
-         {tooltip=packet copies what the host gets; xdp takes it away from the host}"
+         {tooltip=packet: the capture gets copies; xdp: the host does not receive captured packets}"
             .to_owned(),
-        "value {arg=0}{value=packet}{display=packet: copies, nothing changes for the host}{default=true}".to_owned(),
-        "value {arg=0}{value=xdp}{display=xdp: only where the host does not use the interface}{default=false}"
+        "value {arg=0}{value=packet}{display=packet: copies, nothing changes for the host}{default=true}"
+            .to_owned(),
+        "value {arg=0}{value=xdp}{display=xdp: only if the host does not use the interface}{default=false}"
             .to_owned(),
         format!("value {{arg=0}}{{value=auto}}{{display=auto: {why}}}{{default=false}}"),
         format!(
             "arg {{number=1}}{{call=--queues}}{{display=Receive queues}}{{type=string}}\
-             {{tooltip=0-{last}, or some of them as in 0,2; empty is all}}{{validation=^[0-9,-]*$}}"
+             {{tooltip=such as 0,2 or 0-{last}; empty: all}}{{validation=^[0-9,-]*$}}"
         ),
         "arg {number=2}{call=--snaplen}{display=Bytes kept of each packet}{type=unsigned}{default=0}\
-         {tooltip=0 is all of them}"
+         {tooltip=0: all}"
             .to_owned(),
         "arg {number=3}{call=--buffer}{display=Memory of all rings}{type=string}\
          {tooltip=512M, 2G; empty: by the speed of the link}{validation=^[0-9]*[KMG]?$}"
@@ -189,7 +189,7 @@ fn settings(device: &Device) -> String {
     lines.join("\n") + "\n"
 }
 
-/// Nothing, or what is wrong with a filter.
+/// Empty, or the error of a filter.
 fn fault_of(filter: &str, device: &Device) -> String {
     match Filter::compile(filter, device.savefile_link_type(), DEFAULT_SNAP_LEN) {
         Ok(_) => String::new(),

@@ -26,7 +26,7 @@ pub(crate) struct FilterOptions {
 
     /// Filter by a classic BPF program, as tcpdump -ddd prints it
     ///
-    /// It selects packets; use -s for their length.
+    /// The program only selects packets; use -s for the snap length.
     #[arg(long, value_name = "FILE", conflicts_with = "words")]
     bpf_program: Option<PathBuf>,
 }

@@ -97,7 +97,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
     let (segments, filter) = places_and_filter(&arguments.words)?;
     let filter = (!filter.is_empty()).then(|| FilterRequest::from(filter));
     let mut query = Query::new(filter, arguments.flow, arguments.from, arguments.to);
-    // An expression that is one for no kind of packets is told before a file is read.
+    // An expression that is invalid for all link types is reported before a file is read.
     let prepared = query.prepare(LinkType::ETHERNET);
     if prepared.is_err() && LINK_TYPES.into_iter().all(|link_type| query.prepare(link_type).is_err()) {
         return prepared.map_err(|error| Failure::Usage(error.to_string()));
@@ -202,7 +202,7 @@ impl Search {
             });
             let count = scanned.len();
             announce(&format!(
-                "{count} {} ({}) without a valid index read whole{}",
+                "{count} {} ({}) without a valid index read completely{}",
                 if count == 1 { "file" } else { "files" },
                 human_bytes(self.plan.scanned_bytes),
                 lag.unwrap_or_default(),
@@ -279,7 +279,7 @@ impl Teller {
         !self.interruption.came()
     }
 
-    /// Files that cannot be read make the command fail, when it has done what it can.
+    /// Unreadable files make the command fail, after it has done everything possible.
     pub(crate) fn outcome(&self) -> Result<(), Failure> {
         match self.faulty {
             0 => Ok(()),

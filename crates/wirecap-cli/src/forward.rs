@@ -179,7 +179,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
     let mut ledger = capture.close();
     let no_room = ways.iter().map(Way::no_room).sum();
     if no_room > 0 {
-        let reason = "no room for what --rewrite adds".to_owned();
+        let reason = "no room for the tags that --rewrite adds".to_owned();
         ledger.lost_later.push(LostLater { packets: no_room, reason });
     }
     let mirrored = match treatment.mirror {

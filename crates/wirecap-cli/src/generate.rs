@@ -78,7 +78,7 @@ pub(crate) struct Arguments {
     json: bool,
 }
 
-/// One queue's share of what is sent.
+/// One queue's share of the frames.
 #[derive(Debug, Clone, Copy)]
 struct Share {
     queue: u32,
@@ -86,7 +86,7 @@ struct Share {
     rate: Rate,
 }
 
-/// What was sent on one queue.
+/// The frames sent on one queue.
 #[derive(Debug, Clone, Copy)]
 struct SentOnQueue {
     queue: u32,
@@ -162,7 +162,7 @@ fn shares(arguments: &Arguments, interface: &Interface) -> Result<Vec<Share>, Fa
     let queue_count = queues.len() as u64;
     for (index, queue) in queues.iter().enumerate() {
         if queues[..index].contains(queue) {
-            return Err(Failure::Usage(format!("queue {queue} is named twice")));
+            return Err(Failure::Usage(format!("queue {queue} is given twice")));
         }
         if *queue >= interface.queue_count {
             let ring = wirecap::RingName::of_queue(&interface.name, *queue);
@@ -182,7 +182,7 @@ fn shares(arguments: &Arguments, interface: &Interface) -> Result<Vec<Share>, Fa
     Ok((0..).zip(queues).map(share).collect())
 }
 
-/// What was sent, by which way, and why that ended too early.
+/// The frames sent, the way, and the reason of an early end.
 type Outcome = (Via, Vec<SentOnQueue>, Result<(), Failure>);
 
 /// Sends all shares at once.
@@ -332,7 +332,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_range_of_sizes_holds_both_ends_and_what_lies_between() {
+    fn a_range_of_sizes_includes_both_ends() {
         let mixed = sizes("60-1514").unwrap();
         let lengths: Vec<u16> = (0..64).map(|sequence| mixed.frame_bytes(sequence)).collect();
         assert_eq!((lengths.iter().min(), lengths.iter().max()), (Some(&60), Some(&1514)));

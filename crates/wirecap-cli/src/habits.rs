@@ -8,7 +8,7 @@ use wirecap::{Capture, DEFAULT_SNAP_LEN};
 
 use crate::failure::Failure;
 
-/// Flags of tcpdump and dumpcap that mean the same here.
+/// Flags with the same meaning as in tcpdump and dumpcap.
 #[derive(Debug, Clone, Default, Args)]
 #[command(next_help_heading = "As in tcpdump and dumpcap")]
 pub(crate) struct Habits {
@@ -16,24 +16,24 @@ pub(crate) struct Habits {
     #[arg(short = 'D', long)]
     pub(crate) list_interfaces: bool,
 
-    /// Show no line that counts packets
+    /// Do not print packet counts while capturing
     #[arg(short, long)]
     pub(crate) quiet: bool,
 
-    /// Accepted, and without effect: nothing here looks up names
+    /// No effect: names are never looked up
     #[arg(short = 'n', action = ArgAction::Count, hide_short_help = true)]
     _no_names: u8,
 
-    /// Accepted, and without effect: lines for a pipe are written when they are complete
+    /// No effect: output to a pipe is always line-buffered
     #[arg(short = 'l', hide_short_help = true)]
     _line_buffered: bool,
 
-    /// The link layer, if it is that of the interfaces: EN10MB or RAW
+    /// Link type, EN10MB or RAW; must be that of the interfaces
     #[arg(short = 'y', long, value_name = "LINKTYPE", value_parser = link_type, hide_short_help = true)]
     linktype: Option<Named>,
 }
 
-/// A link type and what libpcap calls it.
+/// A link type and its name in libpcap.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Named(LinkType, &'static str);
 
@@ -41,13 +41,11 @@ const LINK_TYPES: [Named; 2] = [Named(LinkType::ETHERNET, "EN10MB"), Named(LinkT
 
 fn link_type(text: &str) -> Result<Named, String> {
     let found = LINK_TYPES.into_iter().find(|Named(_, name)| name.eq_ignore_ascii_case(text));
-    found.ok_or_else(|| {
-        "expected EN10MB or RAW: packets are captured with the link layer of their interface".to_owned()
-    })
+    found.ok_or_else(|| "expected EN10MB or RAW: packets have the link layer of their interface".to_owned())
 }
 
 impl Habits {
-    /// Whether the link layer is the one that was asked for.
+    /// Whether the link type is the requested one.
     pub(crate) fn check(&self, capture: &Capture) -> Result<(), Failure> {
         let Some(Named(wanted, name)) = self.linktype else { return Ok(()) };
         let other =
@@ -56,7 +54,7 @@ impl Habits {
             None => Ok(()),
             Some(interface) => {
                 let device = &interface.device.name;
-                Err(Failure::Usage(format!("{device} has another link layer than {name}: leave out -y")))
+                Err(Failure::Usage(format!("the link layer of {device} is not {name}: omit -y")))
             }
         }
     }
@@ -76,16 +74,16 @@ pub(crate) fn snap_len() -> impl TypedValueParser<Value = u32> {
 const HINTS: [(&str, &str); 6] = [
     (
         "AeKNOStuvXx#",
-        "no packet is shown while it is recorded; `wirecap show -i DEV -e -v` shows packets, with tcpdump's own flags",
+        "capture does not print packets; use `wirecap show -i DEV -e -v`, with tcpdump's own flags",
     ),
     (
         "B",
-        "`--buffer SIZE` is the memory of all rings: `--buffer 4M` for tcpdump's -B 4096 and dumpcap's -B 4",
+        "use `--buffer SIZE`, the memory of all rings: `--buffer 4M` for tcpdump's -B 4096 and dumpcap's -B 4",
     ),
-    ("I", "set the interface to monitor mode by iw(8), and capture from it"),
-    ("L", "each interface has one link layer, which is taken"),
-    ("P", "`--format pcap`, or a file name that ends in .pcap, writes pcap"),
-    ("jJ", "`--timestamp packet`, `batch` or `hardware` chooses the clock"),
+    ("I", "set the interface to monitor mode with iw(8) first"),
+    ("L", "each interface has one link layer, which is used"),
+    ("P", "use `--format pcap`, or a file name that ends in .pcap"),
+    ("jJ", "use `--timestamp packet`, `batch` or `hardware`"),
 ];
 
 /// Adds to the error about an unknown flag of tcpdump's or dumpcap's what to use instead.

@@ -1,5 +1,5 @@
-//! `wirecap handle`: applies the filter x times to every packet, one worker per ring (the paper's
-//! pkt_handler and multi_pkt_handler). With x = 300 it stands for an application that is too slow.
+//! `wirecap handle`: applies the filter x times to every packet, one worker per ring (the paper's pkt_handler and
+//! multi_pkt_handler). With x = 300 it simulates an application that is too slow.
 
 use std::thread;
 use std::time::{Duration, Instant};
@@ -133,7 +133,7 @@ fn handle(mut worker: Worker, weight: &Weight, capture: &Capture) -> Result<Hand
 }
 
 impl Handled {
-    /// What a packet cost the workers on average.
+    /// The workers' average time per packet.
     fn cost(outcomes: &[Result<Self, CaptureError>]) -> Option<Duration> {
         let handled = || outcomes.iter().flatten();
         let packets: u64 = handled().map(|handled| handled.packets).sum();

@@ -2,13 +2,12 @@
 
 use std::collections::VecDeque;
 use std::sync::{Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use std::time::{SystemTime, UNIX_EPOCH};
 
 use serde_json::json;
 use wirecap::Ledger;
 
-/// Time between two samples, and how many are kept: five minutes.
-const STEP: Duration = Duration::from_secs(1);
+/// How many samples are kept: one a second, five minutes.
 const KEPT: usize = 300;
 
 /// The names of a sample's numbers, in their order.
@@ -25,25 +24,16 @@ const FIELDS: [&str; 10] = [
     "later",
 ];
 
-#[derive(Debug)]
-struct History {
-    samples: VecDeque<[f64; FIELDS.len()]>,
-    last: Option<Instant>,
+type Sample = [f64; FIELDS.len()];
+
+static SAMPLES: Mutex<VecDeque<Sample>> = Mutex::new(VecDeque::new());
+
+fn samples() -> MutexGuard<'static, VecDeque<Sample>> {
+    SAMPLES.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-static HISTORY: Mutex<History> = Mutex::new(History { samples: VecDeque::new(), last: None });
-
-fn history() -> MutexGuard<'static, History> {
-    HISTORY.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-/// Takes a sample if it is time. `waiting` packets are in the rings.
+/// Takes a sample, which the caller does once a second. `waiting` packets are in the rings.
 pub(crate) fn note(ledger: &Ledger, waiting: u64) {
-    let mut history = history();
-    if history.last.is_some_and(|last| last.elapsed() < STEP) {
-        return;
-    }
-    history.last = Some(Instant::now());
     let total = &ledger.total;
     let dropped = &total.dropped;
     let later: u64 = ledger.lost_later.iter().map(|lost| lost.packets).sum();
@@ -62,13 +52,14 @@ pub(crate) fn note(ledger: &Ledger, waiting: u64) {
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs_f64();
     let mut sample = [now; FIELDS.len()];
     sample[1..].iter_mut().zip(counts).for_each(|(place, count)| *place = count as f64);
-    if history.samples.len() == KEPT {
-        history.samples.pop_front();
+    let mut samples = samples();
+    if samples.len() == KEPT {
+        samples.pop_front();
     }
-    history.samples.push_back(sample);
+    samples.push_back(sample);
 }
 
 /// All samples, the oldest first.
 pub(crate) fn in_json() -> String {
-    json!({ "fields": FIELDS, "samples": history().samples }).to_string()
+    json!({ "fields": FIELDS, "samples": *samples() }).to_string()
 }

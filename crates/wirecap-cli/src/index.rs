@@ -81,9 +81,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
     }
     teller.live.clear();
     let being_written = if open > 0 { format!(", {open} not complete") } else { String::new() };
-    announce(&format!(
-        "{written} indexes written, {there} were there, {faulty} files without{being_written}"
-    ));
+    announce(&format!("{written} indexes written, {there} existed, {faulty} files failed{being_written}"));
     teller.outcome()
 }
 

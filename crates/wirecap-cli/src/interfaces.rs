@@ -1,5 +1,5 @@
-//! `-i` and the options that each interface may have of its own. As with dumpcap it is their place that
-//! tells: behind an interface they are for that one, before the first for all that have none.
+//! `-i`, and the options that each interface may have. As with dumpcap their position decides: after an interface they
+//! apply to it, before the first one to all without their own.
 
 use clap::error::ErrorKind;
 use clap::{Arg, ArgAction, ArgMatches, Args, Command, FromArgMatches};
@@ -85,7 +85,7 @@ impl FromArgMatches for Interfaces {
     }
 }
 
-/// The interfaces that a name stands for.
+/// The interfaces of a name.
 fn devices_of(name: &str) -> Result<Vec<String>, clap::Error> {
     if name != ANY {
         return Ok(vec![name.to_owned()]);
@@ -111,7 +111,7 @@ fn placed<T: Clone + Send + Sync + 'static>(matches: &ArgMatches, option: &str) 
 /// The values of an option that may be for one interface. Where it is given twice in one place the last counts.
 #[derive(Debug, PartialEq)]
 struct Scoped<T> {
-    /// For those without a value of their own.
+    /// For interfaces without their own value.
     common: Option<T>,
     /// In the order of the interfaces.
     own: Vec<Option<T>>,
@@ -158,7 +158,7 @@ mod tests {
     }
 
     #[test]
-    fn a_filter_stands_behind_its_interface() {
+    fn a_filter_follows_its_interface_on_the_command_line() {
         let sources =
             |line| Interfaces::from_arg_matches(&parse(line).unwrap()).map(|read| read.sources.len());
         assert_eq!(sources("-i a -f udp -i b").unwrap(), 2);

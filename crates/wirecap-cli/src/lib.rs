@@ -125,7 +125,7 @@ fn said(text: &clap::Error) -> ExitCode {
 /// Why arguments are no command.
 #[derive(Debug)]
 enum Unparsed {
-    /// Help, or what is wrong.
+    /// Help, or the usage error.
     Text(clap::Error),
     /// The configuration file cannot be read, or is not as it should be.
     File(Failure),
@@ -139,7 +139,7 @@ fn parse(arguments: &[OsString]) -> Result<Cli, Unparsed> {
     let command = Cli::command();
     let capture = command.find_subcommand("capture").expect("it is one of the commands");
     let arguments = config::with_file(arguments, &file, capture).map_err(Unparsed::File)?;
-    // What comes later prevails: the command line.
+    // Later values take precedence: the command line.
     let command = command.mut_subcommand("capture", |capture| capture.args_override_self(true));
     let matches = command.try_get_matches_from(arguments).map_err(Unparsed::Text)?;
     Cli::from_arg_matches(&matches).map_err(Unparsed::Text)
@@ -216,7 +216,7 @@ fn run(command: Command) -> Result<(), Failure> {
     }
 }
 
-/// Captures with these arguments until Wireshark has seen enough: what it did not read is then no loss.
+/// Captures with these arguments until Wireshark stops reading: unread packets are then no loss.
 fn capture_for_wireshark(words: &[OsString]) -> Result<(), Failure> {
     let cli = Cli::try_parse_from(words).map_err(|text| Failure::Usage(text.to_string()))?;
     match run(cli.command) {
@@ -231,7 +231,7 @@ mod tests {
 
     #[test]
     fn the_commands_of_the_man_pages_are_commands() {
-        // What stands in a configuration file is tested with the service.
+        // The contents of a configuration file are tested with the service.
         let has_file = |words: &Vec<String>| words.iter().any(|word| word == "--config");
         for words in man::tests::commands().filter(|words| !has_file(words)) {
             let parsed = Cli::try_parse_from(&words);

@@ -1,6 +1,7 @@
-//! Loss is said while it happens: when it begins, of which ring, why and what to do; and when it ends.
+//! Reports loss while it happens: when it begins, with ring, reason and fix, and when it ends.
 
 use std::collections::HashMap;
+use std::mem;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
@@ -17,21 +18,23 @@ use crate::service::{self, Pulse};
 use crate::signals;
 use crate::sink::Writing;
 
-/// Time between two looks at the ledger.
+/// Time between two looks at what the packets are written to.
 const LOOK: Duration = Duration::from_millis(200);
+/// Time between two looks at the ledger, for which devices are asked for their counters: some drivers ask their firmware.
+const COUNT: Duration = Duration::from_secs(1);
 /// Loss has ended when no packet was lost for so long.
 const QUIET: Duration = Duration::from_secs(1);
-/// The same loss is said no more often than this.
+/// The minimum time between two reports of the same loss.
 const SAY_AGAIN: Duration = Duration::from_secs(10);
 /// Lines of one look at most.
 const LINES_MAX: usize = 8;
 /// A write that takes longer has stalled.
 const STALL: Duration = Duration::from_secs(1);
-/// Something that takes nothing for so long holds up what is captured.
+/// An output that accepts nothing for this long delays the capture.
 const PAUSE: Duration = Duration::from_millis(10);
 
-/// Does `work` while another thread watches the capture: it says what is lost, and answers SIGUSR1 and the clients of the control
-/// socket with the ledger.
+/// Runs `work` while another thread watches the capture: it reports losses, and answers SIGUSR1 and the clients of the
+/// control socket with the ledger.
 pub(crate) fn watched<T>(
     capture: &Capture,
     writing: Option<&Writing>,
@@ -45,12 +48,12 @@ pub(crate) fn watched<T>(
         work()
     });
     service::stopping();
-    // What follows on standard error stands below what was said.
+    // Later lines on standard error follow the reports.
     events::flush();
     outcome
 }
 
-/// Ends the watcher, also if what was watched panics.
+/// Ends the watcher, even if `work` panics.
 struct End<'a>(&'a AtomicBool, thread::Thread);
 
 impl Drop for End<'_> {
@@ -79,7 +82,7 @@ fn watch(capture: &Capture, writing: Option<&Writing>, control: &Control, done: 
     let mut backlog = Backlog::default();
     let mut agent = control.agent(capture, writing);
     let mut pulse = Pulse::new();
-    let mut next = Instant::now() + LOOK;
+    let (mut next, mut next_count) = (Instant::now() + LOOK, Instant::now() + COUNT);
     while !done.load(Ordering::Acquire) {
         thread::park_timeout(next.saturating_duration_since(Instant::now()));
         if let Some(agent) = &mut agent {
@@ -90,40 +93,46 @@ fn watch(capture: &Capture, writing: Option<&Writing>, control: &Control, done: 
             continue;
         }
         next = now + LOOK;
-        let ledger = ledger_so_far(capture, writing);
-        pulse.look(&ledger, writing.is_some_and(|writing| writing.blocked_for() > PAUSE), now);
-        let discarded = writing.map_or(0, Writing::discarded);
+        let is_writing = writing.is_some_and(|writing| writing.blocked_for() > PAUSE);
+        pulse.look(is_writing, now, || ledger_so_far(capture, writing));
         if signals::statistics_asked_for() {
-            events::print(format!("so far: {ledger}"));
+            events::print(format!("so far: {}", ledger_so_far(capture, writing)));
         }
         let is_slow = slowness.as_mut().is_some_and(|slowness| slowness.look(now));
-        let slow = writing.filter(|_| is_slow).map(Writing::name);
-        let writer = writing.map(|writing| (writing.name(), discarded));
-        let backlog = writing.and_then(|writing| backlog.look(writing.name(), writing.waiting(), now));
-        backlog.iter().for_each(|line| events::say(Kind::Loss, line));
-        let lines = losses.look(&ledger, &names, writer, slow, now);
-        lines.iter().for_each(|line| events::say(Kind::Loss, line));
-        advisor.ask(losses.questions(&names, slow.is_some()));
-        advisor.lines().iter().for_each(|line| events::say(Kind::Loss, line));
-        if let Some(agent) = &mut agent {
-            agent.losses = losses.so_far();
+        let waiting = writing.and_then(|writing| backlog.look(writing.name(), writing.waiting(), now));
+        waiting.iter().for_each(|line| events::say(Kind::Loss, line));
+        if now >= next_count || done.load(Ordering::Acquire) {
+            next_count = now + COUNT;
+            let ledger = ledger_so_far(capture, writing);
+            let slow = writing.filter(|_| is_slow).map(Writing::name);
+            let writer = writing.map(|writing| (writing.name(), writing.discarded()));
+            let lines = losses.look(&ledger, &names, writer, slow, now);
+            lines.iter().for_each(|line| events::say(Kind::Loss, line));
+            advisor.ask(losses.questions(&names, slow.is_some()));
+            if let Some(agent) = &mut agent {
+                agent.losses = losses.so_far();
+            }
+            history::note(&ledger, capture.backlogs().into_iter().map(u64::from).sum());
         }
-        history::note(&ledger, capture.backlogs().into_iter().map(u64::from).sum());
+        advisor.lines().iter().for_each(|line| events::say(Kind::Loss, line));
     }
 }
 
-/// Tells when packets wait in the pools for what they are written to.
+/// Detects that packets wait in the pools for the output.
 #[derive(Debug, Default)]
 struct Backlog {
     /// When it was last said, and whether it was said that it is over.
     said: Option<(Instant, bool)>,
     /// Since when nothing waits.
     empty: Option<Instant>,
+    /// Packets waited at the last look, too. At a single one they wait for a sync, or for the cells that the writer has.
+    waited: bool,
 }
 
 impl Backlog {
-    /// The line that is to be said while `packets` wait for `name`.
+    /// The line to report while `packets` wait for `name`.
     fn look(&mut self, name: &str, packets: u64, now: Instant) -> Option<String> {
+        let waited = mem::replace(&mut self.waited, packets > 0);
         if packets == 0 {
             let (said, is_over) = self.said?;
             let empty = *self.empty.get_or_insert(now);
@@ -134,7 +143,7 @@ impl Backlog {
             return Some(format!("no more packets wait for {name}"));
         }
         self.empty = None;
-        if self.said.is_some_and(|(said, is_over)| !is_over || now - said < SAY_AGAIN) {
+        if !waited || self.said.is_some_and(|(said, is_over)| !is_over || now - said < SAY_AGAIN) {
             return None;
         }
         self.said = Some((now, false));
@@ -158,7 +167,7 @@ impl<'a> Slowness<'a> {
         Self { writing, looked: Instant::now(), total: writing.total(), stalled: None }
     }
 
-    /// Whether writing took most of the time since the last look, or stands still now. A stall is said.
+    /// Whether writing took most of the time since the last look, or is stalled now. A stall is reported.
     fn look(&mut self, now: Instant) -> bool {
         let (blocked, total) = (self.writing.blocked_for(), self.writing.total());
         let name = self.writing.name();
@@ -204,7 +213,7 @@ impl Reason {
         }
     }
 
-    /// What to do. `slow` does not keep up with what is written to it.
+    /// The advice. `slow` is an output that does not keep up.
     fn advice(self, place: &str, slow: Option<&str>) -> String {
         match (self, slow) {
             (Self::NoCell | Self::RingFull, Some(slow)) => {
@@ -230,11 +239,11 @@ impl Reason {
 /// One place where packets are lost, and why.
 type Key = (String, Reason);
 
-/// What was lost at one place until the last look.
+/// The losses at one place up to the last look.
 #[derive(Debug, Default)]
 struct Loss {
     lost: u64,
-    /// It goes on: since when, how many had been lost before, and when the last one was.
+    /// The ongoing loss: its begin, the number before it, and the time of the last one.
     episode: Option<Episode>,
     /// When it was last said that it began.
     said: Option<Instant>,
@@ -271,7 +280,8 @@ impl Losses {
         all
     }
 
-    /// What doctor is asked about the losses that have just begun: nothing if what is written to `is_slow`, which explains them.
+    /// The questions to doctor about the losses that have just begun: none if the output `is_slow`, which explains
+    /// them.
     fn questions(&mut self, names: &[String], is_slow: bool) -> Vec<Question> {
         let question = |(place, reason): Key| {
             let interface = names.iter().find(|name| {
@@ -291,7 +301,7 @@ impl Losses {
         questions
     }
 
-    /// The lines that are to be said of `ledger`, and of the `writer` that discarded packets. `names` are those of the
+    /// The lines to report about `ledger`, and about the `writer` that discarded packets. `names` are those of the
     /// interfaces.
     fn look(
         &mut self,
@@ -327,7 +337,7 @@ impl Losses {
 }
 
 impl Loss {
-    /// Whether it was said of the loss that goes on.
+    /// Whether the ongoing loss was reported.
     fn is_said(&self) -> bool {
         self.episode.is_some_and(|episode| episode.was_said)
     }
@@ -394,7 +404,7 @@ mod tests {
 
     const KEY: fn() -> Key = || ("a1@0".to_owned(), Reason::NoCell);
 
-    /// What is said at looks half a second apart, of these counts.
+    /// The reports of looks half a second apart, with these counts.
     fn said(counts: &[u64], slow: Option<&str>) -> Vec<Option<String>> {
         let (mut loss, start) = (Loss::default(), Instant::now());
         let times = (0..).map(|look| start + look * Duration::from_millis(500));
@@ -402,7 +412,7 @@ mod tests {
     }
 
     #[test]
-    fn loss_is_said_when_it_begins_and_when_it_ends() {
+    fn loss_is_reported_when_it_begins_and_when_it_ends() {
         let said = said(&[0, 5, 9, 9, 9, 9], None);
         let begins = said[1].as_deref().unwrap();
         assert!(begins.contains("a1@0 is losing packets: 5 so far (no free cell)"), "{begins}");
@@ -415,7 +425,7 @@ mod tests {
     }
 
     #[test]
-    fn loss_that_comes_and_goes_is_said_every_ten_seconds_at_most() {
+    fn recurring_loss_is_reported_at_most_every_ten_seconds() {
         // A packet every other second: each ends before the next.
         let counts: Vec<u64> = (0..200).map(|look| look / 4).collect();
         let said: Vec<String> = said(&counts, None).into_iter().flatten().collect();
@@ -424,19 +434,20 @@ mod tests {
     }
 
     #[test]
-    fn a_backlog_is_said_when_it_begins_and_when_it_is_over() {
+    fn a_backlog_is_reported_when_it_begins_and_when_it_ends() {
         let (mut backlog, start) = (Backlog::default(), Instant::now());
-        let waiting = [0, 0, 70, 90, 0, 50, 0, 0, 0, 0, 0, 0, 0];
+        // 40 waited at one look only.
+        let waiting = [0, 40, 0, 70, 90, 0, 50, 0, 0, 0, 0, 0, 0, 0];
         let times = (0..).map(|look| start + look * LOOK);
         let said: Vec<Option<String>> =
             waiting.iter().zip(times).map(|(&packets, now)| backlog.look("x", packets, now)).collect();
-        assert!(said[2].as_deref().unwrap().contains("70 packets wait for x"), "{said:?}");
-        assert_eq!(said[11].as_deref(), Some("no more packets wait for x"));
+        assert!(said[4].as_deref().unwrap().contains("90 packets wait for x"), "{said:?}");
+        assert_eq!(said[12].as_deref(), Some("no more packets wait for x"));
         assert_eq!(said.iter().flatten().count(), 2, "{said:?}");
     }
 
     #[test]
-    fn what_does_not_keep_up_is_named() {
+    fn a_slow_receiver_is_named() {
         let said = said(&[0, 5], Some("standard output"));
         assert!(
             said[1].as_deref().unwrap().contains("standard output is slower than the traffic"),

@@ -2,7 +2,7 @@
 
 use serde::Serialize;
 
-/// What was lost at one place for one reason.
+/// The losses at one place for one reason.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub(crate) struct Lost {
     /// A ring, an interface or a port.

@@ -23,24 +23,24 @@ const EXAMPLES: [(&str, Examples); 19] = [
     (
         "wirecap",
         &[
-            ("Which interfaces there are, and how each is captured:", "wirecap devices"),
+            ("List interfaces and their capture engines:", "wirecap devices"),
             ("Record, until Ctrl-C:", "wirecap capture -i eth1 -w trace.pcapng"),
-            ("What on this host loses packets, and what fixes it:", "wirecap doctor eth1"),
+            ("Find settings that lose packets, and the fixes:", "wirecap doctor eth1"),
         ],
     ),
     (
         "wirecap-capture",
         &[
-            ("Record what matches a filter:", "wirecap capture -i eth1 -w dns.pcapng udp and port 53"),
+            ("Record matching packets only:", "wirecap capture -i eth1 -w dns.pcapng udp and port 53"),
             ("Record four receive queues into a pipe:", "wirecap capture -i eth1@0-3 -w - | tshark -r -"),
             (
-                "Record for weeks: a compressed file an hour, 500 GB at most, 20 GB of the disk left free, without privileges:",
+                "Record for weeks: a compressed file per hour, 500 GB at most, 20 GB of the disk kept free, without privileges:",
                 "wirecap capture -i eth1 -w /data/eth1-%Y%m%d-%H%M%S-%i.pcapng.zst --file-time 1h --keep-bytes 500G --keep-free 20G -Z wirecap",
             ),
             ("A ring of ten files, as tcpdump:", "wirecap capture -i eth1 -w trace.pcap -C 100 -W 10"),
-            ("As a service does it:", "wirecap capture --config /etc/wirecap/eth1.conf --name eth1"),
+            ("As a service:", "wirecap capture --config /etc/wirecap/eth1.conf --name eth1"),
             (
-                "Convert a savefile, some packets of it:",
+                "Extract packets from a savefile and convert it:",
                 "wirecap capture -r trace.pcap.gz -w part.pcapng host 192.0.2.1",
             ),
         ],
@@ -58,23 +58,20 @@ const EXAMPLES: [(&str, Examples); 19] = [
     (
         "wirecap-profile",
         &[(
-            "What the hash of a NIC does, as a picture:",
+            "Draw how the NIC's hash spreads the load:",
             "wirecap profile -i eth1 --duration 10s --svg load.svg",
         )],
     ),
     (
         "wirecap-handle",
-        &[(
-            "An application that is too slow, and buddies that help:",
-            "wirecap handle -i eth1 -x 300 -T 60 udp",
-        )],
+        &[("Simulate a slow application whose buddies help:", "wirecap handle -i eth1 -x 300 -T 60 udp")],
     ),
     (
         "wirecap-forward",
         &[
-            ("A bump in the wire:", "wirecap forward eth1 eth2"),
+            ("Connect two interfaces transparently:", "wirecap forward eth1 eth2"),
             (
-                "Drop what matches, and record what passes:",
+                "Drop matching packets, and record the others:",
                 "wirecap forward eth1 eth2 --drop 'udp port 1900' --mirror passed.pcapng",
             ),
         ],
@@ -83,13 +80,13 @@ const EXAMPLES: [(&str, Examples); 19] = [
         "wirecap-find",
         &[
             (
-                "Packets of half an hour, in the order of time:",
+                "Packets of half an hour, in order of time:",
                 "wirecap find /data --from 17:00 --to 17:30 -w found.pcapng host 10.1.2.3 and tcp port 443",
             ),
-            ("How many there are:", "wirecap find /data --count udp port 53"),
+            ("Count matching packets:", "wirecap find /data --count udp port 53"),
         ],
     ),
-    ("wirecap-index", &[("Write the indexes that are missing or damaged:", "wirecap index /data")]),
+    ("wirecap-index", &[("Write missing or damaged indexes:", "wirecap index /data")]),
     (
         "wirecap-show",
         &[
@@ -99,9 +96,12 @@ const EXAMPLES: [(&str, Examples); 19] = [
     ),
     (
         "wirecap-status",
-        &[("All captures of this host:", "wirecap status"), ("The rings of one:", "wirecap status eth1")],
+        &[
+            ("All captures of this host:", "wirecap status"),
+            ("One capture, ring by ring:", "wirecap status eth1"),
+        ],
     ),
-    ("wirecap-stop", &[("End a capture, and have its verdict as the exit status:", "wirecap stop eth1")]),
+    ("wirecap-stop", &[("Stop a capture; the exit status is its verdict:", "wirecap stop eth1")]),
     (
         "wirecap-filter",
         &[
@@ -111,13 +111,13 @@ const EXAMPLES: [(&str, Examples); 19] = [
     ),
     ("wirecap-reload", &[("After a change of /etc/wirecap/eth1.conf:", "wirecap reload eth1")]),
     ("wirecap-rotate", &[("Begin another file:", "wirecap rotate eth1")]),
-    ("wirecap-events", &[("Loss, interfaces and files as they come:", "wirecap events eth1 | jq -r .text")]),
+    ("wirecap-events", &[("Follow loss, interfaces and files:", "wirecap events eth1 | jq -r .text")]),
     ("wirecap-devices", &[("The list for programs:", "wirecap devices --json | jq '.[].name'")]),
     (
         "wirecap-doctor",
         &[
-            ("What would lose packets of an interface:", "wirecap doctor eth1"),
-            ("Make the changes that can be taken back, and take them back:", "wirecap doctor --fix eth1"),
+            ("Check an interface:", "wirecap doctor eth1"),
+            ("Apply the reversible fixes, then revert them:", "wirecap doctor --fix eth1"),
             ("", "wirecap doctor --undo"),
         ],
     ),

@@ -13,7 +13,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use wirecap::{Packet, Timestamp};
+use wirecap::{Chunk, Packet, Timestamp};
 
 use crate::recording::outlet::Kept;
 
@@ -60,7 +60,7 @@ struct Queue {
     chunks: VecDeque<Held>,
     /// The next packet of the first chunk.
     next: usize,
-    /// No packet of this ring that is still to come is earlier.
+    /// No later packet of this ring has an earlier time.
     complete_until: Timestamp,
 }
 
@@ -93,8 +93,8 @@ impl Merge {
         merge
     }
 
-    /// Whether the clock of the packets' times, `time` now, was set back since the last time it was asked. What is held by
-    /// then came before all that is to come, and its times do not say so: it must be [given out](Self::emit_all).
+    /// Whether the clock of the packets' times, `time` now, was set back since the last call. Held packets then precede
+    /// all later ones although their times do not: they must be [given out](Self::emit_all).
     pub(crate) fn is_after_step(&mut self, time: Timestamp, now: Instant) -> bool {
         let stepped = self.clocks.step_back(time, now);
         if stepped {
@@ -177,7 +177,7 @@ impl Merge {
         self.emit_until(NO_TIME - 1, usize::MAX, &mut write).map(drop)
     }
 
-    /// Gives out the packets up to a time, `packets_max` at most, and tells how many these were.
+    /// Gives out the packets up to a time, at most `packets_max`, and returns their number.
     fn emit_until<E>(
         &mut self,
         until: u64,
@@ -195,8 +195,10 @@ impl Merge {
             }
             let queue = &mut rings[ring];
             let front = queue.chunks.front().expect("a ring with a time has a chunk");
-            // By its place: what an iterator skips it goes through.
-            let packet = front.chunk.packets().get(queue.next).expect("it has as many packets as times");
+            // By index: an iterator would walk over the skipped ones.
+            let chunk = front.chunk.packets();
+            chunk.fetch(queue.next + Chunk::PACKETS_AHEAD);
+            let packet = chunk.get(queue.next).expect("it has as many packets as times");
             outcome = write(packet, (&front.chunk, queue.next));
             given += 1;
             queue.next += 1;

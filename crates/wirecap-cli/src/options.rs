@@ -172,7 +172,7 @@ impl From<DirectionName> for Direction {
 struct Warm(Option<u32>);
 
 impl CaptureOptions {
-    /// What it captures from: `eth0@0-3`; nothing if it reads a savefile.
+    /// The sources: `eth0@0-3`; empty for a savefile.
     pub(crate) fn sources(&self) -> Vec<String> {
         self.interfaces.sources.iter().map(|source| source.device().to_owned()).collect()
     }
@@ -195,8 +195,7 @@ impl CaptureOptions {
         if self.elastic { builder.elastic() } else { builder }
     }
 
-    /// Opens the capture, with whatever `adjust` adds, ready to be stopped by Ctrl-C, and says on
-    /// standard error what was opened.
+    /// Opens the capture, with the changes of `adjust`, prepares Ctrl-C to stop it, and describes it on standard error.
     pub(crate) fn open(
         &self,
         adjust: impl FnOnce(CaptureBuilder) -> CaptureBuilder,
@@ -213,7 +212,7 @@ impl CaptureOptions {
         Ok(capture)
     }
 
-    /// What a start that takes long is doing.
+    /// The reason of a slow start.
     fn opening(&self) -> String {
         match &self.read {
             Some(file) => format!("opening {}", file.display()),
@@ -255,7 +254,7 @@ impl EngineOptions {
         }
     }
 
-    /// Says on standard error what was opened, and for what: `capturing`.
+    /// Describes on standard error the opened capture and its purpose, `capturing`.
     pub(crate) fn describe(&self, capture: &Capture, purpose: &str) {
         capture
             .interfaces()
@@ -276,7 +275,7 @@ pub(crate) fn in_json(ledger: &Ledger) -> Result<serde_json::Value, Failure> {
     Ok(json)
 }
 
-/// Shows people the final ledger, with what they were not told at the beginning.
+/// Prints the final ledger, with warnings that were not printed at the beginning.
 pub(crate) fn show(ledger: &Ledger) {
     eprintln!("{ledger}");
     // The others were said when the capture was opened.

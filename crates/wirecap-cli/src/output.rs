@@ -34,13 +34,13 @@ pub(crate) fn check_open() -> Result<(), Failure> {
     }
 }
 
-/// What came of writing to standard output. A reader who has seen enough is the usual end of a pipe.
+/// The result of writing to standard output. A reader that ends early is the usual end of a pipe.
 pub(crate) fn printed(outcome: io::Result<()>) -> Result<(), Failure> {
     check_open()?;
     unless_reader_ended(outcome)
 }
 
-/// What came of writing to standard output, whether it was open or not.
+/// The result of writing to standard output, whether it was open or not.
 pub(crate) fn unless_reader_ended(outcome: io::Result<()>) -> Result<(), Failure> {
     match outcome {
         Err(error) if error.kind() != io::ErrorKind::BrokenPipe => {
@@ -62,7 +62,7 @@ pub(crate) fn unless_broken_pipe(outcome: Result<(), Failure>) -> Result<(), Fai
     }
 }
 
-/// Whether a file's name stands for standard output.
+/// Whether a file name means standard output.
 pub(crate) fn is_standard_output(path: &Path) -> bool {
     path.as_os_str() == "-"
 }

@@ -21,7 +21,7 @@ use crate::advice;
 use crate::failure::Failure;
 use crate::output;
 
-/// Who records.
+/// The user that records.
 #[derive(Debug, Clone, Default, Args)]
 pub(crate) struct UserOption {
     /// Record as this user; a separate process keeps the privileges
@@ -31,8 +31,8 @@ pub(crate) struct UserOption {
     /// files), and is limited to the system calls that recording needs (seccomp). A second process keeps the privileges
     /// for opening and reattaching interfaces.
     ///
-    /// With root, the capture keeps the rights that it was started with. [default when started as root: wirecap, or the owner of
-    /// the directory, whichever may write there; root if neither may, or if the kernel is older than 5.19]
+    /// With -Z root, the capture keeps its privileges. [default when started as root: user wirecap, or else the owner of the
+    /// directory, if that user may write there; otherwise, and on kernels before 5.19, root]
     #[arg(short = 'Z', long, value_name = "USER", conflicts_with = "read")]
     user: Option<String>,
 }
@@ -42,7 +42,7 @@ const USUAL: &str = "wirecap";
 /// Since this version maps are written to without a privilege.
 const KERNEL: KernelVersion = KernelVersion { major: 5, minor: 19 };
 
-/// What a recording writes to.
+/// The output of a recording.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Place<'a> {
     /// What is open already.
@@ -98,7 +98,7 @@ impl<'a> Place<'a> {
 }
 
 impl UserOption {
-    /// Who is to record, if not who started this process.
+    /// The user that records, if not the one that started this process.
     pub(crate) fn choose(&self, place: &Place<'_>) -> Result<Option<User>, Failure> {
         match self.user.as_deref() {
             None if !geteuid().is_root() || !maps_need_no_privilege() => Ok(None),
@@ -114,8 +114,8 @@ impl UserOption {
         }
     }
 
-    /// Looks at what is written to as the user that is named: a process with some of root's rights may lack that of looking into
-    /// that user's directory. Without a name, `check` looks with the rights of this process.
+    /// Checks the output as the named user: a process with some of root's privileges may lack those to enter that
+    /// user's directory. Without a name, `check` uses the privileges of this process.
     pub(crate) fn check(
         &self,
         place: &Place<'_>,
@@ -128,7 +128,7 @@ impl UserOption {
     }
 }
 
-/// The user of that name, who can record there.
+/// The user of that name, if the user can record there.
 fn named(name: &str, place: &Place<'_>) -> Result<User, Failure> {
     let user = User::named(name).map_err(|error| Failure::Usage(format!("-Z {name}: {error}")))?;
     let checked = user.act(|| place.check()).map_err(|error| cannot_act(name, &error))?;
@@ -163,9 +163,9 @@ fn cannot_write(name: &str, place: &Place<'_>, error: &io::Error) -> Failure {
     Failure::Failed(format!("user {name} cannot write to {writable}: {error}{advice}").into())
 }
 
-/// Drops this process's privileges: it goes on as `user`. `interfaces` are all that may be captured from, `writable` is
-/// the only directory or device that may be written to, the process that keeps the privileges runs `command` for complete
-/// files, and removes `sockets` at the end.
+/// Drops this process's privileges and continues as `user`. `interfaces` are all that may be captured, and `writable`
+/// is the only directory or device that may be written to. The privileged process runs `command` for complete files,
+/// and removes `sockets` at the end.
 pub(crate) fn drop_privileges(
     user: User,
     interfaces: &[String],
@@ -198,8 +198,7 @@ pub(crate) fn drop_privileges(
     if landlocked != Landlocked::Fully {
         let much = if landlocked == Landlocked::Not { "no" } else { "not every" };
         eprintln!(
-            "warning: this kernel enforces {much} rule for files (Landlock): only the rights of user {name} \
-             keep the recording from other files"
+            "warning: this kernel enforces {much} rule for files (Landlock): only the file permissions of user {name} protect other files"
         );
     }
     Ok(broker)
@@ -224,7 +223,7 @@ impl Launch for ByBroker {
         let _a_command_that_fails = path::absolute(path).and_then(|path| self.0.run(&path));
     }
 
-    /// The broker waits for what it has started.
+    /// The broker waits for the commands that it started.
     fn finish(&mut self) {}
 }
 

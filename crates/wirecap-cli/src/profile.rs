@@ -1,5 +1,5 @@
-//! `wirecap profile`: packets per ring over time (the paper's queue_profiler and its Figure 3), which
-//! shows what a NIC's hash does: long-term imbalance between queues, and bursts within one.
+//! `wirecap profile`: packets per ring over time (the paper's queue_profiler and its Figure 3), which shows the effect
+//! of a NIC's hash: long-term imbalance between queues, and bursts within one.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::{self, BufWriter, Write};
@@ -241,8 +241,8 @@ impl Profile {
         text
     }
 
-    /// A row per ring and a column per time, the darker the more packets, with the rings' packets beside them. However many rings
-    /// there are, all of them have one axis, so that what happens at the same time stands in one column.
+    /// A row per ring and a column per time, darker with more packets, with the rings' totals beside them. All rings
+    /// have one axis, so simultaneous events are in one column.
     fn picture(&self) -> Result<String, Failure> {
         let mut picture = String::new();
         let size = (PICTURE_WIDTH, self.picture_height());
@@ -319,7 +319,8 @@ fn draw_scale(
     Ok(())
 }
 
-/// From light to dark, by the logarithm: a packet is seen beside a million, and all shades are told apart without colours.
+/// From light to dark, by the logarithm: a single packet is visible beside a million, and all shades differ without
+/// colours.
 fn shade(count: u32, highest: u32) -> RGBColor {
     let share = match highest {
         1 => 1.0,
@@ -455,7 +456,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_came_is_said() {
+    fn a_capture_without_packets_reports_that() {
         assert_eq!(Profile::new(&[], Duration::from_millis(10)).chart(), "no packets came");
     }
 }

@@ -56,7 +56,8 @@ const SLOW: Duration = Duration::from_secs(1);
 /// A log says it once, and later.
 const SLOW_IN_LOG: Duration = Duration::from_secs(5);
 
-/// Does `work`, and shows that it goes on if it takes long: on a terminal by a line that counts the seconds, else by a line in the log.
+/// Runs `work`, and shows progress if it takes long: on a terminal by a line that counts the seconds, otherwise by a
+/// line in the log.
 pub(crate) fn while_waiting<T>(what: &str, work: impl FnOnce() -> T) -> T {
     let started = Instant::now();
     let is_done = AtomicBool::new(false);
@@ -72,7 +73,7 @@ pub(crate) fn while_waiting<T>(what: &str, work: impl FnOnce() -> T) -> T {
                 if line.visible {
                     line.show(&format!("{what}: {:.0} s", waited.as_secs_f64()));
                 } else if waited >= SLOW_IN_LOG && !std::mem::replace(&mut is_said, true) {
-                    eprintln!("{what} takes longer than {} s", SLOW_IN_LOG.as_secs());
+                    eprintln!("{what} is taking longer than {} s", SLOW_IN_LOG.as_secs());
                 }
             }
         });

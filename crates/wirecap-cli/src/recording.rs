@@ -1,4 +1,4 @@
-//! A capture in a savefile: its packets, and what stands beside them: who recorded it, from which interfaces, and their counts at the end.
+//! A capture in a savefile: its packets and metadata: program, interfaces, and their counts at the end.
 
 pub(crate) mod indexer;
 pub(crate) mod options;
@@ -18,7 +18,7 @@ use crate::failure::Failure;
 use crate::output;
 use options::Rules;
 
-/// The rules that were asked for while the recording goes on, until it takes them.
+/// The rules requested during the recording, until it applies them.
 static RULES: Mutex<Option<Rules>> = Mutex::new(None);
 static HAS_RULES: AtomicBool = AtomicBool::new(false);
 
@@ -39,7 +39,7 @@ pub(crate) fn change_rules(rules: Rules) {
     }
 }
 
-/// Does `change` with the rules that were asked for since the last time, if any were.
+/// Calls `change` with the rules requested since the last call, if any.
 pub(crate) fn with_changed_rules<E>(change: impl FnOnce(&Rules) -> Result<(), E>) -> Result<(), E> {
     if !HAS_RULES.load(Ordering::Relaxed) {
         return Ok(());
@@ -100,7 +100,7 @@ pub(crate) fn check(pattern: &Pattern) -> Result<(), Failure> {
     refuse_busy(pattern).map_err(|error| output::cannot_write(directory, &error))
 }
 
-/// Packets that reached the file, of those `written`: no more than it has `whole`, and without the last ones, which the reader
+/// Packets that reached the file, of those `written`: at most the `whole` ones, without the last ones that the reader
 /// of a pipe left `unread`.
 pub(crate) fn in_file(written: u64, whole: u64, unread: u64) -> u64 {
     whole.min(written.saturating_sub(unread))

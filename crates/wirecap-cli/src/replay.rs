@@ -134,7 +134,7 @@ impl Arguments {
         self.file.metadata().is_ok_and(|metadata| metadata.file_type().is_fifo())
     }
 
-    /// What is wrong with options that are right by themselves.
+    /// Checks options that are valid separately.
     fn check(&self) -> Result<(), Failure> {
         let usage = |message: &str| Err(Failure::Usage(message.to_owned()));
         if self.spread.is_given() && self.spread.queues.is_none() {
@@ -185,7 +185,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
     let device = find(&arguments.interface)?;
     check_queues(&device, arguments.spread.queues.unwrap_or(1))?;
     let interface = Interface::find(&Namespace::current()?, &device.name)?;
-    // A file that is none is said to be so before anything is opened to send it.
+    // A file that is no savefile is reported before anything is opened for sending.
     let reader = Reader::open(&arguments.file).map_err(|error| arguments.unreadable(error))?;
     let (via, mut outlet) = open_outlet(arguments, &device, &interface)?;
     let recording = Recording::new(reader, &arguments.file, arguments.settings(&interface, via));
@@ -219,7 +219,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
     }
 }
 
-/// The way out that was asked for, or the best there is.
+/// The requested way of sending, or the best available.
 fn open_outlet(
     arguments: &Arguments,
     device: &Device,

@@ -1,4 +1,4 @@
-//! What a terminal shows better than a file: a block of lines that redraws itself, emphasis, bars.
+//! Output for terminals: a block of lines that redraws itself, emphasis, bars.
 
 use std::borrow::Cow;
 use std::env;
@@ -15,7 +15,7 @@ fn notices() -> MutexGuard<'static, u64> {
     NOTICES.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Writes a line to standard error that stays there, from any thread. What is drawn there is drawn anew below it.
+/// Writes a permanent line to standard error, from any thread. The block is redrawn below it.
 pub(crate) fn notice(text: &str) {
     let mut notices = notices();
     let mut stderr = io::stderr();
@@ -99,12 +99,12 @@ impl<W: Write> Screen<W> {
         self.stream.flush()
     }
 
-    /// Takes away what was last drawn, for good. A terminal that went away is no matter.
+    /// Erases the block for good. A terminal that was closed is ignored.
     pub(crate) fn clear(&mut self) {
         let _ = self.erase();
     }
 
-    /// Takes away what was last drawn.
+    /// Erases the last drawing.
     fn erase(&mut self) -> io::Result<()> {
         match std::mem::take(&mut self.drawn_lines) {
             0 => Ok(()),
@@ -112,7 +112,7 @@ impl<W: Write> Screen<W> {
         }
     }
 
-    /// Lets what was last drawn stay.
+    /// Keeps the last drawing.
     pub(crate) fn keep(&mut self) {
         self.drawn_lines = 0;
     }
@@ -139,7 +139,7 @@ impl<W: Write> Screen<W> {
     }
 }
 
-/// The lines that a terminal has room for, with how many it has not. What is scrolled out at the top could not be taken away again.
+/// The lines that fit the terminal, and the number of the others. Lines that scroll off the top cannot be erased.
 fn fitting(lines: &[String], size: Option<(usize, usize)>) -> Cow<'_, [String]> {
     let room = size.map_or(usize::MAX, |(_, rows)| rows.saturating_sub(1).max(1));
     if lines.len() <= room {

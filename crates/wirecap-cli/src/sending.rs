@@ -60,7 +60,7 @@ enum KeyName {
 }
 
 impl SpreadOptions {
-    /// Over so many queues, if nothing else is said.
+    /// Over this many queues by default.
     pub(crate) fn over(&self, default_queues: u32) -> Rss {
         let key = match self.key {
             None | Some(KeyName::Standard) => HashKey::Standard,
@@ -79,10 +79,10 @@ impl SpreadOptions {
 const GLANCE: Duration = Duration::from_millis(20);
 /// Longest time between two looks at the interface.
 const PRESENCE_INTERVAL: Duration = Duration::from_millis(200);
-/// How long an interface's counters may take to show what was sent.
+/// The time within which an interface's counters show sent frames.
 const COUNTERS_DELAY: Duration = Duration::from_millis(500);
 
-/// Looks the interface up, and refuses one on which nothing is to be sent.
+/// Looks up the interface, and rejects one that cannot send.
 pub(crate) fn find(name: &str) -> Result<Device, Failure> {
     let device = Device::find(name).map_err(OpenError::from)?;
     if !device.is_ethernet() {
@@ -119,8 +119,8 @@ pub(crate) struct Watch<'a> {
 }
 
 impl Watch<'_> {
-    /// Shows how sending gets on until it has finished, or time or a signal end it. That the interface is gone is a
-    /// failure: what the kernel makes itself it goes on making.
+    /// Shows the progress of sending until it has finished, or time or a signal end it. A removed interface is an
+    /// error: frames made in the kernel would continue.
     pub(crate) fn wait(
         &self,
         is_finished: impl Fn() -> bool,
@@ -172,7 +172,7 @@ impl Watch<'_> {
     }
 }
 
-/// What an interface says of the frames handed to it.
+/// The interface's counters for the frames handed to it.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Counted {
     /// Sent or lost.
@@ -209,7 +209,7 @@ pub(crate) fn mac(text: &str) -> Result<[u8; 6], String> {
 /// What became of frames that were played.
 pub(crate) struct PlayReport<'a> {
     pub(crate) interface: &'a str,
-    /// What was played, if it has a name.
+    /// The name of the played file, if it has one.
     pub(crate) of: Option<String>,
     pub(crate) via: Via,
     pub(crate) played: &'a Played,
@@ -257,10 +257,7 @@ impl fmt::Display for PlayReport<'_> {
         let counted = self.counted.unwrap_or(Counted { frames: 0, lost: 0 });
         if counted.lost > 0 {
             let lost = grouped(counted.lost);
-            writeln!(
-                f,
-                "{interface} lost {lost} of them: on a veth, the other end is down or had no room for them"
-            )?;
+            writeln!(f, "{interface} lost {lost} of them: on a veth, the peer is down or its ring was full")?;
         }
         let unknown = played.frames().saturating_sub(counted.frames);
         if unknown > 0 {

@@ -1,4 +1,4 @@
-//! What a service manager is told, by the protocol of sd_notify(3), and how lines are marked for its journal.
+//! Notifications to the service manager by the protocol of sd_notify(3), and priorities of lines in its journal.
 
 use std::borrow::Cow;
 use std::env;
@@ -18,7 +18,7 @@ use wirecap::{Ledger, grouped};
 
 use crate::size;
 
-/// The manager that started this process, if one is to be told.
+/// The manager that started this process, if it expects notifications.
 static MANAGER: OnceLock<Option<Manager>> = OnceLock::new();
 /// The end was announced.
 static IS_STOPPING: AtomicBool = AtomicBool::new(false);
@@ -40,7 +40,7 @@ pub(crate) fn begin() {
     MANAGER.get_or_init(|| {
         let address = env::var_os("NOTIFY_SOCKET").filter(|address| !address.is_empty())?;
         let socket = connect(&address).inspect_err(|error| {
-            eprintln!("warning: cannot tell the service manager anything: {}: {error}", address.display());
+            eprintln!("warning: cannot notify the service manager: {}: {error}", address.display());
         });
         let own = |pid: OsString| pid.to_str().is_none_or(|pid| pid == std::process::id().to_string());
         let watchdog = env::var("WATCHDOG_USEC").ok().and_then(|micros| micros.parse().ok());
@@ -68,12 +68,12 @@ fn manager() -> Option<&'static Manager> {
 
 fn tell(message: &str) {
     if let Some(manager) = manager() {
-        // What it does not take is no reason to stop.
+        // A failed notification is no reason to stop.
         let _ = rustix::io::write(manager.socket.as_fd(), message.as_bytes());
     }
 }
 
-/// What was asked for is being done.
+/// The service is ready.
 pub(crate) fn ready() {
     tell("READY=1");
 }
@@ -95,7 +95,7 @@ pub(crate) fn stopping() {
     }
 }
 
-/// The thread that records is alive: it comes round several times a second, unless it waits for what it writes to.
+/// The recording thread is alive: it reports several times a second, unless it waits for the output.
 pub(crate) fn came_round() {
     ROUNDS.store(ROUNDS.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
 }
@@ -113,9 +113,9 @@ impl Pulse {
         Self { told: None, status: None, rounds: 0 }
     }
 
-    /// To be called several times a second. `is_writing`: the thread that records waits for what it writes to, which is no reason to
-    /// end it.
-    pub(crate) fn look(&mut self, ledger: &Ledger, is_writing: bool, now: Instant) {
+    /// Call several times a second. `is_writing`: the recording thread waits for the output, which is no reason to end
+    /// it.
+    pub(crate) fn look(&mut self, is_writing: bool, now: Instant, ledger: impl FnOnce() -> Ledger) {
         let Some(manager) = manager() else { return };
         if let Some(interval) = manager.watchdog
             && self.told.is_none_or(|told| now - told >= interval / 4)
@@ -125,6 +125,7 @@ impl Pulse {
             self.told = Some(now);
         }
         if self.status.is_none_or(|(at, _)| now - at >= STATUS) {
+            let ledger = ledger();
             let rate = self.status.map_or(0.0, |(at, delivered)| {
                 (ledger.total.delivered - delivered) as f64 / (now - at).as_secs_f64()
             });
@@ -184,7 +185,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_thread_that_stands_still_is_alive_only_while_it_waits_for_the_disk() {
+    fn a_stalled_thread_is_alive_only_while_it_waits_for_the_disk() {
         let mut pulse = Pulse::new();
         let looks = [(0, false), (0, false), (3, false), (3, false), (3, true), (4, false), (4, false)];
         let alive = looks.map(|(rounds, is_writing)| pulse.is_alive(rounds, is_writing));
@@ -192,7 +193,7 @@ mod tests {
     }
 
     #[test]
-    fn each_line_has_the_priority_of_what_it_says() {
+    fn each_line_has_its_syslog_priority() {
         assert_eq!(
             with_priorities("capturing eth0: 1 ring\n  not zero-copy: no\nwarning: slow\n  still slow"),
             "<6>capturing eth0: 1 ring\n<6>  not zero-copy: no\n<4>warning: slow\n<4>  still slow"

@@ -57,7 +57,7 @@ impl Decoder {
         }
     }
 
-    /// That of `wanted` that is installed.
+    /// The installed decoder of `wanted`.
     fn installed(wanted: Option<Self>) -> Result<(Self, PathBuf), Failure> {
         let candidates = wanted.map_or(vec![Self::Tcpdump, Self::Tshark], |decoder| vec![decoder]);
         let found = candidates.iter().find_map(|decoder| Some((*decoder, in_path(decoder.program())?)));
@@ -153,7 +153,7 @@ fn packets(arguments: &Arguments, is_standard_input: bool) -> Result<(Child, Chi
     Ok((child, packets))
 }
 
-/// Ends a capture whose packets are shown no more, and waits for it.
+/// Ends a capture whose packets are no longer shown, and waits for it.
 fn end(mut child: Child) -> Result<ExitStatus, Failure> {
     // A decoder that has all packets ends after the capture, which has closed the pipe.
     if child.try_wait()?.is_none() {

@@ -57,7 +57,7 @@ pub(crate) fn is_rotating() -> bool {
     HANGUP_ROTATES.load(Ordering::Relaxed)
 }
 
-/// Whether another file was asked for since the last time.
+/// Whether the next file was requested since the last call.
 pub(crate) fn rotation_asked_for() -> bool {
     ROTATION.load(Ordering::Relaxed) && ROTATION.swap(false, Ordering::Relaxed)
 }
@@ -115,13 +115,13 @@ pub(crate) fn ask_for_end() {
     end.into_iter().for_each(|end| drop(thread::spawn(end)));
 }
 
-/// What is done at the first signal.
+/// The action at the first signal.
 type End = Box<dyn FnOnce() + Send>;
 
-/// Is taken out by the first who asks for the end.
+/// The first request for the end takes it out.
 static END: Mutex<Option<End>> = Mutex::new(None);
 
-/// Runs `report` and `end` at the first signal. The kernel undoes what a process that ends at once leaves behind.
+/// Runs `report` and `end` at the first signal. If the process ends at once, the kernel cleans up.
 fn on_signal(report: fn(i32), end: impl FnOnce() + Send + 'static) -> io::Result<()> {
     let mut signals = Signals::new([SIGINT, SIGTERM, SIGHUP])?;
     *END.lock().unwrap_or_else(PoisonError::into_inner) = Some(Box::new(end));
@@ -134,7 +134,7 @@ fn on_signal(report: fn(i32), end: impl FnOnce() + Send + 'static) -> io::Result
                 continue;
             }
             match requests.signal_at(Instant::now()) {
-                // On a thread of its own: the time of the next signal is when it comes, not when this is done.
+                // In a separate thread: the next signal is timed on arrival, not after this work.
                 Request::First => {
                     report(signal);
                     ask_for_end();
@@ -150,7 +150,7 @@ fn on_signal(report: fn(i32), end: impl FnOnce() + Send + 'static) -> io::Result
     Ok(())
 }
 
-/// What a signal that ends a command is called.
+/// The name of a signal that ends a command.
 fn name(signal: i32) -> &'static str {
     match signal {
         SIGINT => "SIGINT",

@@ -1,4 +1,4 @@
-//! What a savefile is written to, and how long it takes whatever it is: a disk, or the reader of a pipe.
+//! The output of a savefile, and the time it takes: a disk, or the reader of a pipe.
 
 use std::collections::VecDeque;
 use std::fs::{File, OpenOptions};
@@ -34,7 +34,7 @@ pub(crate) struct Writing(Arc<State>);
 struct State {
     name: String,
     epoch: Instant,
-    /// When the write began that goes on now, in nanoseconds since the epoch; 0 while there is none.
+    /// The begin of the current write, in nanoseconds since the epoch; 0 if there is none.
     since: AtomicU64,
     /// Nanoseconds that all finished writes took.
     total: AtomicU64,
@@ -74,7 +74,7 @@ impl Writing {
         &self.0.name
     }
 
-    /// For how long the present write has gone on.
+    /// Duration of the current write.
     pub(crate) fn blocked_for(&self) -> Duration {
         match self.0.since.load(Ordering::Relaxed) {
             0 => Duration::ZERO,
@@ -106,7 +106,7 @@ impl Writing {
         self.0.discarded.load(Ordering::Relaxed)
     }
 
-    /// Notes that so many more packets were discarded because it did not keep up.
+    /// Counts packets discarded because the output did not keep up.
     pub(crate) fn discard(&self, packets: u64) {
         self.0.discarded.fetch_add(packets, Ordering::Relaxed);
     }
@@ -123,7 +123,7 @@ impl Writing {
         self.0.to_index.fetch_add(waits_for_index.into(), Ordering::Relaxed);
     }
 
-    /// Notes that a file waits for its index no more, because it has it or for another reason.
+    /// Notes that a file no longer waits for its index, because it has it or for another reason.
     pub(crate) fn leave_index(&self, has_index: bool) {
         self.0.to_index.fetch_sub(1, Ordering::Relaxed);
         self.0.indexed.fetch_add(has_index.into(), Ordering::Relaxed);
@@ -139,7 +139,7 @@ impl Writing {
         outcome
     }
 
-    /// Notes that so many bytes were taken.
+    /// Counts accepted bytes.
     pub(crate) fn accept(&self, bytes: u64) {
         self.0.accepted.fetch_add(bytes, Ordering::Relaxed);
     }
@@ -187,7 +187,7 @@ impl<S: Sink> Sink for TimedSink<S> {
     }
 }
 
-/// What a savefile is written to.
+/// The output of a savefile.
 #[derive(Debug)]
 pub(crate) struct Output<S> {
     pub(crate) sink: S,
@@ -200,8 +200,8 @@ pub(crate) fn is_regular_file(file: impl AsFd) -> bool {
     fstat(file).is_ok_and(|status| FileType::from_raw_mode(status.st_mode) == FileType::RegularFile)
 }
 
-/// The end of a pipe that packets are written to, and where the last of them end: a pipe whose reader has ended tells how
-/// much of what it took was never read.
+/// The write end of a pipe, and the positions of the last packets: a pipe whose reader has ended reports how many bytes
+/// were never read.
 #[derive(Debug)]
 pub(crate) struct PipeEnd {
     pipe: OwnedFd,
@@ -247,7 +247,7 @@ impl PipeEnd {
     }
 }
 
-/// Standard output for a savefile, where nothing else is to be printed.
+/// Standard output for a savefile, if nothing else is printed there.
 pub(crate) fn standard_output(json: bool) -> Result<Output<StreamSink<File>>, Failure> {
     if json {
         let message = "--json prints on standard output, which -w - uses; write to a file instead";

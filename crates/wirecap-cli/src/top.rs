@@ -23,20 +23,20 @@ use look::Look;
 use poll::Poller;
 use view::View;
 
-/// Watch running captures live: rates, pools against T, who helps whom, what is lost and when, the writer, processors
+/// Watch running captures live: rates, pools, helpers, loss, writer, CPU time
 ///
-/// A bar is a ring's pool: from the left what waits in the ring, then what chunks hold; a line marks T. Above it, buddies help.
+/// A bar shows a ring's pool: packets waiting in the ring, then packets held in chunks; a line marks T. Above T, buddies help.
 #[derive(Debug, Args)]
 #[command(
     after_help = "Keys: q quit, Tab next capture or all, up and down scroll, p pause, + and - change the interval.\n\
     NO_COLOR in the environment turns colours off."
 )]
 pub(crate) struct Arguments {
-    /// Captures by their names [default: all, also those that begin later]
+    /// Names of captures [default: all, including later ones]
     #[arg(value_name = "NAME", value_parser = parse_name)]
     names: Vec<String>,
 
-    /// Time between two looks
+    /// Time between updates
     #[arg(long, value_name = "TIME", value_parser = size::duration, default_value = "1s")]
     interval: Duration,
 }
@@ -48,7 +48,7 @@ const KEY_WAIT: Duration = Duration::from_millis(50);
 
 pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
     if !io::stdout().is_terminal() || !io::stdin().is_terminal() {
-        let message = "top needs a terminal; wirecap status prints the same once";
+        let message = "top needs a terminal; use wirecap status to print the same once";
         return Err(Failure::Usage(message.to_owned()));
     }
     let ends = Arc::new(AtomicBool::new(false));
@@ -100,7 +100,7 @@ fn show(
     Ok(())
 }
 
-/// What a key asks of the loop.
+/// The action of a key.
 enum Wish {
     Look,
     Quit,

@@ -30,7 +30,7 @@ pub(crate) struct WeightOptions {
 }
 
 impl WeightOptions {
-    /// What a packet costs, if that is known beforehand.
+    /// The time per packet, if it is known beforehand.
     pub(crate) fn cost(self) -> Option<Duration> {
         (self.cost > 0 && self.times == 0).then(|| Duration::from_nanos(self.cost))
     }

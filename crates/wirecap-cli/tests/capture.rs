@@ -28,7 +28,7 @@ fn capture<'a>(device: &'a str, file: &'a str, more: &[&'a str]) -> Vec<&'a str>
 }
 
 #[test]
-fn a_recorded_file_is_what_the_sender_sent() {
+fn a_recorded_file_equals_the_senders_frames() {
     if !privileged() {
         return;
     }
@@ -363,7 +363,7 @@ fn wrong_usage_is_named_with_exit_status_2() {
 }
 
 #[test]
-fn what_cannot_be_done_is_named_with_exit_status_1() {
+fn impossible_fixes_are_named_with_exit_status_1() {
     if !privileged() {
         return;
     }
@@ -522,7 +522,7 @@ fn memory_is_bounded_by_the_pools_whatever_arrives() {
 }
 
 #[test]
-fn without_times_rings_are_recorded_as_they_come_and_the_file_says_so() {
+fn without_timestamps_rings_are_recorded_in_order_of_arrival_and_the_file_records_that() {
     if !privileged() {
         return;
     }

@@ -145,7 +145,7 @@ fn a_capture_is_shown_gets_another_filter_rotates_and_ends_with_its_ledger() {
 }
 
 #[test]
-fn what_a_capture_cannot_do_is_refused_and_its_loss_is_in_the_exit_status_of_stop() {
+fn impossible_requests_are_rejected_and_stop_returns_the_exit_status_of_loss() {
     if !privileged() {
         return;
     }
@@ -175,7 +175,7 @@ fn a_name_of_a_live_capture_is_not_taken_and_one_of_a_dead_capture_is() {
     let second = desk.capture("a1-2", &arguments);
     let named = [&arguments[..], &["--name", "a1"]].concat();
     let pid = first.id().to_string();
-    desk.wirecap(&named).assert_refused(1, &["the name a1 is taken by process", &pid]);
+    desk.wirecap(&named).assert_refused(1, &["the name a1 is in use by process", &pid]);
     first.signal(Signal::KILL);
     assert_eq!(first.finish_killed(), None);
     assert!(desk.path("a1").exists());
@@ -194,7 +194,7 @@ fn a_name_of_a_live_capture_is_not_taken_and_one_of_a_dead_capture_is() {
 }
 
 #[test]
-fn a_capture_that_may_have_no_socket_runs_and_says_so() {
+fn a_capture_without_permission_for_a_control_socket_runs_and_reports_it() {
     if !privileged() {
         return;
     }

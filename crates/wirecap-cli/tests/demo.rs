@@ -10,7 +10,7 @@ use common::{start, wirecap, wirecap_unprivileged};
 use wirecap_testbed::{Namespace, loss_lock, privileged};
 
 #[test]
-fn the_books_balance_and_the_story_is_told() {
+fn the_demo_balances_and_prints_its_story() {
     if !privileged() {
         return;
     }
@@ -72,7 +72,7 @@ fn a_killed_demo_leaves_no_namespace_link_or_program() {
 }
 
 #[test]
-fn without_privileges_it_says_what_is_missing() {
+fn without_privileges_the_error_names_the_missing_one() {
     if !privileged() {
         return;
     }

@@ -47,7 +47,7 @@ fn the_table_has_a_row_and_a_reason_for_each_interface() {
     let row = lines.iter().position(|line| line.starts_with("a1 ")).unwrap();
     assert_eq!(lines[row].split_whitespace().collect::<Vec<_>>(), ["a1", "up", "veth", "2", "1500", "-"]);
     assert!(
-        lines[row + 1].starts_with("  auto takes xdp (native copy): the host does not use it"),
+        lines[row + 1].starts_with("  auto selects xdp (native copy): the host does not use it"),
         "{lines:#?}"
     );
 }

@@ -88,7 +88,7 @@ fn faults() -> Vec<Fault> {
         ),
         nic("lro", "falsifies", "/settings/features/rx-lro", on()),
         nic("gro-hardware", "falsifies", "/settings/features/rx-gro-hw", on()),
-        nic("segmentation", "falsifies", "/host_traffic", "the host has the address 192.0.2.1/24 on it"),
+        nic("segmentation", "falsifies", "/host_traffic", "the host has address 192.0.2.1/24 on it"),
         nic("vlan-offload", "falsifies", "/settings/features/rx-vlan-hw-parse", on()),
         nic("device-clock", "falsifies", "/clock/ahead_nanos", json!({ "Ok": -3_000_000_000_i64 })),
         nic("queues", "may-lose", "/settings/channels/combined_max", 8),
@@ -295,7 +295,7 @@ fn each_planted_fault_is_found_and_nothing_else() {
 }
 
 #[test]
-fn what_could_not_be_read_is_not_good() {
+fn unreadable_values_are_listed_as_unknown() {
     let mut host = good_host();
     host["files"]["/proc/sys/net/core/bpf_jit_harden"] =
         json!({ "error": "Permission denied (os error 13)" });
@@ -308,8 +308,8 @@ fn what_could_not_be_read_is_not_good() {
         shown["unseen"].as_array().unwrap().iter().map(|line| line["what"].as_str().unwrap()).collect();
     assert_eq!(unseen, ["pause frames", "drops of the stack", "hardening of BPF programs"]);
     let text = judge(&host, &[]).stdout;
-    assert!(text.contains("Not seen, and therefore not known to be good:\n- eth1: pause frames:"), "{text}");
-    assert!(text.ends_with("No findings in what could be seen.\n"), "{text}");
+    assert!(text.contains("Not checked, state unknown:\n- eth1: pause frames:"), "{text}");
+    assert!(text.ends_with("No findings in the checks that could be made.\n"), "{text}");
 }
 
 #[test]
@@ -332,7 +332,7 @@ fn the_worst_comes_first() {
 }
 
 #[test]
-fn what_is_no_record_is_refused() {
+fn an_invalid_record_is_rejected() {
     judge(&json!({}), &[]).refused(1, &["host.json", "--record"]);
     let mut other = good_host();
     other["format"] = 2.into();
@@ -678,7 +678,7 @@ fn a_record_is_judged_as_the_host_itself() {
 }
 
 #[test]
-fn a_user_without_privileges_learns_what_is_not_seen() {
+fn doctor_lists_unreadable_checks_to_unprivileged_users() {
     if !privileged() {
         return;
     }

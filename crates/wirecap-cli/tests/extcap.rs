@@ -22,7 +22,7 @@ fn lines(finished: &Finished) -> Vec<String> {
 }
 
 #[test]
-fn interfaces_link_layers_settings_and_filters_are_told() {
+fn extcap_lists_interfaces_link_layers_settings_and_filters() {
     if !privileged() {
         return;
     }
@@ -54,7 +54,7 @@ fn interfaces_link_layers_settings_and_filters_are_told() {
 }
 
 #[test]
-fn packets_go_into_the_pipe_until_the_end_is_asked_for() {
+fn packets_go_into_the_pipe_until_stop() {
     if !privileged() {
         return;
     }

@@ -279,7 +279,7 @@ fn a_capture_is_found_whatever_names_strangers_had_when_it_began() {
     };
     let taken = thread::scope(|scope| scope.spawn(squat).join().unwrap());
     let running = bed.capture(&["count", "-i", "a1@0", "-M", "64", "-R", "64", "--json"]);
-    let holder = format!("a1@0 is captured by process {} (wirecap)", running.id());
+    let holder = format!("a1@0 is already captured by process {} (wirecap)", running.id());
     let second = || bed.run(Command::new(WIRECAP).args(["count", "-i", "a1@0", "-R", "16"]));
     second().assert_refused(1, &[&holder]);
     drop(taken);
@@ -416,7 +416,7 @@ fn an_unprivileged_process_cannot_delay_block_or_end_a_capture() {
             let first = bed.capture(&["count", "-i", "a1@0", "-M", "64", "-R", "64", "--json"]);
             let second = bed.capture(&["count", "-i", "a1@1", "-M", "64", "-R", "64", "--json"]);
             let third = bed.run(Command::new(WIRECAP).args(["count", "-i", "a1@0", "-R", "16"]));
-            third.assert_refused(1, &["a1@0 is captured by"]);
+            third.assert_refused(1, &["a1@0 is already captured by"]);
             bed.generator().send(&[Load::new(0, 500), Load::new(1, 500)]).unwrap();
             for running in [first, second] {
                 let finished = running.interrupt();

@@ -36,7 +36,7 @@ fn record(engine: &str) -> (TempDir, String, serde_json::Value) {
 }
 
 #[test]
-fn a_filtered_file_has_what_matches_and_says_by_which_filter() {
+fn a_filtered_file_has_matching_packets_and_names_the_filter() {
     if !privileged() {
         return;
     }

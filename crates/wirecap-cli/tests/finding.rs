@@ -35,7 +35,7 @@ fn files(directory: &Path, is_index: bool) -> Vec<PathBuf> {
 }
 
 #[test]
-fn what_was_recorded_is_found_while_recording_goes_on_and_nothing_is_lost() {
+fn find_works_during_a_recording_and_nothing_is_lost() {
     if !privileged() {
         return;
     }
@@ -198,12 +198,12 @@ fn several_places_are_searched_in_the_order_of_time() {
     fs::remove_file(format!("{a}/x.pcapng")).unwrap();
     recording_of(Path::new(a), "x.pcapng", 1_600_000_000);
     assert_eq!(count(&["--to", "1650000000"]), "50");
-    assert!(wirecap(&["index", a]).1.contains("not that of this file"));
-    assert!(wirecap(&["index", a]).2.contains("0 indexes written, 1 were there"));
+    assert!(wirecap(&["index", a]).1.contains("changed after its index"));
+    assert!(wirecap(&["index", a]).2.contains("0 indexes written, 1 existed"));
 }
 
 #[test]
-fn what_cannot_be_searched_is_an_error_with_its_status() {
+fn impossible_searches_are_errors_with_their_status() {
     let folder = tempfile::tempdir().unwrap();
     let path = |name: &str| folder.path().join(name).to_str().unwrap().to_owned();
     for name in ["rec", "empty"] {

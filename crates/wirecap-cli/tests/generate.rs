@@ -39,7 +39,7 @@ fn the_kernel_sends_exactly_as_many_frames_as_asked() {
 }
 
 #[test]
-fn frames_are_those_asked_for_whichever_way_they_are_sent() {
+fn both_ways_of_sending_send_the_requested_frames() {
     if !privileged() {
         return;
     }
@@ -67,7 +67,7 @@ fn frames_are_those_asked_for_whichever_way_they_are_sent() {
 }
 
 #[test]
-fn unless_told_otherwise_frames_are_addressed_to_their_own_sender() {
+fn by_default_frames_are_addressed_to_their_sender() {
     if !privileged() {
         return;
     }
@@ -105,7 +105,7 @@ fn queues_share_the_frames_and_each_arrives_at_its_own() {
 }
 
 #[test]
-fn a_models_frames_arrive_at_the_queues_that_their_hash_says_and_none_is_missing() {
+fn all_frames_of_a_model_arrive_on_the_queue_of_their_hash() {
     if !privileged() {
         return;
     }
@@ -233,7 +233,7 @@ fn a_rate_is_not_exceeded_and_a_duration_ends_it() {
 }
 
 #[test]
-fn ctrl_c_ends_it_and_what_was_sent_is_told() {
+fn ctrl_c_ends_sending_with_a_report() {
     if !privileged() {
         return;
     }
@@ -252,7 +252,7 @@ fn ctrl_c_ends_it_and_what_was_sent_is_told() {
 }
 
 #[test]
-fn what_cannot_be_sent_is_refused_and_nothing_is_sent() {
+fn impossible_frames_are_rejected_and_none_is_sent() {
     if !privileged() {
         return;
     }
@@ -267,17 +267,17 @@ fn what_cannot_be_sent_is_refused_and_nothing_is_sent() {
         ("--duration 0s", 2, &["--duration"]),
         ("--duration -1s", 2, &["-1"]),
         ("-c 1 --size 59", 2, &["59 is too short"]),
-        ("-c 1 --size 1515", 2, &["1515", "between 60 and 1514"]),
-        ("-c 1 --size 1515 --via xdp", 2, &["1515", "between 60 and 1514"]),
+        ("-c 1 --size 1515", 2, &["1515", "expected 60 to 1514"]),
+        ("-c 1 --size 1515 --via xdp", 2, &["1515", "expected 60 to 1514"]),
         ("-c 1 --flows 0", 2, &["--flows"]),
-        ("-c 1 --queue 1,1", 2, &["queue 1 is named twice"]),
+        ("-c 1 --queue 1,1", 2, &["queue 1 is given twice"]),
         ("-c 1 --queue 2", 1, &["a0@2 does not exist", "0 to 1"]),
         ("-c 1 --to-mac 02:00", 2, &["--to-mac", "a MAC address"]),
         ("--model even", 2, &["--count", "--duration"]),
         ("--model standard --rate 10k", 2, &["--rate", "of its own"]),
         ("--model even -c 1 --queue 1", 2, &["--queue", "cannot be used with"]),
         ("--model even -c 1 --queues 3", 1, &["a0@2 does not exist"]),
-        ("--model even -c 1 --size 1515", 2, &["1515", "between 60 and 1514"]),
+        ("--model even -c 1 --size 1515", 2, &["1515", "expected 60 to 1514"]),
         ("--model even -c 1 -w /nosuch/file", 2, &["--write", "cannot be used with"]),
         ("-c 1 --seed 7", 2, &["--model"]),
     ];
@@ -311,7 +311,7 @@ fn interfaces_that_nothing_is_sent_on_are_refused() {
 }
 
 #[test]
-fn a_device_whose_driver_has_no_statistics_counts_what_the_kernel_counts() {
+fn without_driver_statistics_a_device_uses_the_kernels_counters() {
     if !privileged() {
         return;
     }

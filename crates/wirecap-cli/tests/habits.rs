@@ -75,7 +75,7 @@ fn flags_of_tcpdump_are_taken_and_packets_are_in_the_file_at_once() {
 }
 
 #[test]
-fn a_flag_that_is_not_taken_says_which_one_is() {
+fn the_error_of_a_foreign_flag_names_the_flag_to_use() {
     if !privileged() {
         return;
     }
@@ -87,7 +87,7 @@ fn a_flag_that_is_not_taken_says_which_one_is() {
     refused(&["-B", "4096"], &["--buffer 4M"]);
     refused(&["-I"], &["monitor mode"]);
     refused(&["-y", "IEEE802_11"], &["expected EN10MB or RAW"]);
-    refused(&["-y", "RAW"], &["a1 has another link layer than RAW"]);
+    refused(&["-y", "RAW"], &["the link layer of a1 is not RAW"]);
 }
 
 #[test]

@@ -217,7 +217,7 @@ fn only_this_host_is_served_and_nothing_can_be_changed() {
     }
     count(&["-i", "a1", "--http", "9417"]).assert_refused(2, &["invalid address 9417"]);
     count(&["-r", "/dev/null", "--http", "127.0.0.1:0"])
-        .assert_refused(2, &["--http shows a capture on an interface"]);
+        .assert_refused(2, &["--http requires a live capture"]);
     let file = desk.file("file");
     fs::write(&file, "").unwrap();
     count(&["-i", "a1", "--http", &file]).assert_refused(1, &["cannot serve http on", &file]);
@@ -391,7 +391,7 @@ fn a_recording_without_privileges_is_shown_with_its_files_and_its_socket_is_remo
 }
 
 #[test]
-fn the_line_of_a_loss_names_what_the_host_lacks() {
+fn the_report_of_a_loss_includes_doctors_findings() {
     if !privileged() {
         return;
     }
@@ -412,7 +412,7 @@ fn the_line_of_a_loss_names_what_the_host_lacks() {
 }
 
 #[test]
-fn a_capture_without_privileges_names_in_the_line_of_a_loss_what_the_host_lacks() {
+fn an_unprivileged_capture_reports_doctors_findings_with_a_loss() {
     if !privileged() {
         return;
     }

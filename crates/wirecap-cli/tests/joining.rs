@@ -199,7 +199,7 @@ fn twenty_processes_that_start_and_end_at_once_do_not_trip_over_each_other() {
 }
 
 #[test]
-fn a_process_that_asks_for_a_taken_queue_is_told_who_has_it() {
+fn the_error_of_a_taken_queue_names_its_process() {
     if !privileged() {
         return;
     }
@@ -271,6 +271,6 @@ fn joining_needs_a_privilege_that_is_named() {
     bed.assert_untouched();
     // A foreign program is nothing to join.
     let foreign = bed.receiver.run_in(|| pass_program(&bed.pair.receiver)).unwrap().unwrap();
-    bed.run(&mut unprivileged("", "a1@1")).assert_refused(1, &["another XDP program is on it"]);
+    bed.run(&mut unprivileged("", "a1@1")).assert_refused(1, &["another XDP program is attached"]);
     drop(foreign);
 }

@@ -55,7 +55,7 @@ fn the_cost_table_has_every_component_and_its_books_balance() {
 }
 
 #[test]
-fn the_costs_as_json_csv_and_picture_tell_the_same() {
+fn json_csv_and_picture_show_the_same_costs() {
     if !privileged() {
         return;
     }
@@ -105,7 +105,7 @@ fn the_costs_as_json_csv_and_picture_tell_the_same() {
 }
 
 #[test]
-fn without_privileges_it_says_what_is_missing_and_leaves_no_files() {
+fn without_privileges_the_error_names_the_missing_one_and_no_file_remains() {
     if !privileged() {
         return;
     }
@@ -136,7 +136,7 @@ fn an_experiment_that_cannot_be_done_is_in_the_report_and_in_the_exit_status() {
 }
 
 #[test]
-fn what_cannot_be_written_is_said_before_anything_is_measured() {
+fn an_unwritable_file_is_reported_before_measuring() {
     let nowhere =
         wirecap(&Namespace::current().unwrap(), &[&COST[..], &["--csv", "/nowhere/cost.csv"]].concat());
     nowhere.refused(1, &["cannot write to /nowhere/cost.csv", "No such file or directory"]);

@@ -122,7 +122,7 @@ const HANDLED_PER_SECOND: f64 = 20_000.0;
 const RING_MIB: u32 = 64;
 
 #[test]
-fn at_the_heavy_load_advanced_mode_loses_nothing_where_a_thread_per_queue_loses_what_arithmetic_says() {
+fn under_heavy_load_advanced_mode_loses_nothing_and_a_thread_per_queue_the_computed_share() {
     if !privileged() {
         return;
     }
@@ -184,7 +184,7 @@ impl Audience for Impatient {
 }
 
 #[test]
-fn an_interrupted_lab_goes_on_after_what_it_finished() {
+fn an_interrupted_lab_continues_after_its_finished_experiments() {
     if !privileged() {
         return;
     }

@@ -311,7 +311,7 @@ fn an_interface_that_goes_away_does_not_take_the_merge_window_along() {
 }
 
 #[test]
-fn loss_is_said_while_it_happens_and_a_slow_reader_is_named() {
+fn loss_is_reported_while_it_happens_and_a_slow_reader_is_named() {
     if !privileged() {
         return;
     }
@@ -327,8 +327,7 @@ fn loss_is_said_while_it_happens_and_a_slow_reader_is_named() {
     let mut generator = bed.generator();
     let run = generator.start(&[Load::endless(0).per_second(20_000)]).unwrap();
     // While the reader reads nothing.
-    running.wait_for("warning: a1@0 is losing packets");
-    running.wait_for(&format!("warning: {fifo} accepts no data"));
+    running.wait_for_all(&["warning: a1@0 is losing packets", &format!("warning: {fifo} accepts no data")]);
     let draining = thread::spawn(move || {
         let mut bytes = 0;
         while let Ok(more) = reader.fill_buf().map(<[u8]>::len) {
@@ -340,8 +339,7 @@ fn loss_is_said_while_it_happens_and_a_slow_reader_is_named() {
         }
         bytes
     });
-    running.wait_for(&format!("{fifo} accepts data again"));
-    running.wait_for("a1@0 has stopped losing packets");
+    running.wait_for_all(&[&format!("{fifo} accepts data again"), "a1@0 has stopped losing packets"]);
     let sent: u64 = run.stop().unwrap().iter().map(|sent| sent.frames).sum();
     let finished = running.interrupt();
     assert_eq!(finished.status.code(), Some(3), "{}", finished.stderr);

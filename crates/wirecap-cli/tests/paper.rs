@@ -56,7 +56,7 @@ fn the_same_seed_gives_the_same_report_byte_for_byte() {
 }
 
 #[test]
-fn a_report_goes_on_where_it_was_and_says_what_was_expected() {
+fn an_interrupted_report_continues_and_lists_expectations() {
     let directory = tempfile::tempdir().unwrap();
     let only = |names| lab("report", directory.path(), &["--seed", "3", names]);
     assert!(only("--only=figure-14").status.success());
@@ -73,7 +73,7 @@ fn a_report_goes_on_where_it_was_and_says_what_was_expected() {
 }
 
 #[test]
-fn ctrl_c_keeps_what_is_finished_and_the_same_command_goes_on() {
+fn after_ctrl_c_the_same_command_continues() {
     let directory = tempfile::tempdir().unwrap();
     let only = "--only=figure-14,figure-3,table-1";
     let mut running = Command::new(env!("CARGO_BIN_EXE_wirecap"))

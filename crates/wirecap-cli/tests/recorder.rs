@@ -61,7 +61,7 @@ fn assert_recorded(finished: &Finished, sent: u64) {
 }
 
 #[test]
-fn the_files_together_are_what_was_sent_and_none_is_larger_than_the_limit() {
+fn the_files_together_have_every_sent_packet_and_none_exceeds_the_limit() {
     if !privileged() {
         return;
     }

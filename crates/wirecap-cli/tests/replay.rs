@@ -70,7 +70,7 @@ fn bytes(packets: Vec<(u32, Vec<u8>)>) -> Vec<Vec<u8>> {
 }
 
 #[test]
-fn what_arrives_is_what_was_recorded_in_order_at_any_pace() {
+fn replayed_frames_arrive_unchanged_in_order_at_any_pace() {
     if !privileged() {
         return;
     }
@@ -246,7 +246,7 @@ fn checksum(bytes: &[u8]) -> [u8; 2] {
 }
 
 #[test]
-fn what_cannot_be_sent_is_counted_by_reason() {
+fn frames_that_cannot_be_sent_are_counted_by_reason() {
     if !privileged() {
         return;
     }
@@ -284,7 +284,7 @@ fn a_savefile_that_is_cut_off_is_sent_as_far_as_it_goes() {
 }
 
 #[test]
-fn ctrl_c_a_count_or_a_time_ends_it_and_what_was_sent_is_told() {
+fn ctrl_c_a_count_or_a_time_ends_sending_with_a_report() {
     if !privileged() {
         return;
     }
@@ -315,7 +315,7 @@ fn ctrl_c_a_count_or_a_time_ends_it_and_what_was_sent_is_told() {
 }
 
 #[test]
-fn what_makes_no_sense_is_refused_and_nothing_is_sent() {
+fn invalid_arguments_are_rejected_and_nothing_is_sent() {
     if !privileged() {
         return;
     }
@@ -354,7 +354,7 @@ fn what_makes_no_sense_is_refused_and_nothing_is_sent() {
 }
 
 #[test]
-fn an_interface_that_goes_away_ends_it_and_what_was_sent_is_told() {
+fn a_removed_interface_ends_sending_with_a_report() {
     if !privileged() {
         return;
     }

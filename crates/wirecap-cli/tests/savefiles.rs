@@ -189,7 +189,7 @@ fn a_copy_of_an_unnamed_interface_has_no_name() {
 }
 
 #[test]
-fn what_a_conversion_leaves_out_is_said() {
+fn a_conversion_reports_what_it_omits() {
     let folder = TempDir::new().unwrap();
     let path = folder.path().join("commented");
     let section = Section { comment: Some("evidence".to_owned()), ..Section::default() };

@@ -218,7 +218,7 @@ fn a_configuration_that_is_wrong_changes_nothing_and_is_named() {
     let host = Host::new();
     host.configure("wirte = x\n");
     host.run(&["capture", "--config", "a1.conf"])
-        .assert_refused(2, &["a1.conf: line 6: \"wirte\" is no option"]);
+        .assert_refused(2, &["a1.conf: line 6: unknown option \"wirte\""]);
     host.run(&["capture", "--config", "absent.conf"]).assert_refused(1, &["absent.conf: No such file"]);
     host.configure("file-packets = 1000\nfilter = udp\n");
     let service = host.start(&[]);

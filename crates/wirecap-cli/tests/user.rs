@@ -259,7 +259,7 @@ fn root_records_as_the_owner_of_the_directory_or_as_user_wirecap() {
 }
 
 #[test]
-fn what_cannot_be_is_said() {
+fn impossible_values_are_reported() {
     if !privileged() {
         return;
     }

@@ -41,7 +41,7 @@ pub(super) fn refuse_itself(source: &Path, arguments: &Arguments) -> Result<(), 
     }
 }
 
-/// What tells a file from all others, whatever it is called.
+/// Identifies a file, whatever its name.
 fn same_file(metadata: &fs::Metadata) -> (u64, u64) {
     use std::os::unix::fs::MetadataExt;
     (metadata.dev(), metadata.ino())
@@ -185,7 +185,7 @@ impl<'a> FileFilter<'a> {
         let filter = request.compile(link_type).map_err(|error| Failure::Usage(error.to_string()))?;
         let compiled = CompiledFilter::for_file(&filter).map_err(|error| {
             let source = self.source.display();
-            Failure::Failed(format!("cannot filter what comes from {source}: {error}").into())
+            Failure::Failed(format!("cannot filter packets of {source}: {error}").into())
         })?;
         Ok(Some(compiled))
     }

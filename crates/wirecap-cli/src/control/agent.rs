@@ -21,7 +21,7 @@ use crate::threads;
 /// A status that is no older is given again: the ledger takes the rings' locks, whatever clients ask for.
 const FRESH: Duration = Duration::from_millis(10);
 
-/// What an expression stands for in this capture.
+/// Converts an expression to the filter of this capture.
 pub(crate) type Meaning = Box<dyn Fn(&str) -> Result<FilterRequest, Failure> + Send + Sync>;
 
 /// Who the capture is.
@@ -32,7 +32,7 @@ pub(super) struct Identity {
     pub(super) started: SystemTime,
 }
 
-/// Does the jobs on a desk. When it is dropped no more are done.
+/// Executes the jobs on a desk, until it is dropped.
 pub(crate) struct Agent<'a> {
     desks: &'a [Desk],
     identity: &'a Identity,
@@ -42,7 +42,7 @@ pub(crate) struct Agent<'a> {
     /// The filter, if it was changed.
     filter: Option<String>,
     last: Option<(Instant, Line)>,
-    /// What was lost until the last look.
+    /// The losses up to the last look.
     pub(crate) losses: Vec<Lost>,
 }
 
@@ -56,7 +56,7 @@ impl<'a> Agent<'a> {
         Self { desks, identity, meaning, capture, writing, filter: None, last: None, losses: Vec::new() }
     }
 
-    /// Does what was asked for since the last time. `ledger` gives what is known of the capture.
+    /// Executes the jobs since the last call. `ledger` returns the capture's ledger.
     pub(crate) fn do_jobs(&mut self, ledger: impl Fn() -> Ledger) {
         for desk in self.desks {
             for Job { client, task } in desk.take_jobs() {
@@ -89,7 +89,7 @@ impl<'a> Agent<'a> {
         let geometry = self.capture.geometry();
         let rings: Vec<Value> =
             self.capture.ring_states().iter().take(ledger.rings.len()).map(ring_state).collect();
-        // What cannot be made JSON is a defect, and no reason to end a capture.
+        // A failed conversion to JSON is a defect, but no reason to end a capture.
         let json = options::in_json(ledger).unwrap_or_default();
         json!({
             "ok": true,
@@ -140,7 +140,7 @@ impl<'a> Agent<'a> {
         self.capture.interfaces().iter().zip(dropped).map(describe).collect()
     }
 
-    /// Takes what is not as it was.
+    /// Applies the changed settings.
     fn reload(&mut self, filter: Option<&str>, rules: Option<Rules>) -> Value {
         if rules.is_some() && !signals::is_rotating() {
             return json!({ "ok": false, "error": "this capture does not write a set of files" });
@@ -161,7 +161,7 @@ impl<'a> Agent<'a> {
         if let Some(rules) = rules {
             recording::change_rules(rules);
         }
-        events::say(Kind::Rotation, "the configuration was read again");
+        events::say(Kind::Rotation, "the configuration was reread");
         json!({ "ok": true })
     }
 

@@ -112,7 +112,7 @@ impl Remote {
         match (&answer["ok"], &answer["error"]) {
             (Value::Bool(true), _) => Ok(answer),
             (_, Value::String(error)) => Err(Failure::Failed(format!("{}: {error}", self.name).into())),
-            _ => Err(Failure::Failed(format!("{}: not an answer: {answer}", self.name).into())),
+            _ => Err(Failure::Failed(format!("{}: invalid answer: {answer}", self.name).into())),
         }
     }
 

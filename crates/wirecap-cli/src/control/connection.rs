@@ -13,12 +13,12 @@ use super::server::{Client, Peer};
 use crate::events::{self, Kind, Next};
 use crate::signals;
 
-/// No more events are put behind so many bytes that a client has not read.
+/// The maximum number of unread bytes after which a client gets no more events.
 const UNREAD_MAX: usize = 64 << 10;
 /// Bytes that are read at once.
 const READ_BYTES: usize = 16 << 10;
 
-/// What a client waits for.
+/// The state of a client's request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Phase {
     Idle,
@@ -34,7 +34,7 @@ pub(super) struct Connection {
     peer: Peer,
     lines: Lines,
     phase: Phase,
-    /// The next event that it gets, if it has asked for them.
+    /// The next event for the client, if it follows events.
     next_event: Option<u64>,
     /// When it said something the last time.
     heard: Instant,
@@ -63,7 +63,7 @@ impl Client for Connection {
         &self.peer
     }
 
-    /// While an answer is under way nothing is read: what a client sends stays in its socket.
+    /// While an answer is pending nothing is read: further requests stay in the socket.
     fn interest(&self) -> PollFlags {
         let mut interest = PollFlags::empty();
         if !self.peer.unread.is_empty() {
@@ -100,7 +100,7 @@ impl Client for Connection {
         }
     }
 
-    /// Carries out one request, if it can take an answer, and gives it the events it has asked for.
+    /// Executes one request, if the client can take an answer, and sends it the events that it follows.
     fn serve(&mut self, _listener: &UnixListener, desk: &Desk) {
         self.put_events();
         if !self.can_be_served() {
@@ -160,7 +160,7 @@ impl Connection {
         }
     }
 
-    /// Puts a line behind what it has not read yet.
+    /// Appends a line to the unread data.
     fn put(&mut self, line: &str) {
         self.peer.unread.extend_from_slice(line.as_bytes());
         self.peer.unread.push(b'\n');

@@ -57,7 +57,7 @@ pub(super) enum Stage {
     /// Jobs are done, now or soon.
     #[default]
     Running,
-    /// The packets are through, and the last status is known: what was captured is being completed.
+    /// All packets are processed, and the last status is known: the recording is being completed.
     Ending(Line),
     /// The end has come, and this is the answer to those who wait for it.
     Ended(Line),

@@ -1,4 +1,4 @@
-//! `--http`: what the control socket tells of the capture, for browsers and for Prometheus, and nothing that could change it.
+//! `--http`: the control socket's information about the capture for browsers and Prometheus, read-only.
 
 mod address;
 mod connection;

@@ -1,9 +1,9 @@
-//! Bytes from a client, divided into lines. It holds one line and a read at most, whatever the client sends.
+//! Bytes from a client, split into lines. It holds at most one line and one read, whatever the client sends.
 
 /// The longest line.
 pub(super) const LINE_BYTES_MAX: usize = 64 << 10;
 
-/// What was read and not yet taken.
+/// Bytes that were read and not yet taken.
 #[derive(Debug, Default)]
 pub(super) struct Lines {
     bytes: Vec<u8>,

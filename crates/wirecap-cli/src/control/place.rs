@@ -1,4 +1,4 @@
-//! Where control sockets are: the directory, the names in it, and who may have one.
+//! The place of control sockets: the directory, the names in it, and the permissions.
 
 use std::env;
 use std::fmt;
@@ -45,19 +45,19 @@ pub(crate) fn directory() -> PathBuf {
 pub(crate) fn parse_name(text: &str) -> Result<String, String> {
     let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || b"._@,+:-".contains(&byte);
     match text.as_bytes() {
-        [] => Err("a name has at least one character".to_owned()),
-        [b'.' | b'-', ..] => Err("a name does not begin with . or -".to_owned()),
+        [] => Err("invalid name: it is empty".to_owned()),
+        [b'.' | b'-', ..] => Err("invalid name: it begins with . or -".to_owned()),
         bytes if bytes.len() > NAME_BYTES_MAX => {
-            Err(format!("a name has {NAME_BYTES_MAX} characters at most"))
+            Err(format!("invalid name: it is longer than {NAME_BYTES_MAX} characters"))
         }
         bytes if !bytes.iter().copied().all(is_plain) => {
-            Err("a name consists of letters, digits and the characters . _ @ , + : -".to_owned())
+            Err("invalid name: expected letters, digits and . _ @ , + : -".to_owned())
         }
         _ => Ok(text.to_owned()),
     }
 }
 
-/// What a capture of these sources is called: `eth0`, `eth0@0-3`, `eth0+eth1`.
+/// The name of a capture of these sources: `eth0`, `eth0@0-3`, `eth0+eth1`.
 pub(super) fn name_of(sources: &[String]) -> String {
     let allowed =
         |char: char| if char.is_ascii_alphanumeric() || "._@,+:-".contains(char) { char } else { '_' };
@@ -91,10 +91,10 @@ impl fmt::Display for ClaimError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Taken { name, pid: Some(pid) } => {
-                write!(f, "the name {name} is taken by process {pid}; choose another one (--name)")
+                write!(f, "the name {name} is in use by process {pid}; choose another one (--name)")
             }
             Self::Taken { name, pid: None } => {
-                write!(f, "the name {name} is taken by another process; choose another one (--name)")
+                write!(f, "the name {name} is in use by another process; choose another one (--name)")
             }
             Self::Directory { directory, reason } => write!(f, "{}: {reason}", directory.display()),
         }
@@ -113,7 +113,7 @@ impl Drop for Place {
         let directory = self.path.parent().unwrap_or(Path::new("."));
         // A process without privileges has no right to do so: then its broker does.
         let Ok(_turn) = take_turn(directory) else { return };
-        // What is there may have been replaced: inode numbers are used again, so that they do not tell.
+        // The file may have been replaced: inode numbers are reused, so they do not identify it.
         let own = rustix::process::getpid().as_raw_pid();
         if state_of(&self.path)
             .is_ok_and(|state| matches!(state, State::Dead) || state == State::Taken(Some(own)))
@@ -165,9 +165,7 @@ fn prepare(directory: &Path) -> Result<(), String> {
     match () {
         () if !metadata.is_dir() => Err("is not a directory".to_owned()),
         () if owner != 0 && owner != geteuid().as_raw() => Err(format!("belongs to user {owner}")),
-        () if metadata.mode() & 0o022 != 0 => {
-            Err("other users can write to it; chmod 0755 makes it safe".to_owned())
-        }
+        () if metadata.mode() & 0o022 != 0 => Err("other users can write to it; run chmod 0755".to_owned()),
         () => Ok(()),
     }
 }
@@ -192,7 +190,7 @@ fn take_turn(directory: &Path) -> Result<File, String> {
     }
 }
 
-/// What a path stands for.
+/// The kind of file at a path.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum State {
     /// Nothing.

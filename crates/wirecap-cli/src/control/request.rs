@@ -1,4 +1,4 @@
-//! What a client asks for: one JSON object per line.
+//! Requests of clients: one JSON object per line.
 
 use serde_json::Value;
 

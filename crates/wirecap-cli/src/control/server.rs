@@ -14,9 +14,9 @@ use super::desk::{ClientId, Desk, Line, Stage};
 const CLIENTS_MAX: usize = 64;
 /// Connections that are taken in one turn.
 const ACCEPTED_MAX: usize = 16;
-/// How long clients may take to read what they were given before the end.
+/// How long clients may take to read their data at the end.
 const LAST_ANSWER: Duration = Duration::from_secs(1);
-/// How long not to take connections when this process can open no more files.
+/// How long to accept no connections when this process can open no more files.
 const NO_FILES: Duration = Duration::from_millis(50);
 
 /// A connection.
@@ -44,10 +44,10 @@ pub(super) trait Client {
     /// Whether it waits for something, and when it said something the last time.
     fn activity(&self) -> (bool, Instant);
 
-    /// Reads and writes what can be, by what was `found` of its `interest`.
+    /// Reads and writes as far as `found` of its `interest` permits.
     fn transfer(&mut self, found: PollFlags, interest: PollFlags);
 
-    /// Carries out what it has asked for.
+    /// Executes its requests.
     fn serve(&mut self, listener: &Self::Listener, desk: &Desk);
 
     /// Gives it the answer of the thread that knows the capture.
@@ -56,7 +56,7 @@ pub(super) trait Client {
     /// Gives it the last line, if it waits for that. Nothing is read any more.
     fn end(&mut self, line: &Line);
 
-    /// Writes what it can take.
+    /// Writes as much as it accepts.
     fn write(&mut self);
 }
 
@@ -66,7 +66,7 @@ pub(super) struct Peer {
     pub(super) id: ClientId,
     /// It does not block.
     socket: OwnedFd,
-    /// What it has not read yet.
+    /// Data that it has not read yet.
     pub(super) unread: Vec<u8>,
     pub(super) is_gone: bool,
 }
@@ -76,13 +76,14 @@ impl Peer {
         Self { id, socket, unread: Vec::new(), is_gone: false }
     }
 
-    /// Reads what has come, up to the buffer's length: nothing if the peer says nothing more, `None` if nothing has come.
+    /// Reads the received bytes, up to the buffer's length: empty if the peer has finished sending, `None` if nothing
+    /// was received.
     pub(super) fn read(&mut self, buffer: &mut [u8]) -> Option<usize> {
         let outcome = read(&self.socket, buffer);
         self.unless_gone(outcome)
     }
 
-    /// Writes what it can take of what it has not read: `None` if it takes nothing.
+    /// Writes as much unread data as it accepts: `None` if it accepts nothing.
     pub(super) fn write(&mut self) -> Option<usize> {
         let outcome = write(&self.socket, &self.unread);
         let count = self.unless_gone(outcome)?;
@@ -154,7 +155,7 @@ impl<C: Client> Server<C> {
         let found: Vec<PollFlags> = fds[2..].iter().map(PollFd::revents).collect();
         drop(fds);
         if outcome.is_err() {
-            // A signal: all is looked at again.
+            // A signal: check everything again.
             return;
         }
         for ((client, found), interest) in self.clients.iter_mut().zip(found).zip(interests) {
@@ -204,7 +205,7 @@ impl<C: Client> Server<C> {
         }
     }
 
-    /// Gives all clients what they wait for, and the time to read it.
+    /// Sends all clients their last answer, and gives them time to read it.
     fn end(mut self, line: &Line) {
         self.clients.iter_mut().for_each(|client| client.end(line));
         let deadline = Instant::now() + LAST_ANSWER;

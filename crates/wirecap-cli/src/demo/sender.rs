@@ -15,7 +15,7 @@ const BATCH_FRAMES: u64 = 64;
 /// are much larger than the others. Nine of sixteen frames are for queue 0.
 pub(super) const SKEWED: [u16; 16] = [0, 1, 0, 2, 0, 1, 0, 0, 3, 0, 1, 0, 2, 0, 1, 0];
 
-/// What is sent in one go.
+/// A series of frames.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Burst {
     /// The most frames that are sent.

@@ -2,7 +2,7 @@
 
 use super::finding::{Diagnosis, Finding};
 
-/// What a packet was lost for want of.
+/// The missing resource that lost a packet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Bottleneck {
     /// A free cell, or room in a ring: packets came faster than workers took them.
@@ -95,7 +95,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_short_ring_explains_what_the_device_drops_and_an_unused_queue_what_the_pool_lacks() {
+    fn a_short_ring_explains_device_drops_and_an_unused_queue_missing_cells() {
         let mut host: serde_json::Value =
             serde_json::from_str(include_str!("../../tests/doctor/good-host.json")).unwrap();
         let name = host["nics"][0]["name"].as_str().unwrap().to_owned();

@@ -1,4 +1,4 @@
-//! The checks: each a function from what was read to findings. None of them reads anything itself.
+//! The checks: each is a function from readings to findings, and reads nothing itself.
 
 mod frames;
 mod memory;

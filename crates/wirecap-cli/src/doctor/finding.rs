@@ -1,4 +1,4 @@
-//! What a check found: the evidence, what follows from it, and what changes it.
+//! The finding of a check: evidence, effect, and the change that fixes it.
 
 use serde::{Deserialize, Serialize};
 
@@ -16,7 +16,7 @@ pub(crate) enum Severity {
     MayLose,
     /// Processor time or memory is wasted.
     Costs,
-    /// Something to know about what a capture shows.
+    /// Information about the contents of a capture.
     Note,
 }
 
@@ -52,7 +52,7 @@ pub(crate) struct Finding {
     pub(crate) severity: Severity,
     /// The interface; `None` if it is about the host.
     pub(crate) interface: Option<String>,
-    /// What is the case, in a line.
+    /// The fact, in a line.
     pub(crate) title: String,
     pub(crate) evidence: Vec<Evidence>,
     pub(crate) consequence: String,
@@ -216,7 +216,7 @@ impl Setting {
     }
 }
 
-/// Of a file that lists what can be chosen, what is: `always [madvise] never`.
+/// The selected entry of a file that lists the choices: `always [madvise] never`.
 pub(crate) fn chosen(text: &str) -> &str {
     let bracketed = text.split_whitespace().find_map(|word| word.strip_prefix('[')?.strip_suffix(']'));
     bracketed.unwrap_or(text)
@@ -329,7 +329,7 @@ pub(crate) struct Unseen {
     pub(crate) why: String,
 }
 
-/// What all checks found, and what they could not see.
+/// The findings of all checks, and the values that could not be read.
 #[derive(Debug, Clone, Default, Serialize)]
 pub(crate) struct Diagnosis {
     /// The worst first.
@@ -366,7 +366,7 @@ impl Diagnosis {
         let text = self.text(host, what, path)?;
         let number = text.parse().ok();
         if number.is_none() {
-            self.cannot_see(None, what, format!("{path} is {text:?}, which is no number"));
+            self.cannot_see(None, what, format!("{path} is {text:?}, not a number"));
         }
         number
     }

@@ -57,10 +57,10 @@ impl Journal {
             }
             file => file.map_err(|error| failed(error.to_string()))?,
         };
-        // What is in it is done: it must be from the same user.
+        // Its contents are executed: it must belong to the same user.
         let owner = file.metadata().map_err(|error| failed(error.to_string()))?.uid();
         if owner != rustix::process::geteuid().as_raw() {
-            return Err(failed(format!("it belongs to user {owner}, and is not believed")));
+            return Err(failed(format!("it belongs to user {owner} and is ignored")));
         }
         let entries =
             serde_json::from_reader(io::BufReader::new(file)).map_err(|error| failed(error.to_string()))?;
@@ -95,7 +95,7 @@ impl Journal {
         let now = value_now(setting)?;
         if !is_same(&now, from) {
             return Err(Failure::Failed(
-                format!("{} is {now} by now, not {from}: left alone", name_of(setting)).into(),
+                format!("{} is now {now}, not {from}: not changed", name_of(setting)).into(),
             ));
         }
         let namespace = namespace()?;
@@ -109,7 +109,7 @@ impl Journal {
             outcome?;
             return Err(Failure::Failed(format!("{} is still {now}", name_of(setting)).into()));
         }
-        // A driver may round what it was told.
+        // A driver may round the value.
         if let Some(entry) = self.entries.last_mut() {
             entry.change.to = now;
         }
@@ -117,14 +117,14 @@ impl Journal {
         outcome
     }
 
-    /// Takes everything back that was changed in this network namespace, the last change first. Returns what was taken back.
+    /// Reverts all changes made in this network namespace, the last one first. Returns the reverted ones.
     pub(crate) fn undo(&mut self) -> Result<Vec<Change>, Failure> {
         let here = namespace()?;
         let (mut undone, mut failures) = (Vec::new(), 0);
         for index in (0..self.entries.len()).rev() {
             let Entry { namespace, change } = self.entries[index].clone();
             if namespace != here && change.setting.interface().is_some() {
-                say(&format!("left alone, of another network namespace: {}", name_of(&change.setting)));
+                say(&format!("not changed, in another network namespace: {}", name_of(&change.setting)));
                 continue;
             }
             match take_back(&change) {
@@ -146,7 +146,7 @@ impl Journal {
         }
         match failures {
             0 => Ok(undone),
-            _ => Err(Failure::Failed(format!("{} could not be taken back", changes(failures)).into())),
+            _ => Err(Failure::Failed(format!("{} could not be reverted", changes(failures)).into())),
         }
     }
 }
@@ -159,7 +159,7 @@ fn take_back(change: &Change) -> Result<bool, Failure> {
     }
     if !is_same(&now, &change.to) {
         say(&format!(
-            "left alone, changed since: {} is {now}, was set to {}",
+            "not changed, modified since: {} is {now}, was set to {}",
             name_of(&change.setting),
             change.to
         ));
@@ -168,7 +168,7 @@ fn take_back(change: &Change) -> Result<bool, Failure> {
     set(&change.setting, &change.from)?;
     match value_now(&change.setting)? {
         now if is_same(&now, &change.from) => Ok(true),
-        now => Err(Failure::Failed(format!("it is {now}, and was {}", change.from).into())),
+        now => Err(Failure::Failed(format!("it is {now}, expected {}", change.from).into())),
     }
 }
 
@@ -213,7 +213,7 @@ enum Answer {
 
 fn ask() -> Result<Answer, Failure> {
     let mut stderr = io::stderr();
-    // What cannot be asked is not agreed to.
+    // Without a question there is no consent.
     if write!(stderr, "   Run this? [y/N/q] ").and_then(|()| stderr.flush()).is_err() {
         return Ok(Answer::Quit);
     }
@@ -302,7 +302,7 @@ mod tests {
         journal.make(&change).unwrap();
         assert_eq!(fs::read_to_string(&file).unwrap(), "performance\n");
         assert!(
-            journal.make(&change).unwrap_err().to_string().contains("by now"),
+            journal.make(&change).unwrap_err().to_string().contains("not changed"),
             "it is no longer powersave"
         );
 
@@ -314,7 +314,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_changed_is_taken_back_exactly() {
+    fn undo_reverts_exactly_the_changes() {
         let folder = tempfile::tempdir().unwrap();
         let (file, path) = (folder.path().join("value"), folder.path().join("run/journal"));
         fs::write(&file, "0-7\n").unwrap();

@@ -24,7 +24,7 @@ pub(crate) struct Host {
     pub(crate) disk: Option<Disk>,
 }
 
-/// What came of reading a file.
+/// The result of reading a file.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(untagged)]
 pub(crate) enum Reading {
@@ -130,7 +130,7 @@ impl Host {
         }
     }
 
-    /// The files whose paths begin and end so, with what is between and their texts.
+    /// The files whose paths have this beginning and end, each with the part between and its text.
     pub(crate) fn matching<'a>(
         &'a self,
         before: &'a str,

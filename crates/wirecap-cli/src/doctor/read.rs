@@ -1,5 +1,5 @@
-//! Reads a host: everything that the checks judge, and nothing that it is not asked for. Nothing is changed or written, but for
-//! the test of a disk that the user asks for.
+//! Reads a host: exactly the values that the checks need. Nothing is changed or written, except by the disk test that
+//! the user requests.
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};
@@ -50,7 +50,7 @@ const TEXT_BYTES_MAX: u64 = 1 << 18;
 /// What `--write-test` writes.
 const WRITE_TEST_BYTES: usize = 256 << 20;
 
-/// What is to be read.
+/// The values to be read.
 #[derive(Debug)]
 pub(crate) struct Scope<'a> {
     /// The interfaces; all that are up and not the loopback where none is named.
@@ -80,7 +80,7 @@ pub(crate) fn interfaces(names: &[String]) -> Result<Host, Failure> {
     Ok(files.with(nics))
 }
 
-/// The same for interfaces that were looked at already, but those that have gone meanwhile.
+/// The same for interfaces that were already looked up; removed ones are skipped.
 pub(crate) fn known(devices: &[Device]) -> Host {
     let mut files = Files::of_the_host();
     let examined = devices.iter().filter(|device| !device.is_loopback());

@@ -27,7 +27,7 @@ pub(crate) fn finding_text(finding: &Finding, number: usize) -> String {
     }
     text += &labelled("effect", &finding.consequence);
     for (line, first) in finding.commands.iter().zip([true].into_iter().chain(std::iter::repeat(false))) {
-        // Not wrapped: it is to be copied.
+        // Not wrapped, so that it can be copied.
         text += &format!("   {:<width$}{line}\n", if first { "fix" } else { "" }, width = LABEL_WIDTH - 3);
     }
     if let Some(advice) = &finding.advice {
@@ -40,7 +40,7 @@ fn unseen_text(diagnosis: &Diagnosis) -> String {
     if diagnosis.unseen.is_empty() {
         return String::new();
     }
-    let mut text = "Not seen, and therefore not known to be good:\n".to_owned();
+    let mut text = "Not checked, state unknown:\n".to_owned();
     for unseen in &diagnosis.unseen {
         let subject = unseen.interface.as_deref().map(|name| format!("{name}: ")).unwrap_or_default();
         text += &wrapped("", &format!("- {subject}{}: {}", unseen.what, unseen.why), 2);
@@ -69,7 +69,7 @@ fn summary(diagnosis: &Diagnosis) -> String {
     if findings.is_empty() {
         let unseen = match diagnosis.unseen.len() {
             0 => "",
-            _ => " in what could be seen",
+            _ => " in the checks that could be made",
         };
         return format!("No findings{unseen}.\n");
     }
@@ -85,8 +85,8 @@ fn labelled(label: &str, text: &str) -> String {
     wrapped(&format!("   {label:<width$}", width = LABEL_WIDTH - 3), text, LABEL_WIDTH)
 }
 
-/// `start` and the words after it, in lines of at most [`WIDTH`] columns of which all but the first begin with `indent` blanks.
-/// What has no blank is not broken.
+/// `start` and the words after it, in lines of at most [`WIDTH`] columns, all but the first indented. A word without
+/// blanks is not broken.
 fn wrapped(start: &str, text: &str, indent: usize) -> String {
     let mut lines = Vec::new();
     let mut line = start.to_owned();
@@ -132,6 +132,6 @@ mod tests {
         diagnosis.cannot_see(None, "governor", "a virtual machine");
         let text = text(&diagnosis);
         assert!(text.contains("- governor: a virtual machine\n"), "{text}");
-        assert!(text.ends_with("\nNo findings in what could be seen.\n"), "{text}");
+        assert!(text.ends_with("\nNo findings in the checks that could be made.\n"), "{text}");
     }
 }

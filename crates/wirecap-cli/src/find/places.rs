@@ -1,4 +1,4 @@
-//! Where packets are looked for: directories, files and patterns, before the words of a filter.
+//! The places to search: directories, files and patterns, before the words of a filter.
 
 use std::path::{Path, PathBuf};
 

@@ -127,7 +127,7 @@ mod tests {
     }
 
     #[test]
-    fn a_checksum_left_to_hardware_is_told_from_a_right_one() {
+    fn a_checksum_left_to_hardware_is_distinguished_from_a_correct_one() {
         for (six, tagged) in [(false, false), (false, true), (true, false), (true, true)] {
             assert_eq!(is_unfinished(&packet(six, tagged, false)), Some(true), "{six} {tagged}");
             assert_eq!(is_unfinished(&packet(six, tagged, true)), Some(false), "{six} {tagged}");
@@ -135,7 +135,7 @@ mod tests {
     }
 
     #[test]
-    fn packets_of_which_it_cannot_be_told_are_passed_over() {
+    fn packets_without_the_needed_header_are_skipped() {
         let mut fragment = packet(false, false, false);
         fragment[20] = 0x20;
         let mut ping = packet(false, false, false);

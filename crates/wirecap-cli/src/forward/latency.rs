@@ -109,7 +109,7 @@ mod tests {
     }
 
     #[test]
-    fn every_packet_stands_in_one_row() {
+    fn every_packet_belongs_to_one_row() {
         let mut latency = Latency::new();
         for nanos in [0, 700, 900, 1_500, 40_000, 41_000, 5_000_000] {
             latency.note(nanos);

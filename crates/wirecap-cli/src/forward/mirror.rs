@@ -13,7 +13,7 @@ use crate::output;
 use crate::recording;
 use crate::sink::{self, PipeEnd, TimedSink, Writing};
 
-/// What was recorded at the latest after this time can be read from the file.
+/// Recorded packets are in the file after this time at most.
 const FLUSH_INTERVAL: Duration = Duration::from_secs(1);
 
 /// A savefile that all workers record to, chunk by chunk.
@@ -46,7 +46,7 @@ impl Mirror {
         output::check(path, replaces)
     }
 
-    /// Begins a file for what is captured.
+    /// Creates a file for the captured packets.
     pub(crate) fn create(
         path: &Path,
         replaces: bool,
@@ -91,7 +91,7 @@ impl Mirror {
         state.note(outcome);
     }
 
-    /// Brings what was recorded to the file now and then.
+    /// Writes recorded packets to the file at intervals.
     pub(crate) fn keep_up(&self) {
         let mut state = self.state();
         if state.flushed.elapsed() >= FLUSH_INTERVAL {
@@ -131,7 +131,7 @@ impl State {
         self.note(outcome);
     }
 
-    /// The first failure is said at once.
+    /// The first failure is reported at once.
     fn note(&mut self, outcome: Result<(), WriteError>) {
         if let Err(failure) = outcome {
             let line = format!("warning: {}; forwarding continues without recording", one_line(&failure));

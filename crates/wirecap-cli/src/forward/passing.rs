@@ -58,7 +58,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_dropped_does_not_pass_whatever_is_wanted() {
+    fn dropped_packets_do_not_pass_even_if_they_match_the_filter() {
         const TCP: u8 = 6;
         const UDP: u8 = 17;
         assert_eq!(verdicts(None, "udp", UDP), [false, true]);

@@ -1,4 +1,4 @@
-//! What is said when forwarding has ended.
+//! The report at the end of forwarding.
 
 use std::io;
 
@@ -11,11 +11,11 @@ use crate::failure::Failure;
 use crate::options;
 use crate::screen::Screen;
 
-/// What is said at the end.
+/// The report at the end.
 pub(super) struct Report<'a> {
     pub(super) ways: &'a [Way],
     pub(super) ledger: &'a Ledger,
-    /// By way, if they were asked for.
+    /// By direction, if requested.
     pub(super) latencies: Option<Vec<Latency>>,
 }
 
@@ -58,7 +58,7 @@ fn outcome(way: &Way, ledger: &Ledger) -> Option<String> {
         (dropped.bad_length, "bad length"),
         (dropped.no_cell, "no free cell"),
         (dropped.other, "other"),
-        (way.no_room(), "no room for what --rewrite adds"),
+        (way.no_room(), "no room for the tags that --rewrite adds"),
     ];
     let reasons = reasons.iter().filter(|(count, _)| *count > 0);
     let reasons: Vec<String> =

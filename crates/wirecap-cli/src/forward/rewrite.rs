@@ -28,7 +28,7 @@ enum Change {
     Set(Vlan),
 }
 
-/// What a VLAN tag says.
+/// The contents of a VLAN tag.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Vlan {
     number: u16,
@@ -50,7 +50,7 @@ impl Vlan {
     }
 }
 
-/// What is done to the packets that come in by one interface.
+/// The changes to packets received on one interface.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Changes(Vec<Change>);
 
@@ -110,7 +110,7 @@ impl Change {
     }
 }
 
-/// A frame too short for it is left as it is.
+/// A frame that is too short is unchanged.
 fn write(frame: &mut [u8], offset: usize, bytes: &[u8]) {
     if let Some(place) = frame.get_mut(offset..offset + bytes.len()) {
         place.copy_from_slice(bytes);
@@ -201,7 +201,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_change_is_refused() {
+    fn an_invalid_change_is_rejected() {
         let bad =
             ["", "dst", "dst=", "dst=02:00", "vlan=push", "vlan=push:4096", "vlan=push:1:8", "vlan=pop:1"];
         let worse = ["vlan=set:x", "ttl=5", "eth1:", "vlan=pop,", "vlan=peel"];
@@ -222,7 +222,7 @@ mod tests {
     }
 
     #[test]
-    fn a_tag_keeps_what_is_not_given() {
+    fn a_changed_tag_keeps_fields_that_are_not_given() {
         let old = 5 << 13 | 1 << 12 | 100;
         assert_eq!(Vlan { number: 7, priority: None }.over(old), 5 << 13 | 1 << 12 | 7);
         assert_eq!(Vlan { number: 7, priority: Some(2) }.over(old), 2 << 13 | 1 << 12 | 7);

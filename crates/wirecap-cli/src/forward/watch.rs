@@ -1,5 +1,4 @@
-//! What is looked at while packets are forwarded: the interfaces that they leave by, how it gets on, and whether it is
-//! time to end.
+//! Checks during forwarding: the outgoing interfaces, the progress, and whether to end.
 
 use std::io;
 use std::mem;
@@ -20,7 +19,7 @@ use crate::size;
 const GLANCE: Duration = Duration::from_millis(20);
 /// Time between two looks at the interfaces.
 const EGRESS_INTERVAL: Duration = Duration::from_millis(200);
-/// Time between two updates of what is shown.
+/// Time between two updates of the display.
 const SHOW_INTERVAL: Duration = Duration::from_secs(1);
 /// An interface that takes no packet for so long while there are some for it has stalled.
 const STALL: Duration = Duration::from_secs(1);
@@ -79,7 +78,7 @@ impl Egress {
         Ok(Self { device, presence: Presence::Up, stall: StallWatch::default() })
     }
 
-    /// Says what has changed. One that is gone is a failure: another of the same name would be another one.
+    /// Reports changes. A removed interface is an error: a later one of the same name is a different one.
     fn look(&mut self, ledger: &Ledger) -> Result<(), Failure> {
         let name = &self.device.name;
         let presence = self.device.presence()?;
@@ -114,10 +113,10 @@ impl Egress {
     }
 }
 
-/// Tells when a port is up and takes nothing all the same.
+/// Detects that a port is up but sends nothing.
 #[derive(Debug, Default)]
 struct StallWatch {
-    /// Since when it has taken no packet of those that there were, and what had become of all by then.
+    /// Since when it has sent none of its packets, and its account at that time.
     still: Option<Still>,
     /// Packets that it had no room for, at the last look.
     no_room: u64,
@@ -133,7 +132,7 @@ struct Still {
 
 #[derive(Debug, PartialEq, Eq)]
 enum Stall {
-    /// So many packets wait, and so many were dropped since the port took one.
+    /// The number of waiting packets, and of dropped ones since the port last sent.
     Begins {
         waiting: u64,
         dropped: u64,
@@ -142,7 +141,7 @@ enum Stall {
 }
 
 impl StallWatch {
-    /// What has changed since the last look.
+    /// The change since the last look.
     fn look(&mut self, account: &PortAccount, now: Instant) -> Option<Stall> {
         let (sent, no_room) = (account.sent, account.dropped.ring_full + account.dropped.refused);
         let before = mem::replace(&mut self.no_room, no_room);
@@ -226,7 +225,7 @@ mod tests {
         account
     }
 
-    /// What is said at looks one after the other, two in the time after which a port has stalled.
+    /// The reports of consecutive looks, two within the time after which a port has stalled.
     fn said(looks: &[PortAccount]) -> Vec<Option<Stall>> {
         let (mut watch, start) = (StallWatch::default(), Instant::now());
         let times = (0..).map(|look| start + look * STALL / 2);
@@ -234,7 +233,7 @@ mod tests {
     }
 
     #[test]
-    fn a_port_that_takes_none_of_what_waits_has_stalled_until_it_takes_some() {
+    fn a_port_that_sends_no_waiting_packets_is_stalled() {
         let looks = [(5, 0), (5, 7), (5, 8), (5, 9), (5, 9), (6, 8), (14, 0)];
         let begins = Stall::Begins { waiting: 9, dropped: 0 };
         let expected = [None, None, None, Some(begins), None, Some(Stall::Ends), None];

@@ -56,7 +56,7 @@ impl Way {
     }
 }
 
-/// What is done to packets on all ways.
+/// The processing of packets in all directions.
 #[derive(Debug)]
 pub(crate) struct Treatment {
     pub(crate) mirror: Option<Mirror>,
@@ -94,7 +94,7 @@ pub(crate) fn forward(
                 patience = OUTBOUND_PATIENCE;
             }
             None => {
-                // The device may have room by now for what it had none for.
+                // The device may have room by now for packets that did not fit before.
                 lanes.iter_mut().for_each(|lane| lane.port.flush());
                 let outbound = lanes.iter().any(|lane| lane.port.account().waiting > 0);
                 patience = if outbound { OUTBOUND_PATIENCE } else { PATIENCE };

@@ -68,12 +68,12 @@ impl From<ModelName> for Pattern {
     }
 }
 
-/// Whether there is a model that has an end of its own.
+/// Whether there is a model of limited length.
 pub(super) fn ends_by_itself(arguments: &Arguments) -> bool {
     arguments.model.model == Some(ModelName::Standard)
 }
 
-/// The frames asked for, between these hardware addresses.
+/// The requested frames, between these hardware addresses.
 fn frames(arguments: &Arguments, own_mac: [u8; 6], frame_bytes_max: u16) -> Result<Frames, Failure> {
     let options = &arguments.model;
     let pattern = Pattern::from(options.model.expect("a model was named"));
@@ -91,7 +91,7 @@ fn frames(arguments: &Arguments, own_mac: [u8; 6], frame_bytes_max: u16) -> Resu
     };
     let longest = model.sizes.frame_bytes_max();
     if longest > frame_bytes_max {
-        let (what, given, max) = ("the frame length in bytes", longest.into(), frame_bytes_max.into());
+        let (what, given, max) = ("frame length in bytes", longest.into(), frame_bytes_max.into());
         return Err(SetupError::Traffic { what, given, min: 60, max }.into());
     }
     let end_ns = arguments.duration.map_or(u64::MAX, |duration| duration.as_nanos() as u64);

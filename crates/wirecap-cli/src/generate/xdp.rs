@@ -84,7 +84,7 @@ impl Running for XdpRun {
     }
 
     fn outcome(self) -> Result<Vec<SentOnQueue>, SendError> {
-        // All threads are joined before any error is looked at.
+        // All threads are joined before any error is examined.
         let joined: Vec<_> =
             self.threads.into_iter().map(|thread| thread.join().expect("a sending thread")).collect();
         joined.into_iter().collect()

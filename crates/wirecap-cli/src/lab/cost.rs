@@ -1,4 +1,4 @@
-//! `wirecap lab cost`: what a captured packet costs, component by component.
+//! `wirecap lab cost`: the cost of a captured packet, component by component.
 
 mod table;
 
@@ -68,7 +68,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
     Ok(())
 }
 
-/// A file that is known to be writable, and stays as it is until it is written.
+/// A file that is known to be writable, and unchanged until it is written.
 #[derive(Debug)]
 struct Output<'a> {
     path: &'a Path,

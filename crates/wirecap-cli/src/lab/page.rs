@@ -111,7 +111,7 @@ pub(crate) fn run_report(arguments: &ReportArguments) -> Result<(), Failure> {
 }
 
 impl Common {
-    /// Runs those of `experiments` that were chosen; nothing if their names were asked for.
+    /// Runs the selected experiments; lists them if requested.
     fn run(
         &self,
         mut experiments: Vec<Box<dyn Experiment>>,
@@ -158,7 +158,7 @@ impl Common {
     }
 }
 
-/// What was expected and found, on the terminal.
+/// Expected and actual results, on the terminal.
 fn summarise(entries: &[Entry], page: &Path) -> io::Result<()> {
     let mut out = io::stdout().lock();
     for entry in entries {
@@ -190,7 +190,7 @@ fn summarise(entries: &[Entry], page: &Path) -> io::Result<()> {
     }
     let claims = entries.iter().flat_map(|entry| &entry.outcome).flat_map(|findings| &findings.claims);
     if claims.into_iter().any(|claim| claim.verdict == Verdict::NotDerivable) {
-        writeln!(out, "open: does not follow from the parameters that are printed with it")?;
+        writeln!(out, "open: does not follow from the parameters published with it")?;
     }
     writeln!(out, "wrote {}", page.display())
 }

@@ -32,7 +32,8 @@ impl Indexer {
         Ok((Self { ends, thread, writing: writing.clone() }, complete))
     }
 
-    /// Makes what is left, on this thread: the capture has ended, so that nothing is to be spared. The files must be told already.
+    /// Makes the remaining indexes in this thread: the capture has ended, so CPU time need not be saved. All files must
+    /// have been announced.
     pub(crate) fn finish(self) {
         self.ends.store(true, Ordering::Relaxed);
         for path in self.thread.join().unwrap_or_default() {
@@ -41,7 +42,7 @@ impl Indexer {
     }
 }
 
-/// Gives what it has not done when it is asked to end.
+/// Returns the files not yet indexed when it must end.
 fn work(files: &Receiver<PathBuf>, ends: &AtomicBool, writing: &Writing) -> Vec<PathBuf> {
     be_idle();
     let mut left = Vec::new();
@@ -95,7 +96,7 @@ impl Watch for Told {
     }
 
     fn removed(&self, path: &std::path::Path) {
-        // What stays is no more than a file that belongs to nothing; a recording does not end for it.
+        // A leftover file is harmless; a recording does not end because of it.
         let _ = wirecap_index::remove(path);
     }
 }

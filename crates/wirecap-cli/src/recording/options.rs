@@ -173,7 +173,7 @@ pub(crate) struct Plan {
 }
 
 impl Plan {
-    /// What a reload may change, if there may be more than one file.
+    /// The rules that a reload may change, if there may be several files.
     pub(crate) fn rules(&self) -> Option<Rules> {
         self.pattern.as_ref()?;
         Some(Rules {
@@ -218,13 +218,13 @@ enum Line {
     Open(OwnedFd),
 }
 
-/// A file limit that is not said follows from the budget: so many files make it up.
+/// The default file limit is this fraction of the budget.
 const FILES_OF_BUDGET: u64 = 10;
 /// The smallest budget of bytes: files must have room for the longest packets.
 const KEEP_BYTES_MIN: u64 = 4 << 20;
 
 impl FileOptions {
-    /// What they mean for `path`. `format` was asked for.
+    /// The plan for `path`. `format` is the requested format.
     pub(crate) fn plan(&self, path: &Path, format: Option<Format>) -> Result<Plan, Failure> {
         let usage = |text: &str| Err(Failure::Usage(text.to_owned()));
         let mut period = self.file_time.map(|length| Period { length, is_aligned: true });
@@ -316,7 +316,7 @@ impl FileOptions {
         Ok(plan)
     }
 
-    /// Whether they are what they are without being mentioned.
+    /// Whether all values are defaults.
     pub(crate) fn is_default(&self) -> bool {
         let Self { file_size, file_time, file_packets, keep_files, keep_bytes, keep_free, .. } = self;
         let Self {
@@ -403,7 +403,7 @@ impl Plan {
     }
 }
 
-/// A descriptor of our own for one that this process was started with.
+/// A duplicate of a descriptor with which this process was started.
 fn descriptor_of(descriptor: i32) -> io::Result<OwnedFd> {
     // SAFETY: the descriptor is used for one system call only, which fails if there is none.
     let borrowed = unsafe { BorrowedFd::borrow_raw(descriptor) };
@@ -480,7 +480,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_is_refused() {
+    fn impossible_values_are_rejected() {
         for (line, words) in [
             ("-w t -W 3", "-C or -G"),
             ("-w t --keep-files 3", "--file-size"),

@@ -1,4 +1,5 @@
-//! Where a capture's packets go: to a stream, on the thread that captures; or to files, on a thread of their own.
+//! The outlet of a capture's packets: a stream, written by the capturing thread; or files, written by a separate
+//! thread.
 
 use std::path::Path;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -18,14 +19,21 @@ use crate::sink::{PipeEnd, TimedSink, Writing};
 /// Cells of a ring that the writer has: packets in chunks that are written from their cells.
 #[derive(Debug)]
 pub(crate) struct Lent {
-    packets: AtomicUsize,
-    packets_max: usize,
+    cells: AtomicUsize,
+    cells_max: usize,
+    cell_bytes: u64,
 }
 
 impl Lent {
-    /// A quarter of the pool at most: the rest is for the ring.
+    /// A quarter of the pool, and what is written before it is asked again: the rest is for the ring.
     pub(crate) fn of(pool: Geometry) -> Arc<Self> {
-        Arc::new(Self { packets: AtomicUsize::new(0), packets_max: pool.cells() as usize / 4 })
+        let (cells_max, cell_bytes) = (pool.cells() as usize / 4, u64::from(pool.cell_bytes));
+        Arc::new(Self { cells: AtomicUsize::new(0), cells_max, cell_bytes })
+    }
+
+    /// Whether the writer may have another chunk.
+    pub(crate) fn has_room(&self) -> bool {
+        self.cells.load(Ordering::Relaxed) < self.cells_max
     }
 }
 
@@ -34,36 +42,37 @@ impl Lent {
 pub(crate) struct Kept {
     chunk: Chunk,
     lent: Arc<Lent>,
-    /// Whether the writer takes long packets from their cells, once a packet was given to it.
-    is_lent: OnceLock<bool>,
+    /// Its long packets may be written from their cells.
+    is_in_place: bool,
+    /// Set once a packet was given to the writer, which takes long ones from their cells.
+    is_lent: OnceLock<()>,
 }
 
 impl Kept {
-    pub(crate) fn new(chunk: Chunk, lent: &Arc<Lent>) -> Arc<Self> {
-        Arc::new(Self { chunk, lent: Arc::clone(lent), is_lent: OnceLock::new() })
+    pub(crate) fn new(chunk: Chunk, lent: &Arc<Lent>, is_in_place: bool) -> Arc<Self> {
+        Arc::new(Self { chunk, lent: Arc::clone(lent), is_in_place, is_lent: OnceLock::new() })
     }
 
     pub(crate) fn packets(&self) -> &Chunk {
         &self.chunk
     }
 
-    fn is_lent(&self) -> bool {
-        let Lent { packets, packets_max } = &*self.lent;
-        let lend = || {
-            let is_within = packets.load(Ordering::Relaxed) + self.chunk.len() <= *packets_max;
-            if is_within {
-                packets.fetch_add(self.chunk.len(), Ordering::Relaxed);
-            }
-            is_within
-        };
-        *self.is_lent.get_or_init(lend)
+    /// A packet has one at least.
+    fn cells(&self) -> usize {
+        self.chunk.len().max((self.chunk.wire_bytes() / self.lent.cell_bytes) as usize)
+    }
+
+    fn lend(&self) {
+        self.is_lent.get_or_init(|| {
+            self.lent.cells.fetch_add(self.cells(), Ordering::Relaxed);
+        });
     }
 }
 
 impl Drop for Kept {
     fn drop(&mut self) {
-        if self.is_lent.get() == Some(&true) {
-            self.lent.packets.fetch_sub(self.chunk.len(), Ordering::Relaxed);
+        if self.is_lent.get().is_some() {
+            self.lent.cells.fetch_sub(self.cells(), Ordering::Relaxed);
         }
     }
 }
@@ -76,7 +85,7 @@ impl Batch for Kept {
 
 /// Takes packets and writes them.
 pub(crate) trait Outlet {
-    /// Whether it takes so many bytes of packets without waiting.
+    /// Whether it accepts this many bytes of packets without waiting.
     fn has_room(&mut self, bytes: usize) -> bool {
         let _ = bytes;
         true
@@ -91,8 +100,13 @@ pub(crate) trait Outlet {
         now: Timestamp,
     ) -> Result<bool, WriteError>;
 
-    /// Hands on what was taken.
+    /// Hands on the accepted packets.
     fn flush(&mut self) -> Result<(), WriteError>;
+
+    /// Whether something that was handed on is still to be written.
+    fn is_writing(&self) -> bool {
+        false
+    }
 
     /// No packet from before this time will come any more.
     fn look_at_clock(&mut self, now: Timestamp) -> Result<(), WriteError> {
@@ -149,7 +163,7 @@ impl<S: Sink> Stream<S> {
         for interface in interfaces {
             writer.add_interface(interface)?;
         }
-        // From now on it is a file that others read, whatever comes.
+        // From now on the file is readable by others in any case.
         writer.flush()?;
         Ok(Self { writer, pipe, writing: writing.clone() })
     }
@@ -277,10 +291,11 @@ impl Outlet for Files {
     ) -> Result<bool, WriteError> {
         let (chunk, _) = place;
         let record = super::record(chunk.packets(), packet);
-        match chunk.is_lent() {
-            true => self.recording().write_in_place(&record, place, now),
-            false => self.recording().write(&record, now),
+        if !chunk.is_in_place || self.recording().copies_all() {
+            return self.recording().write(&record, now);
         }
+        chunk.lend();
+        self.recording().write_in_place(&record, place, now)
     }
 
     /// A page that is partly full stays while others wait: the disk would not take it sooner, and it has room.
@@ -290,6 +305,10 @@ impl Outlet for Files {
             return Ok(());
         }
         self.recording().flush()
+    }
+
+    fn is_writing(&self) -> bool {
+        self.recording.as_ref().is_some_and(|recording| recording.backlog() > 0.0)
     }
 
     fn look_at_clock(&mut self, now: Timestamp) -> Result<(), WriteError> {
@@ -336,7 +355,7 @@ impl Outlet for Files {
     }
 }
 
-/// What stands before a file's packets, and behind them.
+/// The bytes before and after a file's packets.
 fn head_and_tail(
     format: Format,
     section: &Section,

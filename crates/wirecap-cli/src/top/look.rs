@@ -73,11 +73,11 @@ impl Look {
         if self.has_blocks { "→" } else { "->" }
     }
 
-    /// The pool as a bar of `width` columns: what waits, what chunks hold, and room; with a mark at T.
+    /// The pool as a bar of `width` columns: waiting packets, packets in chunks, and room; with a mark at T.
     pub(super) fn bar(self, pool: Pool, width: usize) -> Vec<Span<'static>> {
         let [full, held, room, mark] =
             if self.has_blocks { ["█", "▒", "·", "│"] } else { ["#", "=", ".", "|"] };
-        // What there is at all shows.
+        // Anything above zero is visible.
         let columns = |share: f64, most: usize| match share {
             share if share > 0.0 => ((share * width as f64).round() as usize).clamp(1, most.max(1)).min(most),
             _ => 0,
@@ -108,7 +108,7 @@ mod tests {
     }
 
     #[test]
-    fn a_bar_shows_what_waits_what_chunks_hold_and_t() {
+    fn a_bar_shows_waiting_packets_packets_in_chunks_and_t() {
         assert_eq!(bar(0.0, 0.0, None), "..........");
         assert_eq!(bar(0.3, 0.2, None), "###==.....");
         assert_eq!(bar(0.001, 0.001, Some(0.6)), "#=....|...");

@@ -1,4 +1,4 @@
-//! Asks captures for their status, on a thread of its own: one that does not answer holds up neither keys nor the screen.
+//! Queries the status of captures in a separate thread: one that does not answer delays neither keys nor the screen.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 use crate::control::client::{Remote, Unreachable, names};
 use crate::failure::Failure;
 
-/// What a capture answered, by its name; or why it did not.
+/// The answer of each capture by name, or the reason why there is none.
 pub(super) type Statuses = BTreeMap<String, Result<Value, String>>;
 
 /// How long to sleep at a time: an interval may become shorter meanwhile.
@@ -47,7 +47,7 @@ impl Poller {
         Ok(poller)
     }
 
-    /// What came since the last time.
+    /// The statuses since the last call.
     pub(super) fn latest(&self) -> Option<Statuses> {
         self.0.latest.lock().unwrap_or_else(PoisonError::into_inner).take()
     }
@@ -74,7 +74,7 @@ fn ask_all(wanted: &[String], remotes: &mut BTreeMap<String, Remote>) -> Statuse
     for name in all {
         match ask(&name, remotes) {
             Ok(status) => drop(statuses.insert(name, Ok(status))),
-            // A socket without an owner is no capture, unless it was asked for.
+            // A socket without an owner is no capture, unless it was requested.
             Err(Unreachable::None(_)) if wanted.is_empty() => {}
             Err(unreachable) => drop(statuses.insert(name, Err(unreachable.text().to_owned()))),
         }

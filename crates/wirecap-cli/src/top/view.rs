@@ -1,4 +1,4 @@
-//! What stands on the screen: lines made of two statuses of each capture, as wide as the terminal.
+//! The contents of the screen: lines made of two statuses of each capture, as wide as the terminal.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -32,7 +32,7 @@ pub(super) struct View {
     has_asked: bool,
 }
 
-/// A capture as it was, and as it is.
+/// A capture's previous and current status.
 #[derive(Debug, Default)]
 struct Seen {
     before: Option<Value>,
@@ -276,7 +276,7 @@ fn heading(look: Look, change: &Change<'_>, width: usize) -> Line<'static> {
     let count = |text: &str| text.chars().count();
     let rest =
         |parts: &[String]| parts.iter().map(|part| format!("{}{part}", look.separator())).collect::<String>();
-    // What there is no room for is left out whole.
+    // Parts without room are omitted completely.
     while !parts.is_empty() && count(&name) + 2 + count(&short) + count(&rest(&parts)) > width {
         parts.pop();
     }
@@ -421,7 +421,7 @@ fn helpers(look: Look, rings: &[Ring]) -> Vec<Line<'static>> {
     lines
 }
 
-/// What was lost, the latest first.
+/// The losses, the latest first.
 fn losses(look: Look, now: &Value) -> Vec<Line<'static>> {
     let all: Vec<&Value> = now["losses"].as_array().into_iter().flatten().collect();
     let line = |loss: &&Value| {
@@ -615,7 +615,7 @@ mod tests {
     }
 
     #[test]
-    fn any_size_is_drawn_and_what_has_no_room_can_be_scrolled_to() {
+    fn any_terminal_size_is_drawn_and_the_rest_can_be_scrolled_to() {
         let statuses = [status(10.0, 10_000, 0), status(12.0, 30_000, 1_234)];
         for size in [(1, 1), (3, 2), (20, 5), (79, 3), (300, 100)] {
             drop(shown(Look::new(true, true), size, &statuses));
@@ -632,7 +632,7 @@ mod tests {
     }
 
     #[test]
-    fn captures_are_shown_in_turn_or_all_and_one_that_does_not_answer_says_why() {
+    fn captures_are_shown_in_turn_or_together_and_failures_have_a_reason() {
         let mut view = View::new(Look::new(false, false), Duration::from_secs(1));
         let mut terminal = Terminal::new(TestBackend::new(80, 24)).unwrap();
         let mut draw = |view: &mut View| {

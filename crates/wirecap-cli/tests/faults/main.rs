@@ -226,7 +226,7 @@ fn a_slow_disk_is_seen_as_backlog_before_it_costs_packets_which_are_the_writers(
 
 /// `WIRECAP_STALL_SECONDS=10 WIRECAP_STALL_RATE=200000` is what the documentation promises, for a release build.
 #[test]
-fn a_disk_that_stands_still_costs_nothing_while_the_pool_holds_what_comes() {
+fn a_stalled_disk_loses_no_packets_while_the_pool_has_room() {
     if !privileged() {
         return;
     }
@@ -323,7 +323,7 @@ fn a_process_that_is_killed_leaves_whole_files_and_the_next_one_goes_on() {
 }
 
 #[test]
-fn a_loss_of_power_takes_no_more_than_sync_says() {
+fn a_power_failure_loses_at_most_the_sync_time() {
     if !privileged() {
         return;
     }

@@ -16,7 +16,7 @@ fn ask(arguments: &[&str]) -> (Option<i32>, String) {
 }
 
 #[test]
-fn what_passes_is_changed_while_it_runs_and_what_is_dropped_stays_so() {
+fn the_filter_of_a_running_forward_changes_and_drop_stays() {
     if !privileged() {
         return;
     }

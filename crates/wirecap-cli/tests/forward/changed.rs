@@ -100,7 +100,7 @@ fn only_matching_packets_pass_and_none_that_are_to_be_dropped() {
 }
 
 #[test]
-fn what_passes_is_recorded_as_it_came_in() {
+fn a_mirror_records_packets_as_received() {
     if !privileged() {
         return;
     }

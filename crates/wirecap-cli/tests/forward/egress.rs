@@ -13,7 +13,7 @@ fn frames(count: usize) -> Vec<Vec<u8>> {
 }
 
 #[test]
-fn what_should_leave_by_an_interface_that_is_down_is_counted_and_all_is_well_when_it_is_up_again() {
+fn packets_for_a_down_interface_are_counted_and_forwarding_resumes() {
     if !privileged() {
         return;
     }

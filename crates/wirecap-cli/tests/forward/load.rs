@@ -27,7 +27,7 @@ fn load_time() -> Duration {
 }
 
 #[test]
-fn at_overload_what_was_sent_arrived_or_is_in_the_ledger() {
+fn at_overload_every_sent_frame_arrived_or_is_in_the_ledger() {
     if !privileged() {
         return;
     }

@@ -15,7 +15,7 @@ fn run(namespace: &Namespace, program: &str, arguments: &str) -> (Option<i32>, S
 }
 
 #[test]
-fn what_cannot_be_is_refused_with_a_reason() {
+fn impossible_values_are_rejected_with_a_reason() {
     if !privileged() {
         return;
     }
@@ -65,7 +65,7 @@ fn an_alternative_name_is_as_good_as_the_proper_one() {
 }
 
 #[test]
-fn without_the_privilege_it_says_which_one() {
+fn the_error_names_the_missing_privilege() {
     if !privileged() {
         return;
     }

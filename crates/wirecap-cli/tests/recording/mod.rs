@@ -90,6 +90,16 @@ impl Running {
         }
     }
 
+    /// Waits for a line that begins with each of these words, in any order.
+    pub(crate) fn wait_for_all(&mut self, words: &[&str]) {
+        let mut left = words.to_vec();
+        while !left.is_empty() {
+            // Every line begins with nothing.
+            let line = self.wait_for("");
+            left.retain(|word| !line.starts_with(word));
+        }
+    }
+
     /// The most memory that the command has used so far, of which `kB` lines of /proc/PID/status tell.
     pub(crate) fn peak_memory_bytes(&self) -> u64 {
         let status = std::fs::read_to_string(format!("/proc/{}/status", self.child.id())).unwrap();

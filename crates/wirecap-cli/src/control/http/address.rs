@@ -80,8 +80,8 @@ impl Listener {
         &self.address
     }
 
-    /// Whether a request that names `host` is meant for this server. A page from elsewhere can have a browser send requests here
-    /// under a name of its own (DNS rebinding), and must not read the answers.
+    /// Whether a request with this `host` is meant for this server. A foreign page can make a browser send requests
+    /// here under its own name (DNS rebinding), and must not read the answers.
     pub(super) fn is_called(&self, host: &str) -> bool {
         let HttpAddress::Loopback(_) = self.address else { return true };
         let is_port = |text: &str| text.bytes().all(|byte| byte.is_ascii_digit());

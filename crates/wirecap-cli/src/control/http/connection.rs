@@ -23,7 +23,7 @@ const SILENCE_MAX: Duration = Duration::from_secs(60);
 /// How long a client may take nothing of its answer.
 const ANSWER_PATIENCE: Duration = Duration::from_secs(10);
 
-/// What a connection is at.
+/// The state of a connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Phase {
     /// The head of a request.
@@ -38,7 +38,7 @@ enum Phase {
 #[derive(Debug)]
 pub(crate) struct Connection {
     peer: Peer,
-    /// What was read and belongs to no request yet.
+    /// Bytes that were read and belong to no request yet.
     inbox: Vec<u8>,
     phase: Phase,
     /// Since when it is at that, or when it read or wrote the last time.
@@ -113,7 +113,7 @@ impl Client for Connection {
         self.answer_with_status(line);
     }
 
-    /// It reads what it has been given.
+    /// It reads the remaining answer.
     fn end(&mut self, _line: &Line) {}
 
     fn write(&mut self) {

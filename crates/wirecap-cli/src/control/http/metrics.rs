@@ -49,12 +49,7 @@ fn capture(text: &mut Text<'_>, status: &Value) {
     let of_all = |text: &mut Text<'_>, name, help, value: &Value| {
         text.counter(name, help, [(vec![], value)]);
     };
-    of_all(
-        text,
-        "wirecap_packets_offered",
-        "Packets that should have been delivered: delivered and dropped.",
-        &ledger["offered"],
-    );
+    of_all(text, "wirecap_packets_offered", "Packets offered: delivered and dropped.", &ledger["offered"]);
     of_all(
         text,
         "wirecap_packets_delivered",
@@ -88,7 +83,7 @@ fn capture(text: &mut Text<'_>, status: &Value) {
     let gaps = list(&ledger["unseen"]).count() as u64;
     text.counter(
         "wirecap_unseen_gaps",
-        "Times in which packets may have passed without being captured or counted.",
+        "Periods in which packets may have passed uncaptured and uncounted.",
         [(vec![], &Value::from(gaps))],
     );
     let lossless = Value::from(u8::from(ledger["lossless"] == true));
@@ -114,7 +109,7 @@ fn rings(text: &mut Text<'_>, status: &Value) {
     let rings: Vec<&Value> = list(&status["ledger"]["rings"]).collect();
     let of_each = |field: &'static str| of_each("ring", &rings, field);
     for (name, field, help) in [
-        ("wirecap_ring_packets_offered", "offered", "Packets of a ring that should have been delivered."),
+        ("wirecap_ring_packets_offered", "offered", "Packets of a ring offered: delivered and dropped."),
         (
             "wirecap_ring_packets_delivered",
             "delivered",
@@ -135,33 +130,29 @@ fn rings(text: &mut Text<'_>, status: &Value) {
             "super_packets",
             "Packets longer than what the interface carries: merged by an offload.",
         ),
-        (
-            "wirecap_ring_packets_cut",
-            "cut",
-            "Packets that the device cut into several where one of its buffers ended.",
-        ),
+        ("wirecap_ring_packets_cut", "cut", "Packets that the device split at the end of a buffer."),
         (
             "wirecap_ring_stalls",
             "stalls",
-            "How often the kernel stood still at a block that was not returned (engine packet).",
+            "Times that the kernel waited for a block that was still held (engine packet).",
         ),
-        ("wirecap_ring_starved", "starved", "How often a zero-copy driver found no cell on the fill ring."),
+        ("wirecap_ring_starved", "starved", "Times that a zero-copy driver found no cell on the fill ring."),
         (
             "wirecap_ring_chunks_offloaded",
             "offloaded_chunks",
-            "Chunks of a ring taken by workers that it is not a home ring of.",
+            "Chunks of a ring taken by other workers than its own.",
         ),
         (
             "wirecap_ring_chunks_abandoned",
             "abandoned_chunks",
-            "Chunks taken by others because the ring's worker was stuck or gone.",
+            "Chunks taken by buddies because the ring's worker was stuck or gone.",
         ),
     ] {
         text.counter(name, help, of_each(field));
     }
     let dropped =
         rings.iter().flat_map(|ring| by_reason(&[("ring", string(&ring["name"]))], &ring["dropped"]));
-    // What a device dropped, or had no ring, is of no ring.
+    // Drops of the device, and packets without a ring, belong to no ring.
     let of_ring =
         dropped.filter(|(labels, _)| !labels.iter().any(|(_, value)| ["device", "no_ring"].contains(value)));
     text.counter(
@@ -184,17 +175,13 @@ fn pools(text: &mut Text<'_>, status: &Value) {
         cells,
     );
     let of_each = |field: &'static str| of_each("ring", &rings, field);
-    text.gauge(
-        "wirecap_pool_capacity_cells",
-        "R x M: how many packets a ring can hold.",
-        of_each("capacity"),
-    );
+    text.gauge("wirecap_pool_capacity_cells", "R x M: packets that a ring can hold.", of_each("capacity"));
     text.gauge(
         "wirecap_pool_threshold_cells",
-        "T: a backlog above it calls buddies; absent in basic mode.",
+        "T: buddies help a ring whose backlog exceeds it; absent in basic mode.",
         of_each("threshold"),
     );
-    text.gauge("wirecap_ring_worker", "The worker that a ring is a home ring of.", of_each("worker"));
+    text.gauge("wirecap_ring_worker", "The worker of a ring.", of_each("worker"));
     let workers: Vec<(&str, String, &Value)> = rings
         .iter()
         .flat_map(|ring| {
@@ -206,7 +193,7 @@ fn pools(text: &mut Text<'_>, status: &Value) {
         workers.iter().map(|(ring, worker, chunks)| (vec![("ring", *ring), ("worker", worker)], *chunks));
     text.counter(
         "wirecap_worker_chunks_helped",
-        "Chunks that a worker took from a ring that is no home ring of its own.",
+        "Chunks that a worker took from another worker's ring.",
         helped,
     );
 }
@@ -227,15 +214,15 @@ fn devices(text: &mut Text<'_>, status: &Value) {
     );
 }
 
-/// What is sent, by forwarding: taken = sent + dropped + waiting.
+/// Packets sent by forwarding: taken = sent + dropped + waiting.
 fn ports(text: &mut Text<'_>, status: &Value) {
     let ports: Vec<&Value> = list(&status["ledger"]["ports"]).collect();
     let of_each = |field: &'static str| of_each("port", &ports, field);
     for (name, field, help) in [
         ("wirecap_port_packets_taken", "taken", "Packets handed to a port."),
-        ("wirecap_port_packets_sent", "sent", "Packets that the kernel took from a port and did not refuse."),
+        ("wirecap_port_packets_sent", "sent", "Packets that the kernel took from a port and sent."),
         ("wirecap_port_sent_bytes", "bytes", "Bytes of the packets sent."),
-        ("wirecap_port_packets_copied", "copied", "Packets that had to be copied to be sent."),
+        ("wirecap_port_packets_copied", "copied", "Packets copied before they were sent."),
         ("wirecap_port_packets_late", "late", "Packets sent out of their ring's order."),
     ] {
         text.counter(name, help, of_each(field));
@@ -245,7 +232,7 @@ fn ports(text: &mut Text<'_>, status: &Value) {
     text.counter("wirecap_port_packets_dropped", "Packets that could not be sent, by reason.", dropped);
     text.gauge(
         "wirecap_port_packets_waiting",
-        "Packets on a port's tx ring, or that wait for earlier chunks.",
+        "Packets on a port's tx ring, or waiting for earlier chunks.",
         of_each("waiting"),
     );
 }
@@ -265,12 +252,8 @@ fn writer(text: &mut Text<'_>, status: &Value) {
         "Packets discarded because the writer did not keep up.",
         one("discarded"),
     );
-    text.counter("wirecap_writer_busy_seconds", "How long all writes have taken.", one("busy_s"));
-    text.gauge(
-        "wirecap_writer_blocked_seconds",
-        "For how long the present write has gone on.",
-        one("blocked_s"),
-    );
+    text.counter("wirecap_writer_busy_seconds", "Total time of all writes.", one("busy_s"));
+    text.gauge("wirecap_writer_blocked_seconds", "Duration of the current write.", one("blocked_s"));
     text.counter(
         "wirecap_writer_files_completed",
         "Files of a recording that are complete.",
@@ -283,7 +266,7 @@ fn writer(text: &mut Text<'_>, status: &Value) {
     );
     text.gauge(
         "wirecap_index_files_waiting",
-        "Complete files whose index is still to be made.",
+        "Complete files that wait for their index.",
         one("files_to_index"),
     );
 }
@@ -328,7 +311,7 @@ impl Text<'_> {
         self.infos(name, help, [labels.to_vec()]);
     }
 
-    /// What is said by labels alone.
+    /// Information in labels only.
     fn infos<'v>(&mut self, name: &str, help: &str, labels: impl IntoIterator<Item = Labels<'v>>) {
         let one = Value::from(1);
         let labels: Vec<Labels<'v>> = labels.into_iter().collect();
@@ -432,7 +415,7 @@ mod tests {
     }
 
     #[test]
-    fn every_sample_stands_below_the_help_and_the_type_of_its_metric() {
+    fn every_sample_follows_help_and_type_of_its_metric() {
         for open in [false, true] {
             let text = text(&status(), open);
             let (mut family, mut seen) = (String::new(), BTreeSet::new());
@@ -467,7 +450,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_reported_has_no_sample() {
+    fn an_unreported_number_has_no_sample() {
         let text = text(&status(), true);
         let name = r#"capture="a \"b\"\\""#;
         for line in [

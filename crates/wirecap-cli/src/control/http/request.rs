@@ -11,7 +11,7 @@ const FIELDS_MAX: usize = 64;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Resource {
     Page,
-    /// In the form that the client has asked for.
+    /// In the format that the client requested.
     Metrics {
         open: bool,
     },
@@ -64,17 +64,19 @@ impl Request {
         match (values("host").as_slice(), head.version) {
             ([], Some(0)) => {}
             ([host], _) if std::str::from_utf8(host).is_ok_and(is_called) => {}
-            ([_], _) => return Err(Refusal("421 Misdirected Request", "this server has another name")),
-            _ => return Err(Refusal(BAD, "a request names one host")),
+            ([_], _) => {
+                return Err(Refusal(
+                    "421 Misdirected Request",
+                    "the Host header is not a loopback address or localhost",
+                ));
+            }
+            _ => return Err(Refusal(BAD, "expected one Host header")),
         }
         let head_only = match head.method {
             Some("GET") => false,
             Some("HEAD") => true,
             _ => {
-                return Err(Refusal(
-                    "405 Method Not Allowed",
-                    "nothing can be changed here: only GET and HEAD",
-                ));
+                return Err(Refusal("405 Method Not Allowed", "read-only: only GET and HEAD are allowed"));
             }
         };
         let closes = head.version == Some(0)
@@ -94,7 +96,7 @@ impl Request {
             _ => {
                 return Err(Refusal(
                     "404 Not Found",
-                    "there are /, /metrics, /status.json, /history.json and /events.json",
+                    "not found: expected /, /metrics, /status.json, /history.json or /events.json",
                 ));
             }
         };
@@ -125,7 +127,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_such_request_is_refused() {
+    fn an_invalid_request_is_rejected() {
         let long = format!("GET / HTTP/1.1\r\nhost: h\r\nx: {}", "y".repeat(HEAD_BYTES_MAX));
         let many = format!("GET / HTTP/1.1\r\nhost: h\r\n{}\r\n", "x: y\r\n".repeat(FIELDS_MAX));
         for (text, status) in [

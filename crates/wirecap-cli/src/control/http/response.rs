@@ -1,6 +1,6 @@
 //! An answer: what every one of them says to browsers, and its body.
 
-/// What an answer may load and run unless it says otherwise: nothing.
+/// The default policy of an answer: it may load and run nothing.
 pub(super) const POLICY: &str =
     "default-src 'none'; frame-ancestors 'none'; base-uri 'none'; form-action 'none'";
 

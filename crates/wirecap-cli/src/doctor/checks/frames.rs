@@ -26,7 +26,7 @@ fn feature_off(nic: &Nic, name: &str, finding: Finding) -> Finding {
             let setting = Setting::Feature { interface: nic.name.clone(), name: name.to_owned() };
             finding.change(setting, "on", "off", true)
         }
-        _ => finding.advice("the driver does not let it be switched off; capture on another interface"),
+        _ => finding.advice("the driver cannot disable it; capture on another interface"),
     }
 }
 
@@ -34,8 +34,7 @@ fn merging(nic: &Nic, diagnosis: &mut Diagnosis) {
     let merged = |feature| nic.feature(feature).is_some_and(|feature| feature.active);
     if merged("rx-gro") && nic.is_native_xdp() {
         let finding = Finding::of_nic(nic, "gro", Severity::Note, "GRO merges TCP segments for --engine packet")
-            .so("Not what --engine auto captures here, but what the engine packet and programs on the libpcap drop-in do: \
-                 they see packets of up to 64 KiB that never were on the wire.");
+            .so("--engine auto is not affected here. The engine packet and programs on the libpcap drop-in see packets of up to 64 KiB that never were on the wire.");
         diagnosis.found(feature_off(nic, "rx-gro", finding));
     } else if merged("rx-gro") {
         let finding = Finding::of_nic(nic, "gro", Severity::Falsifies, "GRO merges received TCP segments")
@@ -51,7 +50,7 @@ fn merging(nic: &Nic, diagnosis: &mut Diagnosis) {
                 format!("the device merges received TCP segments ({words})"),
             );
             let finding = finding.so(
-                "Captured packets never were on the wire, whatever the engine, and drivers refuse XDP programs meanwhile.",
+                "Captured packets differ from those on the wire with any engine, and drivers reject XDP programs while this is on.",
             );
             diagnosis.found(feature_off(nic, name, finding));
         }
@@ -80,11 +79,10 @@ fn cutting(nic: &Nic, diagnosis: &mut Diagnosis) {
         to: "off".to_owned(),
     };
     let names: Vec<&str> = active.iter().map(|name| name.as_str()).collect();
-    let title = "sent TCP segments are captured before they are cut (TSO, GSO)";
+    let title = "sent TCP data is captured before segmentation (TSO, GSO)";
     let finding = Finding::of_nic(nic, "segmentation", Severity::Falsifies, title)
         .seen(format!("ethtool -k {}", nic.name), format!("on: {}", names.join(", ")))
-        .so("What this host sends is captured as packets of up to 64 KiB that never were on the wire. What it receives is not \
-             concerned.")
+        .so("Packets that this host sends are captured with up to 64 KiB, before they are segmented. Received packets are not affected.")
         .changes(format!("ethtool -K {} tso off gso off", nic.name), active.iter().map(change));
     diagnosis.found(finding);
 }
@@ -100,7 +98,7 @@ fn vlan(nic: &Nic, diagnosis: &mut Diagnosis) {
                 nic,
                 "vlan-offload",
                 Severity::Falsifies,
-                "the device takes VLAN tags out of received frames",
+                "the device removes VLAN tags from received frames",
             );
             let finding = finding.so(
                 "The engine xdp captures them without their tags, and filters such as `vlan 5` do not match.",
@@ -120,10 +118,10 @@ fn errors(nic: &Nic, diagnosis: &mut Diagnosis) {
     };
     let source = format!("ip -s -s link show dev {}", nic.name);
     if errors.length > 0 {
-        let title = format!("the device refused {} frames for their length", errors.length);
+        let title = format!("the device rejected {} frames for their length", errors.length);
         let finding = Finding::of_nic(nic, "long-frames", Severity::Loses, title)
             .seen(source.clone(), format!("rx length errors {}, MTU {}", errors.length, nic.mtu))
-            .so("Frames longer than the MTU are not captured. (The count is since the interface was made.)");
+            .so("Frames longer than the MTU are not captured. (Counted since the interface was created.)");
         let finding = match nic.mtu < LONG_MTU {
             true => {
                 let setting = Setting::Mtu { interface: nic.name.clone() };
@@ -134,17 +132,17 @@ fn errors(nic: &Nic, diagnosis: &mut Diagnosis) {
                     nic.host_traffic.is_none(),
                 )
             }
-            false => finding.advice("raise the MTU further, if the device takes that"),
+            false => finding.advice("raise the MTU further, if the device supports it"),
         };
         diagnosis.found(finding);
     }
     if errors.crc > 0 {
-        let title = format!("the device refused {} frames with a wrong check sequence", errors.crc);
+        let title = format!("the device rejected {} frames with a wrong checksum (FCS)", errors.crc);
         let finding = Finding::of_nic(nic, "crc-errors", Severity::Loses, title)
             .seen(source, format!("rx crc errors {}", errors.crc))
-            .so("They are not captured. A cable, a transceiver or a tap is bad. (The count is since the interface was made.)")
+            .so("They are not captured. The cable, the transceiver or the tap is faulty. (Counted since the interface was created.)")
             .command(format!("ethtool -m {}", nic.name))
-            .advice("look at the received power, and exchange the cable or the transceiver");
+            .advice("check the received power, and replace the cable or the transceiver");
         diagnosis.found(finding);
     }
 }
@@ -162,17 +160,15 @@ fn cells(nic: &Nic, diagnosis: &mut Diagnosis) {
         let title = format!("no zero-copy with an MTU of {}", nic.mtu);
         let driver = nic.driver.as_deref().unwrap_or("the driver");
         let finding = Finding::of_nic(nic, "mtu", Severity::Costs, title).seen(source, format!("mtu {}", nic.mtu)).so(format!(
-            "{driver} programs its buffers in steps of {} bytes, so the longest frame takes {} of a {}-byte cell's. wirecap \
-             captures with a copy instead. If no longer frames arrive, an MTU of {better} is enough.",
+            "{driver} sizes its buffers in steps of {} bytes, so the longest frame needs {} buffers of a {}-byte cell. wirecap copies instead. If no longer frames arrive, an MTU of {better} is enough.",
             fit.buffer_step_bytes, fit.buffers_per_frame, fit.cell_bytes
         ));
         diagnosis.found(finding.change(setting, nic.mtu.to_string(), &better, false));
     } else if fit.cells_per_frame > 1 {
         let title =
-            format!("the longest frame takes {} cells with an MTU of {}", fit.cells_per_frame, nic.mtu);
+            format!("the longest frame needs {} cells with an MTU of {}", fit.cells_per_frame, nic.mtu);
         let finding = Finding::of_nic(nic, "mtu", Severity::Costs, title).seen(source, format!("mtu {}", nic.mtu)).so(format!(
-            "A cell has {} bytes. Long frames are captured in parts, which drivers without multi-buffer XDP refuse: then the \
-             capture is on generic XDP. If no longer frames arrive, an MTU of {better} is enough.",
+            "A cell has {} bytes. Long frames need several cells, which drivers without multi-buffer XDP reject: the capture then uses generic XDP. If no longer frames arrive, an MTU of {better} is enough.",
             fit.cell_bytes
         ));
         diagnosis.found(finding.change(setting, nic.mtu.to_string(), &better, false));

@@ -1,4 +1,4 @@
-//! Memory and what a process may have of it.
+//! Memory, and the process's limits on it.
 
 use crate::doctor::finding::{Diagnosis, Finding, Setting, Severity};
 use crate::doctor::host::{Host, Nic};
@@ -51,7 +51,7 @@ fn locked(host: &Host, diagnosis: &mut Diagnosis) {
     if !is_needed || has_capability(status, CAP_IPC_LOCK) || most >= pools {
         return;
     }
-    let title = format!("{} of locked memory are allowed, pools take {}", mib(most), mib(pools));
+    let title = format!("{} of locked memory are allowed, pools need {}", mib(most), mib(pools));
     let finding = Finding::of_host("locked-memory", Severity::MayLose, title)
         .seen(LIMITS, format!("Max locked memory {most}"))
         .seen(STATUS, "CapEff without CAP_IPC_LOCK")
@@ -92,7 +92,7 @@ fn huge_pages(host: &Host, diagnosis: &mut Diagnosis) {
         .seen(HUGE_PAGES, enabled)
         .seen("/proc/meminfo", format!("free huge pages: {}", mib(free)))
         .so(format!(
-            "Opening a capture takes several times as long: {} are {} pages.",
+            "Opening a capture takes several times longer: {} are {} pages.",
             mib(pools),
             pools >> 12
         ))
@@ -113,7 +113,7 @@ fn cgroups(host: &Host, diagnosis: &mut Diagnosis) {
     let finding = Finding::of_host("memory-cgroup", Severity::MayLose, title)
         .seen(file.clone(), cgroup.limit_bytes.to_string())
         .so(format!(
-            "Pools take an eighth of it, {}, where the links would have {}: shorter bursts are kept.",
+            "Pools get an eighth of it, {}, instead of {} for these links, so they keep shorter bursts.",
             mib(cgroup.limit_bytes / 8),
             mib(wanted)
         ))
@@ -132,16 +132,13 @@ fn apparmor(host: &Host, diagnosis: &mut Diagnosis) {
     let confined = loaded.lines().find(|line| line.contains("tcpdump") && line.ends_with("(enforce)"));
     let includes = |text: &str| text.lines().any(|line| line.trim() == "include <abstractions/wirecap-pcap>");
     let Some(confined) = confined.filter(|_| !host.text(LOCAL).is_ok_and(includes)) else { return };
-    let finding = Finding::of_host(
-        "apparmor",
-        Severity::Costs,
-        "AppArmor keeps tcpdump from the libpcap drop-in",
-    )
-    .seen(LOADED, confined)
-    .seen(LOCAL, "without include <abstractions/wirecap-pcap>")
-    .so("tcpdump captures by the system's libpcap, with its losses, although the drop-in is installed.")
-    .command(format!("echo 'include <abstractions/wirecap-pcap>' >> {LOCAL}"))
-    .command(format!("apparmor_parser -r {PROFILE}"));
+    let finding =
+        Finding::of_host("apparmor", Severity::Costs, "AppArmor keeps tcpdump from the libpcap drop-in")
+            .seen(LOADED, confined)
+            .seen(LOCAL, "without include <abstractions/wirecap-pcap>")
+            .so("tcpdump uses the system's libpcap, with its losses, although the drop-in is installed.")
+            .command(format!("echo 'include <abstractions/wirecap-pcap>' >> {LOCAL}"))
+            .command(format!("apparmor_parser -r {PROFILE}"));
     diagnosis.found(finding);
 }
 

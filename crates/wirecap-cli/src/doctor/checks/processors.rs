@@ -33,7 +33,7 @@ pub(super) fn check_nic(nic: &Nic, host: &Host, diagnosis: &mut Diagnosis) {
             Some(text) => served.push((interrupt.number, list(text))),
             None => {
                 let why = format!("{asked}: {}", host.text(&asked).err().unwrap_or("empty"));
-                return diagnosis.cannot_see(Some(nic), "processors of its interrupts", why);
+                return diagnosis.cannot_see(Some(nic), "CPUs of its interrupts", why);
             }
         }
     }
@@ -83,11 +83,11 @@ fn affinity(nic: &Nic, host: &Host, served: &[(u32, Vec<u32>)], diagnosis: &mut 
     if busy.len() * 2 > wanted || wanted < 2 {
         return;
     }
-    let title = format!("{} interrupts of its queues on processors {}", served.len(), as_list(&busy));
+    let title = format!("{} interrupts of its queues on CPUs {}", served.len(), as_list(&busy));
     let finding = Finding::of_nic(nic, "interrupt-affinity", Severity::MayLose, title)
         .seen("/proc/irq/*/effective_affinity_list", affinity_text(served))
         .seen(ONLINE, host.text(ONLINE).unwrap_or_default())
-        .so("The kernel receives all queues' packets there, one after the other, while other processors are idle.");
+        .so("The kernel receives the packets of all queues on these CPUs, while other CPUs are idle.");
     diagnosis.found(spread(finding, host, served, &best));
 }
 
@@ -105,7 +105,7 @@ fn numa(nic: &Nic, host: &Host, served: &[(u32, Vec<u32>)], diagnosis: &mut Diag
         return diagnosis.cannot_see(
             Some(nic),
             "NUMA node",
-            "the firmware does not say it (numa_node is -1 or missing)",
+            "the firmware does not report it (numa_node is -1 or missing)",
         );
     };
     let far =
@@ -119,7 +119,7 @@ fn numa(nic: &Nic, host: &Host, served: &[(u32, Vec<u32>)], diagnosis: &mut Diag
         .seen(nic.device_file("numa_node").unwrap_or_default(), node.to_string())
         .seen("/proc/irq/*/effective_affinity_list", affinity_text(served))
         .seen(path, format!("{distances} (to node {far}: {distance})"))
-        .so("Descriptors and packets go over the link between the nodes, and cells are not in the near memory.");
+        .so("Descriptors and packets cross the link between the nodes, and cells are in remote memory.");
     diagnosis.found(spread(finding, host, served, &best_processors(nic, host)));
 }
 
@@ -133,10 +133,10 @@ fn isolated(nic: &Nic, host: &Host, served: &[(u32, Vec<u32>)], diagnosis: &mut 
         |(_, processors): &&(u32, Vec<u32>)| processors.iter().any(|processor| apart.contains(processor));
     let hit: Vec<(u32, Vec<u32>)> = served.iter().filter(hit).cloned().collect();
     if hit.is_empty() {
-        let title = format!("processors {text} are set apart, and used only by what is pinned there");
+        let title = format!("CPUs {text} are isolated: only pinned threads run there");
         let finding = Finding::of_nic(nic, "isolated", Severity::Note, title)
             .seen(ISOLATED, text)
-            .so("Workers that are not pinned do not run there.")
+            .so("Workers without --pin do not run there.")
             .command(format!("wirecap capture -i {} --pin {text} -w trace.pcapng", nic.name));
         return diagnosis.found(finding);
     }
@@ -144,17 +144,17 @@ fn isolated(nic: &Nic, host: &Host, served: &[(u32, Vec<u32>)], diagnosis: &mut 
         nic,
         "isolated",
         Severity::Costs,
-        format!("interrupts are served on processors {text}, which are set apart"),
+        format!("interrupts are served on isolated CPUs {text}"),
     );
     let finding = finding
         .seen(ISOLATED, text)
         .seen("/proc/irq/*/effective_affinity_list", affinity_text(&hit))
-        .so("A worker pinned to such a processor is interrupted, which setting it apart was to prevent.");
+        .so("A worker pinned to such a CPU is interrupted, which isolation should prevent.");
     diagnosis.found(spread(finding, host, &hit, &best_processors(nic, host)));
 }
 
 fn allowed(host: &Host, diagnosis: &mut Diagnosis) {
-    let Some(status) = diagnosis.text(host, "processors of this process", "/proc/self/status") else {
+    let Some(status) = diagnosis.text(host, "CPUs of this process", "/proc/self/status") else {
         return;
     };
     let Some(allowed) = status.lines().find_map(|line| line.strip_prefix("Cpus_allowed_list:")) else {
@@ -162,17 +162,16 @@ fn allowed(host: &Host, diagnosis: &mut Diagnosis) {
     };
     let (allowed, online) = (list(allowed.trim()), host.processors());
     let apart = host.text(ISOLATED).map(list).unwrap_or_default();
-    // Processors set apart are in the list only of what was put there.
+    // An isolated CPU is in the list only of processes that were pinned there.
     let usable: Vec<u32> = online.iter().copied().filter(|processor| !apart.contains(processor)).collect();
     if usable.iter().all(|processor| allowed.contains(processor)) {
         return;
     }
-    let title =
-        format!("processes started here use processors {} of {}", as_list(&allowed), as_list(&online));
+    let title = format!("processes started here use CPUs {} of {}", as_list(&allowed), as_list(&online));
     let finding = Finding::of_host("allowed-processors", Severity::MayLose, title)
         .seen("/proc/self/status", format!("Cpus_allowed_list {}", as_list(&allowed)))
         .seen(ONLINE, as_list(&online))
-        .so("Workers and the writer share these processors. (Set by taskset, a cpuset cgroup or CPUAffinity of a service.)")
+        .so("Workers and the writer share these CPUs. (Set by taskset, a cpuset cgroup or CPUAffinity of a service.)")
         .command(format!("taskset -pc {} $$", as_list(&online)));
     diagnosis.found(finding);
 }
@@ -189,7 +188,7 @@ fn governor(host: &Host, diagnosis: &mut Diagnosis) {
     }
     let slow: Vec<(&str, &str)> = governors.into_iter().filter(|(_, name)| *name != "performance").collect();
     let Some((_, name)) = slow.first() else { return };
-    let title = format!("{} processors have the frequency governor {name}", slow.len());
+    let title = format!("{} CPUs have the frequency governor {name}", slow.len());
     let change = |(processor, name): &(&str, &str)| Change {
         setting: Setting::File { path: format!("{CPU}{processor}{GOVERNOR}") },
         from: (*name).to_owned(),
@@ -197,7 +196,7 @@ fn governor(host: &Host, diagnosis: &mut Diagnosis) {
     };
     let finding = Finding::of_host("governor", Severity::MayLose, title)
         .seen(format!("{CPU}*{GOVERNOR}"), *name)
-        .so("A burst meets processors at a low frequency, and rings fill before that is raised.")
+        .so("A burst starts at a low CPU frequency, and rings fill before the frequency rises.")
         .changes(format!("echo performance | tee {CPU}*{GOVERNOR}"), slow.iter().map(change));
     diagnosis.found(finding);
 }
@@ -239,10 +238,10 @@ fn idle(host: &Host, diagnosis: &mut Diagnosis) {
         let finding = Finding::of_host(
             "idle-states",
             Severity::MayLose,
-            format!("processors sleep so deeply that they wake in {latency} µs"),
+            format!("CPUs sleep so deeply that they need {latency} µs to wake"),
         )
         .seen(format!("{CPU}{first}/cpuidle/{state}/latency"), format!("{latency} ({name})"))
-        .so(format!("The first packets after a pause wait for a processor that wakes up{duration}."))
+        .so(format!("The first packets after a pause wait until a CPU wakes{duration}."))
         .changes(format!("echo 1 | tee {CPU}*{disable}"), enabled.iter().map(change));
         diagnosis.found(finding);
     }
@@ -252,9 +251,9 @@ fn irqbalance(host: &Host, diagnosis: &mut Diagnosis) {
     let running = host.matching("/proc/", "/comm").find(|(_, name)| *name == "irqbalance");
     // It is for hardware's interrupts only.
     let Some((pid, name)) = running.filter(|_| host.nics.iter().any(Nic::is_hardware)) else { return };
-    let finding = Finding::of_host("irqbalance", Severity::Costs, "irqbalance moves interrupts while packets come")
+    let finding = Finding::of_host("irqbalance", Severity::Costs, "irqbalance moves interrupts during the capture")
         .seen(format!("/proc/{pid}/comm"), name)
-        .so("A queue's packets suddenly come by another processor, perhaps a worker's, and settings of interrupts do not stay.")
+        .so("A queue's packets suddenly arrive on another CPU, perhaps a worker's, and changes to interrupt settings do not last.")
         .command("systemctl stop irqbalance")
         .advice("or ban the interrupts of these interfaces: IRQBALANCE_BANNED_CPULIST, --banirq");
     diagnosis.found(finding);
@@ -267,9 +266,10 @@ fn clock_source(host: &Host, diagnosis: &mut Diagnosis) {
     if !matches!(source, "hpet" | "acpi_pm" | "jiffies" | "refined-jiffies" | "pit") {
         return;
     }
-    let finding = Finding::of_host("clock-source", Severity::MayLose, format!("the clock source is {source}"))
-        .seen(SOURCE, source)
-        .so("Each look at the clock, of which there is one for each packet, is a system call and takes a microsecond or more.");
+    let finding =
+        Finding::of_host("clock-source", Severity::MayLose, format!("the clock source is {source}"))
+            .seen(SOURCE, source)
+            .so("Each clock reading is a system call of a microsecond or more, once per packet.");
     let available = host.text(AVAILABLE).unwrap_or_default();
     let finding = match available
         .split_whitespace()
@@ -279,7 +279,7 @@ fn clock_source(host: &Host, diagnosis: &mut Diagnosis) {
         None => finding
             .seen(AVAILABLE, available)
             .command("dmesg --level=warn,err,info | grep -i -e tsc -e clocksource")
-            .advice("the kernel found the processors' own counter unstable; it says why in its log"),
+            .advice("the kernel found the CPUs' own counter unstable; its log has the reason"),
     };
     diagnosis.found(finding);
 }

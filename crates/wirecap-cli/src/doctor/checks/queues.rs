@@ -51,24 +51,24 @@ fn queue_count(nic: &Nic, host: &Host, diagnosis: &mut Diagnosis) {
             nic,
             "queues",
             Severity::MayLose,
-            format!("{now} of {most} receive queues in use, with {processors} processors"),
+            format!("{now} of {most} receive queues in use, with {processors} CPUs"),
         );
         let finding = finding
             .seen(source, format!("{now} in use, {most} at most"))
             .seen(cores, host.text(cores).unwrap_or_default())
-            .so("The kernel receives on as many processors as there are queues. The others cannot help when one is overloaded.");
+            .so("The kernel receives on one CPU per queue. The other CPUs cannot help when one is overloaded.");
         diagnosis.found(finding.change(setting, now.to_string(), &best.to_string(), is_idle(nic)));
     } else if now > processors && processors > 0 {
         let finding = Finding::of_nic(
             nic,
             "queues",
             Severity::Costs,
-            format!("{now} receive queues for {processors} processors"),
+            format!("{now} receive queues for {processors} CPUs"),
         );
         let finding = finding
             .seen(source, format!("{now} in use"))
             .seen(cores, host.text(cores).unwrap_or_default())
-            .so("Several queues interrupt each processor in turn, each for fewer packets, and each takes a pool of its own.");
+            .so("Several queues interrupt the same CPU, each for fewer packets, and each needs a pool.");
         diagnosis.found(finding.change(setting, now.to_string(), &processors.to_string(), is_idle(nic)));
     }
 }
@@ -96,9 +96,7 @@ fn ring_size(nic: &Nic, diagnosis: &mut Diagnosis) {
             format!("ethtool -g {}", nic.name),
             format!("RX {} of {}", ring.descriptors, ring.descriptors_max),
         )
-        .so(format!(
-            "The device drops packets while a ring is full, whatever room the pool behind it has.{duration}"
-        ));
+        .so(format!("The device drops packets while a ring is full, even if its pool has room.{duration}"));
     let setting = Setting::RxRing { interface: nic.name.clone() };
     diagnosis.found(finding.change(setting, ring.descriptors.to_string(), &enough.to_string(), is_idle(nic)));
 }
@@ -124,18 +122,18 @@ fn coalescing(nic: &Nic, diagnosis: &mut Diagnosis) {
             Some(fill) => format!("; at the link's speed the shortest frames fill a ring in {fill} µs"),
             None => String::new(),
         };
-        let title = format!("interrupts are put off for {} µs", coalescing.usecs);
+        let title = format!("interrupts are delayed by {} µs", coalescing.usecs);
         let finding =
             Finding::of_nic(nic, "coalescing", Severity::MayLose, title).seen(source, value).so(format!(
-                "The kernel hears of packets so much later{duration}. The device drops what comes after that."
+                "The kernel sees packets that much later{duration}. The device drops packets that no longer fit the ring."
             ));
         let better = (half / 4).clamp(1, 50).to_string();
         diagnosis.found(finding.change(setting, coalescing.usecs.to_string(), &better, true));
     } else if coalescing.usecs == 0 && coalescing.frames <= 1 && nic.driver.as_deref() != Some("virtio_net") {
         // virtio reports 0 and 1 where its device cannot put interrupts off at all.
-        let finding = Finding::of_nic(nic, "coalescing", Severity::Costs, "an interrupt for each packet")
+        let finding = Finding::of_nic(nic, "coalescing", Severity::Costs, "one interrupt per packet")
             .seen(source, value)
-            .so("Under load a processor spends its time with interrupts in place of packets.");
+            .so("Under load a CPU spends its time on interrupts instead of packets.");
         diagnosis.found(finding.change(setting, "0", "20", true));
     }
 }
@@ -149,17 +147,14 @@ fn pause(nic: &Nic, diagnosis: &mut Diagnosis) {
     }
     let setting = Setting::Pause { interface: nic.name.clone() };
     let title = match pause.tx {
-        true => "the device tells the other end to pause when it is overloaded",
-        false => "the device pauses when the other end says so",
+        true => "the device sends pause frames when it is overloaded",
+        false => "the device obeys the peer's pause frames",
     };
     let consequence = match pause.tx {
         true => {
-            "The packets are then lost in the switch or tap, where no ledger counts them, and a mirror port's source \
-             may be slowed down."
+            "The switch or tap then drops the packets uncounted, and may slow down the source of a mirror port."
         }
-        false => {
-            "What this host sends, with forward or replay, stands still while the other end is overloaded."
-        }
+        false => "Packets that this host sends, with forward or replay, wait while the peer is overloaded.",
     };
     let severity = if pause.tx { Severity::MayLose } else { Severity::Note };
     let from =
@@ -193,14 +188,14 @@ fn spreading(nic: &Nic, diagnosis: &mut Diagnosis) {
     if key.iter().all(|&byte| byte == 0) {
         let finding = Finding::of_nic(nic, "rss-key", Severity::MayLose, "the key of the flow hash is zero")
             .seen(source, "all bytes are 0")
-            .so("Every packet has the hash 0 and goes to one receive queue, however many there are.");
+            .so("Every packet has hash 0 and goes to the same receive queue.");
         diagnosis.found(finding.change(setting, hex(key), &hex(&better), true));
     } else if !is_symmetric(key) && !spreading.symmetric {
         let beginning = hex(&key[..key.len().min(8)]);
         let title = "the two directions of a connection go to different queues";
         let finding = Finding::of_nic(nic, "rss-symmetry", Severity::Note, title)
             .seen(source, format!("key {beginning}:..., not symmetric"))
-            .so("A worker that follows connections by its own queue sees one half of most of them.");
+            .so("A worker that tracks connections on its own queue sees only one direction of most of them.");
         diagnosis.found(finding.change(setting, hex(key), &hex(&better), true));
     }
 }
@@ -253,9 +248,9 @@ fn hash_fields(nic: &Nic, diagnosis: &mut Diagnosis) {
         true => Severity::MayLose,
         false => Severity::Costs,
     };
-    let title = format!("ports do not count for the choice of a queue: {}", names.join(", "));
+    let title = format!("the flow hash ignores ports: {}", names.join(", "));
     let mut finding = Finding::of_nic(nic, "hash-fields", severity, title)
-        .so("All flows between two hosts go to one receive queue. (With ports, fragments go elsewhere than whole packets.)");
+        .so("All flows between two hosts go to one receive queue. (With ports, fragments go to other queues than complete packets.)");
     for (flow_type, fields) in poor {
         let shown = if fields.is_empty() { "nothing" } else { fields };
         let setting = Setting::HashFields { interface: nic.name.clone(), flow_type: flow_type.clone() };

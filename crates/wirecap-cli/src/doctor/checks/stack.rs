@@ -5,7 +5,7 @@ use crate::doctor::host::{Host, Nic};
 
 const SOFTNET: &str = "/proc/net/softnet_stat";
 const BACKLOG: &str = "net.core.netdev_max_backlog";
-/// More often than once in so many packets a processor had to stop before its queues were empty.
+/// A finding if a CPU had to stop with packets left more often than once in this many packets.
 const PACKETS_PER_SQUEEZE: u64 = 10_000;
 
 pub(super) fn check(host: &Host, diagnosis: &mut Diagnosis) {
@@ -22,7 +22,7 @@ fn sysctl(name: &str) -> Setting {
     Setting::Sysctl { name: name.to_owned() }
 }
 
-/// A line of /proc/net/softnet_stat for each processor: what it received, dropped, and how often it was squeezed.
+/// One line of /proc/net/softnet_stat per CPU: packets received, dropped, and times squeezed.
 fn softnet_counts(text: &str) -> Vec<[u64; 3]> {
     let count = |word: Option<&str>| word.and_then(|word| u64::from_str_radix(word, 16).ok());
     let line = |line: &str| {
@@ -42,16 +42,20 @@ fn softnet(host: &Host, diagnosis: &mut Diagnosis) {
         let better = backlog.map_or(16_384, |backlog| (backlog * 4).max(16_384)).to_string();
         let title = format!("the stack has dropped {dropped} packets before any socket");
         let finding = Finding::of_host("softnet-drops", Severity::Loses, title)
-            .seen(SOFTNET, format!("{dropped} dropped of {processed} (second column), since the host was started"))
-            .so("A processor's backlog was full: of veths, tunnels and RPS. Such packets are in no ledger of the engine packet.");
+            .seen(SOFTNET, format!("{dropped} dropped of {processed} (second column), since boot"))
+            .so("A CPU's backlog (veth, tunnels, RPS) was full. The engine packet's ledger does not include these packets.");
         let from = backlog.map(|backlog| backlog.to_string()).unwrap_or_default();
         let is_known = backlog.is_some();
         diagnosis.found(finding.change(sysctl(BACKLOG), from, &better, is_known));
     }
     if squeezed * PACKETS_PER_SQUEEZE > processed {
-        let finding = Finding::of_host("softnet-squeezes", Severity::MayLose, "processors stop receiving before queues are empty")
-            .seen(SOFTNET, format!("{squeezed} times in {processed} packets (third column), since the host was started"))
-            .so("The budget of a round of receiving is too small, so packets wait in the device's rings for the next one.");
+        let finding = Finding::of_host(
+            "softnet-squeezes",
+            Severity::MayLose,
+            "CPUs stop receiving before queues are empty",
+        )
+        .seen(SOFTNET, format!("{squeezed} times in {processed} packets (third column), since boot"))
+        .so("The NAPI budget is too small, so packets wait in the device's rings for the next poll.");
         let mut finding = finding;
         for (name, better) in [("net.core.netdev_budget", 600), ("net.core.netdev_budget_usecs", 8000)] {
             let now = host.text(&file_of(name)).ok().and_then(|text| text.parse::<u64>().ok());
@@ -69,16 +73,19 @@ fn programs(host: &Host, diagnosis: &mut Diagnosis) {
     if diagnosis.number(host, "compilation of BPF programs", &file_of(JIT)) == Some(0) {
         let finding = Finding::of_host("bpf-jit", Severity::MayLose, "BPF programs are interpreted")
             .seen(file_of(JIT), "0")
-            .so("Filters and the XDP program run for each packet, and take several times the processor time so.")
+            .so("Filters and the XDP program run for each packet and need several times the CPU time.")
             .change(sysctl(JIT), "0", "1", true);
         diagnosis.found(finding);
     }
     if diagnosis.number(host, "hardening of BPF programs", &file_of(HARDEN)) == Some(2) {
-        let finding = Finding::of_host("bpf-jit-harden", Severity::Costs, "programs of root's are hardened as those of strangers")
-            .seen(file_of(HARDEN), "2")
-            .so("Every constant of a filter is disguised: more instructions for each packet. With 1 that is so for users without \
-                 privileges only.")
-            .command(sysctl(HARDEN).line("1"));
+        let finding = Finding::of_host(
+            "bpf-jit-harden",
+            Severity::Costs,
+            "root's programs are hardened like those of other users",
+        )
+        .seen(file_of(HARDEN), "2")
+        .so("Constant blinding adds instructions per packet. The value 1 limits it to unprivileged users.")
+        .command(sysctl(HARDEN).line("1"));
         diagnosis.found(finding);
     }
 }
@@ -86,17 +93,21 @@ fn programs(host: &Host, diagnosis: &mut Diagnosis) {
 fn busy_polling(host: &Host, diagnosis: &mut Diagnosis) {
     for name in ["net.core.busy_poll", "net.core.busy_read"] {
         if let Some(micros @ 1..) = diagnosis.number(host, "busy polling", &file_of(name)) {
-            let finding = Finding::of_host("busy-poll", Severity::Costs, "sockets of all programs poll the devices")
-                .seen(file_of(name), format!("{micros} µs"))
-                .so("Each read and poll of any program receives from the device first, on a processor that workers need.")
-                .change(sysctl(name), micros.to_string(), "0", true);
+            let finding = Finding::of_host(
+                "busy-poll",
+                Severity::Costs,
+                "sockets of all programs poll the devices",
+            )
+            .seen(file_of(name), format!("{micros} µs"))
+            .so("Each read and poll of any program first polls the device, on a CPU that workers need.")
+            .change(sysctl(name), micros.to_string(), "0", true);
             diagnosis.found(finding);
         }
     }
 }
 
 pub(super) fn check_nic(nic: &Nic, host: &Host, diagnosis: &mut Diagnosis) {
-    // What is mounted at /sys may be another namespace's.
+    // The mount at /sys may belong to another namespace.
     let index = nic.file("ifindex");
     match host.text(&index) {
         Ok(text) if text == nic.index.to_string() => {}
@@ -113,9 +124,9 @@ pub(super) fn check_nic(nic: &Nic, host: &Host, diagnosis: &mut Diagnosis) {
 fn napi(nic: &Nic, host: &Host, diagnosis: &mut Diagnosis) {
     let defer = nic.file("napi_defer_hard_irqs");
     if let Some(rounds @ 1..) = diagnosis.number(host, "deferred interrupts", &defer) {
-        let finding = Finding::of_nic(nic, "deferred-interrupts", Severity::MayLose, "interrupts are left off between packets")
+        let finding = Finding::of_nic(nic, "deferred-interrupts", Severity::MayLose, "interrupts are deferred between packets")
             .seen(&defer, rounds.to_string())
-            .so("The kernel looks at the rings by a timer instead (gro_flush_timeout). Rings fill between two looks.")
+            .so("The kernel polls the rings by a timer instead (gro_flush_timeout). Rings fill between two polls.")
             .change(Setting::File { path: defer.clone() }, rounds.to_string(), "0", true);
         diagnosis.found(finding);
     }
@@ -125,10 +136,10 @@ fn napi(nic: &Nic, host: &Host, diagnosis: &mut Diagnosis) {
             nic,
             "threaded-napi",
             Severity::Costs,
-            "a kernel thread receives, which the scheduler places",
+            "a kernel thread receives (threaded NAPI)",
         )
         .seen(&threaded, "1")
-        .so("It competes with workers for processors, and packets wait in the ring until it runs.")
+        .so("It competes with workers for CPUs, and packets wait in the ring until it runs.")
         .change(Setting::File { path: threaded.clone() }, "1", "0", true);
         diagnosis.found(finding);
     }
@@ -148,9 +159,9 @@ fn steering(nic: &Nic, host: &Host, diagnosis: &mut Diagnosis) {
         .collect();
     let Some((first, text)) = set.first() else { return };
     let path = |queue: &str| format!("{queues}{queue}/rps_cpus");
-    let mut finding = Finding::of_nic(nic, "packet-steering", Severity::MayLose, "received packets are handed to other processors (RPS)")
+    let mut finding = Finding::of_nic(nic, "packet-steering", Severity::MayLose, "received packets are handed to other CPUs (RPS)")
         .seen(path(first), text)
-        .so("They wait in another processor's backlog, which drops what exceeds net.core.netdev_max_backlog, in no ledger.");
+        .so("They wait in another CPU's backlog. Packets beyond net.core.netdev_max_backlog are dropped, and no ledger counts them.");
     for (queue, text) in &set {
         finding = finding.change(Setting::File { path: path(queue) }, text, "0", true);
     }

@@ -17,7 +17,7 @@ fn speed(disk: &Disk) -> Option<(u64, &'static str)> {
         true => Some((ROTATING, "estimated: a rotating disk")),
         false if disk.place.contains("/nvme") => Some((NVME, "estimated: NVMe")),
         false if disk.place.contains("/ata") => Some((SATA, "estimated: SATA")),
-        // What is behind a virtual machine's disk, or a RAID, is not to be seen.
+        // The hardware behind a virtual machine's disk, or a RAID, is not visible.
         false => None,
     }
 }
@@ -31,7 +31,7 @@ pub(super) fn check(host: &Host, diagnosis: &mut Diagnosis) {
         return diagnosis.cannot_see(None, "speed of the disk", "the directory is on no block device");
     };
     let Some((disk_speed, how)) = speed(disk) else {
-        let why = format!("{} does not tell it; --write-test measures it", disk.folder);
+        let why = format!("{} does not report it; --write-test measures it", disk.folder);
         return diagnosis.cannot_see(None, "speed of the disk", why);
     };
     let link_speed = links * 1_000_000 / 8;
@@ -39,13 +39,15 @@ pub(super) fn check(host: &Host, diagnosis: &mut Diagnosis) {
         return;
     }
     let megabytes = |bytes: u64| bytes / 1_000_000;
-    let title =
-        format!("the disk takes {} MB/s, the links carry {}", megabytes(disk_speed), megabytes(link_speed));
+    let title = format!(
+        "the disk writes {} MB/s, the links carry {} MB/s",
+        megabytes(disk_speed),
+        megabytes(link_speed)
+    );
     let names: Vec<String> = host.nics.iter().map(|nic| format!("-i {}", nic.name)).collect();
     let finding = Finding::of_host("disk", Severity::MayLose, title)
         .seen(format!("{}/queue/rotational", disk.folder), format!("{how}; {}", disk.directory))
-        .so("At the links' full speed recording everything is not possible for longer than memory keeps packets. Keep the \
-             beginning of each packet, filter, or record on several disks.")
+        .so("At the links' full speed the disk keeps up only until memory is full. Reduce the snap length, filter, or record on several disks.")
         .command(format!("wirecap capture {} -s 128 -w trace.pcapng", names.join(" ")))
         .advice("`wirecap doctor --write-test` measures the disk by writing 256 MiB");
     diagnosis.found(finding);

@@ -25,11 +25,11 @@ fn link(nic: &Nic, diagnosis: &mut Diagnosis) {
             .command(format!("ip link set dev {} up", nic.name));
         diagnosis.found(finding);
     } else if !nic.carrier {
-        let finding = Finding::of_nic(nic, "link", Severity::Loses, "there is no signal from the other end")
+        let finding = Finding::of_nic(nic, "link", Severity::Loses, "no carrier: no signal from the peer")
             .seen(source, "NO-CARRIER")
             .so("Nothing is received.")
             .command(format!("ethtool {}", nic.name))
-            .advice("look at the cable and at the other end's port");
+            .advice("check the cable and the peer's port");
         diagnosis.found(finding);
     }
 }
@@ -40,16 +40,19 @@ fn drops(nic: &Nic, diagnosis: &mut Diagnosis) {
         Some(dropped) => {
             let title = format!("the device has dropped {} packets", grouped(dropped));
             let finding = Finding::of_nic(nic, "device-drops", Severity::Loses, title)
-                .seen(format!("ethtool -S {}", nic.name), format!("{dropped} since the interface was made"))
-                .so("No program on this host could see them: its rings or its memory were full.")
-                .advice("larger rings, more queues and processors that are not busy otherwise; see the other findings");
+                .seen(
+                    format!("ethtool -S {}", nic.name),
+                    format!("{dropped} since the interface was created"),
+                )
+                .so("No program on this host saw them: the device's rings or memory were full.")
+                .advice("use larger rings, more queues and idle CPUs; see the other findings");
             diagnosis.found(finding.command(format!("wirecap count -i {}", nic.name)));
         }
         None => {
             let driver = nic.kind.as_deref().or(nic.driver.as_deref()).unwrap_or("this driver");
-            let finding = Finding::of_nic(nic, "no-drop-counter", Severity::Note, "the device does not report what it drops")
-                .seen(format!("ethtool -S {}", nic.name), format!("no counter of drops that is known for {driver}"))
-                .so("The ledger's column `device` is `-`: what the device or the host of a virtual machine drops is in no count.")
+            let finding = Finding::of_nic(nic, "no-drop-counter", Severity::Note, "the device does not report its drops")
+                .seen(format!("ethtool -S {}", nic.name), format!("no known drop counter of {driver}"))
+                .so("The ledger's column `device` is `-`: drops in the device, or in the host of a virtual machine, are not counted.")
                 .advice("compare with the sender's count, or with the switch's or the hypervisor's");
             diagnosis.found(finding);
         }
@@ -66,9 +69,9 @@ fn program(nic: &Nic, diagnosis: &mut Diagnosis) {
         };
         let finding = Finding::of_nic(nic, "xdp-program", Severity::MayLose, "another XDP program is attached")
             .seen(format!("ip link show dev {}", nic.name), format!("program {} ({}), {owner}", program.id, program.mode))
-            .so("It decides first which packets are dropped, changed or passed on, and the engine xdp cannot attach its own.")
+            .so("It runs before the capture and may drop, change or redirect packets, and the engine xdp cannot attach its own.")
             .command(format!("ip link set dev {} {switch} off", nic.name))
-            .advice("where a process holds the program by a link, end that process");
+            .advice("if a process holds the program by a BPF link, end that process");
         diagnosis.found(finding);
     }
 }
@@ -81,8 +84,8 @@ fn xdp(nic: &Nic, host: &Host, diagnosis: &mut Diagnosis) {
         if nic.engine == "xdp" {
             diagnosis.cannot_see(
                 Some(nic),
-                "what the driver offers for XDP",
-                "the kernel (before 6.3) does not say",
+                "XDP features of the driver",
+                "the kernel (before 6.3) does not report it",
             );
         }
         return;
@@ -92,7 +95,7 @@ fn xdp(nic: &Nic, host: &Host, diagnosis: &mut Diagnosis) {
     let kernel = host.kernel();
     let source = "the kernel's netdev family, and /proc/sys/kernel/osrelease";
     let value = format!("{rung} on Linux {}", kernel.map_or("?".to_owned(), |kernel| kernel.to_string()));
-    let newer = |version| format!("boot Linux {version} or newer, whose {driver} has it");
+    let newer = |version| format!("boot Linux {version} or newer, whose {driver} supports it");
     match rung {
         "generic" => {
             let advice = match since {
@@ -102,10 +105,9 @@ fn xdp(nic: &Nic, host: &Host, diagnosis: &mut Diagnosis) {
                 ),
                 None => "another NIC: igb, igc, ixgbe, i40e, ice and mlx5_core have zero-copy".to_owned(),
             };
-            let finding = Finding::of_nic(nic, "xdp", Severity::Costs, format!("{driver} has no XDP of its own here"))
+            let finding = Finding::of_nic(nic, "xdp", Severity::Costs, format!("{driver} has no native XDP here"))
                 .seen(source, value)
-                .so("The kernel makes a socket buffer of each packet and copies it: several times the processor time, and loss at \
-                     lower rates.")
+                .so("The kernel allocates a socket buffer for each packet and copies it: several times the CPU time, and loss at lower rates.")
                 .advice(advice);
             diagnosis.found(finding);
         }
@@ -113,7 +115,7 @@ fn xdp(nic: &Nic, host: &Host, diagnosis: &mut Diagnosis) {
             let advice = match since.and_then(|since| since.zero_copy) {
                 Some(version) if kernel.is_none_or(|kernel| kernel < version) => newer(version),
                 Some(_) => format!("{driver} has it on this kernel, but not for this device or its options"),
-                None => "no release of this driver is known to have it".to_owned(),
+                None => "no release of this driver is known to support it".to_owned(),
             };
             let finding =
                 Finding::of_nic(nic, "zero-copy", Severity::Costs, format!("{driver} copies each packet"))
@@ -132,8 +134,7 @@ fn ports(nic: &Nic, diagnosis: &mut Diagnosis) {
         let each: Vec<String> = nic.ports.iter().map(|port| format!("-i {port}")).collect();
         let finding = Finding::of_nic(nic, "ports", Severity::Costs, format!("a {kind} of {}", nic.ports.join(", ")))
             .seen(format!("ip link show master {}", nic.name), nic.ports.join(", "))
-            .so("It has no receive queues and no drop counters of its own, and packets are captured after their port has handled \
-                 them. Captured at the ports each has its queues, and its losses are counted.")
+            .so("It has no receive queues or drop counters, and packets are captured after their port has processed them. Capture on the ports instead: they have queues and count their drops.")
             .command(format!("wirecap capture {} -w trace.pcapng", each.join(" ")));
         diagnosis.found(finding);
     }
@@ -143,7 +144,7 @@ fn ports(nic: &Nic, diagnosis: &mut Diagnosis) {
         let title = format!("the interface is a port of the {kind} {}", upper.name);
         let finding = Finding::of_nic(nic, "port", Severity::Note, title)
             .seen(format!("ip link show dev {}", nic.name), format!("master {}", upper.name))
-            .so("--engine auto takes packet: xdp would take the frames away from it. An interface for capture alone is faster.")
+            .so("--engine auto selects packet, because xdp would take the frames from the {kind}. A dedicated capture interface is faster.")
             .command(format!("ip link set dev {} nomaster", nic.name));
         diagnosis.found(finding);
     }
@@ -176,7 +177,7 @@ fn bus(nic: &Nic, host: &Host, diagnosis: &mut Diagnosis) {
         let finding = Finding::of_nic(nic, "bus", Severity::MayLose, title)
             .seen(speed, transfers)
             .seen(width, lanes)
-            .so("The device drops packets that it cannot hand over in time.")
+            .so("The device drops packets that it cannot transfer in time.")
             .command(format!("lspci -vv -s {}", nic.bus_info.as_deref().unwrap_or_default()))
             .advice("move the card to a slot with more lanes or of a newer generation");
         diagnosis.found(finding);
@@ -202,13 +203,13 @@ fn clock(nic: &Nic, diagnosis: &mut Diagnosis) {
     let from_tai = ahead - clock.tai_ahead_seconds * 1_000_000_000;
     let offset = if from_tai.unsigned_abs() < ahead.unsigned_abs() { from_tai } else { ahead };
     if offset.unsigned_abs() > CLOCK_TOLERANCE_NANOS {
-        let title = format!("the device's clock is {} off", duration(offset.unsigned_abs()));
+        let title = format!("the device's clock is off by {}", duration(offset.unsigned_abs()));
         let direction = if offset > 0 { "ahead of" } else { "behind" };
         let finding = Finding::of_nic(nic, "device-clock", Severity::Falsifies, title)
             .seen(&clock.file, format!("{} {direction} the system's clock", duration(offset.unsigned_abs())))
-            .so("Times by the device are wrong by that much, and do not agree with those of other interfaces.")
+            .so("Hardware timestamps are wrong by that much and do not match other interfaces.")
             .command(format!("phc_ctl {} set", nic.name))
-            .advice("phc2sys(8) keeps it right");
+            .advice("phc2sys(8) keeps it synchronised");
         diagnosis.found(finding);
     }
 }

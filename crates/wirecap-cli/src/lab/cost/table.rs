@@ -7,7 +7,7 @@ use wirecap_lab::cost::{BATCH_NS_MAX, Bar, Book, Component, Figures, Id, Report}
 
 /// Columns of a component's name.
 const NAME_COLUMNS: usize = 43;
-/// Share of a run's frames from which on it is said that they found no cell.
+/// The share of a run's frames without a cell from which on the table reports it.
 const DROPPED_SHARE: f64 = 0.001;
 
 /// What the words in the table's second column mean.
@@ -31,22 +31,26 @@ pub(super) fn write(report: &Report, out: &mut impl Write) -> io::Result<()> {
 fn write_head(report: &Report, out: &mut impl Write) -> io::Result<()> {
     let (bytes, frames) = (report.frame_bytes, grouped(report.frames));
     let rounds = if report.rounds == 1 { "1 round".to_owned() } else { format!("{} rounds", report.rounds) };
-    writeln!(out, "what a captured packet of {bytes} bytes costs: {rounds}, {frames} frames a run")?;
+    writeln!(out, "cost of a captured packet of {bytes} bytes: {rounds}, {frames} frames per run")?;
     write!(out, "R x M = {}; ", grouped(report.cells))?;
     match report.tsc_hz {
         Some(hertz) => writeln!(out, "cycles of the time stamp counter, {:.3} GHz", hertz / 1e9)?,
-        None => writeln!(out, "no cycles, since this processor has no time stamp counter")?,
+        None => writeln!(out, "no cycles: this CPU has no time stamp counter")?,
     }
     if report.disturbed > 0 {
         let runs = report.books.len();
-        writeln!(out, "DISTURBED: in {} of {runs} live runs others had the sender's CPU", report.disturbed)?;
+        writeln!(
+            out,
+            "DISTURBED: in {} of {runs} live runs other processes used the sender's CPU",
+            report.disturbed
+        )?;
     }
     let lines = &report.cache_lines_ns;
     if report.cpus_moved() {
         let (min, max) = (lines.min(), lines.max());
         writeln!(
             out,
-            "MOVED: a cache line took {min:.0} to {max:.0} ns from CPU to CPU, so runs are not alike"
+            "MOVED: a cache line took {min:.0} to {max:.0} ns from CPU to CPU, so runs are not comparable"
         )?;
     }
     Ok(())
@@ -94,7 +98,7 @@ fn write_answers(report: &Report, out: &mut impl Write) -> io::Result<()> {
     if let [Some(batch), Some(packet)] = times {
         let is_kept = batch.ns.median() <= BATCH_NS_MAX;
         let verdict = if is_kept { "within" } else { "MORE than" };
-        writeln!(out, "the default timestamp, batch, adds {} ns a packet,", batch.ns)?;
+        writeln!(out, "the default timestamp, batch, adds {} ns per packet,", batch.ns)?;
         writeln!(
             out,
             "  {verdict} the {BATCH_NS_MAX:.0} allowed; a clock read for each adds {} ns",
@@ -122,7 +126,7 @@ fn write_books(report: &Report, out: &mut impl Write) -> io::Result<()> {
             writeln!(out, "{}: {percent:.1} % of the frames found no cell, and cost less", book.run)?;
         }
     }
-    writeln!(out, "\nthe books of the live runs, in frames sent")?;
+    writeln!(out, "\naccount of the live runs, in frames sent")?;
     for book in &sums {
         let counts = [
             (book.refused, "refused"),
