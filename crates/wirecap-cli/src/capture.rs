@@ -544,8 +544,10 @@ impl<O: Outlet> Recorder<O> {
             return Ok(None);
         }
         let ring = chunk.ring_index();
+        // Rings of the simulator have no interface.
+        let interface = capture.interfaces().get(chunk.interface_index());
         let holds_block =
-            matches!(capture.interfaces()[chunk.interface_index()].reception, Reception::Packet { .. });
+            interface.is_some_and(|interface| matches!(interface.reception, Reception::Packet { .. }));
         let is_sparse = holds_block && chunk.wire_bytes() < SPARSE_BYTES;
         Ok(Some(Kept::new(chunk, &self.lent[ring], !is_sparse)))
     }
