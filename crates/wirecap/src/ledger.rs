@@ -374,16 +374,26 @@ impl Ledger {
         reasons.chain(later).filter(|(count, _)| *count > 0).collect()
     }
 
-    /// The last line of the text form: `lossless: yes`, or the losses with their reasons.
-    pub fn verdict(&self) -> String {
-        let losses = self.losses();
-        if losses.is_empty() && self.total.starved > 0 {
-            let times = grouped(self.total.starved);
-            return format!("lossless: not known (a zero-copy driver ran out of cells {times} times)");
+    /// Why more packets may be lost than are counted.
+    fn unknown(&self) -> Vec<String> {
+        let mut unknown = Vec::new();
+        if self.total.starved > 0 {
+            unknown
+                .push(format!("a zero-copy driver ran out of cells {} times", grouped(self.total.starved)));
         }
-        if losses.is_empty() && !self.unseen.is_empty() {
+        if !self.unseen.is_empty() {
             let periods = if self.unseen.len() == 1 { "period" } else { "periods" };
-            return format!("lossless: not known ({} unseen {periods})", self.unseen.len());
+            unknown.push(format!("{} unseen {periods}", self.unseen.len()));
+        }
+        unknown
+    }
+
+    /// The last line of the text form: `lossless: yes`, or the losses with their reasons, and why more may be lost than
+    /// are counted.
+    pub fn verdict(&self) -> String {
+        let (losses, unknown) = (self.losses(), self.unknown().join(", "));
+        if losses.is_empty() && !unknown.is_empty() {
+            return format!("lossless: not known ({unknown})");
         }
         if losses.is_empty() {
             let is_silent = self.total.dropped.device.is_none() && self.engine != "file";
@@ -394,7 +404,8 @@ impl Ledger {
             losses.iter().map(|(count, reason)| format!("{} {reason}", grouped(*count))).collect();
         let total = losses.iter().map(|(count, _)| count).sum();
         let noun = if total == 1 { "packet" } else { "packets" };
-        format!("lossless: no ({} {noun} lost: {})", grouped(total), reasons.join(", "))
+        let more = if unknown.is_empty() { unknown } else { format!("; perhaps more: {unknown}") };
+        format!("lossless: no ({} {noun} lost: {}{more})", grouped(total), reasons.join(", "))
     }
 }
 
@@ -628,6 +639,18 @@ mod tests {
         let ledger = ledger(vec![starved], Some(0));
         assert!(!ledger.is_lossless());
         assert_eq!(ledger.verdict(), "lossless: not known (a zero-copy driver ran out of cells 2 times)");
+    }
+
+    #[test]
+    fn a_counted_loss_does_not_hide_that_more_may_be_lost() {
+        let mut full = ring("a@0", 100, 0);
+        full.account.dropped.ring_full = 3;
+        full.account.starved = 2;
+        let verdict = ledger(vec![full], Some(0)).verdict();
+        assert_eq!(
+            verdict,
+            "lossless: no (3 packets lost: 3 ring full; perhaps more: a zero-copy driver ran out of cells 2 times)"
+        );
     }
 
     #[test]
