@@ -220,6 +220,12 @@ impl<T: Copy> Gauge<T> {
         // Both sides may have moved on between the two loads: then the ring looks fuller than it is.
         filled.min(ring.capacity)
     }
+
+    /// The producer's index: so many slots were ever filled, modulo 2^32, if it began at 0 as the kernel's do; `None` when
+    /// the ring is gone.
+    pub(crate) fn produced(&self) -> Option<u32> {
+        self.0.upgrade().map(|ring| ring.producer().load(Ordering::Acquire))
+    }
 }
 
 /// The half that takes slots which the other side filled.

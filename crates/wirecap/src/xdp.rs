@@ -229,10 +229,8 @@ fn seat(
             .map_err(|broken| system("post the cells", io::Error::other(broken.to_string())))?;
     let fill_ring = Arc::new(fill_ring);
     bind(&prepared, ladder, settings.commons.as_deref())?;
-    if ladder.rung == Rung::ZeroCopy
-        && let Some(descriptors) = device.rx_descriptors()
-    {
-        fill_ring.know_descriptors(descriptors);
+    if ladder.rung == Rung::ZeroCopy {
+        fill_ring.know_descriptors(device.rx_descriptors());
     }
     let sender = settings.commons.as_deref().filter(|commons| commons.forwards());
     let sender = sender.map(|_| TxSocket::beside(&first.socket, &prepared[0].0, device)).transpose()?;

@@ -12,7 +12,7 @@ use std::ops::Add;
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 
-use crate::kernel_ring::{BrokenRing, Producer};
+use crate::kernel_ring::{BrokenRing, Gauge, Producer};
 use crate::sync::{Mutex, Ordering, fence, lock, try_lock};
 use crate::sys::xdp::Descriptor;
 use crate::umem::cell_check::CellCheck;
@@ -96,6 +96,8 @@ struct FillSide {
     /// Cells of which it is not known yet where they are.
     missing: Option<Missing>,
     starvation: Starvation,
+    /// The rx rings on which the filled cells arrive.
+    served: Vec<Gauge<Descriptor>>,
 }
 
 #[derive(Debug)]
@@ -126,6 +128,7 @@ impl FillRing {
             returned: 0,
             missing: None,
             starvation,
+            served: Vec::new(),
         };
         let (side, recycled) = (Mutex::new(side), RecycleQueue::new());
         let fill_ring = Self { pool, supply, side, recycled };
@@ -141,9 +144,14 @@ impl FillRing {
         Ok(fill_ring)
     }
 
-    /// Sets the number of descriptors of the device's ring.
-    pub(crate) fn know_descriptors(&self, descriptors: u32) {
+    /// Sets the number of descriptors of the device's ring, if it is known.
+    pub(crate) fn know_descriptors(&self, descriptors: Option<u32>) {
         lock(&self.side).starvation.know_descriptors(descriptors);
+    }
+
+    /// Its cells arrive on the ring that `served` shows, and perhaps on others.
+    pub(crate) fn serve(&self, served: Gauge<Descriptor>) {
+        lock(&self.side).served.push(served);
     }
 
     /// Times that a zero-copy driver found no cell.
@@ -377,7 +385,13 @@ impl FillSide {
         let before = self.level();
         let Ok(drops) = kernel.drops() else { return };
         let after = self.level();
-        self.starvation.look(before, drops.starved, after);
+        self.starvation.look(before, drops.starved, after, self.received());
+    }
+
+    /// How many cells the kernel has put on the rx rings so far, modulo 2^32.
+    fn received(&self) -> Option<u32> {
+        let add = |sum: u32, ring: &Gauge<_>| Some(sum.wrapping_add(ring.produced()?));
+        self.served.iter().try_fold(0, add).filter(|_| !self.served.is_empty())
     }
 
     /// Posts cells that the kernel had, and will never fill.

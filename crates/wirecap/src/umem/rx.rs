@@ -157,6 +157,7 @@ impl RxRing {
         stamps: Arc<dyn StampSource>,
     ) -> Self {
         let filled = rx.gauge();
+        fill_ring.serve(filled.clone());
         let published = Published {
             delivered: atomic::AtomicU64::new(0),
             other: atomic::AtomicU64::new(0),
@@ -545,7 +546,8 @@ impl RxRing {
 
     pub(crate) fn close(&self) {
         let mut side = lock(&self.rx);
-        if let Some(mut open) = side.open.take() {
+        let mut closed = side.open.take();
+        if let Some(open) = &mut closed {
             side.other += self.packets_left(&mut open.ring, &mut side);
             side.drops = side.drops + open.kernel.drops().unwrap_or_default();
             side.filtered = open.kernel.filtered();
@@ -553,7 +555,9 @@ impl RxRing {
             self.published.other.store(dropped, Ordering::Relaxed);
             *self.published.kernel.write().unwrap_or_else(PoisonError::into_inner) = None;
         }
+        // While the rx ring is there: its last look at the fill ring counts what has arrived.
         self.fill_ring.close();
+        drop(closed);
     }
 }
 

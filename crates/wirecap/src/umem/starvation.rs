@@ -9,12 +9,16 @@ pub(crate) struct Level {
     pub(crate) left: u32,
 }
 
+/// So many packets a driver receives at most before it hands them over (`NAPI_POLL_WEIGHT`).
+const NAPI_BUDGET: u32 = 64;
+
 /// Tells the driver's vain looks from those that the kernel only counts as such.
 ///
 /// The kernel's counter (`rx_fill_ring_empty_descs`) also grows when a driver asks for no cells at all, as virtio_net does
 /// when it refills a queue that is full. So a look is vain only if the fill ring may have been empty. Between two moments
 /// it never was if the kernel took fewer cells in between than were there at the first. What it has taken it publishes only
-/// when packets come, so that as many as the device's ring has descriptors may be gone unseen.
+/// when packets come. Two bounds hold for what it has taken unseen: it fits the device's ring; and all that it has ever
+/// taken fits the device's ring beside what has arrived on the rx rings and one batch on its way there.
 #[derive(Debug)]
 pub(crate) struct Starvation {
     /// The descriptors of the device's ring; if they are not known every look is vain.
@@ -25,32 +29,43 @@ pub(crate) struct Starvation {
     counted: u64,
     /// What was on the ring before that was asked.
     level: Level,
+    /// Cells that had arrived.
+    received: u32,
 }
 
 impl Default for Starvation {
     fn default() -> Self {
-        Self { descriptors: u32::MAX, vain: 0, counted: 0, level: Level::default() }
+        Self { descriptors: u32::MAX, vain: 0, counted: 0, level: Level::default(), received: 0 }
     }
 }
 
 impl Starvation {
     /// The device's ring has so many descriptors.
-    pub(crate) fn know_descriptors(&mut self, descriptors: u32) {
-        self.descriptors = descriptors;
+    pub(crate) fn know_descriptors(&mut self, descriptors: Option<u32>) {
+        self.descriptors = descriptors.unwrap_or(u32::MAX);
     }
 
     /// From now on, when `level` is on the ring, a kernel counts that has counted nothing yet.
     pub(crate) fn begin(&mut self, level: Level) {
-        (self.counted, self.level) = (0, level);
+        (self.counted, self.level, self.received) = (0, level, 0);
     }
 
-    /// The kernel had counted `counted`, with these levels before and after it said so.
-    pub(crate) fn look(&mut self, before: Level, counted: u64, after: Level) {
-        let taken = after.taken.wrapping_sub(self.level.taken);
-        if taken.saturating_add(self.descriptors) >= self.level.left {
+    /// The kernel had counted `counted`, with these levels before and after it said so. Of all cells that this kernel took
+    /// `received`, if that is known, have arrived since, modulo 2^32.
+    pub(crate) fn look(&mut self, before: Level, counted: u64, after: Level, received: Option<u32>) {
+        // An index that falls is that of another kernel's ring.
+        let received = received.filter(|received| received.wrapping_sub(self.received).cast_signed() >= 0);
+        let seen = after.taken.wrapping_sub(self.level.taken);
+        let fits = received.map_or(i64::MAX, |received| {
+            let arrived = received.wrapping_sub(self.level.taken).cast_signed();
+            i64::from(arrived) + i64::from(self.descriptors) + i64::from(NAPI_BUDGET)
+        });
+        let taken = fits.min(i64::from(seen) + i64::from(self.descriptors));
+        if taken >= i64::from(self.level.left) {
             self.vain += counted.saturating_sub(self.counted);
         }
         (self.counted, self.level) = (counted, before);
+        self.received = received.unwrap_or(self.received);
     }
 
     pub(crate) fn vain(&self) -> u64 {
@@ -68,7 +83,7 @@ mod tests {
 
     fn begun(first: Level) -> Starvation {
         let mut starvation = Starvation::default();
-        starvation.know_descriptors(0);
+        starvation.know_descriptors(Some(0));
         starvation.begin(first);
         starvation
     }
@@ -76,59 +91,82 @@ mod tests {
     #[test]
     fn driver_requests_do_not_count_if_the_ring_was_never_empty() {
         let mut starvation = begun(level(0, 4096));
-        starvation.look(level(256, 3840), 6, level(256, 3840));
-        starvation.look(level(300, 3800), 9, level(310, 3800));
+        starvation.look(level(256, 3840), 6, level(256, 3840), None);
+        starvation.look(level(300, 3800), 9, level(310, 3800), None);
         assert_eq!(starvation.vain(), 0);
     }
 
     #[test]
     fn driver_requests_count_if_the_ring_may_have_been_empty() {
         let mut starvation = begun(level(0, 100));
-        starvation.look(level(100, 0), 2, level(100, 0));
+        starvation.look(level(100, 0), 2, level(100, 0), None);
         assert_eq!(starvation.vain(), 2);
         // Cells came back, and all that were there before are gone.
-        starvation.look(level(150, 50), 3, level(150, 50));
+        starvation.look(level(150, 50), 3, level(150, 50), None);
         assert_eq!(starvation.vain(), 3);
-        starvation.look(level(160, 40), 5, level(160, 40));
+        starvation.look(level(160, 40), 5, level(160, 40), None);
         assert_eq!(starvation.vain(), 3, "only ten of fifty were taken");
     }
 
     #[test]
     fn cells_that_the_device_may_hold_unseen_count() {
         let mut starvation = begun(level(0, 1000));
-        starvation.know_descriptors(256);
-        starvation.look(level(700, 300), 1, level(700, 300));
+        starvation.know_descriptors(Some(256));
+        starvation.look(level(700, 300), 1, level(700, 300), None);
         assert_eq!(starvation.vain(), 0);
-        starvation.look(level(750, 250), 2, level(750, 250));
+        starvation.look(level(750, 250), 2, level(750, 250), None);
         assert_eq!(starvation.vain(), 1, "all 250 may be in the device");
         let mut unknown = Starvation::default();
         unknown.begin(level(0, 1000));
-        unknown.look(level(0, 1000), 1, level(0, 1000));
+        unknown.look(level(0, 1000), 1, level(0, 1000), None);
         assert_eq!(unknown.vain(), 1);
+    }
+
+    #[test]
+    fn cells_that_fit_neither_the_device_nor_what_arrived_were_not_taken() {
+        // What virtio_net's ring of 1,024 holds is known to be there: 1,099 taken, 75 arrived.
+        let full = level(1099, 1024);
+        for (received, vain) in [(None, 1), (Some(75), 0), (Some(1034), 0), (Some(1035), 1)] {
+            let mut starvation = begun(level(0, 2123));
+            starvation.know_descriptors(Some(1024));
+            starvation.look(full, 0, full, received);
+            starvation.look(full, 1, full, received);
+            assert_eq!(starvation.vain(), vain, "{received:?}");
+        }
+    }
+
+    #[test]
+    fn the_arrivals_on_a_ring_that_was_exchanged_meanwhile_are_ignored() {
+        let full = level(1099, 1024);
+        let mut starvation = begun(level(0, 2123));
+        starvation.know_descriptors(Some(1024));
+        starvation.look(full, 0, full, Some(75));
+        starvation.look(full, 1, full, Some(0));
+        assert_eq!(starvation.vain(), 1);
     }
 
     #[test]
     fn cells_taken_during_the_query_count() {
         let mut starvation = begun(level(0, 10));
-        starvation.look(level(5, 5), 1, level(10, 0));
+        starvation.look(level(5, 5), 1, level(10, 0), None);
         assert_eq!(starvation.vain(), 1);
     }
 
     #[test]
     fn the_count_of_cells_may_wrap() {
         let mut starvation = begun(level(u32::MAX - 1, 8));
-        starvation.look(level(3, 3), 4, level(3, 3));
+        starvation.look(level(3, 3), 4, level(3, 3), None);
         assert_eq!(starvation.vain(), 0);
-        starvation.look(level(6, 0), 5, level(6, 0));
+        starvation.look(level(6, 0), 5, level(6, 0), None);
         assert_eq!(starvation.vain(), 1);
     }
 
     #[test]
     fn another_kernel_begins_to_count_anew() {
         let mut starvation = begun(level(0, 0));
-        starvation.look(level(0, 0), 4, level(0, 0));
+        starvation.look(level(0, 0), 4, level(0, 0), None);
         starvation.begin(level(0, 0));
-        starvation.look(level(0, 0), 1, level(0, 0));
+        starvation.look(level(0, 0), 1, level(0, 0), None);
         assert_eq!(starvation.vain(), 5);
     }
 }

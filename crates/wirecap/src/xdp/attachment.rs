@@ -291,6 +291,9 @@ impl Attachment {
             fill_ring.move_to(kernel, &waiting, taken, remake).map_err(failed)?;
         }
         ladder.bind(&first.socket, &rings[0].identity().name)?;
+        if ladder.rung == Rung::ZeroCopy {
+            fill_ring.know_descriptors(ladder.device.rx_descriptors());
+        }
         for (ring, kernel) in rings.iter().zip(&kernels).skip(1) {
             let bound = kernel.socket.bind_beside(&first.socket, ladder.device.index, queue);
             bound.map_err(|source| refusal_to_bind(&ring.identity().name, source))?;
