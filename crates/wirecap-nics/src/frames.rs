@@ -1,5 +1,7 @@
 //! Frames of which every byte follows from the number: a receiver can tell whether it is as it was sent.
 
+use std::net::Ipv4Addr;
+
 use wirecap_testbed::{Sizes, Stamp, Traffic};
 
 /// Where the bytes begin that belong to no header: behind Ethernet, IPv4, UDP and the stamp.
@@ -28,8 +30,8 @@ impl Frames {
     /// The frame with this number.
     pub(crate) fn frame(&self, number: u64) -> Vec<u8> {
         let length = self.lengths[(number % self.lengths.len() as u64) as usize];
-        let source = u32::from(self.traffic.source) + (number % u64::from(self.flows)) as u32;
-        let traffic = Traffic { sizes: Sizes::fixed(length), source: source.into(), ..self.traffic.clone() };
+        let source = self.source((number % u64::from(self.flows)) as u32);
+        let traffic = Traffic { sizes: Sizes::fixed(length), source, ..self.traffic.clone() };
         let mut frame = traffic.frame(Stamp { queue: 0, sequence: number });
         let mut state = number.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
         for byte in frame.iter_mut().skip(FILLING_OFFSET) {
@@ -39,6 +41,13 @@ impl Frames {
             *byte = state as u8;
         }
         frame
+    }
+
+    /// The address of a flow, in the network of RFC 2544 for tests (198.18.0.0/15). The key of RSS is random, and the hashes of
+    /// addresses that differ in few bits may all choose the same queue.
+    fn source(&self, flow: u32) -> Ipv4Addr {
+        let network = u32::from(self.traffic.source) & 0xfffe_0000;
+        (network | (flow.wrapping_mul(0x9e37_79b1) >> 15)).into()
     }
 
     /// Whether it is one of them, byte for byte.
