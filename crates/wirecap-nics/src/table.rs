@@ -3,24 +3,35 @@
 use std::collections::BTreeMap;
 use std::fmt;
 
-use crate::checks::Verdict;
+use crate::checks::{ALL, ROUTES, Verdict};
+use crate::kind::KINDS;
 
-/// What each check found on each NIC.
+/// What each check found on each NIC. Two runs with the same results print the same.
 #[derive(Debug, Default)]
 pub(crate) struct Table {
-    checks: Vec<String>,
-    columns: Vec<String>,
     cells: BTreeMap<(String, String), Result<Verdict, String>>,
 }
 
 impl Table {
     pub(crate) fn enter(&mut self, check: &str, column: &str, outcome: Result<Verdict, String>) {
-        for (names, name) in [(&mut self.checks, check), (&mut self.columns, column)] {
-            if names.iter().all(|known| known != name) {
-                names.push(name.to_owned());
+        self.cells.insert((check.to_owned(), column.to_owned()), outcome);
+    }
+
+    /// The checks with a result, in the order in which they are listed.
+    fn checks(&self) -> Vec<&'static str> {
+        let mut checks: Vec<&str> = Vec::new();
+        for name in ALL.iter().map(|check| check.name).chain(ROUTES.iter().map(|route| route.name)) {
+            if !checks.contains(&name) && self.cells.keys().any(|(check, _)| check == name) {
+                checks.push(name);
             }
         }
-        self.cells.insert((check.to_owned(), column.to_owned()), outcome);
+        checks
+    }
+
+    /// The kinds of NICs with a result, likewise.
+    fn columns(&self) -> Vec<&'static str> {
+        let names = KINDS.iter().map(|kind| kind.name);
+        names.filter(|name| self.cells.keys().any(|(_, column)| column == name)).collect()
     }
 
     pub(crate) fn failures(&self) -> usize {
@@ -30,15 +41,16 @@ impl Table {
 
 impl fmt::Display for Table {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let width = self.checks.iter().map(String::len).max().unwrap_or(0);
+        let (checks, columns) = (self.checks(), self.columns());
+        let width = checks.iter().map(|check| check.len()).max().unwrap_or(0);
         write!(f, "{:width$}", "")?;
-        self.columns.iter().try_for_each(|column| write!(f, "  {column:>12}"))?;
+        columns.iter().try_for_each(|column| write!(f, "  {column:>12}"))?;
         writeln!(f)?;
         let mut notes = Vec::new();
-        for check in &self.checks {
+        for check in checks {
             write!(f, "{check:width$}")?;
-            for column in &self.columns {
-                let cell = match self.cells.get(&(check.clone(), column.clone())) {
+            for column in &columns {
+                let cell = match self.cells.get(&(check.to_owned(), (*column).to_owned())) {
                     None => String::new(),
                     Some(Ok(Verdict::Holds(short))) => short.clone(),
                     Some(Ok(Verdict::Limit(reason))) => {

@@ -49,7 +49,8 @@ fn skew(bed: &Bed) -> Outcome {
     if lost < LOSS_MIN {
         return Err(format!("basic mode loses {lost:.2} only: {basic:?}").into());
     }
-    Ok(Verdict::Holds(format!("0, -{:.0} %", lost * 100.0)))
+    println!("{:>8} advanced mode loses nothing, basic mode {:.0} %", bed.kind.name, lost * 100.0);
+    Ok(Verdict::ok())
 }
 
 #[derive(Debug)]
