@@ -4,8 +4,6 @@ use std::process::Command;
 use std::thread;
 use std::time::Duration;
 
-use wirecap_testbed::PacketSender;
-
 use super::{Outcome, Verdict};
 use crate::bed::Bed;
 use crate::command::{Recording, Running, read, run, wirecap};
@@ -117,8 +115,7 @@ pub(super) fn vlan(bed: &Bed) -> Outcome {
         }
         bed.wait_for_links()?;
         let recording = Recording::start(&bed.receiver.0, &[])?;
-        let mut sender = PacketSender::on(&bed.sender.interface()?)?;
-        tagged.iter().try_for_each(|frame| sender.send(frame))?;
+        bed.send_each(tagged.iter().cloned())?;
         bed.rest()?;
         let recorded = recording.end()?;
         recorded.books(frames.count()).map_err(|error| format!("rxvlan {offload}: {error}"))?;

@@ -24,7 +24,6 @@ pub(super) fn weights(bed: &Bed) -> Outcome {
     (shares[0], shares[2]) = ("3", "1");
     let frames = bed.frames(&[60, 1025], 64, 960)?;
     let third = |part: u64| (part * 320..(part + 1) * 320).map(|number| frames.frame(number));
-    let mut sender = wirecap_testbed::PacketSender::on(&bed.sender.interface()?)?;
     let commands = [
         ["weight"].into_iter().chain(one).collect(),
         ["weight"].into_iter().chain(shares).collect(),
@@ -37,7 +36,7 @@ pub(super) fn weights(bed: &Bed) -> Outcome {
             }
             return Err(error);
         }
-        third(part as u64).try_for_each(|frame| sender.send(&frame))?;
+        bed.send_each(third(part as u64))?;
         bed.rest()?;
     }
     let recorded = recording.end()?;

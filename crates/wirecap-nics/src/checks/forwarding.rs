@@ -43,7 +43,7 @@ fn one_way(from: &'static str, to: &'static str) -> Outcome {
     let (from, to) = (Bed::new(kind(from))?, Bed::new(kind(to))?);
     let forwarding = start(&from, &to, &["--one-way"])?;
     let frames = from.frames(LENGTHS, 16, 400)?;
-    let outcome = passes(&from.sender, &to.sender, &frames).map_err(|error| with_counts(error, &from, &to));
+    let outcome = passes(&from, &to.sender, &frames).map_err(|error| with_counts(error, &from, &to));
     finish(forwarding, outcome)
 }
 
@@ -51,9 +51,9 @@ fn two_way(one: &'static str, other: &'static str) -> Outcome {
     let (one, other) = (Bed::new(kind(one))?, Bed::new(kind(other))?);
     let forwarding = start(&one, &other, &[])?;
     let (there, back) = (one.frames(LENGTHS, 16, 400)?, other.frames(LENGTHS, 16, 400)?);
-    let outcome = passes(&one.sender, &other.sender, &there)
+    let outcome = passes(&one, &other.sender, &there)
         .map_err(|error| format!("there: {error}"))
-        .and_then(|()| passes(&other.sender, &one.sender, &back).map_err(|error| format!("back: {error}")));
+        .and_then(|()| passes(&other, &one.sender, &back).map_err(|error| format!("back: {error}")));
     finish(forwarding, outcome.map_err(|error| with_counts(error.into(), &one, &other)))
 }
 
@@ -86,7 +86,7 @@ fn finish(forwarding: Running, outcome: Result<(), Box<dyn Error>>) -> Outcome {
 }
 
 /// Sends frames and compares what comes out.
-fn passes(sender: &Nic, judge: &Nic, frames: &Frames) -> Result<(), Box<dyn Error>> {
+fn passes(bed: &Bed, judge: &Nic, frames: &Frames) -> Result<(), Box<dyn Error>> {
     // The frames are for another.
     run("ip", &["link", "set", &judge.0, "promisc", "on"])?;
     let mut receiver = PacketReceiver::on(&judge.interface()?)?;
@@ -106,7 +106,7 @@ fn passes(sender: &Nic, judge: &Nic, frames: &Frames) -> Result<(), Box<dyn Erro
             }
             Ok::<_, String>(received)
         });
-        let outcome = sender.send(frames).map_err(|error| error.to_string());
+        let outcome = bed.send_each(frames.iter()).map_err(|error| error.to_string());
         sent.store(true, Relaxed);
         let received = receiving.join().expect("a receiver");
         outcome.and(received)
