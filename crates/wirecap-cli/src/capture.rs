@@ -153,6 +153,8 @@ impl From<FileFormat> for Format {
 const FLUSH_INTERVAL: Duration = Duration::from_secs(1);
 /// How long to sleep while packets are held back for those of other rings.
 const MERGE_PAUSE: Duration = Duration::from_millis(1);
+/// How long to wait for the outlet between looks at the ring.
+const ROOM_PAUSE: Duration = Duration::from_millis(1);
 /// How long to wait for packets between looks at the clock.
 const IDLE_PAUSE: Duration = Duration::from_millis(200);
 /// A packet comes so long after its time at most, if nothing else is waiting.
@@ -418,6 +420,8 @@ struct Recorder<O: Outlet> {
     writing: Writing,
     /// Of each ring.
     lent: Vec<Arc<Lent>>,
+    /// Of each ring: more than half of its pool was in chunks when the last one came.
+    pressed: Vec<bool>,
     /// Packets bear times of the system's clock, by which rings are merged.
     has_system_times: bool,
 }
@@ -436,6 +440,7 @@ impl<O: Outlet> Recorder<O> {
             surplus: 0,
             writing: writing.clone(),
             lent: (0..capture.most_rings()).map(|_| Lent::of(capture.geometry())).collect(),
+            pressed: vec![false; capture.most_rings()],
             has_system_times: !matches!(timestamps, Timestamps::None | Timestamps::Hardware),
         }
     }
@@ -462,14 +467,18 @@ impl<O: Outlet> Recorder<O> {
         let mut failed = Ok(());
         let (mut waiting, mut packets): (VecDeque<Arc<Kept>>, _) = (VecDeque::new(), 0);
         while !worker.is_finished() && (capture.ring_count() == 1 || !self.has_system_times) {
-            let pause = if waiting.is_empty() { IDLE_PAUSE } else { MERGE_PAUSE };
-            match worker.next_chunk_timeout(pause) {
+            let found = match waiting.is_empty() {
+                true => worker.next_chunk_timeout(IDLE_PAUSE),
+                false => worker.try_next_chunk(),
+            };
+            match found {
                 Ok(Some(chunk)) => {
                     self.now = recording::now();
                     let kept = self.keep(capture, chunk)?;
                     packets += kept.as_ref().map_or(0, |kept| kept.packets().len());
                     waiting.extend(kept);
                 }
+                Ok(None) if !waiting.is_empty() => self.outlet.wait_for_room(ROOM_PAUSE)?,
                 Ok(None) => {}
                 Err(error) if failed.is_ok() => failed = stopped_by(error, capture),
                 Err(_) => break,
@@ -507,11 +516,17 @@ impl<O: Outlet> Recorder<O> {
             // Of a ring that is not there nothing earlier will come.
             empty.resize(rings, true);
             let before = self.now;
-            let pause = if merge.is_empty() { IDLE_PAUSE } else { MERGE_PAUSE };
-            match worker.next_chunk_timeout(pause) {
+            let has_room = merge.is_empty() || self.has_room()?;
+            let found = match (merge.is_empty(), has_room) {
+                (true, _) => worker.next_chunk_timeout(IDLE_PAUSE),
+                (false, true) => worker.next_chunk_timeout(MERGE_PAUSE),
+                (false, false) => worker.try_next_chunk(),
+            };
+            match found {
                 Ok(Some(chunk)) => {
                     self.keep(capture, chunk)?.into_iter().for_each(|chunk| merge.push(chunk));
                 }
+                Ok(None) if !has_room => self.outlet.wait_for_room(ROOM_PAUSE)?,
                 Ok(None) => {}
                 Err(error) if failed.is_ok() => failed = stopped_by(error, capture),
                 Err(_) => break,
@@ -539,11 +554,12 @@ impl<O: Outlet> Recorder<O> {
         let Cells { posted, waiting, captured, free, .. } =
             capture.cells_of(chunk.ring_index()).unwrap_or_default();
         let pool = posted + waiting + captured + free;
+        let ring = chunk.ring_index();
+        self.pressed[ring] = captured > pool / 2;
         if captured > (pool / 8 * 7).max(1) && !self.has_room()? {
             self.writing.discard(chunk.len() as u64);
             return Ok(None);
         }
-        let ring = chunk.ring_index();
         // Rings of the simulator have no interface.
         let interface = capture.interfaces().get(chunk.interface_index());
         let holds_block =
@@ -555,7 +571,7 @@ impl<O: Outlet> Recorder<O> {
     /// Whether the outlet takes a chunk without waiting. While it has as many cells of a ring as it may have, packets stay where
     /// they are: to copy them instead would take twice the processor time when there is least of it.
     fn has_room(&mut self) -> Result<bool, WriteError> {
-        if !self.outlet.has_room(CHUNK_BYTES) {
+        if !self.outlet.has_room(CHUNK_BYTES, self.pressed.contains(&true)) {
             return Ok(false);
         }
         if self.lent.iter().all(|lent| lent.has_room()) {
@@ -620,8 +636,12 @@ impl<O: Outlet> Recorder<O> {
                 let complete = recording::now().unix_nanos().saturating_sub(late);
                 self.outlet.look_at_clock(Timestamp::from_unix_nanos(complete))?;
             }
+            let is_writing = self.outlet.is_writing();
             self.outlet.flush()?;
-            self.flushed = now;
+            // What it could not hand on yet is due as soon as it can.
+            if !is_writing {
+                self.flushed = now;
+            }
         }
         progress.tick(capture);
         Ok(())

@@ -6,8 +6,9 @@ use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::sync::mpsc::{self, Receiver, Sender};
+use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
 use std::thread::{self, JoinHandle};
+use std::time::Duration;
 
 use wirecap_savefile::{Format, Record, Timestamp, WriteError};
 
@@ -26,7 +27,7 @@ use crate::writer::{Durability, Message, Place, Shared, Summary, Watch, Writer, 
 const PAGES: usize = 16;
 
 /// Those of them whose memory is there from the beginning. The last page that came back is the next one in use, so the others
-/// are for pauses of the disk.
+/// are for pauses of the disk: a page fault for each of the kernel's pages takes a tenth of what a packet of 256 bytes costs.
 const PAGES_PRESENT: usize = 4;
 
 /// Of packets that are not copied. Gathering costs the kernel two entries of a list for each: with 768 bytes a packet takes 1.1 times
@@ -198,11 +199,28 @@ impl Recording {
         self.is_compressed
     }
 
-    /// Whether it accepts this many bytes of packets without waiting for the disk.
-    pub fn has_room(&mut self, bytes: usize) -> bool {
+    /// Whether it accepts this many bytes of packets without waiting for the disk. Unless `all`, it keeps to the memory that is
+    /// present from the beginning: for packets that may as well wait where they are.
+    pub fn has_room(&mut self, bytes: usize, all: bool) -> bool {
         self.spare.extend(self.pages.try_iter());
+        // Compressors take pages out of order.
+        let held_back = if all || self.is_compressed { 0 } else { PAGES - PAGES_PRESENT };
         // Pages are left partly empty where the next packet is too long for the rest.
-        self.spare.len() > bytes.div_ceil(PAGE_BYTES / 2).min(PAGES - 2)
+        self.spare.len() > (bytes.div_ceil(PAGE_BYTES / 2) + held_back).min(PAGES - 2)
+    }
+
+    /// Waits until the writer is done with a page, for at most `longest`.
+    ///
+    /// # Errors
+    ///
+    /// If the writer has ended, since earlier packets cannot be written.
+    pub fn wait_for_room(&mut self, longest: Duration) -> Result<(), WriteError> {
+        match self.pages.recv_timeout(longest) {
+            Ok(page) => self.spare.push(page),
+            Err(RecvTimeoutError::Timeout) => {}
+            Err(RecvTimeoutError::Disconnected) => return Err(self.why_it_ended()),
+        }
+        Ok(())
     }
 
     /// Takes a packet; `now` is its time if it has none. `false`: the recording has ended by its rules, and the packet

@@ -5,6 +5,7 @@ use std::path::Path;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::thread;
+use std::time::Duration;
 
 use wirecap::savefile::{self, Format, Section, Sink, Statistics, StreamSink, Timestamp, WriteError};
 use wirecap::{Chunk, Geometry, Packet};
@@ -85,10 +86,17 @@ impl Batch for Kept {
 
 /// Takes packets and writes them.
 pub(crate) trait Outlet {
-    /// Whether it accepts this many bytes of packets without waiting.
-    fn has_room(&mut self, bytes: usize) -> bool {
-        let _ = bytes;
+    /// Whether it accepts this many bytes of packets without waiting: in all of its memory if `all`, else in as much as costs
+    /// the least.
+    fn has_room(&mut self, bytes: usize, all: bool) -> bool {
+        let _ = (bytes, all);
         true
+    }
+
+    /// Waits until it may have more room, for at most `longest`.
+    fn wait_for_room(&mut self, longest: Duration) -> Result<(), WriteError> {
+        thread::sleep(longest);
+        Ok(())
     }
 
     /// Takes a packet, which has this place in a chunk and came at `now` if it has no time; `false` if the recording is over by
@@ -278,8 +286,12 @@ impl Files {
 }
 
 impl Outlet for Files {
-    fn has_room(&mut self, bytes: usize) -> bool {
-        self.recording().has_room(bytes)
+    fn has_room(&mut self, bytes: usize, all: bool) -> bool {
+        self.recording().has_room(bytes, all)
+    }
+
+    fn wait_for_room(&mut self, longest: Duration) -> Result<(), WriteError> {
+        self.recording().wait_for_room(longest)
     }
 
     #[inline]
