@@ -1,6 +1,5 @@
 //! `wirecap find`: packets out of recordings, by their indexes.
 
-mod clock;
 mod places;
 
 use std::path::PathBuf;
@@ -12,6 +11,7 @@ use wirecap::grouped;
 use wirecap::savefile::{FileSink, Format, Interface, LinkType, Sink, Writer};
 use wirecap_index::{Between, FindError, Found, Note, Outcome, Plan, Query, be_idle, plan};
 use wirecap_recorder::{CompressedSink, Compression};
+use wirecap_units::clock;
 
 use crate::failure::{Failure, causes};
 use crate::output;
@@ -197,9 +197,8 @@ impl Search {
         let scanned: Vec<_> = segments.iter().filter(|segment| segment.without.is_some()).collect();
         if !scanned.is_empty() {
             let oldest = scanned.iter().filter_map(|segment| segment.times).map(|(first, _)| first).min();
-            let lag = oldest.map(|oldest| {
-                format!(": the oldest packet in them is {}", clock::lag(oldest, recording::now()))
-            });
+            let lag = oldest
+                .map(|oldest| format!(": the oldest packet in them is {}", clock::lag(oldest, clock::now())));
             let count = scanned.len();
             announce(&format!(
                 "{count} {} ({}) without a valid index read completely{}",

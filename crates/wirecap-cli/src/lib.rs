@@ -43,7 +43,6 @@ mod service;
 mod show;
 mod signals;
 mod sink;
-mod size;
 mod threads;
 mod top;
 mod weight;
@@ -59,6 +58,7 @@ use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 
 use extcap::Step;
 use failure::Failure;
+use wirecap_units::size;
 
 /// Lossless packet capture from multi-queue network interfaces, with an account of every packet
 #[derive(Debug, Parser)]

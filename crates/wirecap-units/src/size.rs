@@ -3,7 +3,11 @@
 use std::time::Duration;
 
 /// Bytes with an optional unit: `65536`, `512K`, `512M`, `2G`, also written `512MiB`. Powers of 1,024.
-pub(crate) fn bytes(text: &str) -> Result<u64, String> {
+///
+/// # Errors
+///
+/// The fault in the text.
+pub fn bytes(text: &str) -> Result<u64, String> {
     let digits = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
     let (number, unit) = text.split_at(digits);
     let shift = match unit.trim_end_matches("iB").trim_end_matches(['b', 'B']).to_ascii_uppercase().as_str() {
@@ -22,7 +26,11 @@ pub(crate) fn bytes(text: &str) -> Result<u64, String> {
 const HOURS_MAX: f64 = 1e6;
 
 /// A time of parts with units, the larger units first: `500ms`, `5m`, `1h30m`, `7d`; a number alone is seconds.
-pub(crate) fn duration(text: &str) -> Result<Duration, String> {
+///
+/// # Errors
+///
+/// The fault in the text.
+pub fn duration(text: &str) -> Result<Duration, String> {
     let (mut rest, mut seconds, mut largest) = (text, 0.0, f64::INFINITY);
     while !rest.is_empty() || largest.is_infinite() {
         let digits = rest.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(rest.len());
@@ -53,7 +61,11 @@ pub(crate) fn duration(text: &str) -> Result<Duration, String> {
 }
 
 /// A number per second with an optional unit: `500`, `10k`, `1.5M`, `10kpps`. Powers of 1,000; at least 1.
-pub(crate) fn rate(text: &str) -> Result<u64, String> {
+///
+/// # Errors
+///
+/// The fault in the text.
+pub fn rate(text: &str) -> Result<u64, String> {
     let digits = text.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(text.len());
     let (number, unit) = text.split_at(digits);
     let upper = unit.to_ascii_uppercase();
@@ -74,13 +86,17 @@ pub(crate) fn rate(text: &str) -> Result<u64, String> {
 }
 
 /// A number, of those that are one.
-pub(crate) fn number(text: &str) -> Result<f64, String> {
+///
+/// # Errors
+///
+/// The fault in the text.
+pub fn number(text: &str) -> Result<f64, String> {
     let number = text.parse().ok().filter(|number: &f64| number.is_finite());
     number.ok_or_else(|| "expected a number".to_owned())
 }
 
 /// Bytes for people: `1.0 GiB`.
-pub(crate) fn human_bytes(bytes: u64) -> String {
+pub fn human_bytes(bytes: u64) -> String {
     const UNITS: [&str; 5] = ["bytes", "KiB", "MiB", "GiB", "TiB"];
     let mut value = bytes as f64;
     let mut unit = 0;
@@ -92,7 +108,7 @@ pub(crate) fn human_bytes(bytes: u64) -> String {
 }
 
 /// A rate for people, with three significant digits: `4.32 M`, `870 k`, `12`.
-pub(crate) fn human_rate(per_second: f64) -> String {
+pub fn human_rate(per_second: f64) -> String {
     match per_second {
         rate if rate >= 1e9 => format!("{:.2} G", rate / 1e9),
         rate if rate >= 1e6 => format!("{:.2} M", rate / 1e6),

@@ -2,11 +2,9 @@
 #![allow(unsafe_code)]
 
 use std::mem::MaybeUninit;
-use std::time::Duration;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use wirecap::Timestamp;
-
-use crate::{recording, size};
+use crate::size;
 
 const NANOS: u64 = 1_000_000_000;
 
@@ -32,9 +30,18 @@ fn seconds(mut broken_down: libc::tm, is_utc: bool) -> i64 {
     }
 }
 
-/// A point in time, in nanoseconds since the epoch.
-pub(super) fn time(text: &str) -> Result<u64, String> {
-    time_at(text, recording::now().unix_nanos())
+/// The time, in nanoseconds since the epoch.
+pub fn now() -> u64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_nanos() as u64
+}
+
+/// A point in time, in nanoseconds since the epoch: `18:00`, `2026-11-22T18:00:00.5`, `-10m`, seconds since 1970.
+///
+/// # Errors
+///
+/// The fault in the text.
+pub fn time(text: &str) -> Result<u64, String> {
+    time_at(text, now())
 }
 
 fn time_at(text: &str, now: u64) -> Result<u64, String> {
@@ -93,7 +100,7 @@ fn numbers(text: &str, separator: char) -> Option<Vec<i32>> {
 }
 
 /// Local time, to the microsecond.
-pub(super) fn text(nanos: u64) -> String {
+pub fn text(nanos: u64) -> String {
     let time = local((nanos / NANOS).cast_signed());
     format!(
         "{:04}-{:02}-{:02}T{:02}:{:02}:{:02}.{:06}",
@@ -115,15 +122,15 @@ fn text_to_second(nanos: u64) -> String {
 }
 
 /// From when until when, to the second: the date once if it is the same.
-pub(super) fn span(first: u64, last: u64) -> String {
+pub fn span(first: u64, last: u64) -> String {
     let (first, last) = (text_to_second(first), text_to_second(last));
     let is_same_day = first[..10] == last[..10];
     format!("{first} to {}", if is_same_day { &last[11..] } else { &last })
 }
 
 /// How far back the oldest of the packets is at `now`; its date, if that is more than a day.
-pub(super) fn lag(oldest: u64, now: Timestamp) -> String {
-    match Duration::from_nanos(now.unix_nanos().saturating_sub(oldest)).as_secs() {
+pub fn lag(oldest: u64, now: u64) -> String {
+    match Duration::from_nanos(now.saturating_sub(oldest)).as_secs() {
         seconds @ 0..120 => format!("{seconds} s old"),
         seconds @ 120..7200 => format!("{} min old", seconds / 60),
         seconds @ 7200..86_400 => format!("{} h old", seconds / 3600),
@@ -168,12 +175,12 @@ mod tests {
     #[test]
     fn the_lag_is_an_age_up_to_a_day_and_then_a_date() {
         let now = 1_700_000_000 * NANOS;
-        let lag = |seconds: u64| super::lag(now - seconds * NANOS, Timestamp::from_unix_nanos(now));
+        let lag = |seconds: u64| super::lag(now - seconds * NANOS, now);
         assert_eq!([lag(3), lag(600), lag(7200)], ["3 s old", "10 min old", "2 h old"]);
         assert_eq!(lag(1_699_999_000), format!("from {}", text_to_second(1000 * NANOS)));
         assert!(lag(1_699_999_000).starts_with("from 1970-01-01 "), "{}", lag(1_699_999_000));
         // The system's clock was set back.
-        assert_eq!(super::lag(now + 1, Timestamp::from_unix_nanos(now)), "0 s old");
+        assert_eq!(super::lag(now + 1, now), "0 s old");
     }
 
     #[test]
