@@ -11,11 +11,12 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use wirecap_savefile::{Direction, Interface, ReadError, Reader, Record, Timestamp};
 
-use crate::build::build;
+use crate::build::{Built, build};
 use crate::query::{Query, QueryError};
-use crate::row::{Row, Summary};
+use crate::row::{Index, Summary};
 use crate::segment::{Piece, Segment, complete_name};
-use crate::store::{self, Without};
+use crate::storage::{Disk, Storage};
+use crate::store::Without;
 
 /// A progress message of the search.
 #[derive(Debug)]
@@ -73,8 +74,24 @@ pub struct Planned {
     is_faulty: bool,
 }
 
+/// Conditions besides a [`Query`] that exclude rows and pieces of an index.
+pub trait Sieve {
+    /// Sets `keep` to `false` for rows none of whose packets can match.
+    fn rows(&mut self, index: &Index, keep: &mut [bool]);
+
+    /// The same for pieces, of which only time, number and count of the packets are known.
+    fn pieces(&mut self, pieces: &[Piece], keep: &mut [bool]);
+}
+
+/// Excludes nothing.
+impl Sieve for () {
+    fn rows(&mut self, _: &Index, _: &mut [bool]) {}
+
+    fn pieces(&mut self, _: &[Piece], _: &mut [bool]) {}
+}
+
 /// The pieces to be read, in order.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct Plan {
     /// The segments, in the order in which they were given.
     pub segments: Vec<Planned>,
@@ -112,7 +129,7 @@ pub struct Found<'a> {
     pub interface: &'a Interface,
 }
 
-/// Determines which segments may contain matches. `note` returns `false` to stop.
+/// Determines which of the files `segments` may contain matches. `note` returns `false` to stop.
 ///
 /// # Errors
 ///
@@ -122,95 +139,103 @@ pub fn plan(
     query: &mut Query,
     note: &mut dyn FnMut(Note<'_>) -> bool,
 ) -> Result<Plan, FindError> {
-    let mut plan = Plan { segments: Vec::new(), scanned_bytes: 0, vanished: 0, faulty: 0 };
+    let mut plan = Plan::default();
     for (index, path) in segments.iter().enumerate() {
         if !note(Note::Looked(index, segments.len())) {
             return Err(FindError::Stopped);
         }
-        let planned = match store::open(path) {
-            Ok(table) => {
-                let rows = match query.may_be_in(&table) {
-                    Ok(true) => table.rows(),
-                    Ok(false) => Ok(Vec::new()),
-                    Err(error) => {
-                        plan.refuse(path, &error, note);
-                        continue;
-                    }
-                };
-                match rows {
-                    Ok(rows) => match planned(path, None, &table.summary, &rows, query) {
-                        Ok(planned) => Some(planned),
-                        Err(error) => {
-                            plan.refuse(path, &error, note);
-                            None
-                        }
-                    },
-                    Err(damaged) => {
-                        scan(path, Without::Damaged(damaged.to_string()), query, note, &mut plan)?
-                    }
-                }
-            }
-            Err(without) => scan(path, without, query, note, &mut plan)?,
-        };
-        plan.segments.extend(planned);
+        plan.add(&Disk, path, query, &mut (), note)?;
     }
     Ok(plan)
 }
 
-/// Reads a segment in place of its index.
-fn scan(
-    path: &Path,
-    without: Without,
-    query: &mut Query,
-    note: &mut dyn FnMut(Note<'_>) -> bool,
-    plan: &mut Plan,
-) -> Result<Option<Planned>, FindError> {
-    let mut stopped = false;
-    let mut progress = |bytes| {
-        stopped = !note(Note::Scanning(path, bytes));
-        !stopped
-    };
-    let mut name = path;
-    let mut built = build(name, &mut progress);
-    if let (Err(ReadError::Open { source, .. }), Some(complete)) = (&built, complete_name(path))
-        && source.kind() == io::ErrorKind::NotFound
-    {
-        name = complete;
-        built = build(name, &mut progress);
-    }
-    match built {
-        Ok(built) => {
-            let index = built.index;
-            plan.scanned_bytes += index.summary.identity.bytes;
-            // The last packet of a segment that is being written need not be there yet.
-            let is_open = complete_name(name).is_some();
-            if let Some(fault) = built.fault.as_ref().filter(|_| !is_open) {
-                plan.faulty += 1;
-                note(Note::Faulty(name, fault));
-            }
-            match planned(name, Some(without), &index.summary, &index.rows, query) {
-                Ok(mut planned) => {
-                    planned.is_faulty = built.fault.is_some();
-                    Ok(Some(planned))
-                }
+impl Plan {
+    /// Adds a segment. A segment that cannot be read is counted and skipped.
+    ///
+    /// # Errors
+    ///
+    /// [`FindError::Stopped`].
+    pub fn add(
+        &mut self,
+        storage: &dyn Storage,
+        path: &Path,
+        query: &mut Query,
+        sieve: &mut dyn Sieve,
+        note: &mut dyn FnMut(Note<'_>) -> bool,
+    ) -> Result<(), FindError> {
+        let index = match storage.table(path) {
+            Ok(table) => match query.may_be_in(&table) {
+                Ok(true) => table.index().map_err(|damaged| Without::Damaged(damaged.to_string())),
+                Ok(false) => Ok(table.without_rows()),
                 Err(error) => {
-                    plan.refuse(name, &error, note);
-                    Ok(None)
+                    self.refuse(path, &error, note);
+                    return Ok(());
                 }
+            },
+            Err(without) => Err(without),
+        };
+        let (index, without, name, is_faulty) = match index {
+            Ok(index) => (index, None, path, false),
+            Err(without) if storage.has_files() => match self.scan(path, note)? {
+                Some((built, name)) => (built.index, Some(without), name, built.fault.is_some()),
+                None => return Ok(()),
+            },
+            Err(without) => {
+                self.faulty += 1;
+                note(Note::Faulty(path, &without));
+                return Ok(());
             }
+        };
+        match planned(name, without, &index, query, sieve) {
+            Ok(planned) => self.segments.push(Planned { is_faulty, ..planned }),
+            Err(error) => self.refuse(name, &error, note),
         }
-        Err(_) if stopped => Err(FindError::Stopped),
-        Err(ReadError::Open { source, .. }) if source.kind() == io::ErrorKind::NotFound => {
-            plan.vanished += 1;
-            note(Note::Vanished(path));
-            Ok(None)
+        Ok(())
+    }
+
+    /// Reads a segment in place of its index; returns also the name under which it was found.
+    fn scan<'a>(
+        &mut self,
+        path: &'a Path,
+        note: &mut dyn FnMut(Note<'_>) -> bool,
+    ) -> Result<Option<(Built, &'a Path)>, FindError> {
+        let mut stopped = false;
+        let mut progress = |bytes| {
+            stopped = !note(Note::Scanning(path, bytes));
+            !stopped
+        };
+        let mut name = path;
+        let mut built = build(name, &mut progress);
+        if let (Err(ReadError::Open { source, .. }), Some(complete)) = (&built, complete_name(path))
+            && source.kind() == io::ErrorKind::NotFound
+        {
+            name = complete;
+            built = build(name, &mut progress);
         }
-        // Begun, but nothing is in it yet.
-        Err(ReadError::Empty) => Ok(None),
-        Err(error) => {
-            plan.faulty += 1;
-            note(Note::Faulty(path, &error));
-            Ok(None)
+        match built {
+            Ok(built) => {
+                self.scanned_bytes += built.index.summary.identity.bytes;
+                // The last packet of a segment that is being written need not be there yet.
+                let is_open = complete_name(name).is_some();
+                if let Some(fault) = built.fault.as_ref().filter(|_| !is_open) {
+                    self.faulty += 1;
+                    note(Note::Faulty(name, fault));
+                }
+                Ok(Some((built, name)))
+            }
+            Err(_) if stopped => Err(FindError::Stopped),
+            Err(ReadError::Open { source, .. }) if source.kind() == io::ErrorKind::NotFound => {
+                self.vanished += 1;
+                note(Note::Vanished(path));
+                Ok(None)
+            }
+            // Begun, but nothing is in it yet.
+            Err(ReadError::Empty) => Ok(None),
+            Err(error) => {
+                self.faulty += 1;
+                note(Note::Faulty(path, &error));
+                Ok(None)
+            }
         }
     }
 }
@@ -218,19 +243,24 @@ fn scan(
 fn planned(
     path: &Path,
     without: Option<Without>,
-    summary: &Summary,
-    rows: &[Row],
+    index: &Index,
     query: &mut Query,
+    sieve: &mut dyn Sieve,
 ) -> Result<Planned, QueryError> {
-    let mut selected = BTreeSet::new();
-    for row in rows {
+    let Summary { identity, packets, pieces, .. } = &index.summary;
+    let mut keep = vec![true; index.rows.len()];
+    sieve.rows(index, &mut keep);
+    let mut may_match = vec![false; pieces.len()];
+    for (row, _) in index.rows.iter().zip(keep).filter(|(_, keep)| *keep) {
         query.pieces_of_row(row, &mut |piece| {
-            selected.insert(piece as usize);
+            if let Some(may_match) = may_match.get_mut(piece as usize) {
+                *may_match = true;
+            }
         })?;
     }
-    let Summary { identity, packets, pieces, .. } = summary;
-    let selected = selected.into_iter().filter_map(|piece| pieces.get(piece).copied());
-    let selected: Vec<Piece> = selected.filter(|piece| query.may_be_in_piece(piece)).collect();
+    sieve.pieces(pieces, &mut may_match);
+    let selected = pieces.iter().zip(may_match).filter(|(piece, may)| *may && query.may_be_in_piece(piece));
+    let selected: Vec<Piece> = selected.map(|(piece, _)| *piece).collect();
     let context = match selected.is_empty() {
         true => Vec::new(),
         false => pieces.iter().filter(|piece| piece.has_context).copied().collect(),
@@ -240,12 +270,77 @@ fn planned(
         without,
         bytes: identity.bytes,
         packets: *packets,
-        times: summary.times(),
+        times: index.times(),
         pieces: pieces.len(),
         selected,
         context,
         is_faulty: false,
     })
+}
+
+/// A packet of a segment.
+#[derive(Debug)]
+pub struct Packet<'a> {
+    /// Its number in the segment, from 0.
+    pub number: u64,
+    /// Its time in nanoseconds since the epoch; 0 if it has none.
+    pub nanos: u64,
+    /// The packet; its interface is the number in the segment.
+    pub record: Record<'a>,
+    /// Its interface.
+    pub interface: &'a Interface,
+}
+
+impl Planned {
+    /// Passes the matching packets of a piece to `each`, which returns `false` to stop. Adds the bytes that are read to
+    /// `read_bytes`.
+    ///
+    /// # Errors
+    ///
+    /// [`Fault`].
+    pub fn read(
+        &self,
+        storage: &dyn Storage,
+        piece: &Piece,
+        query: &mut Query,
+        read_bytes: &Arc<AtomicU64>,
+        each: &mut dyn FnMut(&Packet<'_>) -> bool,
+    ) -> Result<(), Fault> {
+        let opened = Segment::open(storage.open(&self.path)?, read_bytes)?;
+        let before = || self.context.iter().filter(|part| part.offset < piece.offset);
+        let mut skip: u64 = before().map(|part| part.packets).sum();
+        let mut reader = Reader::from_start(opened.expand_with(&self.context, piece)?)?;
+        let mut left = piece.packets;
+        let mut copy = Vec::new();
+        while left > 0 {
+            let Some(record) = reader.next_record()? else { return Err(Fault::of_index()) };
+            if skip > 0 {
+                skip -= 1;
+                continue;
+            }
+            let number = piece.first_packet + piece.packets - left;
+            left -= 1;
+            let nanos = record.timestamp.map_or(0, Timestamp::unix_nanos);
+            if !(piece.earliest..=piece.latest).contains(&nanos) {
+                return Err(Fault::of_index());
+            }
+            // Copied, because the reader reuses its buffers.
+            copy.clear();
+            copy.extend_from_slice(record.data);
+            let Record { interface, timestamp, queue, direction, wire_len, .. } = record;
+            let record = Record { interface, timestamp, queue, direction, wire_len, data: &copy };
+            let interface = &reader.interfaces()[interface as usize];
+            let is_match = query.matches(interface.link_type, &record).map_err(Fault::Query)?;
+            if is_match && !each(&Packet { number, nanos, record, interface }) {
+                return Ok(());
+            }
+        }
+        // The fault of a segment that could not be read to its end is in its last piece.
+        if !self.is_faulty && reader.next_record()?.is_some() {
+            return Err(Fault::of_index());
+        }
+        Ok(())
+    }
 }
 
 /// A packet that waits for earlier ones: by time, then by segment, then by its number there.
@@ -287,7 +382,7 @@ impl Plan {
         note(Note::Faulty(path, error));
     }
 
-    /// Passes the packets in order of time to `emit`, which returns `false` to stop.
+    /// Passes the packets of files in order of time to `emit`, which returns `false` to stop.
     ///
     /// # Errors
     ///
@@ -298,9 +393,25 @@ impl Plan {
         note: &mut dyn FnMut(Note<'_>) -> bool,
         emit: &mut dyn FnMut(&Found<'_>) -> Result<bool, E>,
     ) -> Result<Outcome, E> {
+        self.run_in(&Disk, query, note, emit)
+    }
+
+    /// As [`run`](Self::run), with segments in `storage`.
+    ///
+    /// # Errors
+    ///
+    /// As [`run`](Self::run).
+    pub fn run_in<E: From<FindError>>(
+        &self,
+        storage: &dyn Storage,
+        query: &mut Query,
+        note: &mut dyn FnMut(Note<'_>) -> bool,
+        emit: &mut dyn FnMut(&Found<'_>) -> Result<bool, E>,
+    ) -> Result<Outcome, E> {
         let read_bytes = Arc::new(AtomicU64::new(0));
         let mut search = Search {
             plan: self,
+            storage,
             outcome: Outcome::default(),
             interfaces: Vec::new(),
             waiting: BinaryHeap::new(),
@@ -337,6 +448,7 @@ impl Plan {
 
 struct Search<'a> {
     plan: &'a Plan,
+    storage: &'a dyn Storage,
     outcome: Outcome,
     /// All that packets were found on.
     interfaces: Vec<Interface>,
@@ -399,63 +511,32 @@ impl Search<'_> {
         let planned = &self.plan.segments[segment];
         let piece = planned.selected[piece];
         self.outcome.pieces += 1;
-        let opened = Segment::open(&planned.path, &self.read_bytes)?;
-        let before = || planned.context.iter().filter(|part| part.offset < piece.offset);
-        let mut skip: u64 = before().map(|part| part.packets).sum();
-        let mut reader = Reader::from_start(opened.expand_with(&planned.context, &piece)?)?;
+        let (interfaces, waiting) = (&mut self.interfaces, &mut self.waiting);
         let mut numbers: Vec<Option<u32>> = Vec::new();
-        let mut left = piece.packets;
         let mut is_match = false;
-        while left > 0 {
-            let Some(record) = reader.next_record()? else { return Err(Fault::of_index()) };
-            if skip > 0 {
-                skip -= 1;
-                continue;
-            }
-            let number = piece.first_packet + piece.packets - left;
-            left -= 1;
-            let nanos = record.timestamp.map_or(0, Timestamp::unix_nanos);
-            if !(piece.earliest..=piece.latest).contains(&nanos) {
-                return Err(Fault::of_index());
-            }
-            let (interface, timestamp, queue) = (record.interface, record.timestamp, record.queue);
-            let (direction, wire_len) = (record.direction, record.wire_len);
-            let place = interface as usize;
-            // Copied, because the reader reuses its buffers.
-            let data: Box<[u8]> = record.data.into();
-            let described = &reader.interfaces()[place];
-            let record = Record { interface, timestamp, queue, direction, wire_len, data: &data };
-            if !query.matches(described.link_type, &record).map_err(Fault::Query)? {
-                continue;
-            }
+        let read = planned.read(self.storage, &piece, query, &self.read_bytes, &mut |packet| {
             is_match = true;
+            let Record { interface, timestamp, queue, direction, wire_len, data } = packet.record;
+            let place = interface as usize;
             if numbers.len() <= place {
                 numbers.resize(place + 1, None);
             }
-            let interface = match numbers[place] {
-                Some(interface) => interface,
-                None => number_of(&mut self.interfaces, described),
-            };
-            numbers[place] = Some(interface);
-            let order = (nanos, segment, number);
-            self.waiting.push(Reverse(Waiting {
-                order,
+            let interface = *numbers[place].get_or_insert_with(|| number_of(interfaces, packet.interface));
+            waiting.push(Reverse(Waiting {
+                order: (packet.nanos, segment, packet.number),
                 interface,
                 timestamp,
                 queue,
                 direction,
                 wire_len,
-                data,
+                data: data.into(),
             }));
-        }
-        if is_match {
+            true
+        });
+        if is_match && read.is_ok() {
             self.outcome.matching_bytes += piece.bytes;
         }
-        // The fault of a segment that could not be read to its end is in its last piece.
-        if !planned.is_faulty && reader.next_record()?.is_some() {
-            return Err(Fault::of_index());
-        }
-        Ok(())
+        read
     }
 }
 
@@ -469,15 +550,39 @@ fn number_of(interfaces: &mut Vec<Interface>, interface: &Interface) -> u32 {
 }
 
 /// Why a piece cannot be read.
-enum Fault {
+#[derive(Debug)]
+pub enum Fault {
+    /// The filter does not apply to its packets.
     Query(QueryError),
+    /// The segment was removed.
     Vanished,
-    Unreadable(Box<dyn Error>),
+    /// The segment is damaged, or its index is that of another one.
+    Unreadable(Box<dyn Error + Send + Sync>),
 }
 
 impl Fault {
     fn of_index() -> Self {
         Self::Unreadable("its index belongs to a different file; run wirecap index to write a new one".into())
+    }
+}
+
+impl fmt::Display for Fault {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Query(error) => error.fmt(f),
+            Self::Vanished => f.write_str("it was removed meanwhile"),
+            Self::Unreadable(error) => error.fmt(f),
+        }
+    }
+}
+
+impl Error for Fault {
+    fn source(&self) -> Option<&(dyn Error + 'static)> {
+        match self {
+            Self::Query(error) => error.source(),
+            Self::Vanished => None,
+            Self::Unreadable(error) => error.source(),
+        }
     }
 }
 

@@ -71,13 +71,16 @@ pub struct Flow {
 
 /// The contents of a packet's headers.
 #[derive(Debug, Clone, Copy, Default)]
-pub(crate) struct Headers {
-    pub(crate) flow: Flow,
-    pub(crate) tcp_flags: Option<u8>,
+pub struct Headers {
+    /// The flow of the packet.
+    pub flow: Flow,
+    /// The flags of TCP.
+    pub tcp_flags: Option<u8>,
 }
 
 impl Headers {
-    pub(crate) fn of(link_type: LinkType, data: &[u8]) -> Self {
+    /// The headers of a packet with these captured bytes.
+    pub fn of(link_type: LinkType, data: &[u8]) -> Self {
         let mut headers = Self { flow: Flow::unknown(link_type), tcp_flags: None };
         headers.read(slices(link_type, data).as_ref(), data);
         headers
@@ -210,8 +213,8 @@ pub(crate) struct Places {
 }
 
 impl Flow {
-    /// Packets of which nothing is known.
-    pub(crate) fn unknown(link_type: LinkType) -> Self {
+    /// Packets of which nothing but the link type is known.
+    pub fn unknown(link_type: LinkType) -> Self {
         Self { link_type, ..Self::default() }
     }
 

@@ -55,6 +55,11 @@ impl Index {
         &self.rows
     }
 
+    /// The name of the segment's interface with this number, if the segment contains it.
+    pub fn interface_name(&self, number: u32) -> Option<&str> {
+        self.summary.interfaces.get(number as usize)?.0.as_deref()
+    }
+
     /// The parts that the segment is read in.
     pub fn pieces(&self) -> &[Piece] {
         &self.summary.pieces

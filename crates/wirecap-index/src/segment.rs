@@ -3,6 +3,7 @@
 //! Zstandard frames and gzip members can be read on their own. A piece is as few of them as begin and end between two packets;
 //! of a file that is not compressed, a range of bytes that does.
 
+use std::fmt::Debug;
 use std::fs::File;
 use std::io::{self, BufRead, BufReader, Cursor, Read, Seek};
 use std::os::unix::fs::FileExt;
@@ -210,37 +211,36 @@ impl Read for Frames {
     }
 }
 
+/// An open segment.
+pub trait Source: Debug + Send + Sync {
+    /// A reader of a range of it. The reader may end early if the segment does.
+    ///
+    /// # Errors
+    ///
+    /// If it cannot be read.
+    fn read_range(&self, offset: u64, bytes: u64) -> io::Result<Box<dyn Read + Send>>;
+}
+
 /// A segment whose pieces are read.
 #[derive(Debug, Clone)]
 pub(crate) struct Segment {
-    file: Arc<File>,
+    source: Arc<dyn Source>,
     compression: Compression,
-    /// Bytes of the file that were read.
+    /// Bytes of the segment that were read.
     read: Arc<AtomicU64>,
 }
 
 impl Segment {
-    /// Opens it. One whose name said that it is not complete may have got its name meanwhile.
-    pub(crate) fn open(path: &Path, read: &Arc<AtomicU64>) -> io::Result<Self> {
-        let file = match File::open(path) {
-            Err(error) if error.kind() == io::ErrorKind::NotFound => match complete_name(path) {
-                Some(name) => File::open(name)?,
-                None => return Err(error),
-            },
-            opened => opened?,
-        };
-        let mut head = [0; 4];
-        let present = file.read_at(&mut head, 0)?;
-        Ok(Self {
-            file: Arc::new(file),
-            compression: Compression::of(&head[..present]),
-            read: Arc::clone(read),
-        })
+    pub(crate) fn open(source: Arc<dyn Source>, read: &Arc<AtomicU64>) -> io::Result<Self> {
+        let mut head = Vec::new();
+        source.read_range(0, 4)?.read_to_end(&mut head)?;
+        Ok(Self { source, compression: Compression::of(&head), read: Arc::clone(read) })
     }
 
     /// The decompressed contents of a piece; an error if their length differs from the piece's.
     pub(crate) fn expand(&self, piece: &Piece) -> io::Result<Box<dyn Read + Send>> {
-        let range = Range { segment: self.clone(), at: piece.offset, left: piece.bytes };
+        let source = self.source.read_range(piece.offset, piece.bytes)?;
+        let range = Range { source, read: Arc::clone(&self.read), left: piece.bytes };
         let source: Box<dyn Read + Send> = match self.compression {
             Compression::None => Box::new(range),
             Compression::Gzip => {
@@ -266,26 +266,24 @@ pub(crate) fn complete_name(path: &Path) -> Option<&Path> {
     path.to_str().and_then(|path| path.strip_suffix(".part")).map(Path::new)
 }
 
-/// A part of a file.
+/// A range of a segment.
 struct Range {
-    segment: Segment,
-    at: u64,
+    source: Box<dyn Read + Send>,
+    read: Arc<AtomicU64>,
     left: u64,
 }
 
 impl Read for Range {
     fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
-        let count = into.len().min(usize::try_from(self.left).unwrap_or(usize::MAX));
-        let count = self.segment.file.read_at(&mut into[..count], self.at)?;
+        let count = self.source.read(into)?;
         if count == 0 && self.left > 0 && !into.is_empty() {
             return Err(io::Error::new(
                 io::ErrorKind::UnexpectedEof,
                 "the segment is shorter than its index says",
             ));
         }
-        self.at += count as u64;
-        self.left -= count as u64;
-        self.segment.read.fetch_add(count as u64, Ordering::Relaxed);
+        self.left = self.left.saturating_sub(count as u64);
+        self.read.fetch_add(count as u64, Ordering::Relaxed);
         Ok(count)
     }
 }

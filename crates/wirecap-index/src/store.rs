@@ -37,6 +37,8 @@ pub enum Without {
     Stale,
 }
 
+impl std::error::Error for Without {}
+
 impl fmt::Display for Without {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {

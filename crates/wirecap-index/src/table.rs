@@ -425,7 +425,7 @@ impl Columns<'_, '_> {
 }
 
 /// An index file whose rows are not read yet.
-pub(crate) struct Table {
+pub struct Table {
     reader: SerializedFileReader<Bytes>,
     pub(crate) summary: Summary,
     /// None if there were too many.
@@ -433,12 +433,12 @@ pub(crate) struct Table {
 }
 
 impl Table {
-    /// Reads the metadata.
+    /// Reads the metadata of an index file with these contents.
     ///
     /// # Errors
     ///
     /// [`Damaged`].
-    pub(crate) fn open(file: Vec<u8>) -> Result<Self, Damaged> {
+    pub fn open(file: Vec<u8>) -> Result<Self, Damaged> {
         let damaged = |text: &str| Damaged(text.to_owned());
         let place =
             checksum_place(&file).ok_or_else(|| damaged("it is truncated, or not an index of wirecap"))?;
@@ -713,14 +713,24 @@ impl Table {
         u32::try_from(place + ahead).ok()
     }
 
+    /// The size of its segment, in bytes.
+    pub fn segment_bytes(&self) -> u64 {
+        self.summary.identity.bytes
+    }
+
     /// All of it.
     ///
     /// # Errors
     ///
     /// [`Damaged`].
-    pub(crate) fn index(self) -> Result<Index, Damaged> {
+    pub fn index(self) -> Result<Index, Damaged> {
         let rows = self.rows()?;
         Ok(Index { summary: self.summary, rows })
+    }
+
+    /// The index as if it had no rows.
+    pub(crate) fn without_rows(self) -> Index {
+        Index { summary: self.summary, rows: Vec::new() }
     }
 }
 
