@@ -3,7 +3,7 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -eu -o pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help build demo performance picture test clients check bench instructions soak faults lab install install-service install-completions install-extcap deb deb-test publish-check nics nics-core vm pcap install-pcap install-pcap-system uninstall-pcap c install-c uninstall-c deps-build deps-demo deps-test deps-bench deps-lab deps-dpdk deps-vm test-sim test-model test-miri
+.PHONY: help build archive archive-test demo performance picture test clients check bench instructions soak faults lab install install-service install-completions install-extcap deb deb-test publish-check nics nics-core vm pcap install-pcap install-pcap-system uninstall-pcap c install-c uninstall-c deps-build deps-demo deps-test deps-bench deps-lab deps-dpdk deps-vm test-sim test-model test-miri
 
 # What talks to the kernel runs as root; what compiles does not.
 SUDO := $(shell [ "$$(id -u)" = 0 ] || echo sudo -E)
@@ -26,6 +26,16 @@ help: ## What can be made
 
 build: deps-build ## The wirecap command, in target/release
 	cargo build --release --locked -p wirecap-cli
+
+# A workspace of its own, which no other target compiles. It needs Rust 1.94.
+archive: deps-build ## The wirecap-archive command, in archive/target/release: SQL over recordings; a quarter of an hour
+	cargo build --release --locked --manifest-path archive/Cargo.toml
+
+archive-test: deps-build ## Format, lints and tests of wirecap-archive: a quarter of an hour from nothing
+	@.ci/need tcpdump:tcpdump
+	cargo fmt --manifest-path archive/Cargo.toml --check
+	cargo clippy --locked --manifest-path archive/Cargo.toml --all-targets -- -D warnings
+	cargo test --locked --manifest-path archive/Cargo.toml
 
 demo: build deps-demo ## Sends, captures and accounts for packets between two namespaces of its own
 	$(SUDO) $(WIRECAP) demo

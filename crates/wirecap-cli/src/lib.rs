@@ -4,6 +4,7 @@
 mod output;
 
 mod advice;
+mod archive;
 mod ask;
 mod capture;
 mod closed;
@@ -81,6 +82,7 @@ enum Command {
     Capture(Box<capture::Arguments>),
     Find(find::Arguments),
     Index(index::Arguments),
+    Archive(archive::Arguments),
     Show(show::Arguments),
     Count(count::Arguments),
     Profile(profile::Arguments),
@@ -188,6 +190,7 @@ fn run(command: Command) -> Result<(), Failure> {
         Command::Capture(arguments) => capture::run(&arguments),
         Command::Find(arguments) => find::run(&arguments),
         Command::Index(arguments) => index::run(&arguments),
+        Command::Archive(arguments) => archive::run(&arguments),
         Command::Show(arguments) => show::run(&arguments),
         Command::Count(arguments) => count::run(&arguments),
         Command::Profile(arguments) => profile::run(&arguments),

@@ -19,7 +19,7 @@ pub(crate) struct Arguments {
 type Examples = &'static [(&'static str, &'static str)];
 
 /// By the names of the pages.
-const EXAMPLES: [(&str, Examples); 19] = [
+const EXAMPLES: [(&str, Examples); 20] = [
     (
         "wirecap",
         &[
@@ -84,6 +84,19 @@ const EXAMPLES: [(&str, Examples); 19] = [
                 "wirecap find /data --from 17:00 --to 17:30 -w found.pcapng host 10.1.2.3 and tcp port 443",
             ),
             ("Count matching packets:", "wirecap find /data --count udp port 53"),
+        ],
+    ),
+    (
+        "wirecap-archive",
+        &[
+            (
+                "The ten hosts that sent most:",
+                "wirecap archive sql -a /data 'SELECT src_addr, sum(bytes) FROM flows GROUP BY 1 ORDER BY 2 DESC LIMIT 10'",
+            ),
+            (
+                "Packets of half an hour out of object storage:",
+                "wirecap archive find -a s3://bucket/packets --from 17:00 --to 17:30 -w found.pcapng host 10.1.2.3",
+            ),
         ],
     ),
     ("wirecap-index", &[("Write missing or damaged indexes:", "wirecap index /data")]),

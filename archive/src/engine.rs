@@ -1,0 +1,73 @@
+//! A DataFusion session over an archive, with limits of memory and threads.
+
+use std::num::NonZeroUsize;
+use std::path::Path;
+use std::sync::Arc;
+
+use datafusion::common::Result;
+use datafusion::execution::SessionStateBuilder;
+use datafusion::execution::disk_manager::{DiskManagerBuilder, DiskManagerMode};
+use datafusion::execution::memory_pool::{FairSpillPool, TrackConsumersPool};
+use datafusion::execution::runtime_env::RuntimeEnvBuilder;
+use datafusion::logical_expr::ScalarUDF;
+use datafusion::optimizer::Analyzer;
+use datafusion::prelude::{SessionConfig, SessionContext};
+
+use crate::location::Listing;
+use crate::pcap_filter::{AddColumns, PcapFilter};
+use crate::table::{ArchiveTable, Kind};
+use crate::watch::Watch;
+
+/// Rows of a batch at most; DataFusion's default.
+const BATCH_ROWS: usize = 8192;
+/// Bytes of a row of `packets`, about: a full Ethernet frame and its columns.
+const ROW_BYTES: usize = 2048;
+/// Consumers that an error message lists when memory is exhausted.
+const LISTED: NonZeroUsize = NonZeroUsize::new(3).expect("it is not 0");
+
+/// What a query may use.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Limits<'a> {
+    pub(crate) memory_bytes: u64,
+    pub(crate) threads: usize,
+    /// Where data goes that does not fit into memory.
+    pub(crate) spill_directory: Option<&'a Path>,
+}
+
+/// A session with the tables `flows` and `packets`.
+pub(crate) fn session(listing: &Listing, limits: &Limits<'_>, watch: &Arc<Watch>) -> Result<SessionContext> {
+    let memory = usize::try_from(limits.memory_bytes).unwrap_or(usize::MAX);
+    // A sort holds several batches per thread when it merges what it spilled, and reserves memory for that which no other
+    // part may use. Both default to sizes for narrow rows: 8,192 rows of packets are 16 MiB, and the reservation is 10 MiB.
+    let share = memory / limits.threads / 16;
+    let mut config = SessionConfig::new()
+        .with_target_partitions(limits.threads)
+        .with_batch_size((share / ROW_BYTES).clamp(64, BATCH_ROWS))
+        .with_sort_spill_reservation_bytes(share.min(10 << 20))
+        .with_information_schema(true);
+    config.options_mut().explain.format = datafusion::common::format::ExplainFormat::Indent;
+    let pool = TrackConsumersPool::new(FairSpillPool::new(memory), LISTED);
+    let mode = match limits.spill_directory {
+        Some(directory) => DiskManagerMode::Directories(vec![directory.to_owned()]),
+        None => DiskManagerMode::OsTmpDirectory,
+    };
+    let runtime = RuntimeEnvBuilder::new()
+        .with_memory_pool(Arc::new(pool))
+        .with_disk_manager_builder(DiskManagerBuilder::default().with_mode(mode))
+        .build_arc()?;
+    let mut rules = Analyzer::new().rules;
+    rules.insert(0, Arc::new(AddColumns));
+    let state = SessionStateBuilder::new()
+        .with_config(config)
+        .with_runtime_env(runtime)
+        .with_default_features()
+        .with_analyzer_rules(rules)
+        .build();
+    let context = SessionContext::new_with_state(state);
+    context.register_udf(ScalarUDF::from(PcapFilter::new()));
+    for (name, kind) in [("flows", Kind::Flows), ("packets", Kind::Packets)] {
+        context
+            .register_table(name, Arc::new(ArchiveTable::new(kind, listing.clone(), Arc::clone(watch))))?;
+    }
+    Ok(context)
+}

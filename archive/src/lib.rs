@@ -1,0 +1,60 @@
+//! The `wirecap-archive` command: SQL and packet search over recordings in a directory or in object storage.
+//!
+//! DataFusion is the query engine, `object_store` the storage. The tables [`flows` and `packets`](table) are read through
+//! `wirecap-index`, the code that `wirecap find` uses: the index excludes segments and their pieces, such as Zstandard frames,
+//! and only the others are read.
+
+mod columns;
+mod engine;
+mod failure;
+mod find;
+mod location;
+mod output;
+mod pcap_filter;
+mod scan;
+mod search;
+mod segment;
+mod sieve;
+mod sql;
+mod table;
+mod watch;
+
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+
+/// SQL and packet search over recordings in a directory or in object storage
+#[derive(Debug, Parser)]
+#[command(name = "wirecap archive", bin_name = "wirecap archive", version, arg_required_else_help = true)]
+#[command(after_help = "Examples:
+  wirecap archive sql -a /data 'SELECT src_addr, sum(bytes) FROM flows GROUP BY 1 ORDER BY 2 DESC LIMIT 10'
+  wirecap archive sql -a s3://bucket/packets \"SELECT time, src_addr FROM packets WHERE dst_port = 53\" --format csv
+  wirecap archive find -a /data --from 17:00 --to 17:30 host 10.1.2.3 -w found.pcapng
+
+Exit status: 0 done, 1 failed or a segment could not be read completely, 2 wrong usage.")]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    Sql(sql::Arguments),
+    Find(find::Arguments),
+}
+
+/// The command, with the arguments of this process.
+pub fn main() -> ExitCode {
+    let cli = Cli::parse();
+    let outcome = match &cli.command {
+        Command::Sql(arguments) => sql::run(arguments),
+        Command::Find(arguments) => find::run(arguments),
+    };
+    match outcome {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(failure) => {
+            eprintln!("wirecap archive: {failure}");
+            failure.exit_code()
+        }
+    }
+}

@@ -1,0 +1,90 @@
+//! What the user sees while a command runs: progress on a terminal, and each segment that could not be read.
+
+use std::collections::BTreeSet;
+use std::error::Error;
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
+
+use indicatif::{HumanBytes, ProgressBar, ProgressStyle};
+use wirecap_index::Note;
+
+use crate::failure::{Failure, causes};
+
+/// Shared by all threads of a command.
+#[derive(Debug)]
+pub(crate) struct Watch {
+    bar: ProgressBar,
+    /// Segments that could not be read, or not completely.
+    faulty: Mutex<BTreeSet<String>>,
+    is_stopped: AtomicBool,
+}
+
+impl Watch {
+    pub(crate) fn new() -> Self {
+        // On standard error, and only if that is a terminal.
+        let bar = ProgressBar::new_spinner();
+        bar.set_style(ProgressStyle::with_template("{elapsed} {msg}").expect("the template is well-formed"));
+        bar.enable_steady_tick(Duration::from_secs(1));
+        Self { bar, faulty: Mutex::default(), is_stopped: AtomicBool::new(false) }
+    }
+
+    /// Shows how many of the segments were examined.
+    pub(crate) fn examined(&self, count: usize, total: usize) {
+        self.bar.set_message(format!("index: {count} of {total} segments"));
+    }
+
+    /// Shows how many pieces were read.
+    pub(crate) fn read(&self, count: u64, total: u64, bytes: u64) {
+        self.bar.set_message(format!("{count} of {total} pieces, {}", HumanBytes(bytes)));
+    }
+
+    /// Names a segment that cannot be read completely; each only once.
+    pub(crate) fn faulty(&self, segment: &str, error: &dyn Error) {
+        let mut faulty = self.faulty.lock().unwrap_or_else(PoisonError::into_inner);
+        if faulty.insert(segment.to_owned()) {
+            self.announce(&format!("{segment}: {}", causes(error)));
+        }
+    }
+
+    /// A message of the search; whether to go on.
+    pub(crate) fn note(&self, note: &Note<'_>) -> bool {
+        let name = |path: &Path| path.display().to_string();
+        match note {
+            Note::Looked(..) => {}
+            Note::Scanning(path, bytes) => self.bar.set_message(format!(
+                "reading {}, which has no index: {}",
+                path.display(),
+                HumanBytes(*bytes)
+            )),
+            Note::Vanished(path) => self.announce(&format!("{} was removed meanwhile", path.display())),
+            Note::Faulty(path, error) => self.faulty(&name(path), *error),
+        }
+        !self.is_stopped()
+    }
+
+    /// Prints a line on standard error.
+    pub(crate) fn announce(&self, line: &str) {
+        self.bar.suspend(|| eprintln!("{line}"));
+    }
+
+    pub(crate) fn stop(&self) {
+        self.is_stopped.store(true, Ordering::Release);
+    }
+
+    pub(crate) fn is_stopped(&self) -> bool {
+        self.is_stopped.load(Ordering::Acquire)
+    }
+
+    /// Removes the progress line. Segments that could not be read make the command fail after everything possible was done.
+    pub(crate) fn end(&self) -> Result<(), Failure> {
+        self.bar.finish_and_clear();
+        let count = self.faulty.lock().unwrap_or_else(PoisonError::into_inner).len();
+        match count {
+            0 => Ok(()),
+            1 => Err(Failure::Failed("one segment could not be read completely".into())),
+            count => Err(Failure::Failed(format!("{count} segments could not be read completely").into())),
+        }
+    }
+}
