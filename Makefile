@@ -28,10 +28,10 @@ build: deps-build ## The wirecap command, in target/release
 	cargo build --release --locked -p wirecap-cli
 
 # A workspace of its own, which no other target compiles. It needs Rust 1.94.
-archive: deps-build ## The wirecap-archive command, in archive/target/release: SQL over recordings; a quarter of an hour
+archive: deps-build ## The wirecap-archive command, in archive/target/release: SQL over recordings; long to compile
 	cargo build --release --locked --manifest-path archive/Cargo.toml
 
-archive-test: deps-build ## Format, lints and tests of wirecap-archive: a quarter of an hour from nothing
+archive-test: deps-build ## Format, lints and tests of wirecap-archive; CI does not run it yet
 	@.ci/need tcpdump:tcpdump
 	cargo fmt --manifest-path archive/Cargo.toml --check
 	cargo clippy --locked --manifest-path archive/Cargo.toml --all-targets -- -D warnings
