@@ -16,7 +16,7 @@
 #include <time.h>
 #include <unistd.h>
 
-enum { MOST = 20000, KIND = 0x88b5 };
+enum { MOST = 20000, FIRST_KIND = 0x88b5, KINDS = 16 };
 
 static const char *tap;
 static int wire;
@@ -24,6 +24,8 @@ static char errbuf[PCAP_ERRBUF_SIZE];
 // How often each frame was seen, by whom, in shared memory.
 static unsigned char (*seen)[MOST];
 static volatile int *turn;
+// The EtherType of all frames.
+static int kind;
 
 static long millis(void) {
     struct timespec now;
@@ -32,7 +34,7 @@ static long millis(void) {
 }
 
 static void emit(int from, int to) {
-    unsigned char frame[60] = {2, 0, 0, 0, 0, 1, 2, 0, 0, 0, 0, 2, KIND >> 8, KIND & 255};
+    unsigned char frame[60] = {2, 0, 0, 0, 0, 1, 2, 0, 0, 0, 0, 2, kind >> 8, kind & 255};
     for (int number = from; number < to; number++) {
         memcpy(frame + 14, &number, sizeof number);
         if (send(wire, frame, sizeof frame, 0) != sizeof frame) perror("send");
@@ -44,7 +46,7 @@ struct side { int who, count; };
 static void see(unsigned char *user, const struct pcap_pkthdr *header, const unsigned char *data) {
     struct side *side = (struct side *)user;
     int number;
-    if (header->caplen < 18 || data[12] != KIND >> 8 || data[13] != (KIND & 255)) return;
+    if (header->caplen < 18 || data[12] != kind >> 8 || data[13] != (kind & 255)) return;
     memcpy(&number, data + 14, sizeof number);
     seen[side->who][number]++;
     side->count++;
@@ -73,6 +75,26 @@ static int all_seen(int from, int to) {
     int count = 0;
     for (int n = from; n < to; n++) count += seen[0][n] || seen[1][n];
     return count;
+}
+
+static void see_kind(unsigned char *user, const struct pcap_pkthdr *header, const unsigned char *data) {
+    int number = (data[12] << 8 | data[13]) - FIRST_KIND;
+    if (header->caplen >= 14 && number >= 0 && number < KINDS) user[number] = 1;
+}
+
+// A handle of a group reads one ring of several, and the kernel chooses the ring by a hash with a secret of its own: finds frames
+// that come to this one.
+static void choose_kind(void) {
+    unsigned char arrived[KINDS] = {0};
+    pcap_t *p = open_tap();
+    for (int number = 0; number < KINDS; number++) {
+        kind = FIRST_KIND + number;
+        emit(0, 1);
+    }
+    pcap_setnonblock(p, 1, errbuf);
+    for (long end = millis() + 400; millis() < end; usleep(2000)) pcap_dispatch(p, -1, see_kind, arrived);
+    pcap_close(p);
+    for (int number = KINDS - 1; number >= 0; number--) if (arrived[number]) kind = FIRST_KIND + number;
 }
 
 static void wait_for_turn(int number) { for (long end = millis() + 20000; *turn < number && millis() < end;) usleep(1000); }
@@ -185,6 +207,7 @@ int main(int argc, char **argv) {
     if (bind(wire, (struct sockaddr *)&address, sizeof address)) { perror("bind"); return 1; }
     seen = mmap(NULL, 2 * sizeof *seen, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     turn = mmap(NULL, sizeof *turn, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    choose_kind();
     child_closes(1);
     child_closes(0);
     parent_closes();
