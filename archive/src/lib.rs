@@ -2,7 +2,7 @@
 //!
 //! DataFusion is the query engine, `object_store` the storage. The tables [`flows` and `packets`](table) are read through
 //! `wirecap-index`, the code that `wirecap find` uses: the index excludes segments and their pieces, such as Zstandard frames,
-//! and only the others are read.
+//! and only the others are read. [`upload`] brings segments from a sensor's disk there.
 
 mod columns;
 mod engine;
@@ -10,6 +10,7 @@ mod failure;
 mod find;
 mod location;
 mod output;
+mod pace;
 mod pcap_filter;
 mod scan;
 mod search;
@@ -17,21 +18,24 @@ mod segment;
 mod sieve;
 mod sql;
 mod table;
+mod target;
+mod upload;
 mod watch;
 
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 
-/// SQL and packet search over recordings in a directory or in object storage
+/// SQL and packet search over recordings in a directory or in object storage; upload from sensors
 #[derive(Debug, Parser)]
 #[command(name = "wirecap archive", bin_name = "wirecap archive", version, arg_required_else_help = true)]
 #[command(after_help = "Examples:
   wirecap archive sql -a /data 'SELECT src_addr, sum(bytes) FROM flows GROUP BY 1 ORDER BY 2 DESC LIMIT 10'
   wirecap archive sql -a s3://bucket/packets \"SELECT time, src_addr FROM packets WHERE dst_port = 53\" --format csv
   wirecap archive find -a /data --from 17:00 --to 17:30 host 10.1.2.3 -w found.pcapng
+  wirecap archive upload /data -a s3://bucket/packets --sensor lab-1 --watch --remove
 
-Exit status: 0 done, 1 failed or a segment could not be read completely, 2 wrong usage.")]
+Exit status: 0 done, 1 failed or a segment could not be read or uploaded completely, 2 wrong usage.")]
 struct Cli {
     #[command(subcommand)]
     command: Command,
@@ -41,6 +45,7 @@ struct Cli {
 enum Command {
     Sql(sql::Arguments),
     Find(find::Arguments),
+    Upload(upload::Arguments),
 }
 
 /// The command, with the arguments of this process.
@@ -49,6 +54,7 @@ pub fn main() -> ExitCode {
     let outcome = match &cli.command {
         Command::Sql(arguments) => sql::run(arguments),
         Command::Find(arguments) => find::run(arguments),
+        Command::Upload(arguments) => upload::run(arguments),
     };
     match outcome {
         Ok(()) => ExitCode::SUCCESS,

@@ -9,6 +9,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use futures::stream::BoxStream;
 use futures::{StreamExt, TryStreamExt};
+use object_store::local::LocalFileSystem;
 use object_store::path::Path as Key;
 use object_store::{GetOptions, GetRange, ObjectStore, ObjectStoreExt, parse_url_opts};
 use tokio::runtime::Handle;
@@ -17,6 +18,9 @@ use wirecap_index::{Disk, Source, Storage, Table, Without, index_path, segments}
 
 use crate::failure::Failure;
 use crate::segment::Segment;
+
+/// Of a request with its answer, which is up to some MiB on a slow line.
+const REQUEST_TIMEOUT: &str = "5 minutes";
 
 /// An archive.
 #[derive(Clone)]
@@ -52,8 +56,10 @@ impl Archive {
                         url.to_file_path().map_err(|()| wrong(&"expected file:///absolute/path"))?,
                     ),
                     _ => {
-                        let settings =
+                        let variables =
                             std::env::vars().map(|(name, value)| (name.to_ascii_lowercase(), value));
+                        let timeout = ("timeout".to_owned(), REQUEST_TIMEOUT.to_owned());
+                        let settings = [timeout].into_iter().chain(variables);
                         let (store, prefix) =
                             parse_url_opts(&url, settings).map_err(|error| wrong(&error))?;
                         Place::Objects(store.into(), prefix)
@@ -62,6 +68,30 @@ impl Archive {
             }
         };
         Ok(Self { location: location.to_owned(), place })
+    }
+
+    /// Its directory, if it is one.
+    pub(crate) fn directory(&self) -> Option<&Path> {
+        match &self.place {
+            Place::Directory(directory) => Some(directory),
+            Place::Objects(..) => None,
+        }
+    }
+
+    /// Its store and the prefix of its keys, for writing.
+    pub(crate) fn store(&self) -> Result<(Arc<dyn ObjectStore>, Key), Failure> {
+        match &self.place {
+            Place::Objects(store, prefix) => Ok((Arc::clone(store), prefix.clone())),
+            Place::Directory(directory) => {
+                let failed = |error: io::Error| {
+                    Failure::Failed(format!("cannot write to the archive {}: {error}", self.location).into())
+                };
+                if !fs::metadata(directory).map_err(failed)?.is_dir() {
+                    return Err(failed(io::ErrorKind::NotADirectory.into()));
+                }
+                Ok((Arc::new(LocalFileSystem::new_with_prefix(directory)?), Key::default()))
+            }
+        }
     }
 
     /// All segments, in the order of their names.
@@ -77,7 +107,10 @@ impl Archive {
                 let name =
                     |path: &PathBuf| path.strip_prefix(directory).unwrap_or(path).display().to_string();
                 let found = found.into_iter().map(|path| Segment::new(path.clone(), name(&path)));
-                Ok(Listing { segments: found.collect(), storage: Arc::new(Disk) })
+                // A segment in the layout is complete once its index is there, which is uploaded last.
+                let is_complete =
+                    |segment: &Segment| segment.times.is_none() || index_path(&segment.path).exists();
+                Ok(Listing { segments: found.filter(is_complete).collect(), storage: Arc::new(Disk) })
             }
             Place::Objects(store, prefix) => {
                 let prefix = (!prefix.as_ref().is_empty()).then_some(prefix);

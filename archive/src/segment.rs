@@ -6,6 +6,8 @@
 
 use std::path::PathBuf;
 
+use arrow::temporal_conversions::timestamp_s_to_datetime;
+
 /// A segment.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Segment {
@@ -27,17 +29,94 @@ impl Segment {
     }
 }
 
+/// The name of a sensor in the layout: also a directory's name and a value in SQL, for other engines too.
+pub(crate) fn sensor(text: &str) -> Result<String, String> {
+    let is_known = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'.' | b'_' | b'-');
+    match (1..=SENSOR_BYTES_MAX).contains(&text.len()) && !text.starts_with('.') && text.bytes().all(is_known)
+    {
+        true => Ok(text.to_owned()),
+        false => Err(format!(
+            "invalid name of a sensor {text:?}: expected at most {SENSOR_BYTES_MAX} letters, digits, '.', '_' and '-', the first not '.'"
+        )),
+    }
+}
+
+const SENSOR_BYTES_MAX: usize = 64;
+/// Bytes of a file's name in the layout at most: with times, digest and the index's extension less than the 255 of file systems.
+const FILE_BYTES_MAX: usize = 160;
+/// Hexadecimal digits of the digest in a name.
+const DIGEST_DIGITS: usize = 16;
+
+/// The name of a segment in the layout, from the sensor, the times of its first and its last packet, its SHA-256 in
+/// hexadecimal digits, and its file's name.
+pub(crate) fn name(sensor: &str, (first, last): (u64, u64), digest: &str, file_name: &str) -> String {
+    let seconds = i64::try_from(first / 1_000_000_000).unwrap_or(i64::MAX);
+    let hour = timestamp_s_to_datetime(seconds).unwrap_or_default().format("date=%Y-%m-%d/hour=%H");
+    let is_known = |letter: &char| letter.is_ascii_alphanumeric() || matches!(letter, '.' | '_' | '-');
+    let safe: String = file_name.chars().map(|letter| if is_known(&letter) { letter } else { '_' }).collect();
+    // The end of a name has the extension.
+    let file_name = &safe[safe.len().saturating_sub(FILE_BYTES_MAX)..];
+    format!("sensor={sensor}/{hour}/{first}-{last}-{}-{file_name}", &digest[..DIGEST_DIGITS])
+}
+
 fn times(file_name: &str) -> Option<(u64, u64)> {
     let mut parts = file_name.splitn(4, '-');
     let times = (parts.next()?.parse().ok()?, parts.next()?.parse().ok()?);
     let digest = parts.next()?;
-    let is_digest = digest.len() == 16 && digest.bytes().all(|byte| byte.is_ascii_hexdigit());
+    let is_digest = digest.len() == DIGEST_DIGITS && digest.bytes().all(|byte| byte.is_ascii_hexdigit());
     (is_digest && times.0 <= times.1).then_some(times)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    const DIGEST: &str = "0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef";
+
+    #[test]
+    fn a_name_has_the_utc_hour_of_the_first_packet_and_is_read_as_it_was_written() {
+        let times = (1_795_369_199_999_999_999, 1_795_369_200_000_000_000);
+        let name = name("lab-1", times, DIGEST, "eth0-7.pcapng.zst");
+        assert_eq!(
+            name,
+            "sensor=lab-1/date=2026-11-22/hour=17/1795369199999999999-1795369200000000000-0123456789abcdef-eth0-7.pcapng.zst"
+        );
+        let segment = Segment::new("x".into(), name);
+        assert_eq!((segment.sensor.as_deref(), segment.times), (Some("lab-1"), Some(times)));
+    }
+
+    #[test]
+    fn times_at_both_ends_of_the_range_have_a_date() {
+        let first = name("s", (0, 0), DIGEST, "f.pcap");
+        assert_eq!(first, "sensor=s/date=1970-01-01/hour=00/0-0-0123456789abcdef-f.pcap");
+        let last = name("s", (u64::MAX, u64::MAX), DIGEST, "f.pcap");
+        assert!(last.starts_with("sensor=s/date=2554-07-21/hour=23/18446744073709551615-"), "{last}");
+    }
+
+    #[test]
+    fn letters_that_stores_or_shells_treat_specially_are_replaced_in_file_names() {
+        let name = name("s", (0, 0), DIGEST, "a b:c/d%20é#1=x.pcapng");
+        assert!(name.ends_with("-0123456789abcdef-a_b_c_d_20__1_x.pcapng"), "{name}");
+    }
+
+    #[test]
+    fn a_long_file_name_keeps_its_end() {
+        let long = format!("{}.pcapng.zst", "x".repeat(240));
+        let name = name("s", (u64::MAX, u64::MAX), DIGEST, &long);
+        let file = name.rsplit('/').next().unwrap();
+        assert!(file.ends_with("x.pcapng.zst"), "{file}");
+        assert!(file.len() + ".flows.parquet#1".len() <= 255, "{}", file.len());
+    }
+
+    #[test]
+    fn a_sensor_is_a_name_without_a_path() {
+        for right in ["lab-1", "a", "10.0.0.1", "Rack_7"] {
+            assert_eq!(sensor(right).as_deref(), Ok(right));
+        }
+        for wrong in ["", "a/b", "..", ".x", "a b", "ü", "a=b", &"x".repeat(65)] {
+            assert!(sensor(wrong).unwrap_err().contains("invalid name of a sensor"), "{wrong}");
+        }
+    }
 
     #[test]
     fn names_in_the_layout_tell_sensor_and_times() {

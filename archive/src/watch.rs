@@ -35,6 +35,11 @@ impl Watch {
         self.bar.set_message(format!("index: {count} of {total} segments"));
     }
 
+    /// Shows a line of progress.
+    pub(crate) fn show(&self, line: String) {
+        self.bar.set_message(line);
+    }
+
     /// Shows how many pieces were read.
     pub(crate) fn read(&self, count: u64, total: u64, bytes: u64) {
         self.bar.set_message(format!("{count} of {total} pieces, {}", HumanBytes(bytes)));

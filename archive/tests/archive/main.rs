@@ -6,3 +6,4 @@ mod memory;
 mod recordings;
 mod s3;
 mod sql;
+mod upload;

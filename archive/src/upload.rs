@@ -1,0 +1,421 @@
+//! `wirecap archive upload`: brings complete segments and their indexes from a sensor's disk into an archive.
+//!
+//! The name of a segment in the archive follows from its contents, and its index is sent last, after the segment was read back.
+//! So an upload that was killed at any moment is repeated without a log of its own, and readers never see half a segment.
+
+use std::collections::{BTreeSet, HashMap};
+use std::fs::{self, File, Metadata, TryLockError};
+use std::io::{self, IsTerminal};
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, SystemTime};
+
+use clap::Args;
+use indicatif::{HumanBytes, HumanCount};
+use tokio::signal::unix::{Signal, SignalKind, signal};
+use tokio::sync::watch::Sender;
+use wirecap_index::{Ensured, be_idle, ensure, index_path, load, segments};
+use wirecap_savefile::ReadError;
+use wirecap_units::size;
+
+use crate::failure::{Failure, causes};
+use crate::location::Archive;
+use crate::pace::Stop;
+use crate::segment;
+use crate::target::{Content, Target, Trouble, in_thread};
+use crate::watch::Watch;
+
+/// Time between two looks at the directory with `--watch`.
+const LOOK: Duration = Duration::from_secs(5);
+/// Time after an error of the archive until the next attempt.
+const RETRY: Duration = Duration::from_secs(30);
+/// With `--watch`, a younger segment without an index is left to the capture, which may be writing the index.
+const INDEX_AGE: Duration = Duration::from_secs(60);
+/// Errors of the archive one after the other that end a round: it does not answer, and each attempt takes long.
+const STORAGE_ERRORS_MAX: usize = 3;
+/// Time in which requests may end after a signal.
+const END: Duration = Duration::from_secs(10);
+
+/// Upload complete segments and their indexes from a sensor to an archive
+///
+/// Segments of the directory whose names end in .part are not complete and wait. Missing indexes are written first. Each file
+/// is sent, read back and compared by its SHA-256. What the archive already contains is not sent again, so the command can be
+/// interrupted and repeated at any time. It runs at idle CPU and I/O priority.
+#[derive(Debug, Args)]
+#[command(after_long_help = "Examples:
+  wirecap archive upload /data -a s3://bucket/packets --sensor lab-1
+  wirecap archive upload /data -a s3://bucket/packets --sensor lab-1 --watch --remove --rate 20M
+
+Exit status:
+  0  all complete segments are in the archive, or a signal ended --watch and no segment has failed
+  1  a segment is not in the archive, or a signal ended the command without --watch
+  2  the command line is wrong")]
+pub(crate) struct Arguments {
+    /// The directory with the recording
+    #[arg(value_name = "DIR")]
+    spool: PathBuf,
+
+    /// The archive: a directory, or s3://, gs://, az:// with a bucket and a prefix
+    ///
+    /// The provider's environment variables have credentials and endpoint, such as AWS_ACCESS_KEY_ID.
+    #[arg(short, long, value_name = "DIR|URL", env = "WIRECAP_ARCHIVE")]
+    archive: String,
+
+    /// Name of this sensor in the archive [default: name of this host]
+    #[arg(long, value_name = "NAME", value_parser = segment::sensor)]
+    sensor: Option<String>,
+
+    /// Bytes per second that are sent or read back, such as 20M [default: no limit]
+    #[arg(long, value_name = "BYTES", value_parser = size::bytes)]
+    rate: Option<u64>,
+
+    /// Remove each segment and its index here once both were read back from the archive
+    #[arg(long)]
+    remove: bool,
+
+    /// Go on with segments that become complete, until SIGINT or SIGTERM
+    #[arg(long)]
+    watch: bool,
+}
+
+pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
+    if arguments.rate == Some(0) {
+        return Err(Failure::Usage("invalid --rate 0: expected at least one byte per second".to_owned()));
+    }
+    let sensor = match &arguments.sensor {
+        Some(sensor) => sensor.clone(),
+        None => segment::sensor(&rustix::system::uname().nodename().to_string_lossy())
+            .map_err(|error| Failure::Usage(format!("{error}; name the sensor with --sensor")))?,
+    };
+    let archive = Archive::open(&arguments.archive)?;
+    let _lock = lock(&arguments.spool)?;
+    // Threads that start later have this priority, too.
+    be_idle();
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
+    let outcome = runtime.block_on(async {
+        let (stopper, stop) = Stop::new();
+        let signals = (signal(SignalKind::interrupt())?, signal(SignalKind::terminate())?);
+        let target = Target::new(&archive, arguments.rate, stop.clone())?;
+        let mut upload = Upload {
+            arguments,
+            sensor,
+            target,
+            stop,
+            watch: Watch::new(),
+            is_terminal: io::stderr().is_terminal(),
+            settled: HashMap::new(),
+            failed: BTreeSet::new(),
+            sums: Sums::default(),
+        };
+        tokio::select! {
+            outcome = upload.run() => outcome,
+            () = unanswered(signals, &stopper) => Err(interrupted()),
+        }
+    });
+    // Threads that still read are not waited for.
+    runtime.shutdown_background();
+    outcome
+}
+
+fn interrupted() -> Failure {
+    Failure::Failed("interrupted".into())
+}
+
+/// Two uploads of the same directory do no harm, but send everything twice.
+fn lock(spool: &Path) -> Result<File, Failure> {
+    let failed =
+        |problem: &str| Failure::Failed(format!("cannot upload {}: {problem}", spool.display()).into());
+    let directory = File::open(spool).map_err(|error| failed(&error.to_string()))?;
+    if !directory.metadata()?.is_dir() {
+        return Err(failed("expected a directory"));
+    }
+    match directory.try_lock() {
+        Err(TryLockError::WouldBlock) => Err(failed("another upload of this directory is running")),
+        // Some network file systems lock no directories.
+        Ok(()) | Err(TryLockError::Error(_)) => Ok(directory),
+    }
+}
+
+/// Passes a signal on; returns if the upload has not ended some time later, or at a second signal.
+async fn unanswered((mut interrupt, mut terminate): (Signal, Signal), stopper: &Sender<bool>) {
+    let mut next = async || {
+        tokio::select! {
+            _ = interrupt.recv() => {}
+            _ = terminate.recv() => {}
+        }
+    };
+    next().await;
+    stopper.send_replace(true);
+    tokio::select! {
+        () = next() => {}
+        () = tokio::time::sleep(END) => {}
+    }
+}
+
+/// What tells that a file is still the same.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Stamp {
+    bytes: u64,
+    inode: u64,
+    modified: (i64, i64),
+}
+
+impl Stamp {
+    fn new(metadata: &Metadata) -> Self {
+        let modified = (metadata.mtime(), metadata.mtime_nsec());
+        Self { bytes: metadata.len(), inode: metadata.ino(), modified }
+    }
+}
+
+/// What was done, for the last line.
+#[derive(Debug, Default)]
+struct Sums {
+    uploaded: u64,
+    uploaded_bytes: u64,
+    existed: u64,
+    removed: u64,
+    /// At the last look.
+    not_complete: u64,
+}
+
+/// How a look at the directory ended.
+enum Round {
+    /// All complete segments are settled.
+    Done,
+    StorageFailed,
+    Stopped,
+}
+
+/// What became of a segment.
+enum Done {
+    Uploaded {
+        bytes: u64,
+    },
+    Existed,
+    /// Its index may be written just now.
+    Waits,
+}
+
+struct Upload<'a> {
+    arguments: &'a Arguments,
+    sensor: String,
+    target: Target,
+    stop: Stop,
+    watch: Watch,
+    is_terminal: bool,
+    /// Segments that are in the archive, or that cannot be uploaded as they are.
+    settled: HashMap<PathBuf, Stamp>,
+    /// Segments that are not in the archive because of an error.
+    failed: BTreeSet<PathBuf>,
+    sums: Sums,
+}
+
+impl Upload<'_> {
+    async fn run(&mut self) -> Result<(), Failure> {
+        let checked = self.target.check(&format!("sensor={}", self.sensor)).await;
+        checked.map_err(|trouble| {
+            Failure::Failed(format!("cannot list the archive {}: {trouble}", self.arguments.archive).into())
+        })?;
+        let is_stopped = loop {
+            let pause = match self.round().await? {
+                Round::Stopped => break true,
+                _ if !self.arguments.watch => break false,
+                Round::Done => LOOK,
+                Round::StorageFailed => RETRY,
+            };
+            if self.stop.wait(pause).await.is_err() {
+                break true;
+            }
+        };
+        self.watch.end()?;
+        self.report();
+        match self.failed.len() {
+            // A signal is how this ends.
+            0 if self.arguments.watch => Ok(()),
+            _ if is_stopped && !self.arguments.watch => Err(interrupted()),
+            0 => Ok(()),
+            1 => Err(Failure::Failed("one segment is not in the archive".into())),
+            count => Err(Failure::Failed(format!("{count} segments are not in the archive").into())),
+        }
+    }
+
+    /// Uploads all complete segments that are not settled.
+    async fn round(&mut self) -> Result<Round, Failure> {
+        let spool = &self.arguments.spool;
+        let listed = segments(spool).map_err(|error| {
+            Failure::Failed(format!("cannot read the directory {}: {error}", spool.display()).into())
+        })?;
+        let (open, complete): (Vec<_>, Vec<_>) = listed
+            .into_iter()
+            .partition(|path| path.extension().is_some_and(|extension| extension == "part"));
+        self.sums.not_complete = open.len() as u64;
+        let present: BTreeSet<&PathBuf> = complete.iter().collect();
+        self.settled.retain(|path, _| present.contains(path));
+        let (mut round, mut storage_errors) = (Round::Done, 0);
+        for (number, path) in complete.iter().enumerate() {
+            let Ok(metadata) = fs::metadata(path) else {
+                self.fail(path, &Trouble::Vanished);
+                continue;
+            };
+            let stamp = Stamp::new(&metadata);
+            if self.settled.get(path) == Some(&stamp) {
+                continue;
+            }
+            let place = format!("file {} of {}", number + 1, complete.len());
+            match self.upload(path, stamp, &metadata, &place).await {
+                Ok(Done::Waits) => {}
+                Ok(done) => {
+                    storage_errors = 0;
+                    self.failed.remove(path);
+                    self.settled.insert(path.clone(), stamp);
+                    self.count(path, &done);
+                }
+                Err(Trouble::Stopped) => return Ok(Round::Stopped),
+                Err(trouble) => {
+                    self.fail(path, &trouble);
+                    match trouble {
+                        Trouble::File(_) => {
+                            self.settled.insert(path.clone(), stamp);
+                        }
+                        Trouble::Storage(_) => {
+                            round = Round::StorageFailed;
+                            storage_errors += 1;
+                        }
+                        Trouble::Vanished | Trouble::Stopped => {}
+                    }
+                }
+            }
+            if storage_errors == STORAGE_ERRORS_MAX {
+                let is_left = |path: &&PathBuf| !self.settled.contains_key(*path);
+                let left: Vec<_> = complete[number + 1..].iter().filter(is_left).cloned().collect();
+                if !left.is_empty() {
+                    self.watch.announce(&format!("{} more segments were not tried", left.len()));
+                }
+                self.failed.extend(left);
+                break;
+            }
+        }
+        Ok(round)
+    }
+
+    async fn upload(
+        &self,
+        path: &Path,
+        stamp: Stamp,
+        metadata: &Metadata,
+        place: &str,
+    ) -> Result<Done, Trouble> {
+        let index = index_path(path);
+        let age = metadata.modified().ok().and_then(|time| SystemTime::now().duration_since(time).ok());
+        if self.arguments.watch && !index.exists() && age.is_some_and(|age| age < INDEX_AGE) {
+            return Ok(Done::Waits);
+        }
+        let file_name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
+        self.watch.show(format!("{file_name}: index, {place}"));
+        let times = self.index(path).await?;
+        self.watch.show(format!("{file_name}: SHA-256 of {}, {place}", HumanBytes(stamp.bytes)));
+        let of_segment = Content::of(path, &self.stop).await?;
+        let of_index = Content::of(&index, &self.stop).await?;
+        let name = segment::name(&self.sensor, times, &of_segment.digest, &file_name);
+        let index_name = index_path(Path::new(&name)).display().to_string();
+
+        let sent = async |name: &str, path: &Path, content: &Content| {
+            let show = |sent: u64| {
+                let (sent, total) = (HumanBytes(sent), HumanBytes(content.bytes));
+                self.watch.show(format!("{file_name}: sent {sent} of {total}, {place}"));
+            };
+            self.target.put(name, path, content, &show).await
+        };
+        // An index is there only if its segment was read back. A segment that stays here need not be read back again.
+        let sizes = (self.target.bytes(&name).await?, self.target.bytes(&index_name).await?);
+        let is_known = sizes == (Some(of_segment.bytes), Some(of_index.bytes)) && !self.arguments.remove;
+        let had_segment = is_known || self.target.is_there(&name, &of_segment).await?;
+        if !had_segment {
+            sent(&name, path, &of_segment).await?;
+        }
+        still_is(path, stamp)?;
+        // An index must not be older than its segment.
+        let had_index = had_segment && (is_known || self.target.is_there(&index_name, &of_index).await?);
+        if !had_index {
+            sent(&index_name, &index, &of_index).await?;
+        }
+        if self.arguments.remove {
+            still_is(path, stamp)?;
+            // The other way round, a kill in between would leave an index without a segment.
+            wirecap_index::remove(path)?;
+            fs::remove_file(path)?;
+        }
+        Ok(match had_segment && had_index {
+            true => Done::Existed,
+            false => Done::Uploaded { bytes: of_segment.bytes + of_index.bytes },
+        })
+    }
+
+    /// Writes the segment's index unless there is a valid one. The times of the first and the last packet; without packets, 1970.
+    async fn index(&self, path: &Path) -> Result<(u64, u64), Trouble> {
+        let (path, stop) = (path.to_owned(), self.stop.clone());
+        in_thread(move || {
+            let outcome = ensure(&path, &mut |_| !stop.is_stopped());
+            if stop.is_stopped() {
+                return Err(Trouble::Stopped);
+            }
+            match outcome {
+                Ok(Ensured::There | Ensured::Written { .. }) => {}
+                Err(ReadError::Open { source, .. }) if source.kind() == io::ErrorKind::NotFound => {
+                    return Err(Trouble::Vanished);
+                }
+                Ok(Ensured::Faulty(error)) | Err(error) => return Err(Trouble::File(causes(&error))),
+            }
+            let index = load(&path).map_err(|error| Trouble::File(error.to_string()))?;
+            Ok(index.times().unwrap_or_default())
+        })
+        .await
+    }
+
+    /// Without a terminal, each segment has its line.
+    fn count(&mut self, path: &Path, done: &Done) {
+        let name = path.display();
+        let removed = if self.arguments.remove { ", removed here" } else { "" };
+        self.sums.removed += u64::from(self.arguments.remove);
+        let line = match done {
+            Done::Uploaded { bytes } => {
+                self.sums.uploaded += 1;
+                self.sums.uploaded_bytes += bytes;
+                format!("{name}: uploaded {}{removed}", HumanBytes(*bytes))
+            }
+            Done::Existed => {
+                self.sums.existed += 1;
+                format!("{name}: is in the archive{removed}")
+            }
+            Done::Waits => return,
+        };
+        if !self.is_terminal {
+            self.watch.announce(&line);
+        }
+    }
+
+    fn fail(&mut self, path: &Path, trouble: &Trouble) {
+        self.failed.insert(path.to_owned());
+        self.watch.announce(&format!("{}: {trouble}", path.display()));
+    }
+
+    fn report(&self) {
+        let Sums { uploaded, uploaded_bytes, existed, removed, not_complete } = self.sums;
+        self.watch.announce(&format!(
+            "{} segments uploaded ({}), {} existed, {} removed here, {} failed, {} not complete",
+            HumanCount(uploaded),
+            HumanBytes(uploaded_bytes),
+            HumanCount(existed),
+            HumanCount(removed),
+            HumanCount(self.failed.len() as u64),
+            HumanCount(not_complete),
+        ));
+    }
+}
+
+fn still_is(path: &Path, stamp: Stamp) -> Result<(), Trouble> {
+    match Stamp::new(&fs::metadata(path)?) == stamp {
+        true => Ok(()),
+        false => Err(Trouble::File("it was changed during the upload".to_owned())),
+    }
+}
