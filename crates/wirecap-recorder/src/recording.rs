@@ -27,7 +27,7 @@ use crate::writer::{Durability, Message, Place, Shared, Summary, Watch, Writer, 
 const PAGES: usize = 16;
 
 /// Those of them whose memory is there from the beginning. The last page that came back is the next one in use, so the others
-/// are for pauses of the disk: a page fault for each of the kernel's pages takes a tenth of what a packet of 256 bytes costs.
+/// are for pauses of the disk: each of the kernel's pages in them takes a page fault first.
 const PAGES_PRESENT: usize = 4;
 
 /// Of packets that are not copied. Gathering costs the kernel two entries of a list for each: with 768 bytes a packet takes 1.1 times
