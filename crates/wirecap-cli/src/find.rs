@@ -259,10 +259,10 @@ impl Teller {
     pub(crate) fn tell(&mut self, note: &Note<'_>) -> bool {
         match note {
             Note::Looked(index, count) if self.live.is_due().is_some() => {
-                self.live.show(&format!("{index} of {count} files"));
+                self.live.show(format!("{index} of {count} files"));
             }
             Note::Scanning(path, bytes) if self.live.is_due().is_some() => {
-                self.live.show(&format!(
+                self.live.show(format!(
                     "reading {}, which has no index: {}",
                     path.display(),
                     human_bytes(*bytes)

@@ -34,7 +34,7 @@ impl Watch for Watching {
     fn progress(&self, share: f64, what: &str) {
         self.with_line(|line| {
             if line.is_due().is_some() {
-                line.show(&format!("{:3.0} % {what}", 100.0 * share));
+                line.show(format!("{:3.0} % {what}", 100.0 * share));
             }
         });
     }
