@@ -80,6 +80,12 @@ impl CommandLine {
         Self { program: self.program.clone(), arguments: self.arguments.iter().map(replace).collect() }
     }
 
+    /// With the same arguments, another program: an earlier build.
+    #[must_use]
+    pub fn with_program(self, program: impl Into<OsString>) -> Self {
+        Self { program: program.into(), ..self }
+    }
+
     /// The same run by another program: callgrind.
     #[must_use]
     pub fn under(self, program: Self) -> Self {
