@@ -468,7 +468,7 @@ impl<O: Outlet> Recorder<O> {
         let (mut waiting, mut packets): (VecDeque<Arc<Kept>>, _) = (VecDeque::new(), 0);
         while !worker.is_finished() && (capture.ring_count() == 1 || !self.has_system_times) {
             let found = match waiting.is_empty() {
-                true => worker.next_chunk_timeout(IDLE_PAUSE),
+                true => worker.next_chunk_timeout(self.pause()),
                 false => worker.try_next_chunk(),
             };
             match found {
@@ -489,7 +489,11 @@ impl<O: Outlet> Recorder<O> {
                 packets -= chunk.packets().len();
             }
             self.writing.set_waiting(packets);
-            self.housekeeping(capture, progress, waiting.is_empty())?;
+            self.housekeeping(capture, progress)?;
+            // Packets that wait in the ring fill the page at once.
+            if worker.is_idle() {
+                self.flush_if_due(waiting.is_empty())?;
+            }
         }
         waiting.iter().try_for_each(|chunk| self.write_chunk(chunk))?;
         failed
@@ -518,7 +522,7 @@ impl<O: Outlet> Recorder<O> {
             let before = self.now;
             let has_room = merge.is_empty() || self.has_room()?;
             let found = match (merge.is_empty(), has_room) {
-                (true, _) => worker.next_chunk_timeout(IDLE_PAUSE),
+                (true, _) => worker.next_chunk_timeout(self.pause()),
                 (false, true) => worker.next_chunk_timeout(MERGE_PAUSE),
                 (false, false) => worker.try_next_chunk(),
             };
@@ -541,7 +545,8 @@ impl<O: Outlet> Recorder<O> {
             {}
             let waiting = if self.has_room()? { 0 } else { merge.held() };
             self.writing.set_waiting(waiting);
-            self.housekeeping(capture, progress, merge.is_empty())?;
+            self.housekeeping(capture, progress)?;
+            self.flush_if_due(merge.is_empty())?;
         }
         merge.emit_all(|packet, place| self.write(packet, place))?;
         failed
@@ -615,14 +620,8 @@ impl<O: Outlet> Recorder<O> {
         Ok(())
     }
 
-    fn housekeeping(
-        &mut self,
-        capture: &Capture,
-        progress: &mut Progress,
-        is_idle: bool,
-    ) -> Result<(), Failure> {
-        let now = Instant::now();
-        if self.left == 0 || self.deadline.is_some_and(|deadline| now >= deadline) {
+    fn housekeeping(&mut self, capture: &Capture, progress: &mut Progress) -> Result<(), Failure> {
+        if self.left == 0 || self.deadline.is_some_and(|deadline| Instant::now() >= deadline) {
             capture.stop();
         }
         service::came_round();
@@ -630,21 +629,31 @@ impl<O: Outlet> Recorder<O> {
         if signals::rotation_asked_for() {
             self.outlet.rotate()?;
         }
-        if now - self.flushed >= self.flush_interval {
-            if is_idle {
-                let late = Duration::as_nanos(&LATE_PACKETS) as u64;
-                let complete = recording::now().unix_nanos().saturating_sub(late);
-                self.outlet.look_at_clock(Timestamp::from_unix_nanos(complete))?;
-            }
-            let is_writing = self.outlet.is_writing();
-            self.outlet.flush()?;
-            // What it could not hand on yet is due as soon as it can.
-            if !is_writing {
-                self.flushed = now;
-            }
-        }
         progress.tick(capture);
         Ok(())
+    }
+
+    /// Has the outlet hand on what it has taken if it is time. `is_idle`: no packets are held back.
+    fn flush_if_due(&mut self, is_idle: bool) -> Result<(), WriteError> {
+        let now = Instant::now();
+        if now - self.flushed < self.flush_interval {
+            return Ok(());
+        }
+        if is_idle {
+            let late = Duration::as_nanos(&LATE_PACKETS) as u64;
+            let complete = recording::now().unix_nanos().saturating_sub(late);
+            self.outlet.look_at_clock(Timestamp::from_unix_nanos(complete))?;
+        }
+        // What it cannot hand on yet is due as soon as it can.
+        if !self.outlet.is_writing() {
+            self.flushed = now;
+        }
+        self.outlet.flush()
+    }
+
+    /// How long to wait for packets. While the outlet is writing, what it took last may be due as soon as it is done.
+    fn pause(&self) -> Duration {
+        if self.outlet.is_writing() { ROOM_PAUSE } else { IDLE_PAUSE }
     }
 
     /// Writes each interface's counts, and everything that is still in memory, unless the file cannot be written to
