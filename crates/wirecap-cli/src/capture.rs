@@ -163,6 +163,10 @@ const LATE_PACKETS: Duration = Duration::from_secs(2);
 const EMITTED_PACKETS: usize = 256;
 /// What these are assumed to take.
 const CHUNK_BYTES: usize = 1 << 20;
+/// While more eighths of a ring's pool than these are in chunks, the outlet takes packets into memory that is not present yet.
+const PRESSED_EIGHTHS: u32 = 6;
+/// While more than these are in chunks, and the outlet has no room, chunks are discarded.
+const LOST_EIGHTHS: u32 = 7;
 /// A chunk of fewer bytes is copied if it holds a block of the kernel's, which could not be filled again until the page with its
 /// packets is full or a second old.
 const SPARSE_BYTES: u64 = 1 << 15;
@@ -403,6 +407,13 @@ pub fn record_waiting<S: Sink>(
     })
 }
 
+/// Whether more than so many eighths of a ring's pool are in chunks.
+fn is_in_chunks(capture: &Capture, ring: usize, eighths: u32) -> bool {
+    let Cells { posted, waiting, captured, free, .. } = capture.cells_of(ring).unwrap_or_default();
+    let pool = posted + waiting + captured + free;
+    captured > (pool / 8 * eighths).max(1)
+}
+
 /// Takes chunks from one worker and gives their packets to an outlet.
 struct Recorder<O: Outlet> {
     outlet: O,
@@ -420,8 +431,6 @@ struct Recorder<O: Outlet> {
     writing: Writing,
     /// Of each ring.
     lent: Vec<Arc<Lent>>,
-    /// Of each ring: more than half of its pool was in chunks when the last one came.
-    pressed: Vec<bool>,
     /// Packets bear times of the system's clock, by which rings are merged.
     has_system_times: bool,
 }
@@ -440,7 +449,6 @@ impl<O: Outlet> Recorder<O> {
             surplus: 0,
             writing: writing.clone(),
             lent: (0..capture.most_rings()).map(|_| Lent::of(capture.geometry())).collect(),
-            pressed: vec![false; capture.most_rings()],
             has_system_times: !matches!(timestamps, Timestamps::None | Timestamps::Hardware),
         }
     }
@@ -483,7 +491,7 @@ impl<O: Outlet> Recorder<O> {
                 Err(error) if failed.is_ok() => failed = stopped_by(error, capture),
                 Err(_) => break,
             }
-            while !waiting.is_empty() && self.has_room()? {
+            while !waiting.is_empty() && self.has_room(capture)? {
                 let Some(chunk) = waiting.pop_front() else { break };
                 self.write_chunk(&chunk)?;
                 packets -= chunk.packets().len();
@@ -520,7 +528,7 @@ impl<O: Outlet> Recorder<O> {
             // Of a ring that is not there nothing earlier will come.
             empty.resize(rings, true);
             let before = self.now;
-            let has_room = merge.is_empty() || self.has_room()?;
+            let has_room = merge.is_empty() || self.has_room(capture)?;
             let found = match (merge.is_empty(), has_room) {
                 (true, _) => worker.next_chunk_timeout(self.pause()),
                 (false, true) => worker.next_chunk_timeout(MERGE_PAUSE),
@@ -540,10 +548,10 @@ impl<O: Outlet> Recorder<O> {
                 .enumerate()
                 .filter(|(_, empty)| **empty)
                 .for_each(|(ring, _)| merge.found_empty(ring, before));
-            while self.has_room()?
+            while self.has_room(capture)?
                 && merge.emit(EMITTED_PACKETS, |packet, place| self.write(packet, place))?
             {}
-            let waiting = if self.has_room()? { 0 } else { merge.held() };
+            let waiting = if self.has_room(capture)? { 0 } else { merge.held() };
             self.writing.set_waiting(waiting);
             self.housekeeping(capture, progress)?;
             self.flush_if_due(merge.is_empty())?;
@@ -556,12 +564,8 @@ impl<O: Outlet> Recorder<O> {
     /// chunks, it is discarded: the ring gets its cells back, and what is lost is the writer's and not the capture's. (With AF_PACKET
     /// only until the kernel comes to a block that is kept: what is lost then is the capture's.)
     fn keep(&mut self, capture: &Capture, chunk: Chunk) -> Result<Option<Arc<Kept>>, WriteError> {
-        let Cells { posted, waiting, captured, free, .. } =
-            capture.cells_of(chunk.ring_index()).unwrap_or_default();
-        let pool = posted + waiting + captured + free;
         let ring = chunk.ring_index();
-        self.pressed[ring] = captured > pool / 2;
-        if captured > (pool / 8 * 7).max(1) && !self.has_room()? {
+        if is_in_chunks(capture, ring, LOST_EIGHTHS) && !self.has_room(capture)? {
             self.writing.discard(chunk.len() as u64);
             return Ok(None);
         }
@@ -575,8 +579,11 @@ impl<O: Outlet> Recorder<O> {
 
     /// Whether the outlet takes a chunk without waiting. While it has as many cells of a ring as it may have, packets stay where
     /// they are: to copy them instead would take twice the processor time when there is least of it.
-    fn has_room(&mut self) -> Result<bool, WriteError> {
-        if !self.outlet.has_room(CHUNK_BYTES, self.pressed.contains(&true)) {
+    fn has_room(&mut self, capture: &Capture) -> Result<bool, WriteError> {
+        let is_pressed = || (0..capture.ring_count()).any(|ring| is_in_chunks(capture, ring, PRESSED_EIGHTHS));
+        let has_room =
+            self.outlet.has_room(CHUNK_BYTES, false) || is_pressed() && self.outlet.has_room(CHUNK_BYTES, true);
+        if !has_room {
             return Ok(false);
         }
         if self.lent.iter().all(|lent| lent.has_room()) {
