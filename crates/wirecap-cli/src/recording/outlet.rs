@@ -108,6 +108,11 @@ pub(crate) trait Outlet {
         now: Timestamp,
     ) -> Result<bool, WriteError>;
 
+    /// Hands on the accepted packets if nothing else is being written and they are worth a write.
+    fn hand_on(&mut self) -> Result<(), WriteError> {
+        Ok(())
+    }
+
     /// Hands on the accepted packets.
     fn flush(&mut self) -> Result<(), WriteError>;
 
@@ -308,6 +313,10 @@ impl Outlet for Files {
         }
         chunk.lend();
         self.recording().write_in_place(&record, place, now)
+    }
+
+    fn hand_on(&mut self) -> Result<(), WriteError> {
+        self.recording().hand_on()
     }
 
     /// A page that is partly full stays while others wait: the disk would not take it sooner, and it has room.
