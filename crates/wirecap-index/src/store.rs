@@ -3,7 +3,7 @@
 use std::fmt;
 use std::fs::{self, File};
 use std::io::{self, Read, Write};
-use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
 use rustix::fs::OFlags;
@@ -18,6 +18,9 @@ use crate::table::{self, Table};
 const EXTENSION: &str = ".flows.parquet";
 /// Larger files are not read.
 const INDEX_BYTES_MAX: u64 = 1 << 30;
+
+/// How often a process tries to create the file of an index while others create, complete and remove theirs.
+const PART_ATTEMPTS: usize = 1000;
 
 /// The name of a segment's index.
 pub fn index_path(segment: &Path) -> PathBuf {
@@ -137,17 +140,11 @@ pub fn write(segment: &Path, index: &Index) -> io::Result<u64> {
     let mut part = path.as_os_str().to_owned();
     part.push(".part");
     let part = PathBuf::from(part);
-    // Of a process that ended meanwhile.
-    let _none = fs::remove_file(&part);
     let mode = fs::metadata(segment)?.permissions().mode() & 0o666;
-    let written = File::options()
-        .write(true)
-        .create_new(true)
-        .mode(mode)
-        .custom_flags(OFlags::NOFOLLOW.bits().cast_signed())
-        .open(&part)
-        .and_then(|mut file| file.write_all(&bytes))
-        .and_then(|()| match Identity::of(segment)? == index.summary.identity {
+    // Locked until it is closed, when it has its name or is gone.
+    let mut file = create_part(&part, mode)?;
+    let written =
+        file.write_all(&bytes).and_then(|()| match Identity::of(segment)? == index.summary.identity {
             true => fs::rename(&part, &path),
             false => Err(io::Error::new(io::ErrorKind::NotFound, "the segment was replaced meanwhile")),
         });
@@ -162,13 +159,59 @@ pub fn write(segment: &Path, index: &Index) -> io::Result<u64> {
     Ok(bytes.len() as u64)
 }
 
+/// Creates the file of an index that is not complete, and locks it. Waits while another process writes the same index. An existing
+/// file that is not locked is left from a process that was killed.
+///
+/// A process removes or renames such a file only while it holds the lock and the file has this name.
+fn create_part(path: &Path, mode: u32) -> io::Result<File> {
+    let options = |flags: OFlags| {
+        let mut options = File::options();
+        options.custom_flags((OFlags::NOFOLLOW | flags).bits().cast_signed());
+        options
+    };
+    for _ in 0..PART_ATTEMPTS {
+        let created = options(OFlags::empty()).write(true).create_new(true).mode(mode).open(path);
+        let is_new = created.is_ok();
+        let opened = match created {
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
+                options(OFlags::NONBLOCK).read(true).open(path)
+            }
+            created => Ok(created?),
+        };
+        let is_named = match &opened {
+            Ok(file) => {
+                // A file system without locks has none.
+                let _unlocked = file.lock();
+                is_name_of(path, file)
+            }
+            Err(error) => error.kind() != io::ErrorKind::NotFound,
+        };
+        match opened {
+            _ if !is_named => {}
+            Ok(file) if is_new => return Ok(file),
+            _ => remove_file(path)?,
+        }
+    }
+    Err(io::Error::new(io::ErrorKind::WouldBlock, "other processes are writing it"))
+}
+
+fn is_name_of(path: &Path, file: &File) -> bool {
+    let inode = |metadata: fs::Metadata| (metadata.dev(), metadata.ino());
+    let (named, opened) = (fs::symlink_metadata(path).map(inode), file.metadata().map(inode));
+    matches!((named, opened), (Ok(named), Ok(opened)) if named == opened)
+}
+
 /// Removes the index of a segment, if there is one.
 ///
 /// # Errors
 ///
 /// If it is there and cannot be removed.
 pub fn remove(segment: &Path) -> io::Result<()> {
-    match fs::remove_file(index_path(segment)) {
+    remove_file(&index_path(segment))
+}
+
+fn remove_file(path: &Path) -> io::Result<()> {
+    match fs::remove_file(path) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
         outcome => outcome,
     }
