@@ -97,6 +97,10 @@ const EXAMPLES: [(&str, Examples); 20] = [
                 "Packets of half an hour out of object storage:",
                 "wirecap archive find -a s3://bucket/packets --from 17:00 --to 17:30 -w found.pcapng host 10.1.2.3",
             ),
+            (
+                "Move complete files of a recording to object storage, until a signal:",
+                "wirecap archive upload /data -a s3://bucket/packets --sensor lab-1 --watch --remove",
+            ),
         ],
     ),
     ("wirecap-index", &[("Write missing or damaged indexes:", "wirecap index /data")]),
