@@ -156,7 +156,7 @@ deb: build pcap c deps-deb ## Debian packages of the command, the drop-in and th
 deb-test: deps-deb-test ## Installs these packages on fresh Debian 12 and 13, tries them and removes them: minutes
 	$(SUDO) packaging/deb-test bookworm trixie
 
-LIBRARIES := wirecap-savefile wirecap-filter wirecap-recorder wirecap-index wirecap
+LIBRARIES := wirecap-units wirecap-savefile wirecap-filter wirecap-recorder wirecap-index wirecap
 publish-check: deps-build ## What cargo publish would say of the libraries; publishes nothing
 	cargo publish --dry-run --locked --allow-dirty $(addprefix -p ,$(LIBRARIES))
 

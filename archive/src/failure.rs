@@ -6,6 +6,7 @@ use std::process::ExitCode;
 
 use datafusion::error::DataFusionError;
 use wirecap_index::FindError;
+use wirecap_units::error::causes;
 
 #[derive(Debug)]
 pub(crate) enum Failure {
@@ -22,21 +23,6 @@ impl Failure {
             Self::Failed(_) => ExitCode::FAILURE,
         }
     }
-}
-
-/// An error with all its causes on one line.
-pub(crate) fn causes(error: &dyn Error) -> String {
-    let mut text = error.to_string();
-    let mut cause = error.source();
-    while let Some(error) = cause {
-        // Many errors repeat their causes.
-        let more = error.to_string();
-        if !text.contains(&more) {
-            text += &format!(": {more}");
-        }
-        cause = error.source();
-    }
-    text
 }
 
 impl fmt::Display for Failure {

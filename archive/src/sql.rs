@@ -18,6 +18,7 @@ use futures::StreamExt;
 use parquet::arrow::ArrowWriter;
 use parquet::basic::{Compression, ZstdLevel};
 use parquet::file::properties::WriterProperties;
+use wirecap_units::output::{is_standard_output, refuse_terminal};
 use wirecap_units::size;
 
 use crate::engine::{Limits, session};
@@ -106,8 +107,8 @@ impl Format {
 
 pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
     let format = Format::of(arguments);
-    if matches!(format, Format::Parquet | Format::Arrow) {
-        output::refuse_terminal(&arguments.write, "this format")?;
+    if matches!(format, Format::Parquet | Format::Arrow) && is_standard_output(&arguments.write) {
+        refuse_terminal("this format", "name a file with -w").map_err(Failure::Usage)?;
     }
     let processors = || thread::available_parallelism().map_or(1, usize::from);
     let threads = arguments.threads.map_or_else(processors, usize::from);

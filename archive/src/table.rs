@@ -11,7 +11,7 @@ use datafusion::logical_expr::utils::conjunction;
 use datafusion::logical_expr::{Expr, TableProviderFilterPushDown, TableType};
 use datafusion::physical_optimizer::pruning::{PruningPredicate, PruningPredicateBuilder};
 use datafusion::physical_plan::ExecutionPlan;
-use indicatif::HumanBytes;
+use wirecap_units::size::human_bytes;
 
 use crate::columns;
 use crate::location::Listing;
@@ -98,7 +98,7 @@ impl ArchiveTable {
             "segments={segments} of {}, pieces={} of {total}, bytes={}",
             self.listing.segments.len(),
             jobs.len(),
-            HumanBytes(bytes)
+            human_bytes(bytes)
         );
         if let Some(expression) = expression {
             details += &format!(", pcap_filter={expression:?}");

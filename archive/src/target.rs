@@ -16,8 +16,9 @@ use rustix::fs::{Advice, fadvise};
 use sha2::{Digest, Sha256};
 use tokio::io::AsyncWriteExt;
 use tokio::task::spawn_blocking;
+use wirecap_units::error::causes;
 
-use crate::failure::{Failure, causes};
+use crate::failure::Failure;
 use crate::location::Archive;
 use crate::pace::{Pace, Stop, Stopped};
 

@@ -11,14 +11,14 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
 use clap::Args;
-use indicatif::{HumanBytes, HumanCount};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::watch::Sender;
 use wirecap_index::{Ensured, be_idle, ensure, index_path, load, segments};
 use wirecap_savefile::ReadError;
-use wirecap_units::size;
+use wirecap_units::error::causes;
+use wirecap_units::size::{self, grouped, human_bytes};
 
-use crate::failure::{Failure, causes};
+use crate::failure::Failure;
 use crate::location::Archive;
 use crate::pace::Stop;
 use crate::segment;
@@ -313,7 +313,7 @@ impl Upload<'_> {
         let file_name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
         self.watch.show(format!("{file_name}: index, {place}"));
         let times = self.index(path).await?;
-        self.watch.show(format!("{file_name}: SHA-256 of {}, {place}", HumanBytes(stamp.bytes)));
+        self.watch.show(format!("{file_name}: SHA-256 of {}, {place}", human_bytes(stamp.bytes)));
         let of_segment = Content::of(path, &self.stop).await?;
         let of_index = Content::of(&index, &self.stop).await?;
         let name = segment::name(&self.sensor, times, &of_segment.digest, &file_name);
@@ -321,7 +321,7 @@ impl Upload<'_> {
 
         let sent = async |name: &str, path: &Path, content: &Content| {
             let show = |sent: u64| {
-                let (sent, total) = (HumanBytes(sent), HumanBytes(content.bytes));
+                let (sent, total) = (human_bytes(sent), human_bytes(content.bytes));
                 self.watch.show(format!("{file_name}: sent {sent} of {total}, {place}"));
             };
             self.target.put(name, path, content, &show).await
@@ -381,7 +381,7 @@ impl Upload<'_> {
             Done::Uploaded { bytes } => {
                 self.sums.uploaded += 1;
                 self.sums.uploaded_bytes += bytes;
-                format!("{name}: uploaded {}{removed}", HumanBytes(*bytes))
+                format!("{name}: uploaded {}{removed}", human_bytes(*bytes))
             }
             Done::Existed => {
                 self.sums.existed += 1;
@@ -403,12 +403,12 @@ impl Upload<'_> {
         let Sums { uploaded, uploaded_bytes, existed, removed, not_complete } = self.sums;
         self.watch.announce(&format!(
             "{} segments uploaded ({}), {} existed, {} removed here, {} failed, {} not complete",
-            HumanCount(uploaded),
-            HumanBytes(uploaded_bytes),
-            HumanCount(existed),
-            HumanCount(removed),
-            HumanCount(self.failed.len() as u64),
-            HumanCount(not_complete),
+            grouped(uploaded),
+            human_bytes(uploaded_bytes),
+            grouped(existed),
+            grouped(removed),
+            grouped(self.failed.len() as u64),
+            grouped(not_complete),
         ));
     }
 }

@@ -7,10 +7,12 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
-use indicatif::{HumanBytes, ProgressBar, ProgressStyle};
+use indicatif::{ProgressBar, ProgressStyle};
 use wirecap_index::Note;
+use wirecap_units::error::causes;
+use wirecap_units::size::human_bytes;
 
-use crate::failure::{Failure, causes};
+use crate::failure::Failure;
 
 /// Shared by all threads of a command.
 #[derive(Debug)]
@@ -42,7 +44,7 @@ impl Watch {
 
     /// Shows how many pieces were read.
     pub(crate) fn read(&self, count: u64, total: u64, bytes: u64) {
-        self.bar.set_message(format!("{count} of {total} pieces, {}", HumanBytes(bytes)));
+        self.bar.set_message(format!("{count} of {total} pieces, {}", human_bytes(bytes)));
     }
 
     /// Names a segment that cannot be read completely; each only once.
@@ -61,7 +63,7 @@ impl Watch {
             Note::Scanning(path, bytes) => self.bar.set_message(format!(
                 "reading {}, which has no index: {}",
                 path.display(),
-                HumanBytes(*bytes)
+                human_bytes(*bytes)
             )),
             Note::Vanished(path) => self.announce(&format!("{} was removed meanwhile", path.display())),
             Note::Faulty(path, error) => self.faulty(&name(path), *error),

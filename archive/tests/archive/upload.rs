@@ -259,7 +259,7 @@ fn a_directory_as_archive_has_the_layout_and_gives_the_same_answers() {
     let before: Vec<_> = there.iter().map(|name| state(name).unwrap()).collect();
     let again = run(&arguments);
     assert!(
-        again.is_success && again.said.contains("0 segments uploaded (0 B), 5 existed"),
+        again.is_success && again.said.contains("0 segments uploaded (0 bytes), 5 existed"),
         "{}",
         again.said
     );

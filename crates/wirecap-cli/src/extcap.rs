@@ -193,7 +193,7 @@ fn settings(device: &Device) -> String {
 fn fault_of(filter: &str, device: &Device) -> String {
     match Filter::compile(filter, device.savefile_link_type(), DEFAULT_SNAP_LEN) {
         Ok(_) => String::new(),
-        Err(error) => crate::failure::causes(&error) + "\n",
+        Err(error) => wirecap_units::error::causes(&error) + "\n",
     }
 }
 

@@ -10,6 +10,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use wirecap_savefile::{Direction, Interface, ReadError, Reader, Record, Timestamp};
+use wirecap_units::clock;
+use wirecap_units::size::{grouped, human_bytes};
 
 use crate::build::{Built, build};
 use crate::query::{Query, QueryError};
@@ -72,6 +74,18 @@ pub struct Planned {
     context: Vec<Piece>,
     /// Whether it is read up to a fault.
     is_faulty: bool,
+}
+
+/// Lines of a list, each of which fits into 80 columns unless the path is long.
+impl fmt::Display for Planned {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (packets, bytes) = (grouped(self.packets), human_bytes(self.bytes));
+        writeln!(f, "{}: {packets} packets, {bytes}", self.path.display())?;
+        let times = self.times.map_or("no packets".to_owned(), |(first, last)| clock::span(first, last));
+        let parts = [self.selected.len(), self.pieces].map(|count| grouped(count as u64));
+        write!(f, "  {times}, may be in {} of {} parts", parts[0], parts[1])?;
+        self.without.iter().try_for_each(|without| write!(f, "\n  {without}"))
+    }
 }
 
 /// Conditions besides a [`Query`] that exclude rows and pieces of an index.
@@ -150,6 +164,11 @@ pub fn plan(
 }
 
 impl Plan {
+    /// The segments that may contain matches.
+    pub fn candidates(&self) -> impl Iterator<Item = &Planned> {
+        self.segments.iter().filter(|segment| !segment.selected.is_empty())
+    }
+
     /// Adds a segment. A segment that cannot be read is counted and skipped.
     ///
     /// # Errors

@@ -10,6 +10,7 @@
 //! here. When an index is created, every packet is compared with its row, so no row claims anything false.
 
 mod build;
+mod extract;
 mod find;
 mod flow;
 mod identity;

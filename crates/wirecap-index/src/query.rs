@@ -14,6 +14,10 @@ use crate::row::Row;
 use crate::segment::Piece;
 use crate::table::{Layout, Table, Wanted};
 
+/// Link types that expressions are written for: Ethernet, raw IP, Linux "cooked", 802.11 without and with radiotap.
+const LINK_TYPES: [LinkType; 5] =
+    [LinkType::ETHERNET, LinkType::RAW, LinkType::LINUX_SLL2, LinkType(105), LinkType(127)];
+
 /// The packets to be found.
 #[derive(Debug, Default)]
 pub struct Query {
@@ -61,12 +65,20 @@ impl Query {
         Self { filter, between, from, to, ..Self::default() }
     }
 
-    /// The filter for a link type.
+    /// Checks that the filter is valid for packets of at least one link type that expressions are written for.
     ///
     /// # Errors
     ///
-    /// [`QueryError`].
-    pub fn prepare(&mut self, link_type: LinkType) -> Result<(), QueryError> {
+    /// [`QueryError`] for Ethernet.
+    pub fn check(&mut self) -> Result<(), QueryError> {
+        match LINK_TYPES.into_iter().any(|link_type| self.prepare(link_type).is_ok()) {
+            true => Ok(()),
+            false => self.prepare(LinkType::ETHERNET),
+        }
+    }
+
+    /// The filter for a link type.
+    fn prepare(&mut self, link_type: LinkType) -> Result<(), QueryError> {
         let Some(request) = &self.filter else { return Ok(()) };
         if let Entry::Vacant(entry) = self.compiled.entry(link_type) {
             let filter = request.compile(link_type).map_err(QueryError::Filter)?;

@@ -11,6 +11,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
+use wirecap_units::error::causes;
 
 use crate::experiment::{Effort, Experiment, Findings, Part, Run, RunError, Watch};
 use crate::machine::Machine;
@@ -164,7 +165,7 @@ impl Runner {
             }
             Err(RunError::Stopped) => Err(RunnerError::Stopped),
             Err(RunError::Failed(error)) => {
-                let reason = with_causes(error.as_ref());
+                let reason = causes(error.as_ref());
                 audience.ended(&format!("failed: {reason}"));
                 Ok(Err(reason))
             }
@@ -197,11 +198,6 @@ pub fn write_whole(path: &Path, bytes: &[u8]) -> Result<(), RunnerError> {
         let _ = fs::remove_file(&unfinished);
         RunnerError::Write { path: path.to_owned(), source }
     })
-}
-
-fn with_causes(error: &(dyn Error + 'static)) -> String {
-    let causes = std::iter::successors(error.source(), |&error| error.source());
-    causes.fold(error.to_string(), |text, cause| format!("{text}: {cause}"))
 }
 
 /// What tells this program from one that may find something else: the version does not while it is being

@@ -11,8 +11,8 @@ use std::fmt::{self, Write as _};
 use std::time::Duration;
 
 use serde::Serialize;
+use wirecap_units::size::grouped;
 
-use crate::numbers::grouped;
 use crate::warning::Warning;
 
 pub use recorded::{LostLater, Recorded};

@@ -79,7 +79,6 @@ pub use ledger::{
 };
 pub use limits::Cgroup;
 pub use names::{Holder, RingName};
-pub use numbers::grouped;
 pub use packet::reader::BlockReader;
 pub use packet::{Direction, Spread};
 pub use steer::flow::flow_hash;
@@ -91,4 +90,5 @@ pub use warning::Warning;
 pub use wirecap_filter as filter;
 pub use wirecap_filter::bpf;
 pub use wirecap_savefile as savefile;
+pub use wirecap_units::size::grouped;
 pub use xdp::{CellFit, holders};

@@ -2,8 +2,9 @@
 
 use std::fmt;
 
+use wirecap_units::size::grouped;
+
 use crate::device::Reason;
-use crate::numbers::grouped;
 
 /// A condition that is no error, but that the user of the capture should know.
 #[derive(Debug, Clone, PartialEq, Eq)]

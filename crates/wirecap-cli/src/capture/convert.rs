@@ -12,9 +12,10 @@ use wirecap::savefile::{
     Conversion, ConversionError, Converted, Format, Interface, LeftOut, LinkType, Reader, Record, Sink,
 };
 use wirecap::{Account, Ledger, Recorded, RingLedger, grouped};
+use wirecap_units::error::causes;
 
 use super::Arguments;
-use crate::failure::{Failure, causes};
+use crate::failure::Failure;
 use crate::output;
 use crate::recording;
 use crate::screen::announce;

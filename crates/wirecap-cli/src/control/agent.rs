@@ -6,10 +6,11 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use serde_json::{Value, json};
 use wirecap::filter::FilterRequest;
 use wirecap::{Capture, Interface, Ledger, Reception, RingState};
+use wirecap_units::error::causes;
 
 use super::desk::{Desk, Job, Line, Task};
 use crate::events::{self, Kind};
-use crate::failure::{Failure, causes};
+use crate::failure::Failure;
 use crate::lost::Lost;
 use crate::options;
 use crate::recording::{self, options::Rules};

@@ -8,8 +8,8 @@ use std::thread::{self, JoinHandle};
 
 use wirecap_index::{Ensured, be_idle, ensure, index_path};
 use wirecap_recorder::Watch;
+use wirecap_units::error::causes;
 
-use crate::failure::causes;
 use crate::screen::notice;
 use crate::sink::Writing;
 

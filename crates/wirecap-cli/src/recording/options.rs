@@ -10,7 +10,9 @@ use std::time::Duration;
 use clap::{ArgAction, Args};
 use serde::{Deserialize, Serialize};
 use wirecap::savefile::{Format, refuse_planted};
-use wirecap_recorder::{Compression, CutRules, Durability, Numbering, Pattern, Period, StoreRules};
+use wirecap_recorder::{
+    Compression, CutRules, Durability, Numbering, Pattern, Period, StoreRules, format_of,
+};
 
 use crate::failure::Failure;
 use crate::options::on_or_off;
@@ -335,18 +337,6 @@ impl FileOptions {
 
 fn of_seconds(seconds: u64) -> Period {
     Period { length: Duration::from_secs(seconds), is_aligned: false }
-}
-
-/// The format that a name's extension says: pcap for .pcap, else pcapng.
-pub(crate) fn format_of(path: &Path) -> Format {
-    let plain = match Compression::of(path) {
-        Compression::None => path.to_owned(),
-        _ => path.with_extension(""),
-    };
-    match plain.extension().and_then(|extension| extension.to_str()) {
-        Some("pcap") => Format::Pcap,
-        _ => Format::Pcapng,
-    }
 }
 
 /// As dumpcap with nametimenum:2.

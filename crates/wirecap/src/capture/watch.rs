@@ -15,6 +15,7 @@ use std::time::{Duration, Instant, SystemTime};
 
 use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
 use rustix::time::Timespec;
+use wirecap_units::error::causes;
 
 use super::builder::CaptureBuilder;
 use super::event::Event;
@@ -428,7 +429,7 @@ impl Attached {
             builder.tell(&Event::NotHandedBack {
                 interface,
                 reason: reason.to_string(),
-                obstacle: with_causes(&error),
+                obstacle: causes(&error),
             });
         }
     }
@@ -584,7 +585,7 @@ impl Attached {
                 self.watched.lose(UnseenReason::Detached, None, &|event| builder.tell(&event));
                 State::Well
             }
-            Err(error) => State::Unwell(UnseenReason::Detached, Some(with_causes(&error))),
+            Err(error) => State::Unwell(UnseenReason::Detached, Some(causes(&error))),
         })
     }
 
@@ -621,7 +622,7 @@ impl Attached {
                 self.target.device.rx_queues = rx_queues;
                 Ok(State::Well)
             }
-            Err(error) => removed(Some(with_causes(&error))),
+            Err(error) => removed(Some(causes(&error))),
         }
     }
 
@@ -663,7 +664,7 @@ impl Attached {
                     tell(Event::QueueAppeared { ring });
                 }
                 Err(error) => {
-                    let (interface, reason) = (self.watched.name.clone(), with_causes(&error));
+                    let (interface, reason) = (self.watched.name.clone(), causes(&error));
                     let missed = Some((queue, reason.clone()));
                     if self.watched.missed_queue != missed {
                         self.watched.missed_queue = missed;
@@ -674,7 +675,7 @@ impl Attached {
             }
         }
         if have_appeared && let Err(error) = attachment.run_on_new_queues() {
-            return State::Unwell(UnseenReason::Queues, Some(with_causes(&error)));
+            return State::Unwell(UnseenReason::Queues, Some(causes(&error)));
         }
         self.target.device.rx_queues = rx_queues;
         State::Well
@@ -710,17 +711,6 @@ impl Attached {
         builder.tell(&Event::HandedBack { interface, reason });
         Ok(())
     }
-}
-
-/// The error with its causes.
-fn with_causes(error: &dyn std::error::Error) -> String {
-    let mut text = error.to_string();
-    let mut cause = error.source();
-    while let Some(source) = cause {
-        text += &format!(": {source}");
-        cause = source.source();
-    }
-    text
 }
 
 #[cfg(test)]
