@@ -14,6 +14,7 @@ use wirecap_units::clock;
 use wirecap_units::output::{is_standard_output, refuse_terminal};
 use wirecap_units::size::{grouped, human_bytes};
 
+use crate::cache::CacheOptions;
 use crate::failure::Failure;
 use crate::location::{Archive, Listing};
 use crate::output;
@@ -72,6 +73,9 @@ pub(crate) struct Arguments {
     /// List the segments that may contain matching packets, with their times
     #[arg(long, conflicts_with_all = ["write", "force"])]
     list: bool,
+
+    #[command(flatten)]
+    cache: CacheOptions,
 }
 
 pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
@@ -97,7 +101,8 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
         }
     });
     let begun = Instant::now();
-    let listing = runtime.block_on(async { Archive::open(&arguments.archive)?.list().await })?;
+    let listing =
+        runtime.block_on(async { Archive::open(&arguments.archive)?.list(&arguments.cache).await })?;
     if listing.segments.is_empty() {
         return Err(Failure::Failed(format!("no recordings in {}", arguments.archive).into()));
     }

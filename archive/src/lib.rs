@@ -4,7 +4,9 @@
 //! `wirecap-index`, the code that `wirecap find` uses: the index excludes segments and their pieces, such as Zstandard frames,
 //! and only the others are read. [`upload`] brings segments from a sensor's disk there.
 
+mod cache;
 mod columns;
+mod digest;
 mod engine;
 mod failure;
 mod find;

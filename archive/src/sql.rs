@@ -21,6 +21,7 @@ use parquet::file::properties::WriterProperties;
 use wirecap_units::output::{is_standard_output, refuse_terminal};
 use wirecap_units::size;
 
+use crate::cache::CacheOptions;
 use crate::engine::{Limits, session};
 use crate::failure::Failure;
 use crate::location::Archive;
@@ -75,6 +76,9 @@ pub(crate) struct Arguments {
     /// Threads [default: one for each processor]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]
     threads: Option<u16>,
+
+    #[command(flatten)]
+    cache: CacheOptions,
 }
 
 /// A format of results.
@@ -133,7 +137,7 @@ async fn query(
     threads: usize,
     watch: &Arc<Watch>,
 ) -> Result<(), Failure> {
-    let listing = Archive::open(&arguments.archive)?.list().await?;
+    let listing = Archive::open(&arguments.archive)?.list(&arguments.cache).await?;
     if listing.segments.is_empty() {
         return Err(Failure::Failed(format!("no recordings in {}", arguments.archive).into()));
     }

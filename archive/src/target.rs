@@ -18,6 +18,7 @@ use tokio::io::AsyncWriteExt;
 use tokio::task::spawn_blocking;
 use wirecap_units::error::causes;
 
+use crate::digest::hexadecimal;
 use crate::failure::Failure;
 use crate::location::Archive;
 use crate::pace::{Pace, Stop, Stopped};
@@ -105,10 +106,6 @@ impl Content {
         })
         .await
     }
-}
-
-fn hexadecimal(hasher: Sha256) -> String {
-    hasher.finalize().iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
 /// The next bytes of a file; none at its end. They do not stay in the page cache, where a capture's files have more use for it.

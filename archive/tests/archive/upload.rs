@@ -12,7 +12,7 @@ use tempfile::TempDir;
 use wirecap_index::{Ensured, ensure, index_path};
 
 use crate::recordings::{BEGIN, Packet, Random, SECOND, STEP, packets, record, run};
-use crate::s3::{Server, run_on};
+use crate::s3::{Server, damage, run_on};
 
 /// Packets of a small segment.
 const SMALL: usize = 200;
@@ -282,13 +282,8 @@ fn only_what_was_read_back_correctly_is_removed_here() {
     let there = files(&archive);
     let object = |end: &str| archive.join(there.iter().find(|name| name.ends_with(end)).unwrap());
     // A byte of the large segment and one of an index changed; an index and a segment are missing.
-    for damaged in [object("z_large.pcapng"), object("rec_00001.pcapng.zst.flows.parquet")] {
-        let file = fs::OpenOptions::new().read(true).write(true).open(damaged).unwrap();
-        let mut byte = [0];
-        let middle = file.metadata().unwrap().len() / 2;
-        file.read_exact_at(&mut byte, middle).unwrap();
-        file.write_all_at(&[byte[0] ^ 1], middle).unwrap();
-    }
+    damage(&object("z_large.pcapng"));
+    damage(&object("rec_00001.pcapng.zst.flows.parquet"));
     fs::remove_file(object("rec_00000.pcapng.zst.flows.parquet")).unwrap();
     fs::remove_file(object("rec_00002.pcapng.zst")).unwrap();
     let second = run_on(&server, &[&arguments[..], &["--remove"]].concat(), &[]);
