@@ -35,7 +35,7 @@ pub(crate) struct Arguments {
 
     /// The archive: a directory, or s3://, gs://, az:// with a bucket and a prefix
     ///
-    /// The provider's environment variables have credentials and endpoint, such as AWS_ACCESS_KEY_ID.
+    /// Credentials and endpoint come from the provider's environment variables, such as AWS_ACCESS_KEY_ID.
     #[arg(short, long, value_name = "DIR|URL", env = "WIRECAP_ARCHIVE")]
     archive: String,
 

@@ -26,7 +26,7 @@ use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 
-/// SQL and packet search over recordings in a directory or in object storage; upload from sensors
+/// Search recordings in a directory or in object storage with SQL or filters; upload them from sensors
 #[derive(Debug, Parser)]
 #[command(name = "wirecap archive", bin_name = "wirecap archive", version, arg_required_else_help = true)]
 #[command(after_help = "Examples:

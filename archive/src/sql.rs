@@ -41,13 +41,13 @@ const TABLE_ROWS_MAX: usize = 100_000;
   wirecap archive sql -a /data \"SELECT time, src_addr, length FROM packets WHERE pcap_filter('icmp')\" --format csv
   wirecap archive sql -a /data \"SELECT * FROM packets WHERE dst_port = 53 AND time >= '2026-11-22T17:00:00Z'\" -w dns.parquet")]
 pub(crate) struct Arguments {
-    /// The statement
+    /// The SQL statement
     #[arg(value_name = "SQL")]
     statement: String,
 
     /// The archive: a directory, or s3://, gs://, az:// with a bucket and a prefix
     ///
-    /// The provider's environment variables have credentials and endpoint, such as AWS_ACCESS_KEY_ID.
+    /// Credentials and endpoint come from the provider's environment variables, such as AWS_ACCESS_KEY_ID.
     #[arg(short, long, value_name = "DIR|URL", env = "WIRECAP_ARCHIVE")]
     archive: String,
 
@@ -63,15 +63,15 @@ pub(crate) struct Arguments {
     #[arg(long)]
     force: bool,
 
-    /// Memory for sorting, grouping and joining; what does not fit goes to disk
+    /// Memory for sorting, grouping and joining; data beyond it goes to disk
     #[arg(long, value_name = "BYTES", value_parser = size::bytes, default_value = "1G")]
     memory: u64,
 
-    /// The directory for what does not fit into memory [default: that of temporary files]
+    /// Directory for data that exceeds the memory [default: that of temporary files]
     #[arg(long, value_name = "DIR")]
     spill: Option<PathBuf>,
 
-    /// Threads [default: one for each processor]
+    /// Number of threads [default: one per CPU]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]
     threads: Option<u16>,
 }
@@ -79,7 +79,7 @@ pub(crate) struct Arguments {
 /// A format of results.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 enum Format {
-    /// For people
+    /// Aligned columns, for reading
     Table,
     /// Comma-separated values with a line of names
     Csv,

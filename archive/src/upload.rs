@@ -38,9 +38,9 @@ const END: Duration = Duration::from_secs(10);
 
 /// Upload complete segments and their indexes from a sensor to an archive
 ///
-/// Segments of the directory whose names end in .part are not complete and wait. Missing indexes are written first. Each file
-/// is sent, read back and compared by its SHA-256. What the archive already contains is not sent again, so the command can be
-/// interrupted and repeated at any time. It runs at idle CPU and I/O priority.
+/// Segments of the directory whose names end in .part are incomplete and are not uploaded. Missing indexes are written first.
+/// Each file is sent, read back and compared by its SHA-256. What the archive already contains is not sent again, so the
+/// command can be interrupted and repeated at any time. It runs at idle CPU and I/O priority.
 #[derive(Debug, Args)]
 #[command(after_long_help = "Examples:
   wirecap archive upload /data -a s3://bucket/packets --sensor lab-1
@@ -57,7 +57,7 @@ pub(crate) struct Arguments {
 
     /// The archive: a directory, or s3://, gs://, az:// with a bucket and a prefix
     ///
-    /// The provider's environment variables have credentials and endpoint, such as AWS_ACCESS_KEY_ID.
+    /// Credentials and endpoint come from the provider's environment variables, such as AWS_ACCESS_KEY_ID.
     #[arg(short, long, value_name = "DIR|URL", env = "WIRECAP_ARCHIVE")]
     archive: String,
 
@@ -73,7 +73,7 @@ pub(crate) struct Arguments {
     #[arg(long)]
     remove: bool,
 
-    /// Go on with segments that become complete, until SIGINT or SIGTERM
+    /// Continue with segments that become complete, until SIGINT or SIGTERM
     #[arg(long)]
     watch: bool,
 }

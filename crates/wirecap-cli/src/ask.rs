@@ -94,7 +94,8 @@ pub(crate) struct RotateArguments {
 
 /// Print the events of a running capture until it ends, one JSON object per line
 ///
-/// Starts with the most recent events, at most 256. A slow reader is told how many events it missed.
+/// Starts with the most recent events, at most 256. If the reader is slow, an event reports the number of
+/// missed events.
 #[derive(Debug, Args)]
 pub(crate) struct EventsArguments {
     /// The capture's name

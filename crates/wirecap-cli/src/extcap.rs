@@ -60,7 +60,7 @@ pub(crate) struct Arguments {
     #[arg(long, value_name = "BYTES", default_value_t = 0)]
     snaplen: u32,
 
-    /// The memory of all rings: 512M
+    /// Buffer memory for all rings: 512M
     #[arg(long, value_name = "SIZE", default_value = "")]
     buffer: String,
 }

@@ -83,9 +83,9 @@ pub(crate) struct Arguments {
 
     /// Rewrite packets: dst=MAC, src=MAC, vlan=push:ID, vlan=pop, vlan=set:ID
     ///
-    /// Separate changes by commas; they are applied in order. A priority may follow the VLAN ID: vlan=push:100:5. A
-    /// receiving interface in front limits the changes to its packets: eth1:dst=02:00:00:00:00:09. Repeatable. vlan=pop and
-    /// vlan=set do not change untagged packets.
+    /// Separate changes by commas; they are applied in order. A priority may follow the VLAN ID: vlan=push:100:5. The name
+    /// of a receiving interface before the changes limits them to its packets: eth1:dst=02:00:00:00:00:09. Repeatable.
+    /// vlan=pop and vlan=set do not change untagged packets.
     #[arg(long, value_name = "[DEV:]CHANGE,...")]
     rewrite: Vec<Rewrite>,
 

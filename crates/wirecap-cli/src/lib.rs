@@ -61,7 +61,7 @@ use extcap::Step;
 use failure::Failure;
 use wirecap_units::size;
 
-/// Lossless packet capture from multi-queue network interfaces, with an account of every packet
+/// Packet capture from multi-queue network interfaces, with an account of every packet
 #[derive(Debug, Parser)]
 #[command(name = "wirecap", version, arg_required_else_help = true)]
 #[command(after_help = "Examples:
@@ -69,7 +69,7 @@ use wirecap_units::size;
   sudo wirecap capture -i eth1 -w dns.pcapng.zst udp and port 53
   sudo wirecap count -i eth1                            packets and bytes per ring, live
   sudo wirecap forward eth1 eth2                        a zero-copy bump in the wire
-  wirecap doctor eth1                                   what on this host loses packets
+  wirecap doctor eth1                                   find settings that lose packets
 
 Exit status: 0 done, 1 failed, 2 wrong usage, 3 done but packets were lost (\"lossless: no\").")]
 struct Cli {

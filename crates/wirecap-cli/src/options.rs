@@ -51,9 +51,9 @@ pub(crate) struct CaptureOptions {
 
     /// xdp: share buffers between rings; a quarter stays reserved for each
     ///
-    /// A ring keeps a quarter of R x M packets at any rate, whatever the other rings do. It takes more from the shared
-    /// buffers as long as no more than a quarter arrives between two checks of the keeper thread, as with --warm.
-    /// Requires one receive queue per ring.
+    /// A ring keeps a quarter of R x M packets at any rate, independent of the other rings. It takes more from the
+    /// shared buffers as long as no more than a quarter arrives between two checks of the keeper thread, as with
+    /// --warm. Requires one receive queue per ring.
     #[arg(long)]
     elastic: bool,
 
@@ -114,8 +114,9 @@ pub(crate) struct EngineOptions {
     /// xdp: keep K buffers posted per ring; add more under load
     ///
     /// Fewer buffers in circulation stay in the CPU's cache and are filled faster. With off, all R x M buffers are posted,
-    /// and a ring keeps R x M packets at any rate, whatever this process does. With K it keeps K packets at any rate, and
-    /// R x M if no more than K arrive between two checks of the keeper thread: every K/2 x 67 ns, at most every 0.5 ms.
+    /// and a ring keeps R x M packets at any rate, even if this process reads nothing. With K it keeps K packets at any
+    /// rate, and R x M if no more than K arrive between two checks of the keeper thread. Its interval is K/2 x 67 ns, at
+    /// least 0.5 ms.
     #[arg(long, value_name = "K|off", value_parser = parse_warm, default_value = "off")]
     warm: Warm,
 

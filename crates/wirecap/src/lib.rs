@@ -1,4 +1,4 @@
-//! Lossless packet capture on stock Linux: ring buffer pools, buddy groups and zero-copy chunks.
+//! Packet capture on stock Linux: ring buffer pools, buddy groups, zero-copy chunks and an exact ledger.
 //!
 //! The system is that of Wu and DeMar, *WireCAP: a Novel Packet Capture Engine for Commodity NICs
 //! in High-speed Networks* (IMC 2014), rebuilt on AF_XDP and AF_PACKET.

@@ -16,13 +16,13 @@ use crate::output;
 use crate::screen::replace_line;
 use crate::signals::Interruption;
 
-/// Measure what a captured packet costs: each component in nanoseconds and cycles
+/// Measure the cost of a captured packet by component, in nanoseconds and cycles
 ///
-/// Components: driver, copy, dispatch, timestamps, filters by kind and by what runs them, hand-over, recycle, offloading
-/// and savefiles, as in the WinPcap paper. They are switched on one at a time, in turns within each round. The cost of
-/// a component is the difference to the run without it in the same round; it may be negative if it is below the
-/// noise. The command runs in a private test bed, two network namespaces joined by a veth pair, which the kernel removes
-/// when the process ends. It requires root and two idle CPUs. Exit status 1: the counts of a run do not balance.
+/// Components: driver, copy, dispatch, timestamps, filters by kind and execution method, hand-over, recycle, offloading
+/// and savefiles, as in the WinPcap paper. They are enabled one at a time, in alternation within each round. The cost of
+/// a component is the difference to the run without it in the same round; it may be negative if it is below the noise.
+/// The command runs in a private test bed, two network namespaces joined by a veth pair, which the kernel removes when
+/// the process ends. It requires root and two idle CPUs. Exit status 1: the counts of a run do not balance.
 #[derive(Debug, Args)]
 pub(crate) struct Arguments {
     /// Number of rounds [default: 11, a minute or two]

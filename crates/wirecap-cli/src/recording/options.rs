@@ -27,7 +27,7 @@ pub(crate) struct FileOptions {
     #[arg(long, value_name = "SIZE", value_parser = size::bytes)]
     file_size: Option<u64>,
 
-    /// Start a new file at multiples of this local time: 1h; 24h: at midnight
+    /// Start a new file at this interval, aligned to local time: 1h; 24h: at midnight
     #[arg(long, value_name = "TIME", value_parser = size::duration)]
     file_time: Option<Duration>,
 
