@@ -54,8 +54,8 @@ pub struct Drops {
     /// Their receive queue was added during the capture and had no ring yet; they went to the host. Counted per
     /// interface: 0 for a single ring.
     pub no_ring: u64,
-    /// Other reasons: left in the ring when the capture was closed, described by the kernel with an impossible
-    /// descriptor, or, with the engine `packet`, dropped by the kernel between two blocks although blocks were free.
+    /// Other reasons: left in the ring when the capture was closed, described by an invalid descriptor, or, with the
+    /// engine `packet`, dropped by the kernel between two blocks although blocks were free.
     pub other: u64,
 }
 
@@ -95,7 +95,8 @@ pub struct Account {
     pub dropped: Drops,
     /// Chunks captured by a worker other than the ring's own.
     pub offloaded_chunks: u64,
-    /// Those of these chunks that were taken whatever the threshold, because the ring's worker was stuck or gone.
+    /// The offloaded chunks that were taken regardless of the threshold, because the ring's worker was stuck or
+    /// gone.
     pub abandoned_chunks: u64,
     /// Delivered packets longer than the MTU ([`Warning::SuperPackets`](crate::Warning::SuperPackets)).
     pub super_packets: u64,
@@ -146,8 +147,8 @@ pub(crate) struct HandedOut {
 }
 
 impl HandedOut {
-    /// Counts a chunk and returns its sequence number. `offloaded`: a buddy gets it; `abandoned`: whatever the
-    /// threshold.
+    /// Counts a chunk and returns its sequence number. `offloaded`: a buddy gets it; `abandoned`: regardless of
+    /// the threshold.
     #[inline]
     pub(crate) fn count(&mut self, packets: u64, bytes: u64, offloaded: bool, abandoned: bool) -> u64 {
         let sequence = self.chunks;
@@ -340,9 +341,8 @@ impl Ledger {
         }
     }
 
-    /// Whether every offered packet was delivered and reached the file or port that the application reported, as far as
-    /// is known, and none can have passed unseen. False if a zero-copy driver ran out of cells, because its losses are
-    /// unknown.
+    /// Whether every offered packet was delivered and reached the file or port that the application reported, and no
+    /// packet can have passed unseen. False if a zero-copy driver ran out of cells, because its losses are unknown.
     pub fn is_lossless(&self) -> bool {
         self.losses().is_empty() && self.total.starved == 0 && self.unseen.is_empty()
     }

@@ -1,6 +1,6 @@
-//! Numbers as people write and read them.
+//! Formatting and parsing of numbers for users.
 
-/// A count with its thousands apart: `10,000,000`.
+/// A count with thousands separators: `10,000,000`.
 pub fn grouped(count: u64) -> String {
     let digits = count.to_string();
     let mut out = String::with_capacity(digits.len() + digits.len() / 3);

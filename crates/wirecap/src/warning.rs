@@ -5,7 +5,7 @@ use std::fmt;
 use crate::device::Reason;
 use crate::numbers::grouped;
 
-/// A condition that is no error, but that the user of the capture should know.
+/// A condition that is not an error, but that the user of the capture should know.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Warning {

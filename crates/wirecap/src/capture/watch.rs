@@ -1,5 +1,5 @@
-//! The watcher: a thread that checks whether the interfaces of a capture are still as they were, and restores capturing
-//! if they are not.
+//! The watcher: a thread that checks whether the interfaces of a capture have changed, and restores capturing if they
+//! have.
 //!
 //! The kernel reports changes of interfaces, addresses and routes, but not of receive queues and programs, so the
 //! watcher also checks at intervals. It is never on the packet path. A fork does not copy it.
@@ -122,7 +122,7 @@ pub(super) struct Watched {
     /// When counters were last read.
     counted: Instant,
     connection: Connection,
-    /// The unseen periods; the last one may still last.
+    /// The unseen periods; the last one may be open.
     unseen: Vec<Unseen>,
     /// The last reported reason why it is not captured again.
     obstacle: Option<String>,
@@ -139,7 +139,7 @@ pub(super) struct Watched {
     pulse: Pulse,
     /// Packets counted up to the last check.
     packets: u64,
-    /// Its program was attached anew during the current gap.
+    /// Its program was attached again during the current gap.
     was_attached_anew: bool,
 }
 
@@ -258,7 +258,7 @@ impl Watched {
         }
     }
 
-    /// Everything is in order, and was at `now`.
+    /// Everything was in order at `now`.
     fn find_well(&mut self, now: SystemTime, tell: &dyn Fn(Event)) {
         self.well = now;
         self.obstacle = None;
@@ -488,8 +488,8 @@ impl Attached {
         }
     }
 
-    /// Attaches the program anew for a driver that does not run it, once per gap: vmxnet3 no longer runs it after it
-    /// was set down and up. With zero-copy a driver that is restarted may lose its cells.
+    /// Attaches the program again for a driver that does not run it, once per gap: vmxnet3 no longer runs it after
+    /// it was set down and up. With zero-copy a driver that is restarted may lose its cells.
     fn attach_anew(&mut self, builder: &CaptureBuilder) {
         let Some(Attachment::Xdp(attachment)) = &mut self.attachment else { return };
         let may = builder.attaches_again && !attachment.is_zero_copy();
@@ -587,7 +587,7 @@ impl Attached {
     ) -> Result<State, Failure> {
         let removed = |obstacle| Ok(State::Unwell(UnseenReason::Removed, obstacle));
         let can_return = self.attachment.as_ref().is_some_and(Attachment::can_move);
-        // Now, and not on its return: later times have another reason.
+        // The gap ends now, not when the interface returned: later gaps have another reason.
         self.watched.lose(UnseenReason::Removed, None, tell);
         if !builder.reattach || !can_return {
             return Err(Failure::Gone(self.watched.name.clone()));
