@@ -119,7 +119,7 @@ mod tests {
     }
 
     #[test]
-    fn names_in_the_layout_tell_sensor_and_times() {
+    fn names_in_the_layout_contain_sensor_and_times() {
         let name = "sensor=lab-1/date=2026-11-22/hour=17/1795366800000000000-1795366859999999999-0123456789abcdef-eth0-7.pcapng.zst";
         let segment = Segment::new("x".into(), name.to_owned());
         assert_eq!(segment.sensor.as_deref(), Some("lab-1"));

@@ -105,7 +105,7 @@ fn an_archive_in_s3_gives_the_same_answers_as_the_directory() {
 }
 
 #[test]
-fn a_segment_whose_object_has_another_size_than_its_index_says_is_named_and_skipped() {
+fn a_segment_whose_size_differs_from_its_index_is_reported_and_skipped() {
     let recordings = Recordings::new();
     let (root, server) = stored(&recordings);
     let object = root.path().join("bucket/some/prefix/a.pcapng.zst");

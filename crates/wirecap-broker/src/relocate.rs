@@ -88,7 +88,7 @@ mod tests {
     }
 
     #[test]
-    fn a_map_that_did_not_come_is_noticed() {
+    fn a_missing_map_is_detected() {
         let code = [insn(LOAD_CONSTANT, 1, 1), insn(0, 0, 0)].concat();
         let one: Vec<OwnedFd> = vec![File::open("/dev/null").unwrap().into()];
         assert_eq!(by_descriptor(code, &one), None);

@@ -117,7 +117,7 @@ mod tests {
     }
 
     #[test]
-    fn lines_that_are_no_flags_are_refused_with_their_number() {
+    fn invalid_lines_are_rejected_with_their_number() {
         for (text, words) in [
             ("\nwirte = x", "line 2: unknown option \"wirte\""),
             ("config = x", "unknown option"),

@@ -248,7 +248,7 @@ mod tests {
     }
 
     #[test]
-    fn a_clock_that_is_set_back_is_noticed_and_one_that_is_slewed_or_set_forward_is_not() {
+    fn a_clock_set_back_is_detected_and_a_clock_slewed_or_set_forward_is_not() {
         let (mut clocks, start) = (Clocks::default(), Instant::now());
         let seconds = |seconds| start + Duration::from_secs(seconds);
         assert!(!clocks.step_back(at(100 * SECOND), seconds(0)));

@@ -208,7 +208,7 @@ mod tests {
     }
 
     #[test]
-    fn a_drawing_takes_the_place_of_the_last_one() {
+    fn a_drawing_replaces_the_previous_one() {
         let mut screen = screen();
         screen.redraw(&["a".to_owned(), "b".to_owned()]).unwrap();
         screen.redraw(&["c".to_owned()]).unwrap();
@@ -230,7 +230,7 @@ mod tests {
     }
 
     #[test]
-    fn a_bar_is_as_wide_as_asked_whatever_its_share() {
+    fn a_bar_has_the_requested_width_for_every_share() {
         let screen = screen();
         assert_eq!([0.0, 0.5, 1.0, 7.0].map(|share| screen.bar(share, 4)), ["....", "##..", "####", "####"]);
         assert_eq!(screen.bar(f64::NAN, 2), "..");

@@ -339,7 +339,7 @@ fn no_client_holds_up_the_capture_or_other_clients() {
 }
 
 #[test]
-fn a_capture_without_privileges_can_be_asked_and_its_socket_is_removed() {
+fn a_capture_without_privileges_answers_requests_and_its_socket_is_removed() {
     if !privileged() {
         return;
     }

@@ -191,7 +191,7 @@ mod tests {
     }
 
     #[test]
-    fn a_seed_means_the_same_stream_for_ever() {
+    fn a_seed_gives_the_same_stream_in_every_version() {
         let digests = PATTERNS.map(|pattern| digest(arrivals(pattern, 100_000)));
         let expected = [
             0xe2c3_5290_2096_f53c,

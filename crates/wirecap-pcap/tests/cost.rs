@@ -44,7 +44,7 @@ fn a_handle_uses_no_more_resources_than_requested() {
 }
 
 #[test]
-fn opening_takes_no_longer_where_the_host_has_many_routes_and_interfaces() {
+fn opening_time_does_not_depend_on_the_hosts_routes_and_interfaces() {
     if !privileged() {
         return;
     }

@@ -511,7 +511,7 @@ mod tests {
     }
 
     #[test]
-    fn traffic_that_cannot_be_sent_is_refused_with_its_limits() {
+    fn impossible_traffic_is_rejected_with_its_limits() {
         if !privileged() {
             return;
         }

@@ -520,7 +520,7 @@ mod tests {
     }
 
     #[test]
-    fn a_producer_that_lies_is_found_out() {
+    fn an_invalid_producer_index_is_an_error() {
         let (producer, mut consumer) = HeapRing::<u64>::pair(4, 0);
         producer.break_index();
         let mut out = Vec::new();
@@ -534,7 +534,7 @@ mod tests {
     }
 
     #[test]
-    fn a_consumer_that_lies_is_found_out() {
+    fn an_invalid_consumer_index_is_an_error() {
         let (mut producer, consumer) = HeapRing::<u64>::pair(4, 0);
         consumer.break_index();
         assert!(producer.free().is_err());

@@ -685,7 +685,7 @@ mod tests {
     }
 
     #[test]
-    fn the_paper_s_notation() {
+    fn the_papers_notation() {
         assert_eq!(Mode::Basic.notation(256, 500), "B-(256,500)");
         assert_eq!(Mode::Advanced(0.6).notation(256, 500), "A-(256,500,60)");
     }

@@ -65,7 +65,7 @@ fn captured(path: &Path) -> (Vec<Packet>, bool) {
 }
 
 #[test]
-fn every_trace_comes_through_the_engine_as_it_is_read() {
+fn every_trace_passes_the_engine_unchanged() {
     for path in traces() {
         let (expected, read_to_end) = read(&path);
         let (packets, whole) = captured(&path);

@@ -269,7 +269,7 @@ mod tests {
     }
 
     #[test]
-    fn a_name_that_is_taken_is_refused_or_gets_a_number() {
+    fn a_name_in_use_is_rejected_or_gets_a_number() {
         let (_outer, directory) = directory();
         let (place, _listener) = claim(&directory, "eth0", true).unwrap();
         let error = claim(&directory, "eth0", true).unwrap_err();

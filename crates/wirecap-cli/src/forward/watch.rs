@@ -241,7 +241,7 @@ mod tests {
     }
 
     #[test]
-    fn a_port_that_refuses_all_has_stalled_though_nothing_waits() {
+    fn a_port_that_rejects_all_packets_has_stalled_even_if_none_wait() {
         let looks = [(5, 0), (5, 1), (5, 1), (5, 4), (5, 4), (5, 5), (6, 5)];
         let begins = Stall::Begins { waiting: 0, dropped: 4 };
         let expected = [None, None, None, Some(begins), None, None, Some(Stall::Ends)];
@@ -249,7 +249,7 @@ mod tests {
     }
 
     #[test]
-    fn a_port_has_not_stalled_while_it_takes_some_or_there_is_nothing_for_it() {
+    fn a_port_has_not_stalled_while_it_accepts_packets_or_none_wait() {
         let looks = [(0, 9, 0), (1, 9, 5), (2, 9, 9), (2, 0, 9), (2, 0, 9), (2, 0, 9)];
         let accounts = looks.map(|(sent, waiting, refused)| account(sent, waiting, refused));
         assert!(said(&accounts).iter().all(Option::is_none));

@@ -603,7 +603,7 @@ mod tests {
     }
 
     #[test]
-    fn without_colour_nothing_is_coloured_and_loss_stands_out_all_the_same() {
+    fn without_colour_loss_is_still_marked() {
         let statuses = [status(10.0, 10_000, 0), status(12.0, 30_000, 1_234)];
         for has_colours in [true, false] {
             let terminal = shown(Look::new(has_colours, true), (80, 24), &statuses);

@@ -85,7 +85,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_median_lies_between_the_extremes_whatever_the_order() {
+    fn the_median_is_independent_of_the_order() {
         let figures: Figures = [3.0, -1.0, 2.0].into_iter().collect();
         assert_eq!((figures.median(), figures.min(), figures.max()), (2.0, -1.0, 3.0));
         assert_eq!(figures.to_string(), "2.0 (-1.0..3.0)");

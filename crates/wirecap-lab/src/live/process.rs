@@ -212,7 +212,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_file_s_place_is_put_into_a_command() {
+    fn a_placeholder_in_a_command_is_replaced_by_the_file() {
         let command = CommandLine::new("tcpdump").with("-w FILE -i a1");
         assert_eq!(command.replacing("FILE", "/tmp/x").to_string(), "tcpdump -w /tmp/x -i a1");
         assert!(!CommandLine::new("no-such-program-anywhere").is_installed());

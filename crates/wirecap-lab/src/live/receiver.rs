@@ -236,7 +236,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn of_a_usage_text_only_the_complaint_is_kept() {
+    fn only_the_error_of_a_usage_text_is_kept() {
         let said = ["usage: sniff [-i DEV]", "sniff: cannot open a1", "  -h  this help"].map(str::to_owned);
         assert_eq!(complaint(&said), "sniff: cannot open a1");
         assert_eq!(complaint(&["bye".to_owned()]), "bye");

@@ -262,7 +262,7 @@ fn a_recording_in_memory_gives_the_same_as_from_its_file() {
 }
 
 #[test]
-fn a_recording_without_a_frame_ends_though_it_is_to_go_on_for_ever() {
+fn an_endless_loop_of_a_recording_without_frames_ends() {
     let file = savefile(LinkType::ETHERNET, &[(vec![0; 5], 5)]);
     let (frames, recording) = frames(&file.path, Settings { rounds: None, ..settings() });
     assert!(frames.is_empty());

@@ -283,7 +283,7 @@ NMI:        0        0   Non-maskable interrupts
 ";
 
     #[test]
-    fn a_worker_goes_beside_the_core_that_receives_its_queue() {
+    fn a_worker_is_placed_near_the_core_that_receives_its_queue() {
         let machine = Recorded::new(IXGBE);
         machine.interrupt_on(40, "0\n");
         machine.interrupt_on(41, "5\n");
@@ -308,7 +308,7 @@ NMI:        0        0   Non-maskable interrupts
     }
 
     #[test]
-    fn workers_of_one_queue_do_not_crowd_on_its_core() {
+    fn workers_of_one_queue_are_not_all_placed_on_its_core() {
         let machine = Recorded::new(IXGBE);
         machine.interrupt_on(40, "0\n");
         let ring = |part| RingName { part: Some(part), ..RingName::of_queue("eth0", 0) };

@@ -122,7 +122,7 @@ mod tests {
     use crate::device::Offloads;
 
     #[test]
-    fn hardware_takes_tags_out_and_a_veth_does_not() {
+    fn hardware_removes_tags_and_a_veth_does_not() {
         let mut device = Device::find("lo").unwrap();
         let mut taken_out = |kind: Option<&str>, rx_vlan| {
             device.kind = kind.map(str::to_owned);

@@ -742,7 +742,7 @@ mod tests {
     }
 
     #[test]
-    fn a_carrier_that_was_away_between_two_looks_is_noticed() {
+    fn a_carrier_loss_between_two_checks_is_detected() {
         let mut watched = watched(true);
         let looks =
             [(true, 4), (true, 4), (true, 5), (true, 5), (false, 6), (false, 6), (true, 6), (true, 6)];

@@ -127,7 +127,7 @@ mod tests {
     };
 
     #[test]
-    fn each_driver_s_losses_are_found_where_it_counts_them() {
+    fn each_drivers_losses_are_read_from_its_counters() {
         let cases = [
             ("ixgbe", include_str!("records/ixgbe"), 7 + 1119),
             ("igb", include_str!("records/igb"), 30),

@@ -180,7 +180,7 @@ mod tests {
     }
 
     #[test]
-    fn the_ends_of_a_pair_do_not_stand_on_each_other() {
+    fn the_ends_of_a_pair_are_not_upper_devices_of_each_other() {
         for kind in ["veth", "netkit", "vxcan"] {
             let (a, b) = (link(2, "a", kind, on(3)), link(3, "b", kind, on(2)));
             assert!(!a.carries(&b) && !b.carries(&a), "{kind}");

@@ -184,7 +184,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_parts_of_a_packet_have_ethtool_s_letters() {
+    fn the_parts_of_a_packet_have_ethtools_letters() {
         assert_eq!(letters(0b1111_0000), "sdfn");
         assert_eq!(letters(0b0011_0000), "sd");
         assert_eq!(letters(0), "");

@@ -127,7 +127,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_known_of_a_device_that_is_on_no_such_bus() {
+    fn a_device_on_another_bus_has_no_signs_of_life() {
         let sys = Sys::new("none");
         for place in [None, Some("usb-0000:00:14.0-1")] {
             let vital = Vital::below(&sys.0, place, Some("igb"));

@@ -245,7 +245,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_said_is_not_nothing_offered() {
+    fn a_missing_report_is_not_an_empty_one() {
         assert_eq!(XdpSupport::parse(command(NETDEV_CMD_DEV_GET).bytes()), None);
         assert_eq!(XdpSupport::parse(&[]), None);
     }

@@ -158,7 +158,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_queue_that_a_port_has_not_got_has_a_stand_in() {
+    fn a_queue_that_a_port_lacks_has_a_substitute() {
         let lanes = |queues: &[u32]| {
             let port = PortShared::new(String::new(), queues.to_vec(), Vec::new(), 0..=0);
             [0, 1, 2, 3].map(|queue| port.lane_of(queue))

@@ -320,7 +320,7 @@ mod tests {
     }
 
     #[test]
-    fn a_chunk_that_is_held_for_ever_costs_no_more_than_the_window() {
+    fn a_chunk_that_is_never_dropped_delays_at_most_the_window() {
         let bench = Bench::new(LONG, 3);
         (1..1000).for_each(|sequence| bench.order.finish(sequence));
         assert!(lock(&bench.order.state).slots.len() <= 3);

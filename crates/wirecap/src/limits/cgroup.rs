@@ -170,7 +170,7 @@ mod tests {
     }
 
     #[test]
-    fn a_container_that_sees_its_host_s_path_finds_its_limit_at_the_mount() {
+    fn a_container_that_sees_the_hosts_path_finds_its_limit_at_the_mount() {
         let mountinfo = "40 1 0:22 /docker/abc /sys/fs/cgroup ro - cgroup2 cgroup2 rw\n";
         let tree = [("/sys/fs/cgroup/memory.max", "1000\n")];
         let expected = [("/sys/fs/cgroup/memory.max".to_owned(), 1000, 1000)];

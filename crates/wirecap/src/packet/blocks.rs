@@ -650,7 +650,7 @@ mod tests {
 
     #[test]
     #[cfg_attr(miri, ignore = "miri has no memfd")]
-    fn a_block_is_the_kernel_s_again_when_its_last_chunk_is_dropped() {
+    fn a_block_returns_to_the_kernel_when_its_last_chunk_is_dropped() {
         let (blocks, mut kernel) = ring();
         (0..5).for_each(|_| kernel.hand_over(&vec![plain(60); 2]));
         assert_eq!((blocks.filled(), kernel.lost), (4, 2));

@@ -282,7 +282,7 @@ mod tests {
 
     #[test]
     #[cfg_attr(miri, ignore = "miri has no memfd")]
-    fn each_packet_comes_at_once_with_its_tag_time_and_direction() {
+    fn each_packet_arrives_at_once_with_its_tag_time_and_direction() {
         let (frames, mut kernel) = ring();
         assert!(chunk(&frames, 9).is_none() && !frames.is_next_filled());
         let bytes: Vec<u8> = (0..60).collect();
@@ -301,7 +301,7 @@ mod tests {
 
     #[test]
     #[cfg_attr(miri, ignore = "miri has no memfd")]
-    fn frames_are_the_kernel_s_again_when_their_chunk_is_dropped() {
+    fn frames_return_to_the_kernel_when_their_chunk_is_dropped() {
         let (frames, mut kernel) = ring();
         let capacity = u64::from(frames.capacity());
         (0..capacity + 3).for_each(|number| kernel.receive(&[number as u8; 60], None));

@@ -319,7 +319,7 @@ impl Schedule {
 }
 
 #[test]
-fn cells_are_conserved_through_the_tx_and_completion_rings_whatever_happens() {
+fn cells_are_conserved_through_the_tx_and_completion_rings_in_random_schedules() {
     for_each_seed(RUNS, |random| Schedule::new(random).run());
 }
 
@@ -414,7 +414,7 @@ fn packets_that_are_kept_leave_no_lists_behind() {
 #[test]
 #[should_panic(expected = "comes back twice")]
 #[cfg_attr(not(debug_assertions), ignore = "only debug builds know where cells are")]
-fn an_engine_that_gives_a_cell_back_twice_is_caught() {
+fn an_engine_that_returns_a_cell_twice_is_detected() {
     let (capture, mut worker, mut port) = one_ring();
     receive(&capture, 1);
     pass_on(&mut worker, &mut port);
@@ -483,7 +483,7 @@ fn cells_on_the_ring_of_a_removed_interface_return() {
 
 /// A kernel that completes a cell that it did not get is not trusted any more.
 #[test]
-fn a_completion_of_a_cell_that_was_not_sent_closes_the_port_and_doubles_no_cell() {
+fn a_completion_of_a_cell_that_was_not_sent_closes_the_port_and_duplicates_no_cell() {
     let (capture, mut worker, mut port) = one_ring();
     capture.transmitter(0).complete_wrongly(64);
     receive(&capture, 4);
@@ -504,7 +504,7 @@ fn a_completion_of_a_cell_that_was_not_sent_closes_the_port_and_doubles_no_cell(
 
 /// A kernel that publishes an invalid index gets no more cells, and the cells that it does not get return.
 #[test]
-fn a_tx_ring_whose_index_cannot_be_is_trusted_no_more() {
+fn a_tx_ring_with_an_invalid_index_gets_no_more_cells() {
     let (capture, mut worker, mut port) = one_ring();
     receive(&capture, 2);
     pass_on(&mut worker, &mut port);

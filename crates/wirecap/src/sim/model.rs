@@ -9,7 +9,7 @@ use crate::time::Timestamp;
 /// A worker and its buddy take chunks of one ring and drop them while the kernel fills the ring: no packet is
 /// delivered twice, and every cell returns.
 #[test]
-fn a_chunk_is_delivered_once_and_its_cells_come_home() {
+fn a_chunk_is_delivered_once_and_its_cells_return() {
     let settings = SimSettings {
         rings: 2,
         workers: 2,
@@ -41,7 +41,7 @@ fn a_chunk_is_delivered_once_and_its_cells_come_home() {
 
 /// A cell returns while the driver, which found none, goes to sleep: the driver is woken, or has seen the cell.
 #[test]
-fn no_driver_sleeps_beside_a_free_cell() {
+fn no_driver_sleeps_while_a_cell_is_free() {
     let settings = SimSettings {
         geometry: Geometry { chunk_cells: 1, chunks: 1, cell_bytes: 16 },
         drivers_sleep: true,
@@ -105,7 +105,7 @@ fn send(mut chunk: Chunk, mut port: Port) {
 
 /// Two threads send, and these and a third one take completions: every cell is sent once and returns once.
 #[test]
-fn a_cell_that_is_sent_comes_home_once() {
+fn a_sent_cell_returns_once() {
     model(|| {
         let capture = forwarding(1, Mode::Basic);
         let kernel = capture.kernel(0);

@@ -59,7 +59,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_seed_means_the_same_numbers_for_ever() {
+    fn a_seed_gives_the_same_numbers_in_every_version() {
         // The first numbers of the authors' reference implementation for seed 1234567.
         let mut random = Random::new(1_234_567);
         let expected = [6_457_827_717_110_365_317, 3_203_168_211_198_807_973, 9_817_491_932_198_370_423];

@@ -128,7 +128,7 @@ fn settings(random: &mut Random) -> SimSettings {
 
 /// A third of eight possible rings is added while two are in use, and one is closed.
 #[test]
-fn a_group_takes_a_third_ring_of_eight_and_loses_one_again() {
+fn a_group_with_eight_seats_accepts_a_third_ring_and_closes_one() {
     for seed in 0..ROUNDS as u64 {
         let mut random = Random::new(seed);
         let mut bench = Bench::new(settings(&mut random), seed);

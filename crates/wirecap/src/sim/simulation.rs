@@ -320,7 +320,7 @@ impl Simulation {
 
     /// A deliberately broken engine, whose workers rest without looking at their buddies.
     #[cfg(test)]
-    pub(super) fn with_heedless_workers(mut self) -> Self {
+    pub(super) fn with_resting_workers(mut self) -> Self {
         let workers = self.workers.iter_mut().filter_map(|actor| actor.worker.as_mut());
         workers.for_each(|worker| worker.waiting.is_heedless = true);
         self

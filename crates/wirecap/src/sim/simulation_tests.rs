@@ -139,14 +139,14 @@ fn broken_promises(sabotage: fn(&mut Chunk)) -> Vec<BrokenPromise> {
 }
 
 #[test]
-fn an_engine_that_forgets_a_cell_is_caught() {
+fn an_engine_that_loses_a_cell_is_detected() {
     let broken = broken_promises(|chunk| chunk.tamper(|cells| _ = cells.pop()));
     assert!(matches!(broken[0], BrokenPromise::Cells { ring: 0, found, .. } if found < 10_000), "{broken:?}");
 }
 
 #[test]
 #[cfg_attr(debug_assertions, should_panic(expected = "comes back twice"))]
-fn an_engine_that_posts_a_cell_twice_is_caught() {
+fn an_engine_that_posts_a_cell_twice_is_detected() {
     let broken = broken_promises(|chunk| chunk.tamper(|cells| cells.push(cells[0])));
     assert!(matches!(broken[0], BrokenPromise::Cells { ring: 0, found, .. } if found > 10_000), "{broken:?}");
 }
@@ -196,7 +196,7 @@ impl Ring for Boastful {
 }
 
 #[test]
-fn a_group_that_offloads_below_the_threshold_is_caught() {
+fn offloading_below_the_threshold_is_detected() {
     let config = skewed(Mode::Advanced(0.6), &[1.6, 0.2], 2);
     let capture = SimCapture::with(&config.settings, |ring| Arc::new(Boastful(ring)));
     let broken = Simulation::of(config, capture).run().broken_promises;
@@ -206,16 +206,16 @@ fn a_group_that_offloads_below_the_threshold_is_caught() {
 /// The former behaviour: the helper finds a packet of its own after each rest, so packets are lost that the group could
 /// process.
 #[test]
-fn a_worker_that_rests_beside_a_ring_above_the_threshold_is_caught() {
+fn a_worker_that_rests_while_a_ring_is_above_the_threshold_is_detected() {
     let (config, _) = SCENES[2].config(Policy { next: Next::HomeFirst, ..Policy::default() });
-    let outcome = Simulation::new(config).with_heedless_workers().run();
+    let outcome = Simulation::new(config).with_resting_workers().run();
     let broken = outcome.broken_promises;
     assert!(matches!(broken[0], BrokenPromise::Waiting { worker: 1, ring: 0, .. }), "{broken:?}");
     assert!(!outcome.ledger.is_lossless(), "{}", outcome.ledger);
 }
 
 #[test]
-fn a_worker_that_serves_its_home_rings_first_is_caught() {
+fn a_worker_that_serves_its_home_rings_first_is_detected() {
     // Enough load that the rings stay above T. With 0.2 the helper returns in time, regardless of what it
     // serves first.
     let mut config = skewed(Mode::Advanced(0.6), &[1.6, 0.38], 4);
@@ -552,7 +552,7 @@ fn stuck_for_five_seconds(mishap: Mishap, other_load: f64) -> SimulationConfig {
 }
 
 #[test]
-fn the_ring_of_a_stuck_worker_is_drained_to_the_threshold_and_then_wholly() {
+fn the_ring_of_a_stuck_worker_is_drained_to_the_threshold_and_then_completely() {
     let at = Duration::from_secs(2);
     let stuck = Mishap::Stuck { worker: 0, at, lasting: Duration::from_secs(5) };
     for other_load in [0.0, 0.2] {
@@ -645,7 +645,7 @@ fn lost_without_a_worker(warm: Option<u32>, keeper: bool, packets: u64, rate: f6
 const LEFT: u64 = R as u64 * M as u64 - M as u64;
 
 #[test]
-fn warm_cells_hold_out_for_their_number_at_any_pace_and_for_the_pool_at_the_keeper_s() {
+fn warm_cells_keep_k_packets_at_any_rate_and_the_pool_at_the_keepers_rate() {
     const WARM: u32 = 1000;
     let per_look = f64::from(WARM) / keeper::period(WARM).as_secs_f64();
     // The driver has taken 64 cells in addition.
@@ -659,7 +659,7 @@ fn warm_cells_hold_out_for_their_number_at_any_pace_and_for_the_pool_at_the_keep
 
 /// As in a forked child process.
 #[test]
-fn without_a_keeper_warm_cells_hold_out_for_their_number_and_workers_top_up() {
+fn without_a_keeper_warm_cells_keep_k_packets_and_workers_post_more() {
     assert_eq!(lost_without_a_worker(Some(1000), false, 1000, 1e12), 0);
     assert!(lost_without_a_worker(Some(1000), false, LEFT, 10_000.0) > 0);
     let mut config = skewed(Mode::Basic, &[0.9], 5);
@@ -669,7 +669,7 @@ fn without_a_keeper_warm_cells_hold_out_for_their_number_and_workers_top_up() {
 
 /// An idle worker posts cells to the ring of an absent worker, even if it may not take chunks from it.
 #[test]
-fn an_idle_buddy_tops_up_too() {
+fn an_idle_buddy_posts_cells_too() {
     let mut config = skewed(Mode::Basic, &[0.5, 0.0], 5);
     (config.settings.warm, config.keeper) = (Some(1000), false);
     config.mishaps =

@@ -493,18 +493,18 @@ impl Model {
 }
 
 #[test]
-fn cells_and_packets_are_conserved_whatever_happens() {
+fn cells_and_packets_are_conserved_in_random_schedules() {
     for_each_seed(RUNS, |random| Schedule::new(random, false).run());
 }
 
 #[test]
-fn a_kernel_that_lies_gets_an_error_or_a_count() {
+fn invalid_data_from_the_kernel_is_an_error_or_counted() {
     for_each_seed(RUNS, |random| Schedule::new(random, true).run());
 }
 
 #[test]
 #[should_panic(expected = "cells of ring")]
-fn an_engine_that_forgets_a_cell_is_caught() {
+fn an_engine_that_loses_a_cell_is_detected() {
     let forget: fn(&mut Chunk) = |chunk| chunk.tamper(|cells| _ = cells.pop());
     Schedule { sabotage: forget, ..Schedule::new(Random::new(1), false) }.run();
 }
@@ -512,7 +512,7 @@ fn an_engine_that_forgets_a_cell_is_caught() {
 #[test]
 #[cfg_attr(debug_assertions, should_panic(expected = "comes back twice"))]
 #[cfg_attr(not(debug_assertions), should_panic(expected = "cells of ring"))]
-fn an_engine_that_posts_a_cell_twice_is_caught() {
+fn an_engine_that_posts_a_cell_twice_is_detected() {
     let double: fn(&mut Chunk) = |chunk| chunk.tamper(|cells| cells.push(cells[0]));
     Schedule { sabotage: double, ..Schedule::new(Random::new(1), false) }.run();
 }
@@ -547,7 +547,7 @@ fn a_cell_given_twice_is_counted_or_delivered_twice_and_breaks_nothing() {
 }
 
 #[test]
-fn a_sleeping_driver_is_called_when_cells_come_home() {
+fn a_sleeping_driver_is_woken_when_cells_return() {
     let settings = SimSettings { drivers_sleep: true, ..SimSettings::default() };
     let capture = SimCapture::new(&settings);
     let (kernel, mut worker) = (capture.kernel(0), capture.worker(0));
@@ -618,7 +618,7 @@ fn a_chunk_ends_where_a_packet_ends() {
 }
 
 #[test]
-fn a_packet_that_is_not_all_there_waits_for_its_end() {
+fn an_incomplete_packet_waits_for_its_end() {
     let capture = ring_of_small_chunks();
     let (kernel, mut worker) = (capture.kernel(0), capture.worker(0));
     kernel.receive(&packet(1, 8), Timestamp::default());
@@ -640,7 +640,7 @@ fn a_packet_that_is_not_all_there_waits_for_its_end() {
 }
 
 #[test]
-fn a_packet_with_more_cells_than_a_chunk_is_counted_and_its_cells_come_home() {
+fn a_packet_with_more_cells_than_a_chunk_is_counted_and_its_cells_return() {
     let capture = ring_of_small_chunks();
     let (kernel, mut worker) = (capture.kernel(0), capture.worker(0));
     for cells in [1, 4, 5, 8, 12, 2] {
@@ -665,7 +665,7 @@ fn a_packet_with_more_cells_than_a_chunk_is_counted_and_its_cells_come_home() {
 }
 
 #[test]
-fn a_packet_whose_end_never_comes_does_not_prevent_the_end_and_is_counted() {
+fn a_packet_without_an_end_is_counted_and_does_not_prevent_the_close() {
     for mode in [Mode::Basic, Mode::Advanced(0.5)] {
         let capture = SimCapture::new(&SimSettings { mode, ..SimSettings::default() });
         let mut worker = capture.worker(0);

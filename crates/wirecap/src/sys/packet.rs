@@ -308,7 +308,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn frames_lie_in_blocks_one_behind_the_other() {
+    fn frames_are_consecutive_in_blocks() {
         for (bytes, longest) in
             [(16 << 20, 65_600), (2 << 20, 1522), (1 << 18, 65_600), (4096, 262_144), (1 << 30, 60)]
         {

@@ -62,7 +62,7 @@ mod tests {
     }
 
     #[test]
-    fn threads_that_are_made_meanwhile_take_no_signals_and_their_maker_does_again() {
+    fn threads_started_meanwhile_block_signals_and_their_starter_does_not() {
         assert!(takes_alarms());
         let made = blocked(|| {
             assert!(!takes_alarms());

@@ -186,7 +186,7 @@ mod tests {
     }
 
     #[test]
-    fn packets_are_refused_as_a_whole() {
+    fn packets_are_rejected_completely() {
         let mut list = cells(&[1, -2, -3, 4, 5, -6, 7, -8, 9]);
         let mut begins = Vec::new();
         let refused = refuse(&mut list, |cell, begin| {

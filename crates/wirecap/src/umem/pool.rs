@@ -186,7 +186,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_quick_look_at_many_cells_agrees_with_the_one_at_each() {
+    fn the_check_of_many_cells_agrees_with_the_check_of_each() {
         let pool = Pool::on_heap(Geometry { chunk_cells: 3, chunks: 1, cell_bytes: 2048 });
         let addresses = [0, 7, 8, 2047, 2048, 4096 + 256, 6143, 6144, 1 << 32, 1 << 63, u64::MAX];
         let lens = [0, 1, 1792, 1793, 2040, 2041, 2048, 2049, 1 << 31, u32::MAX];

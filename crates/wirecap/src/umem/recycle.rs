@@ -172,7 +172,7 @@ mod tests {
     }
 
     #[test]
-    fn every_list_comes_back_once() {
+    fn every_list_returns_once() {
         let queue = RecycleQueue::new();
         assert!(queue.is_empty());
         for address in 0..3 {
@@ -227,7 +227,7 @@ mod model {
     use crate::sync::model;
 
     #[test]
-    fn every_list_comes_back_once() {
+    fn every_list_returns_once() {
         model(|| {
             let queue = Arc::new(RecycleQueue::new());
             let pushers = [1u64, 2].map(|address| {

@@ -110,7 +110,7 @@ mod tests {
     }
 
     #[test]
-    fn cells_that_the_device_may_hold_unseen_count() {
+    fn unpublished_cells_that_the_device_may_hold_count() {
         let mut starvation = begun(level(0, 1000));
         starvation.know_descriptors(Some(256));
         starvation.look(level(700, 300), 1, level(700, 300), None);
@@ -137,7 +137,7 @@ mod tests {
     }
 
     #[test]
-    fn the_arrivals_on_a_ring_that_was_exchanged_meanwhile_are_ignored() {
+    fn arrivals_on_a_replaced_ring_are_ignored() {
         let full = level(1099, 1024);
         let mut starvation = begun(level(0, 2123));
         starvation.know_descriptors(Some(1024));
@@ -163,7 +163,7 @@ mod tests {
     }
 
     #[test]
-    fn another_kernel_begins_to_count_anew() {
+    fn another_kernel_side_restarts_its_counts() {
         let mut starvation = begun(level(0, 0));
         starvation.look(level(0, 0), 4, level(0, 0), None);
         starvation.begin(level(0, 0));

@@ -80,7 +80,7 @@ mod tests {
     use crate::device::AttachedXdp;
 
     #[test]
-    fn queues_that_come_and_go_with_a_program_are_not_for_zero_copy() {
+    fn queues_added_by_a_program_exclude_zero_copy() {
         let mut device = Device::find("lo").unwrap();
         (device.rx_queues, device.driver) = (8, Some("virtio_net".to_owned()));
         assert_eq!(why_copy(&device, None), None);

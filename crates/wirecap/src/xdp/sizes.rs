@@ -206,7 +206,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pool_that_no_fill_ring_takes_is_refused() {
+    fn a_pool_larger_than_a_fill_ring_is_rejected() {
         let dealt = |rings| Steering::new(vec![0], rings);
         assert!(check_pools(ring(256, 512), &dealt(1000)).is_ok());
         let error = check_pools(ring(65_536, 1024), &dealt(4)).unwrap_err().to_string();

@@ -88,7 +88,7 @@ mod tests {
 
     #[test]
     #[cfg_attr(miri, ignore = "miri has no bpf(2)")]
-    fn a_packet_without_room_for_its_time_does_not_get_the_one_of_the_cell_s_last_packet() {
+    fn a_packet_without_room_for_a_timestamp_does_not_get_that_of_the_cells_previous_packet() {
         if !wirecap_testbed::privileged() {
             return;
         }

@@ -350,7 +350,7 @@ fn an_upper_device_makes_an_interface_the_hosts() {
 }
 
 #[test]
-fn a_macvlan_in_a_container_is_noticed() {
+fn a_macvlan_in_a_container_is_detected() {
     in_new_namespace(|| {
         make_pair(1);
         let container = Namespace::new();
@@ -493,7 +493,7 @@ fn all_devices_are_listed_by_index() {
 }
 
 #[test]
-fn interfaces_that_come_and_go_do_not_spoil_the_list() {
+fn added_and_removed_interfaces_do_not_break_the_list() {
     in_new_namespace(|| {
         let churn = std::sync::atomic::AtomicBool::new(true);
         std::thread::scope(|scope| {
@@ -522,7 +522,7 @@ fn an_alternative_name_finds_the_proper_one() {
 }
 
 #[test]
-fn impossible_names_are_refused_with_the_reason() {
+fn impossible_names_are_rejected_with_the_reason() {
     for name in ["", ".", "..", "a/b", "a:0", "a b", "a\0", "sixteen-letters-"] {
         assert!(matches!(Device::find(name), Err(DeviceError::InvalidName { .. })), "{name:?}");
     }

@@ -139,7 +139,7 @@ fn some_programs() -> Vec<Case> {
 }
 
 #[test]
-fn packet_sockets_take_what_libpcap_takes() {
+fn packet_sockets_accept_the_packets_that_libpcap_accepts() {
     if privileged() {
         compare(Engine::Packet, &some_expressions(4));
         compare(Engine::Packet, &some_programs());
@@ -147,7 +147,7 @@ fn packet_sockets_take_what_libpcap_takes() {
 }
 
 #[test]
-fn the_xdp_engine_takes_what_libpcap_takes_and_counts_the_rest() {
+fn the_xdp_engine_accepts_the_packets_that_libpcap_accepts_and_counts_the_rest() {
     if privileged() {
         for cases in [some_expressions(1), some_programs()] {
             let ledger = compare(Engine::Xdp, &cases);
@@ -169,7 +169,7 @@ fn write_file(path: &Path, frames: &[Vec<u8>]) {
 }
 
 #[test]
-fn files_give_what_libpcap_takes_and_count_the_rest() {
+fn files_deliver_the_packets_that_libpcap_accepts_and_count_the_rest() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("frames");
     let frames = frames(22, 200);

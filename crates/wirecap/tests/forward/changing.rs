@@ -133,7 +133,7 @@ fn jumbo_frames_are_forwarded_whole() {
 }
 
 #[test]
-fn new_packets_are_sent_as_long_as_there_are_cells_and_the_cells_come_back() {
+fn new_packets_are_sent_while_cells_are_free_and_the_cells_return() {
     if !privileged() {
         return;
     }
@@ -173,7 +173,7 @@ fn new_packets_are_sent_as_long_as_there_are_cells_and_the_cells_come_back() {
 
 /// A shaper: packets are kept, moved to another thread, and sent later.
 #[test]
-fn packets_may_be_kept_and_sent_by_another_thread_when_their_chunk_is_no_more() {
+fn packets_can_be_kept_and_sent_by_another_thread_after_their_chunk_is_dropped() {
     if !privileged() {
         return;
     }
@@ -252,7 +252,7 @@ fn packets_of_another_capture_are_copied() {
 
 /// Packets that are too long to be sent, are too short for a frame, or were truncated by the capture.
 #[test]
-fn frames_of_a_length_that_cannot_be_sent_are_counted_and_their_cells_come_home() {
+fn frames_of_an_invalid_length_are_counted_and_their_cells_return() {
     if !privileged() {
         return;
     }

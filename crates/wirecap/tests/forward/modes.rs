@@ -11,7 +11,7 @@ use crate::bed::{Bed, PATIENCE, balanced, both, forwarding, one_way, pass_on, se
 
 /// The paper's Figure 14: two groups in one capture, each forwards through the other's interface.
 #[test]
-fn two_groups_forward_through_each_other_s_interface_at_once() {
+fn two_groups_forward_through_each_others_interface_at_once() {
     if !privileged() {
         return;
     }

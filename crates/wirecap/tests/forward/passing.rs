@@ -77,7 +77,7 @@ fn at_overload_every_frame_is_accounted_for() {
 }
 
 #[test]
-fn queues_are_chosen_as_asked() {
+fn queues_are_selected_as_requested() {
     if !privileged() {
         return;
     }

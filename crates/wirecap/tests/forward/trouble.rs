@@ -58,7 +58,7 @@ fn pass(from: &Interface, frame: impl Fn(u64) -> Vec<u8>, frames: u64, worker: &
 }
 
 #[test]
-fn an_interface_that_is_down_costs_packets_and_no_cells_and_goes_on_when_it_is_up() {
+fn an_interface_that_is_down_loses_packets_but_no_cells_and_continues_when_it_is_up() {
     if !privileged() {
         return;
     }
@@ -151,7 +151,7 @@ fn is_running(bed: &Bed) -> bool {
 
 /// The device rejects every frame, because its cable is not connected: no cell may be lost.
 #[test]
-fn no_cell_leaks_in_a_million_refused_sends() {
+fn no_cell_leaks_in_a_million_rejected_sends() {
     if !privileged() {
         return;
     }
@@ -186,7 +186,7 @@ fn no_cell_leaks_in_a_million_refused_sends() {
 /// The device at B accepts frames and does not complete them, while frames from B to A pass. A million have no room on
 /// the tx ring.
 #[test]
-fn a_way_that_is_stalled_costs_its_own_packets_and_no_cells_while_the_other_one_goes_on() {
+fn a_stalled_direction_loses_packets_but_no_cells_and_the_other_continues() {
     if !privileged() {
         return;
     }
@@ -260,7 +260,7 @@ fn an_interface_that_is_removed_costs_packets_and_no_cells() {
 
 /// Both interfaces are captured: the worker of the removed one gets an error, the other continues.
 #[test]
-fn the_other_direction_goes_on_when_an_interface_is_removed() {
+fn the_other_direction_continues_when_an_interface_is_removed() {
     if !privileged() {
         return;
     }

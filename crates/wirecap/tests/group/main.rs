@@ -45,7 +45,7 @@ fn a_burst_below_the_threshold_stays_with_its_own_worker() {
 }
 
 #[test]
-fn a_stuck_worker_s_ring_is_drained_to_the_threshold_at_once_and_wholly_later() {
+fn a_stuck_workers_ring_is_drained_to_the_threshold_at_once_and_completely_later() {
     if !privileged() {
         return;
     }

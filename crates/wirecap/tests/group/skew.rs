@@ -183,7 +183,7 @@ fn with_two_queues_basic_mode_loses_the_computed_share_and_advanced_mode_nothing
 }
 
 #[test]
-fn six_queues_with_one_at_twice_its_worker_s_rate_lose_nothing_in_advanced_mode() {
+fn six_queues_with_one_at_twice_its_workers_rate_lose_nothing_in_advanced_mode() {
     if !privileged() {
         return;
     }
@@ -221,7 +221,7 @@ fn helper_s_waits_p99(row: &Row<'_>, bed: &Bed, time: Duration) -> Result<Durati
 /// The documented bound: the packet's worker ends its sleep or its current chunk, and may serve one foreign chunk before its
 /// home ring. Checked only if a run is long enough for a meaningful 99th percentile.
 #[test]
-fn a_helper_s_own_packets_wait_no_longer_than_is_documented() {
+fn a_helpers_own_packets_wait_no_longer_than_documented() {
     if !privileged() || load_time() < Duration::from_secs(20) {
         return;
     }

@@ -202,7 +202,7 @@ fn a_snap_length_below_a_tag_still_records_the_tag_and_the_true_length() {
 }
 
 #[test]
-fn each_direction_of_an_encrypted_flow_comes_in_one_ring() {
+fn each_direction_of_an_encrypted_flow_uses_one_ring() {
     if !privileged() {
         return;
     }
@@ -343,7 +343,7 @@ fn the_packets_of_one_queue_are_shared_out_to_all_workers_by_flow() {
 }
 
 #[test]
-fn queues_with_several_rings_stand_beside_those_with_one() {
+fn queues_with_several_rings_can_be_combined_with_queues_with_one() {
     let names = ["a1@0.0", "a1@0.1", "a1@1.0", "a1@1.1", "a1@3"];
     queues_are_shared_out("a1@0,1,3", &[0, 1, 3], &names);
 }
@@ -484,7 +484,7 @@ fn a_chunk_held_for_long_stops_its_ring_and_the_ledger_counts_it() {
 }
 
 #[test]
-fn chunks_returned_in_any_order_all_come_back() {
+fn blocks_of_chunks_returned_in_any_order_are_reused() {
     let Some(bed) = bed(1) else { return };
     let capture = bed.open(bed.small().pool(16));
     let mut worker = capture.workers().pop().unwrap();
@@ -528,7 +528,7 @@ fn take_into(worker: &mut Worker, packets: usize, chunks: &mut Vec<Chunk>) {
 }
 
 #[test]
-fn a_chunk_held_after_the_close_keeps_its_packets_and_nothing_of_the_kernel_s() {
+fn a_chunk_held_after_the_close_keeps_its_packets_and_no_kernel_object() {
     let Some(bed) = bed(1) else { return };
     let capture = bed.open(bed.small().workers(2));
     let traffic = Traffic { flows: 64, ..bed.traffic() };
@@ -639,7 +639,7 @@ fn buddies_take_chunks_from_the_ring_of_a_stuck_worker_in_order() {
 }
 
 #[test]
-fn more_rings_than_a_group_takes_are_refused() {
+fn more_rings_than_a_group_supports_are_rejected() {
     let Some(bed) = bed(1) else { return };
     let (error, text) = bed.refusal(bed.small().pool(1).workers(256));
     assert!(matches!(error, OpenError::BadParameter { value: 256, .. }), "{text}");
@@ -696,7 +696,7 @@ fn hosts() -> Bed {
 }
 
 #[test]
-fn connections_by_the_default_route_go_on_and_super_packets_are_counted() {
+fn connections_by_the_default_route_continue_and_super_packets_are_counted() {
     const BYTES: usize = 8 << 20;
     if !privileged() {
         return;
@@ -766,7 +766,7 @@ fn xdp_takes_the_hosts_packets_only_with_take() {
 const ROOTLESS: &str = "WIRECAP_TEST_ROOTLESS";
 
 #[test]
-fn a_user_namespace_of_one_s_own_is_enough() {
+fn a_private_user_namespace_is_sufficient() {
     if std::env::var_os(ROOTLESS).is_some() {
         return capture_rootless();
     }

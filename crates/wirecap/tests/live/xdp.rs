@@ -37,7 +37,7 @@ fn a_ring_holds_as_many_packets_as_its_pool_has_cells_and_names_the_surplus() {
 
 /// No worker requests chunks while 100,000 packets arrive, six times the number of posted cells.
 #[test]
-fn with_warm_cells_the_keeper_tops_up_while_the_consumer_sleeps() {
+fn with_warm_cells_the_keeper_posts_cells_while_the_consumer_sleeps() {
     if !privileged() {
         return;
     }
@@ -89,7 +89,7 @@ fn a_capture_of_one_queue_leaves_the_others_to_the_host() {
 }
 
 #[test]
-fn an_encrypted_flow_comes_in_one_ring_in_both_directions() {
+fn both_directions_of_an_encrypted_flow_use_one_ring() {
     if !privileged() {
         return;
     }

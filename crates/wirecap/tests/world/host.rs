@@ -11,7 +11,7 @@ use wirecap_testbed::{privileged, wait_until};
 use crate::bed::{Bed, ip, take_all};
 
 #[test]
-fn auto_hands_an_interface_back_when_the_host_gets_an_address_on_it() {
+fn auto_returns_an_interface_when_the_host_gets_an_address_on_it() {
     if !privileged() {
         return;
     }

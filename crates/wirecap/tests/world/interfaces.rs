@@ -65,7 +65,7 @@ fn a_removed_interface_is_reported_while_another_is_busy() {
 }
 
 #[test]
-fn an_interface_that_comes_back_is_captured_again() {
+fn an_interface_that_returns_is_captured_again() {
     if !privileged() {
         return;
     }

@@ -86,7 +86,7 @@ fn a_program_that_was_replaced_is_attached_again() {
 }
 
 #[test]
-fn a_program_that_was_replaced_ends_a_capture_that_is_not_to_attach_again() {
+fn a_replaced_program_ends_a_capture_without_reattaching() {
     if !privileged() {
         return;
     }
@@ -123,7 +123,7 @@ fn a_filter_that_is_set_while_the_program_is_detached_holds_when_it_is_back() {
 }
 
 #[test]
-fn a_capture_that_is_not_to_attach_again_ends_with_an_error() {
+fn a_detached_program_ends_a_capture_without_reattaching() {
     if !privileged() {
         return;
     }

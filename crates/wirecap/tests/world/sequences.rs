@@ -368,7 +368,7 @@ fn excess_of(gap: &Unseen, happened: &[Happened]) -> Option<Duration> {
 
 /// Runs in part in `make test`; `WIRECAP_SEQUENCES=200` runs all, `WIRECAP_SEQUENCE=N` one of them.
 #[test]
-fn whatever_happens_to_an_interface_each_packet_is_counted_or_in_a_gap() {
+fn each_packet_is_counted_or_in_a_gap_in_random_sequences_of_events() {
     if !privileged() {
         return;
     }

@@ -201,7 +201,7 @@ fn filters_that_the_verifier_rejects_run_in_user_space_with_the_reason_and_corre
 }
 
 #[test]
-fn the_cells_of_packets_that_user_space_turns_away_come_back() {
+fn the_cells_of_packets_rejected_in_user_space_are_posted_again() {
     if !privileged() {
         return;
     }
@@ -252,7 +252,7 @@ fn a_bad_filter_changes_nothing() {
 }
 
 #[test]
-fn interfaces_have_filters_of_their_own() {
+fn interfaces_have_separate_filters() {
     if !privileged() {
         return;
     }

@@ -37,7 +37,7 @@ fn assert_untouched(bed: &Bed) {
 }
 
 #[test]
-fn captures_join_and_leave_in_any_order_and_disturb_each_other_by_nothing() {
+fn captures_join_and_leave_in_any_order_without_disturbing_each_other() {
     if !privileged() {
         return;
     }
@@ -75,7 +75,7 @@ fn captures_join_and_leave_in_any_order_and_disturb_each_other_by_nothing() {
 }
 
 #[test]
-fn captures_that_share_an_interface_may_be_as_different_as_they_like() {
+fn captures_that_share_an_interface_may_have_different_settings() {
     if !privileged() {
         return;
     }

@@ -104,7 +104,7 @@ fn a_snap_length_cuts_jumbo_frames_wherever_it_falls() {
 }
 
 #[test]
-fn jumbo_frames_from_the_host_s_stack_keep_their_vlan_tags() {
+fn jumbo_frames_from_the_hosts_stack_keep_their_vlan_tags() {
     if !privileged() {
         return;
     }
@@ -220,7 +220,7 @@ fn a_chunk_must_hold_the_longest_frame() {
 
 /// On the loopback interface, whose packets are up to 64 KiB long and arrive unsegmented.
 #[test]
-fn the_longest_packets_of_all_come_through_the_stack_s_own_hook() {
+fn packets_of_64_kib_arrive_through_the_stacks_hook() {
     if !privileged() {
         return;
     }
