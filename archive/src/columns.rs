@@ -181,7 +181,7 @@ struct Line {
 pub(crate) struct Lines {
     schema: SchemaRef,
     lines: Vec<Line>,
-    /// Their bytes, if the table's reader wants them.
+    /// Their bytes, if the table's reader requests them.
     data: Option<(Vec<u8>, Vec<usize>)>,
     /// The names of interfaces that came last, by number.
     names: Vec<Option<Arc<str>>>,

@@ -49,7 +49,7 @@ fn try_it() {
     println!("test a_confined_process_gets_nothing_back ... ok");
 }
 
-/// Fails for want of a right.
+/// Fails because a right is missing.
 #[track_caller]
 fn assert_denied<T>(what: &str, outcome: io::Result<T>) {
     let error = outcome.err().unwrap_or_else(|| panic!("{what} went well"));

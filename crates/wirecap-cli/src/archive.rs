@@ -1,4 +1,4 @@
-//! `wirecap archive`: a program of its own, because its query engine is larger than all the rest.
+//! `wirecap archive`: a separate program, because its query engine is larger than the rest of wirecap.
 
 use std::env;
 use std::ffi::OsString;

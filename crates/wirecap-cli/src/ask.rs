@@ -1,4 +1,5 @@
-//! `wirecap status`, `stop`, `filter`, `rotate` and `events`: a running capture is asked over its control socket.
+//! `wirecap status`, `stop`, `filter`, `rotate` and `events`: requests to a running capture over its control
+//! socket.
 
 use std::ffi::OsString;
 use std::path::Path;

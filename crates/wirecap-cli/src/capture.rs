@@ -144,27 +144,27 @@ impl From<FileFormat> for Format {
     }
 }
 
-/// What came at the latest after this time can be read from the output. A recording whose loss is limited (`--sync`) takes a
-/// fifth of that time if it is shorter: of the rest the writer has half, the packet sockets have as much as this, and what is
-/// left is for the disk.
+/// Maximum time until a packet can be read from the output. A recording whose loss is limited (`--sync`) uses a fifth of that
+/// time if it is shorter: the writer syncs after half of it, the packet sockets hold packets for a fifth, and the rest is for
+/// the disk.
 ///
-/// With the engine `packet`, and a regular file as the output, a packet waits as long for others at most. What is to be read
-/// later may wait, and a ring that is not read keeps its packets for as many times longer as this is longer than usual.
+/// With the engine `packet` and a regular file as the output, the maximum time that a packet waits for others. Packets that
+/// are read later may wait, and a ring that is not read keeps its packets proportionally longer.
 const FLUSH_INTERVAL: Duration = Duration::from_secs(1);
-/// How long to sleep while packets are held back for those of other rings.
+/// Sleeping time while packets are held back for packets of other rings.
 const MERGE_PAUSE: Duration = Duration::from_millis(1);
-/// How long to wait for the outlet between looks at the ring.
+/// Maximum wait for the outlet between looks at the ring.
 const ROOM_PAUSE: Duration = Duration::from_millis(1);
-/// How long to wait for packets between looks at the clock.
+/// Maximum wait for packets between looks at the clock.
 const IDLE_PAUSE: Duration = Duration::from_millis(200);
-/// A packet comes so long after its time at most, if nothing else is waiting.
+/// Maximum time from a packet's timestamp to its capture, if no other packets wait.
 const LATE_PACKETS: Duration = Duration::from_secs(2);
-/// Packets between two looks whether the outlet has room.
+/// Number of packets between two checks for room in the outlet.
 const EMITTED_PACKETS: usize = 256;
-/// What these are assumed to take.
+/// The assumed memory of these packets.
 const CHUNK_BYTES: usize = 1 << 20;
-/// A chunk of fewer bytes is copied if it holds a block of the kernel's, which could not be filled again until the page with its
-/// packets is full or a second old.
+/// A chunk with fewer bytes is copied if it holds a kernel block, which could otherwise not be filled again until the page with
+/// its packets is full or a second old.
 const SPARSE_BYTES: u64 = 1 << 15;
 
 pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
@@ -249,7 +249,7 @@ struct Opening<'a> {
     plan: &'a Plan,
     /// The privileged process, if this one has no privileges.
     broker: Option<Broker>,
-    /// When to give up waiting for a pipe's reader.
+    /// Time limit of waiting for a pipe's reader.
     deadline: Option<Instant>,
     writing: &'a Writing,
     interfaces: Vec<savefile::Interface>,
@@ -330,7 +330,7 @@ fn drain(worker: &mut Worker) {
 }
 
 impl Arguments {
-    /// What the packets are written to.
+    /// The output of the packets.
     fn name(&self) -> String {
         match output::is_standard_output(&self.write) {
             true => "standard output".to_owned(),
@@ -347,7 +347,8 @@ impl Arguments {
         }
     }
 
-    /// Gives up the privileges of this process, if another user is to record, for one that opens what needs some.
+    /// Drops the privileges of this process, if another user records, and starts a process that makes the
+    /// privileged calls.
     fn drop_privileges(&self, plan: &mut Plan, claim: &Claim) -> Result<Option<Broker>, Failure> {
         let place = self.place(plan);
         let Some(user) = self.user.choose(&place)? else { return Ok(None) };
@@ -357,18 +358,18 @@ impl Arguments {
         drop_privileges(user, &sources, writable.as_deref(), command, &claim.sockets()).map(Some)
     }
 
-    /// Whether the output is, or leads to, something else than a file: standard output, a pipe, a terminal.
+    /// Whether the output is not a regular file: standard output, a pipe, a terminal, or a link to one.
     fn is_stream(&self) -> bool {
         output::is_standard_output(&self.write)
             || self.write.metadata().is_ok_and(|metadata| !metadata.is_file() && !metadata.is_dir())
     }
 
-    /// How long packets are gathered before they are written.
+    /// Maximum time for which packets are collected before they are written.
     fn flush_interval(&self, plan: &Plan) -> Duration {
         plan.flush_interval(if self.packet_buffered { Duration::ZERO } else { FLUSH_INTERVAL })
     }
 
-    /// Whether a process may look at packets as they come: a pipe, a terminal.
+    /// Whether a process may read packets as they arrive: a pipe, a terminal.
     fn is_read_live(&self) -> bool {
         self.packet_buffered
             || match output::is_standard_output(&self.write) {
@@ -403,26 +404,26 @@ pub fn record_waiting<S: Sink>(
     })
 }
 
-/// Takes chunks from one worker and gives their packets to an outlet.
+/// Takes chunks from one worker and passes their packets to an outlet.
 struct Recorder<O: Outlet> {
     outlet: O,
     started: Timestamp,
-    /// When the chunks that are written now came.
+    /// Arrival time of the chunks that are being written.
     now: Timestamp,
-    /// Packets still to be written, with -c.
+    /// Remaining packets, with -c.
     left: u64,
     deadline: Option<Instant>,
     flushed: Instant,
     flush_interval: Duration,
     /// Packets that arrived after the last requested one.
     surplus: u64,
-    /// Where packets are counted that wait for the outlet, and those that were discarded because it did not keep up.
+    /// Counts of packets that wait for the outlet, and of packets discarded because it did not keep up.
     writing: Writing,
     /// Of each ring.
     lent: Vec<Arc<Lent>>,
-    /// Of each ring: more than half of its pool was in chunks when the last one came.
+    /// For each ring: whether more than half of its pool was in chunks at the last chunk.
     pressed: Vec<bool>,
-    /// Packets bear times of the system's clock, by which rings are merged.
+    /// Packets have timestamps of the system's clock, by which rings are merged.
     has_system_times: bool,
 }
 
@@ -456,8 +457,8 @@ impl<O: Outlet> Recorder<O> {
         self.record_merged(capture, worker, progress)
     }
 
-    /// A single ring is in order, as long as it stays alone: packets are held back only for an outlet without room.
-    /// Without the system's times, several rings cannot be ordered.
+    /// A single ring is in order: packets are held back only if the outlet has no room. Without timestamps of the
+    /// system's clock, several rings cannot be ordered.
     fn record_ring(
         &mut self,
         capture: &Capture,
@@ -513,7 +514,7 @@ impl<O: Outlet> Recorder<O> {
                 merge.emit_all(|packet, place| self.write(packet, place))?;
             }
             let mut empty: Vec<bool> = capture.backlogs().into_iter().map(|backlog| backlog == 0).collect();
-            // Of a ring that is not there nothing earlier will come.
+            // A ring that does not exist cannot deliver an earlier packet.
             empty.resize(rings, true);
             let before = self.now;
             let has_room = merge.is_empty() || self.has_room()?;
@@ -547,9 +548,9 @@ impl<O: Outlet> Recorder<O> {
         failed
     }
 
-    /// Keeps a chunk until the outlet has taken its packets. Where the outlet has no room and most of the ring's pool is in
-    /// chunks, it is discarded: the ring gets its cells back, and what is lost is the writer's and not the capture's. (With AF_PACKET
-    /// only until the kernel comes to a block that is kept: what is lost then is the capture's.)
+    /// Keeps a chunk until the outlet has taken its packets. If the outlet has no room and most of the ring's pool is in chunks, the
+    /// chunk is discarded: the ring gets its cells back, and the loss counts as the writer's, not the capture's. (With AF_PACKET only
+    /// until the kernel reaches a block that is still held: later losses count as the capture's.)
     fn keep(&mut self, capture: &Capture, chunk: Chunk) -> Result<Option<Arc<Kept>>, WriteError> {
         let Cells { posted, waiting, captured, free, .. } =
             capture.cells_of(chunk.ring_index()).unwrap_or_default();
@@ -568,8 +569,8 @@ impl<O: Outlet> Recorder<O> {
         Ok(Some(Kept::new(chunk, &self.lent[ring], !is_sparse)))
     }
 
-    /// Whether the outlet takes a chunk without waiting. While it has as many cells of a ring as it may have, packets stay where
-    /// they are: to copy them instead would take twice the processor time when there is least of it.
+    /// Whether the outlet accepts a chunk without waiting. While it holds the maximum number of a ring's cells, packets stay in
+    /// the pool: copying them instead would take twice the processor time under the highest load.
     fn has_room(&mut self) -> Result<bool, WriteError> {
         if !self.outlet.has_room(CHUNK_BYTES, self.pressed.contains(&true)) {
             return Ok(false);
@@ -577,7 +578,7 @@ impl<O: Outlet> Recorder<O> {
         if self.lent.iter().all(|lent| lent.has_room()) {
             return Ok(true);
         }
-        // Otherwise the packets that it has taken would wait for more.
+        // Otherwise the accepted packets would wait for more.
         self.outlet.flush()?;
         Ok(!self.outlet.is_writing())
     }
@@ -638,7 +639,7 @@ impl<O: Outlet> Recorder<O> {
             }
             let is_writing = self.outlet.is_writing();
             self.outlet.flush()?;
-            // What it could not hand on yet is due as soon as it can.
+            // Packets that it could not hand on yet are handed on as soon as possible.
             if !is_writing {
                 self.flushed = now;
             }
@@ -647,8 +648,8 @@ impl<O: Outlet> Recorder<O> {
         Ok(())
     }
 
-    /// Writes each interface's counts, and everything that is still in memory, unless the file cannot be written to
-    /// any more. Gives what became of the packets.
+    /// Writes each interface's counts and all packets in memory, unless the file can no longer be written. Returns
+    /// the account of the packets.
     fn finish(
         mut self,
         outcome: Result<(), Failure>,
@@ -686,7 +687,7 @@ impl<O: Outlet> Recorder<O> {
             recorded.to += " (its reader ended)";
         }
         let lost = recorded.lost(ledger.total.delivered);
-        // A reader that has seen enough, and has missed nothing.
+        // A reader that ended after it had read all packets.
         let outcome = if lost == 0 { output::unless_broken_pipe(outcome) } else { outcome };
         (recorded, outcome)
     }
@@ -707,7 +708,7 @@ fn stopped_by(error: CaptureError, capture: &Capture) -> Result<(), Failure> {
     Err(error.into())
 }
 
-/// How many packets a file has whole that could not be written to any more.
+/// Number of complete packets in a file that can no longer be written.
 fn safely_written(failure: &Failure) -> Option<u64> {
     let Failure::Failed(error) = failure else { return None };
     recording::safely_written(error.downcast_ref()?)
