@@ -158,7 +158,7 @@ pub(crate) fn briefs(devices: &[Device]) -> BTreeMap<String, Brief> {
     briefs
 }
 
-/// What on this host may be why packets of these interfaces are lost, the worst first.
+/// The possible causes on this host of packet loss on these interfaces, the worst first.
 pub(crate) fn causes(interfaces: &[String]) -> Result<Vec<Cause>, Failure> {
     Ok(causes::causes(checks::diagnose(&read::interfaces(interfaces)?)))
 }

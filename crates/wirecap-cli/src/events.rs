@@ -1,4 +1,5 @@
-//! What happens to a capture, in lines: each goes to standard error and to the readers of the control socket.
+//! The events of a capture as lines, which are written to standard error and to the readers of the control
+//! socket.
 
 use std::collections::VecDeque;
 use std::io::{self, IsTerminal};
@@ -12,13 +13,13 @@ use serde_json::json;
 
 use crate::screen::notice;
 
-/// Events that are kept for readers that come later or fall behind.
+/// Number of events that are kept for later or slow readers.
 const KEPT: usize = 256;
 
 /// The subject of a line.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Kind {
-    /// Packets begin or cease to be lost, or to wait for the output.
+    /// Packets begin or stop being lost, or waiting for the output.
     Loss,
     /// An interface went away, came back or changed.
     Interface,
@@ -49,9 +50,10 @@ fn kept() -> MutexGuard<'static, Log> {
     LOG.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Lines that wait for standard error: a terminal that was stopped, or a pipe that is not read, takes none.
+/// Maximum number of lines that wait for standard error: a stopped terminal, or a pipe that is not read,
+/// accepts none.
 const UNPRINTED_MAX: usize = 256;
-/// How long the end waits for standard error.
+/// Maximum wait for standard error at the end.
 const LAST_LINES: Duration = Duration::from_secs(1);
 
 /// Messages to the thread that writes to standard error.

@@ -1,4 +1,4 @@
-//! `wirecap find`: packets out of recordings, by their indexes.
+//! `wirecap find`: finds packets in recordings by their indexes.
 
 mod places;
 
@@ -169,11 +169,11 @@ impl Search {
         });
         let outcome = match written {
             Ok(outcome) => outcome,
-            // A reader that has seen enough.
+            // The reader has closed the pipe.
             Err(failure) => return output::unless_broken_pipe(Err(failure)),
         };
         if interfaces == 0 {
-            // A file without any is none that others read.
+            // Other programs cannot read a file without an interface.
             add_interface(&mut writer, &Interface::default())?;
         }
         output::unless_broken_pipe(writer.finish().map(drop).map_err(Failure::from))?;
@@ -243,7 +243,7 @@ fn list(plan: &Plan) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Tells what happens while files are read.
+/// Reports events while files are read.
 pub(crate) struct Teller {
     interruption: Interruption,
     pub(crate) live: LiveLine,

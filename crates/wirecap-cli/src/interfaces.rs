@@ -13,7 +13,7 @@ use crate::habits;
 pub(crate) struct Interfaces {
     /// In the order of the command line, each with its own options.
     pub(crate) sources: Vec<Source>,
-    /// Bytes kept of each packet where an interface does not say.
+    /// Bytes kept of each packet, unless set for an interface.
     pub(crate) snap_len: u32,
 }
 

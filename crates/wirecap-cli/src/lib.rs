@@ -111,7 +111,7 @@ enum Command {
     Completions(completions::Arguments),
 }
 
-/// Shows what clap has to say instead of running a command: help, the version, or an error.
+/// Prints clap's output instead of running a command: help, the version, or an error.
 fn said(text: &clap::Error) -> ExitCode {
     let shown = text.print().and_then(|()| io::stdout().flush());
     let printed = if text.use_stderr() { Ok(()) } else { output::printed(shown) };
@@ -129,7 +129,7 @@ fn said(text: &clap::Error) -> ExitCode {
 enum Unparsed {
     /// Help, or the usage error.
     Text(clap::Error),
-    /// The configuration file cannot be read, or is not as it should be.
+    /// The configuration file cannot be read, or is invalid.
     File(Failure),
 }
 
@@ -147,7 +147,7 @@ fn parse(arguments: &[OsString]) -> Result<Cli, Unparsed> {
     Cli::from_arg_matches(&matches).map_err(Unparsed::Text)
 }
 
-/// Commands that take flags of tcpdump's say which of ours does what another one does.
+/// Commands that accept tcpdump's flags name the replacement of unsupported ones.
 fn with_hint(error: clap::Error) -> clap::Error {
     let captures = ["capture", "count", "profile", "handle"];
     match std::env::args_os().nth(1) {
@@ -176,7 +176,7 @@ pub fn main() -> ExitCode {
     events::flush();
     match outcome {
         Ok(()) => ExitCode::SUCCESS,
-        // The ledger, or the list of findings, has said it.
+        // The ledger, or the list of findings, has already reported it.
         Err(failure @ (Failure::Lossy | Failure::Findings)) => failure.exit_code(),
         Err(failure) => {
             eprintln!("wirecap: {failure}");

@@ -1,4 +1,4 @@
-//! What every capturing command takes.
+//! The options of every capturing command.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -168,7 +168,7 @@ impl From<DirectionName> for Direction {
     }
 }
 
-/// How many cells are posted, if not all.
+/// The number of posted cells, if not all.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Warm(Option<u32>);
 
@@ -279,7 +279,7 @@ pub(crate) fn in_json(ledger: &Ledger) -> Result<serde_json::Value, Failure> {
 /// Prints the final ledger, with warnings that were not printed at the beginning.
 pub(crate) fn show(ledger: &Ledger) {
     eprintln!("{ledger}");
-    // The others were said when the capture was opened.
+    // The others were printed when the capture was opened.
     let is_news = |warning: &&Warning| {
         matches!(
             warning,
@@ -304,7 +304,7 @@ pub(crate) fn warn<'a>(warnings: impl IntoIterator<Item = &'a Warning>) {
     warnings.into_iter().for_each(|warning| eprintln!("warning: {warning}"));
 }
 
-/// Links that are away for less are not mentioned.
+/// Shorter link losses are not reported.
 const LINK_WAIT_WORTH_TELLING: Duration = Duration::from_millis(100);
 
 /// `capturing eth0: 4 rings of 131,072 packets, xdp engine (native copy), B-(256,512), 1.0 GiB of cells`,

@@ -1,5 +1,5 @@
-//! Standard output and standard error, either of which may be gone: a pipe whose reader has seen enough, a terminal
-//! that was closed, a full disk.
+//! Standard output and standard error, either of which may fail: a pipe whose reader has ended, a closed terminal,
+//! a full disk.
 
 use std::fmt;
 use std::fs;
@@ -67,7 +67,7 @@ pub(crate) fn is_standard_output(path: &Path) -> bool {
     path.as_os_str() == "-"
 }
 
-/// A terminal shows nothing of a savefile, and may take its bytes for commands.
+/// A terminal cannot show a savefile, and may interpret its bytes as commands.
 pub(crate) fn refuse_terminal() -> Result<(), Failure> {
     match io::stdout().is_terminal() {
         true => {
@@ -83,7 +83,7 @@ pub(crate) fn directory_of(path: &Path) -> &Path {
     path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."))
 }
 
-/// Notices before an interface is opened that no file can be created at `path`: a wrong directory, a file that exists unless it
+/// Detects before an interface is opened that no file can be created at `path`: a wrong directory, a file that exists unless it
 /// `replaces` that, one that another process writes to.
 pub(crate) fn check(path: &Path, replaces: bool) -> Result<(), Failure> {
     check_directory(path)?;
@@ -99,7 +99,7 @@ pub(crate) fn cannot_write(path: &Path, error: &io::Error) -> Failure {
     Failure::Failed(format!("cannot write to {}: {error}{advice}", path.display()).into())
 }
 
-/// Notices a wrong directory before an interface is opened.
+/// Detects a wrong directory before an interface is opened.
 pub(crate) fn check_directory(path: &Path) -> Result<(), Failure> {
     let directory = directory_of(path);
     let problem = |text: String| Err(Failure::Failed(text.into()));

@@ -51,11 +51,11 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
     let effort = if arguments.quick { Effort::quick() } else { Effort::full() };
     let rounds = arguments.rounds.map_or(effort.rounds, NonZeroUsize::get);
     let effort = Effort { rounds, ..effort };
-    // Before it has cost any time: a wrong path is found at once.
+    // Checked before the measurement: a wrong path is reported at once.
     let csv = arguments.csv.as_deref().map(Output::at).transpose()?;
     let picture = arguments.picture.as_deref().map(Output::at).transpose()?;
     let report = measured(&effort, &interruption).map_err(failure)?;
-    // Wherever one of them cannot be written, the minutes that it took are in the others.
+    // If one of them cannot be written, the others contain the results.
     let csv = csv.map(|csv| csv.write(report.csv().as_bytes()));
     let picture = picture.map(|picture| picture.write(report.picture().as_bytes()));
     if arguments.json {
@@ -122,7 +122,8 @@ fn measured(effort: &Effort, interruption: &Interruption) -> Result<Report, Cost
     })
 }
 
-/// Tells on standard error how far it is: a line that replaces itself on a terminal, elsewhere one per round.
+/// Shows the progress on standard error: a line that replaces itself on a terminal, otherwise one line per
+/// round.
 struct Line {
     visible: bool,
     round: usize,

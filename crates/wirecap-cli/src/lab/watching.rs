@@ -1,4 +1,4 @@
-//! Shows how experiments get on, and stops them at a signal.
+//! Shows the progress of experiments, and stops them at a signal.
 
 use std::sync::{Mutex, PoisonError};
 

@@ -16,7 +16,7 @@ use crate::failure::Failure;
 use crate::options::on_or_off;
 use crate::size;
 
-/// Into which files a recording goes.
+/// The files of a recording.
 #[derive(Debug, Clone, Default, Args)]
 #[command(next_help_heading = "Files of a recording")]
 pub(crate) struct FileOptions {
@@ -152,7 +152,7 @@ fn condition(text: &str) -> Result<Condition, String> {
     })
 }
 
-/// What the options come to.
+/// The result of the options.
 #[derive(Debug)]
 pub(crate) struct Plan {
     pub(crate) format: Format,
