@@ -1,6 +1,6 @@
 //! The columns of both tables, made from packets and from rows of indexes.
 //!
-//! What a packet and the row of its index have in common has the same name and the same value in both: both come from
+//! A property that packets and rows of indexes share has the same name and value in both, because both come from
 //! [`Flow`].
 
 use std::sync::Arc;
@@ -97,7 +97,7 @@ pub(crate) fn of_flows() -> SchemaRef {
     ])
 }
 
-/// Times in nanoseconds since 1970. Arrow's end in 2262; later ones become the last of these.
+/// Times in nanoseconds since 1970. Arrow's range ends in 2262; later times become its last.
 pub(crate) fn times(nanos: impl Iterator<Item = u64>) -> ArrayRef {
     let nanos = nanos.map(|nanos| i64::try_from(nanos).unwrap_or(i64::MAX));
     Arc::new(TimestampNanosecondArray::from_iter_values(nanos).with_timezone("UTC"))
@@ -183,7 +183,7 @@ pub(crate) struct Lines {
     lines: Vec<Line>,
     /// Their bytes, if the table's reader requests them.
     data: Option<(Vec<u8>, Vec<usize>)>,
-    /// The names of interfaces that came last, by number.
+    /// The most recent names of interfaces, by number.
     names: Vec<Option<Arc<str>>>,
 }
 

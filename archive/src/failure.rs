@@ -1,4 +1,4 @@
-//! Why a command ended without doing what it was asked to, and with which exit status.
+//! The reason why a command failed, and its exit status.
 
 use std::error::Error;
 use std::fmt;
@@ -57,7 +57,7 @@ impl From<FindError> for Failure {
     }
 }
 
-/// A statement that is wrong is the fault of the command line.
+/// A wrong SQL statement is an error of the command line.
 impl From<DataFusionError> for Failure {
     fn from(error: DataFusionError) -> Self {
         match error.find_root() {

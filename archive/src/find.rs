@@ -1,4 +1,4 @@
-//! `wirecap archive find`: packets out of an archive, in order of time, as `wirecap find` finds them in directories.
+//! `wirecap archive find`: finds packets in an archive, in order of time, as `wirecap find` does in directories.
 
 use std::io;
 use std::path::PathBuf;
@@ -116,7 +116,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
 
 struct Search {
     listing: Listing,
-    /// How many segments the archive has.
+    /// Number of segments in the archive.
     all: usize,
     plan: Plan,
     watch: Arc<Watch>,
@@ -265,7 +265,7 @@ fn is_broken_pipe(failure: &Failure) -> bool {
         if matches!(error.downcast_ref(), Some(WriteError::BrokenPipe { .. })))
 }
 
-/// All have the same bound on lengths: libpcap reads no file whose interfaces differ in it.
+/// All interfaces have the same snapshot length: libpcap rejects a file whose interfaces differ in it.
 fn add_interface<S: Sink>(writer: &mut Writer<S>, interface: &Interface) -> Result<(), Failure> {
     writer.add_interface(&Interface { snap_len: PACKET_BYTES_MAX, ..interface.clone() })?;
     Ok(())

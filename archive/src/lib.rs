@@ -2,7 +2,7 @@
 //!
 //! DataFusion is the query engine, `object_store` the storage. The tables [`flows` and `packets`](table) are read through
 //! `wirecap-index`, the code that `wirecap find` uses: the index excludes segments and their pieces, such as Zstandard frames,
-//! and only the others are read. [`upload`] brings segments from a sensor's disk there.
+//! and only the others are read. [`upload`] copies segments from a sensor's disk to the archive.
 
 mod columns;
 mod engine;

@@ -1,4 +1,4 @@
-//! Where an archive is: a directory, or a prefix in object storage.
+//! The location of an archive: a directory, or a prefix in object storage.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -19,7 +19,7 @@ use wirecap_index::{Disk, Source, Storage, Table, Without, index_path, segments}
 use crate::failure::Failure;
 use crate::segment::Segment;
 
-/// Of a request with its answer, which is up to some MiB on a slow line.
+/// Timeout of a request and its answer, which may be several MiB over a slow line.
 const REQUEST_TIMEOUT: &str = "5 minutes";
 
 /// An archive.
@@ -70,7 +70,7 @@ impl Archive {
         Ok(Self { location: location.to_owned(), place })
     }
 
-    /// Its directory, if it is one.
+    /// The archive's directory, unless it is in object storage.
     pub(crate) fn directory(&self) -> Option<&Path> {
         match &self.place {
             Place::Directory(directory) => Some(directory),
@@ -78,7 +78,7 @@ impl Archive {
         }
     }
 
-    /// Its store and the prefix of its keys, for writing.
+    /// The archive's store and the prefix of its keys, for writing.
     pub(crate) fn store(&self) -> Result<(Arc<dyn ObjectStore>, Key), Failure> {
         match &self.place {
             Place::Objects(store, prefix) => Ok((Arc::clone(store), prefix.clone())),
@@ -107,7 +107,7 @@ impl Archive {
                 let name =
                     |path: &PathBuf| path.strip_prefix(directory).unwrap_or(path).display().to_string();
                 let found = found.into_iter().map(|path| Segment::new(path.clone(), name(&path)));
-                // A segment in the layout is complete once its index is there, which is uploaded last.
+                // A segment in the layout is complete once its index exists, which is uploaded last.
                 let is_complete =
                     |segment: &Segment| segment.times.is_none() || index_path(&segment.path).exists();
                 Ok(Listing { segments: found.filter(is_complete).collect(), storage: Arc::new(Disk) })
@@ -119,7 +119,7 @@ impl Archive {
                 let sizes: HashMap<PathBuf, u64> =
                     objects.iter().map(|object| (object.location.as_ref().into(), object.size)).collect();
                 let start = prefix.map_or(0, |prefix| prefix.as_ref().len() + 1);
-                // A segment is complete once its index is there, which is uploaded last.
+                // A segment is complete once its index exists, which is uploaded last.
                 let mut segments: Vec<Segment> = sizes
                     .keys()
                     .filter(|path| sizes.contains_key(&index_path(path)))
@@ -138,7 +138,7 @@ impl Archive {
     }
 }
 
-/// The segments of an archive, and where they are read.
+/// The segments of an archive, and the store from which they are read.
 #[derive(Debug, Clone)]
 pub(crate) struct Listing {
     pub(crate) segments: Vec<Segment>,
@@ -169,7 +169,7 @@ struct Objects {
     store: Arc<dyn ObjectStore>,
     /// Of all objects.
     sizes: HashMap<PathBuf, u64>,
-    /// The first bytes of segments, which tell their compression.
+    /// The first bytes of segments, which identify their compression.
     heads: Mutex<HashMap<PathBuf, Vec<u8>>>,
     runtime: Handle,
 }
@@ -180,7 +180,7 @@ impl fmt::Debug for Objects {
     }
 }
 
-/// Bytes by which the compression is told.
+/// Number of bytes that identify the compression.
 const HEAD_BYTES: u64 = 4;
 
 fn key(path: &Path) -> Key {

@@ -12,7 +12,7 @@ pub(crate) fn is_standard_output(path: &Path) -> bool {
     path.as_os_str() == "-"
 }
 
-/// A terminal shows nothing of binary data, and may take it for commands.
+/// A terminal cannot display binary data, and may interpret it as commands.
 pub(crate) fn refuse_terminal(path: &Path, what: &str) -> Result<(), Failure> {
     match is_standard_output(path) && io::stdout().is_terminal() {
         true => Err(Failure::Usage(format!("cannot write {what} to a terminal: name a file with -w"))),
@@ -20,7 +20,7 @@ pub(crate) fn refuse_terminal(path: &Path, what: &str) -> Result<(), Failure> {
     }
 }
 
-/// Creates a file, which only its owner can read; replaces one only if asked to.
+/// Creates a file that only its owner can read; replaces an existing file only if requested.
 pub(crate) fn create(path: &Path, replaces: bool) -> Result<File, Failure> {
     let created = if replaces { FileSink::replace(path) } else { FileSink::create(path) };
     created.map(FileSink::into_file).map_err(|error| {

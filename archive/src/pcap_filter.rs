@@ -24,14 +24,15 @@ use wirecap_filter::{CompiledFilter, Context, FilterRequest, LinkType};
 
 /// The function's name.
 pub(crate) const NAME: &str = "pcap_filter";
-/// The columns that it reads, in this order.
+/// The columns that the function reads, in this order.
 const COLUMNS: [&str; 3] = ["link_type", "length", "data"];
 
-/// Link types that expressions are written for: Ethernet, raw IP, Linux "cooked", 802.11 without and with radiotap.
+/// Link types for which expressions are compiled: Ethernet, raw IP, Linux "cooked", 802.11 without and with
+/// radiotap.
 const LINK_TYPES: [LinkType; 5] =
     [LinkType::ETHERNET, LinkType::RAW, LinkType::LINUX_SLL2, LinkType(105), LinkType(127)];
 
-/// The request for an expression that is valid for at least one link type.
+/// The compiled filter of an expression that is valid for at least one link type.
 pub(crate) fn request(expression: &str) -> Result<FilterRequest, String> {
     let request = FilterRequest::from(expression);
     let errors: Vec<_> =

@@ -26,7 +26,7 @@ use crate::location::Archive;
 use crate::output;
 use crate::watch::Watch;
 
-/// Rows of a table at most: its columns are as wide as all of them need.
+/// Maximum number of rows in a table: its columns are as wide as the widest of these rows.
 const TABLE_ROWS_MAX: usize = 100_000;
 
 /// Query recordings with SQL
@@ -144,7 +144,7 @@ async fn query(
     unless_reader_ended(write(stream, format, file).await)
 }
 
-/// A reader of standard output that has seen enough is the usual end of a pipe.
+/// A reader that closes standard output early ends a pipe in the usual way; this is no error.
 fn unless_reader_ended(outcome: Result<(), Failure>) -> Result<(), Failure> {
     match outcome {
         Err(Failure::Failed(error)) if is_broken_pipe(&*error) => Ok(()),
@@ -156,11 +156,11 @@ fn is_broken_pipe(error: &(dyn std::error::Error + 'static)) -> bool {
     let of_arrow = |error: &ArrowError| matches!(error, ArrowError::IoError(_, error) if error.kind() == io::ErrorKind::BrokenPipe);
     error.downcast_ref().is_some_and(of_arrow)
         || error.downcast_ref::<io::Error>().is_some_and(|error| error.kind() == io::ErrorKind::BrokenPipe)
-        // What the CSV writer makes of it.
+        // The CSV writer's form of this error.
         || error.to_string().contains("Broken pipe")
 }
 
-/// Takes batches one after the other.
+/// Accepts batches, one after the other.
 trait Writer {
     fn write(&mut self, batch: &RecordBatch) -> Result<(), Failure>;
     fn finish(self: Box<Self>) -> Result<(), Failure>;
@@ -176,7 +176,7 @@ async fn write<W: Write + Send + 'static>(
         Format::Table => Box::new(TableWriter { file, schema, batches: Vec::new() }),
         Format::Csv => {
             let mut writer = csv::WriterBuilder::new().with_header(true).build(file);
-            // The names also if there are no rows.
+            // The names are written even if there are no rows.
             writer.write(&RecordBatch::new_empty(schema))?;
             Box::new(writer)
         }

@@ -1,7 +1,7 @@
-//! `wirecap archive upload`: brings complete segments and their indexes from a sensor's disk into an archive.
+//! `wirecap archive upload`: copies complete segments and their indexes from a sensor's disk into an archive.
 //!
 //! The name of a segment in the archive follows from its contents, and its index is sent last, after the segment was read back.
-//! So an upload that was killed at any moment is repeated without a log of its own, and readers never see half a segment.
+//! So an upload that was killed at any moment can be repeated without a log, and readers never see an incomplete segment.
 
 use std::collections::{BTreeSet, HashMap};
 use std::fs::{self, File, Metadata, TryLockError};
@@ -25,13 +25,13 @@ use crate::segment;
 use crate::target::{Content, Target, Trouble, in_thread};
 use crate::watch::Watch;
 
-/// Time between two looks at the directory with `--watch`.
+/// Time between two scans of the directory with `--watch`.
 const LOOK: Duration = Duration::from_secs(5);
 /// Time after an error of the archive until the next attempt.
 const RETRY: Duration = Duration::from_secs(30);
 /// With `--watch`, a younger segment without an index is left to the capture, which may be writing the index.
 const INDEX_AGE: Duration = Duration::from_secs(60);
-/// Errors of the archive one after the other that end a round: it does not answer, and each attempt takes long.
+/// Consecutive errors of the archive that end a round: an archive that does not answer delays each attempt.
 const STORAGE_ERRORS_MAX: usize = 3;
 /// Time in which requests may end after a signal.
 const END: Duration = Duration::from_secs(10);
@@ -136,7 +136,7 @@ fn lock(spool: &Path) -> Result<File, Failure> {
     }
 }
 
-/// Passes a signal on; returns if the upload has not ended some time later, or at a second signal.
+/// Passes a signal to the upload; returns if the upload has not ended some time later, or at a second signal.
 async fn unanswered((mut interrupt, mut terminate): (Signal, Signal), stopper: &Sender<bool>) {
     let mut next = async || {
         tokio::select! {
@@ -152,7 +152,7 @@ async fn unanswered((mut interrupt, mut terminate): (Signal, Signal), stopper: &
     }
 }
 
-/// What tells that a file is still the same.
+/// Properties that change if a file changes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Stamp {
     bytes: u64,
@@ -167,7 +167,7 @@ impl Stamp {
     }
 }
 
-/// What was done, for the last line.
+/// The counts in the last line of the output.
 #[derive(Debug, Default)]
 struct Sums {
     uploaded: u64,
@@ -178,21 +178,21 @@ struct Sums {
     not_complete: u64,
 }
 
-/// How a look at the directory ended.
+/// The result of a scan of the directory.
 enum Round {
-    /// All complete segments are settled.
+    /// All complete segments are in the archive, or cannot be uploaded.
     Done,
     StorageFailed,
     Stopped,
 }
 
-/// What became of a segment.
+/// The result for a segment.
 enum Done {
     Uploaded {
         bytes: u64,
     },
     Existed,
-    /// Its index may be written just now.
+    /// The capture may be writing its index.
     Waits,
 }
 
@@ -230,7 +230,7 @@ impl Upload<'_> {
         self.watch.end()?;
         self.report();
         match self.failed.len() {
-            // A signal is how this ends.
+            // A signal ends the loop.
             0 if self.arguments.watch => Ok(()),
             _ if is_stopped && !self.arguments.watch => Err(interrupted()),
             0 => Ok(()),
@@ -239,7 +239,7 @@ impl Upload<'_> {
         }
     }
 
-    /// Uploads all complete segments that are not settled.
+    /// Uploads all complete segments, except those already uploaded or impossible to upload.
     async fn round(&mut self) -> Result<Round, Failure> {
         let spool = &self.arguments.spool;
         let listed = segments(spool).map_err(|error| {
@@ -326,7 +326,8 @@ impl Upload<'_> {
             };
             self.target.put(name, path, content, &show).await
         };
-        // An index is there only if its segment was read back. A segment that stays here need not be read back again.
+        // An index is in the archive only if its segment was read back. A segment that stays on the sensor need not
+        // be read back again.
         let sizes = (self.target.bytes(&name).await?, self.target.bytes(&index_name).await?);
         let is_known = sizes == (Some(of_segment.bytes), Some(of_index.bytes)) && !self.arguments.remove;
         let had_segment = is_known || self.target.is_there(&name, &of_segment).await?;
@@ -341,7 +342,7 @@ impl Upload<'_> {
         }
         if self.arguments.remove {
             still_is(path, stamp)?;
-            // The other way round, a kill in between would leave an index without a segment.
+            // In the reverse order, a kill in between would leave an index without a segment.
             wirecap_index::remove(path)?;
             fs::remove_file(path)?;
         }
@@ -351,7 +352,8 @@ impl Upload<'_> {
         })
     }
 
-    /// Writes the segment's index unless there is a valid one. The times of the first and the last packet; without packets, 1970.
+    /// Writes the segment's index unless it has a valid one. Returns the times of the first and the last packet; without packets,
+    /// 1970.
     async fn index(&self, path: &Path) -> Result<(u64, u64), Trouble> {
         let (path, stop) = (path.to_owned(), self.stop.clone());
         in_thread(move || {
@@ -372,7 +374,7 @@ impl Upload<'_> {
         .await
     }
 
-    /// Without a terminal, each segment has its line.
+    /// Without a terminal, a line is printed for each segment.
     fn count(&mut self, path: &Path, done: &Done) {
         let name = path.display();
         let removed = if self.arguments.remove { ", removed here" } else { "" };

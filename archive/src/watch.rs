@@ -1,4 +1,5 @@
-//! What the user sees while a command runs: progress on a terminal, and each segment that could not be read.
+//! The output for the user while a command runs: progress on a terminal, and each segment that could not be
+//! read.
 
 use std::collections::BTreeSet;
 use std::error::Error;
@@ -23,7 +24,7 @@ pub(crate) struct Watch {
 
 impl Watch {
     pub(crate) fn new() -> Self {
-        // On standard error, and only if that is a terminal.
+        // Progress is written to standard error, and only if that is a terminal.
         let bar = ProgressBar::new_spinner();
         bar.set_style(ProgressStyle::with_template("{elapsed} {msg}").expect("the template is well-formed"));
         bar.enable_steady_tick(Duration::from_secs(1));
@@ -45,7 +46,7 @@ impl Watch {
         self.bar.set_message(format!("{count} of {total} pieces, {}", HumanBytes(bytes)));
     }
 
-    /// Names a segment that cannot be read completely; each only once.
+    /// Names a segment that cannot be read completely, only once.
     pub(crate) fn faulty(&self, segment: &str, error: &dyn Error) {
         let mut faulty = self.faulty.lock().unwrap_or_else(PoisonError::into_inner);
         if faulty.insert(segment.to_owned()) {
@@ -53,7 +54,7 @@ impl Watch {
         }
     }
 
-    /// A message of the search; whether to go on.
+    /// Handles a message of the search; returns whether to continue.
     pub(crate) fn note(&self, note: &Note<'_>) -> bool {
         let name = |path: &Path| path.display().to_string();
         match note {

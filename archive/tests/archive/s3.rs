@@ -1,4 +1,4 @@
-//! An archive in S3, by a server on loopback that speaks S3.
+//! An archive in S3, provided by an S3 server on loopback.
 
 use std::fs;
 use std::net::SocketAddr;
@@ -14,7 +14,7 @@ use tokio::runtime::Runtime;
 
 use crate::recordings::{Recordings, read, run_with};
 
-/// A server of the buckets that are the directories of `root`. It ends with the runtime.
+/// A server whose buckets are the directories of `root`. It ends with the runtime.
 pub(crate) struct Server {
     pub(crate) address: SocketAddr,
     _runtime: Runtime,
@@ -43,7 +43,7 @@ impl Server {
         Self { address, _runtime: runtime }
     }
 
-    /// The environment in which the command uses it.
+    /// The environment variables with which the command uses this server.
     pub(crate) fn environment(&self) -> Vec<(&'static str, String)> {
         vec![
             ("AWS_ENDPOINT", format!("http://{}", self.address)),
