@@ -21,17 +21,17 @@ pub struct Query {
     between: Option<Between>,
     /// Nanoseconds since the epoch.
     from: u64,
-    /// The first nanosecond that is too late.
+    /// The first nanosecond after the period.
     to: u64,
     compiled: HashMap<LinkType, (Filter, CompiledFilter)>,
-    /// Of layouts what Bloom filters are asked.
+    /// The values that are looked up in Bloom filters, by layout.
     wanted: HashMap<Layout, Vec<Wanted>>,
 }
 
-/// Why packets of a link type cannot be searched.
+/// The reason why packets of a link type cannot be searched.
 #[derive(Debug)]
 pub enum QueryError {
-    /// There is no such filter for it.
+    /// The filter does not exist for this link type.
     Filter(FilterError),
     /// The filter reads data that a savefile does not contain.
     Unsupported(Unsupported),
@@ -87,7 +87,7 @@ impl Query {
 
     /// Whether a row of the table may match, by its Bloom filters.
     pub(crate) fn may_be_in(&mut self, table: &Table) -> Result<bool, QueryError> {
-        // A row in which nothing is known of flows may have any.
+        // A row of unknown flow may contain any flow.
         let has_unknown = table.layouts.as_ref().is_none_or(|layouts| {
             layouts.iter().any(|layout| layout.flow == Flow::unknown(layout.flow.link_type))
         });
@@ -130,7 +130,7 @@ impl Query {
 
     /// Returns the numbers of the pieces with packets of the row that may match.
     pub(crate) fn pieces_of_row(&mut self, row: &Row, select: &mut dyn FnMut(u32)) -> Result<(), QueryError> {
-        // A row in which nothing is known of flows may have this one.
+        // A row of unknown flow may contain this flow.
         let is_unknown = row.flow == Flow::unknown(row.flow.link_type);
         let is_between = is_unknown || self.between.is_none_or(|between| between.has(&row.flow));
         if !is_between || !self.is_in_time(row.first, row.last) {
@@ -146,7 +146,7 @@ impl Query {
         if !may_have(row.tcp_flags) {
             return Ok(());
         }
-        // Most parts have the same flags as others.
+        // Most parts have the same flags.
         let mut looked = vec![(row.tcp_flags, true)];
         for part in &row.parts {
             let known = looked.iter().find(|(flags, _)| *flags == part.tcp_flags).map(|(_, may)| *may);
@@ -178,7 +178,7 @@ impl Query {
     }
 }
 
-/// What the columns of a row must have so that its packets fulfil the conditions.
+/// The values that the columns of a row need if its packets can match.
 fn wanted_by(layout: &Flow, needs: &[Need]) -> Wanted {
     let Some(places) = layout.places() else { return Wanted::default() };
     let at = |offset: usize, byte_count: u32| {

@@ -1,4 +1,4 @@
-//! Index files beside their segments: which exist, which are valid, and how they are written.
+//! Index files in the directories of their segments: finds, validates and writes them.
 
 use std::fmt;
 use std::fs::{self, File};
@@ -14,7 +14,7 @@ use crate::identity::{Identity, modified};
 use crate::row::Index;
 use crate::table::{self, Table};
 
-/// Ends the name of an index.
+/// The extension of an index.
 const EXTENSION: &str = ".flows.parquet";
 /// Larger files are not read.
 const INDEX_BYTES_MAX: u64 = 1 << 30;
@@ -26,14 +26,14 @@ pub fn index_path(segment: &Path) -> PathBuf {
     name.into()
 }
 
-/// Why a segment has no index that is believed.
+/// The reason why a segment has no valid index.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Without {
     /// There is none.
     Missing,
     /// It cannot be read, or contradicts itself.
     Damaged(String),
-    /// It is that of another segment, or the segment was written to since.
+    /// The index is that of another segment, or the segment has changed since.
     Stale,
 }
 
@@ -49,7 +49,7 @@ impl fmt::Display for Without {
     }
 }
 
-/// The index file of a segment, if it is believed.
+/// The index file of a segment, if it is valid.
 pub(crate) fn open(segment: &Path) -> Result<Table, Without> {
     let damaged = |error: &dyn fmt::Display| Without::Damaged(error.to_string());
     let path = index_path(segment);
@@ -69,7 +69,7 @@ pub(crate) fn open(segment: &Path) -> Result<Table, Without> {
     let table = Table::open(bytes).map_err(|error| damaged(&error))?;
     let now = Identity::of(segment).map_err(|error| damaged(&error))?;
     let then = table.summary.identity;
-    // A copy may be younger than its index says; a change of the segment is later than its index.
+    // A copy may be newer than the time in its index; a changed segment is newer than its index.
     let is_later = now.modified != then.modified && now.modified > modified(&metadata);
     match (now.bytes, now.fingerprint) == (then.bytes, then.fingerprint) && !is_later {
         true => Ok(table),
@@ -86,10 +86,10 @@ pub fn load(segment: &Path) -> Result<Index, Without> {
     open(segment)?.index().map_err(|error| Without::Damaged(error.to_string()))
 }
 
-/// What became of a segment.
+/// The result for a segment.
 #[derive(Debug)]
 pub enum Ensured {
-    /// Its index is there and is believed.
+    /// Its index exists and is valid.
     There,
     /// Its index was written, with this number of bytes.
     Written {
@@ -102,7 +102,7 @@ pub enum Ensured {
         /// Its rows.
         rows: usize,
     },
-    /// It cannot be read to its end, and has no index therefore.
+    /// The segment cannot be read to its end, and therefore has no index.
     Faulty(ReadError),
 }
 
@@ -126,7 +126,7 @@ pub fn ensure(segment: &Path, progress: &mut dyn FnMut(u64) -> bool) -> Result<E
     Ok(Ensured::Written { because, bytes, packets: index.packets(), rows: index.rows.len() })
 }
 
-/// Writes or replaces the index beside its segment; returns its size in bytes.
+/// Writes or replaces the index of a segment; returns its size in bytes.
 ///
 /// # Errors
 ///
@@ -137,7 +137,7 @@ pub fn write(segment: &Path, index: &Index) -> io::Result<u64> {
     let mut part = path.as_os_str().to_owned();
     part.push(".part");
     let part = PathBuf::from(part);
-    // Of a process that ended meanwhile.
+    // The temporary file of a process that has ended.
     let _none = fs::remove_file(&part);
     let mode = fs::metadata(segment)?.permissions().mode() & 0o666;
     let written = File::options()
@@ -155,7 +155,7 @@ pub fn write(segment: &Path, index: &Index) -> io::Result<u64> {
         let _gone = fs::remove_file(&part);
         return Err(error);
     }
-    // A segment that went in between takes its index with it.
+    // If the segment was removed meanwhile, its index is removed, too.
     if fs::symlink_metadata(segment).is_err() {
         remove(segment)?;
     }
@@ -166,7 +166,7 @@ pub fn write(segment: &Path, index: &Index) -> io::Result<u64> {
 ///
 /// # Errors
 ///
-/// If it is there and cannot be removed.
+/// If it exists and cannot be removed.
 pub fn remove(segment: &Path) -> io::Result<()> {
     match fs::remove_file(index_path(segment)) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
@@ -179,7 +179,7 @@ pub fn remove(segment: &Path) -> io::Result<()> {
 ///
 /// # Errors
 ///
-/// If it is not there or cannot be read.
+/// If it does not exist or cannot be read.
 pub fn segments(place: &Path) -> io::Result<Vec<PathBuf>> {
     if !fs::metadata(place)?.is_dir() {
         return Ok(vec![place.to_owned()]);
@@ -195,7 +195,7 @@ pub fn segments(place: &Path) -> io::Result<Vec<PathBuf>> {
     Ok(found)
 }
 
-/// Whether a file begins as savefiles do, compressed or not.
+/// Whether a file begins like a savefile, compressed or not.
 fn is_savefile(path: &Path) -> bool {
     let is_index = |path: &Path| {
         path.as_os_str().to_str().is_some_and(|name| name.trim_end_matches(".part").ends_with(EXTENSION))

@@ -36,7 +36,7 @@ pub const SCHEMA_VERSION: u32 = 1;
 
 /// Rows of one row group.
 const GROUP_ROWS: usize = 1 << 17;
-/// False positives of Bloom filters.
+/// Rate of false positives of Bloom filters.
 const FALSE_POSITIVES: f64 = 0.01;
 /// The maximum number of layouts; an index with more has no list of them.
 const LAYOUTS_MAX: usize = 64;
@@ -106,7 +106,7 @@ mod key {
     pub(super) const CHECKSUM: &str = "wirecap.checksum";
 }
 
-/// Why an index file is not believed.
+/// The reason why an index file is invalid.
 #[derive(Debug)]
 pub struct Damaged(String);
 
