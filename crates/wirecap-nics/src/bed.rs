@@ -104,7 +104,7 @@ impl Bed {
     /// As [`send`](Self::send).
     pub(crate) fn send_each(&self, frames: impl Iterator<Item = Vec<u8>>) -> Result<(), Box<dyn Error>> {
         let mut sender = PacketSender::on(&self.sender.interface()?)?;
-        let begin = self.receiver.counter("rx_packets")?;
+        let begin = self.receiver.received()?;
         for (number, frame) in (0..).zip(frames) {
             if number % ON_THE_WAY_MAX == 0 {
                 self.wait_for_arrival(begin + number)?;
@@ -116,10 +116,10 @@ impl Bed {
 
     /// Waits until the receiver has counted so many packets in all, as long as it counts any.
     fn wait_for_arrival(&self, packets: u64) -> Result<(), Box<dyn Error>> {
-        let (mut last, mut since) = (self.receiver.counter("rx_packets")?, Instant::now());
+        let (mut last, mut since) = (self.receiver.received()?, Instant::now());
         while last < packets && since.elapsed() < ARRIVAL_TIMEOUT {
             thread::sleep(Duration::from_millis(1));
-            let now = self.receiver.counter("rx_packets")?;
+            let now = self.receiver.received()?;
             if now != last {
                 (last, since) = (now, Instant::now());
             }
@@ -133,12 +133,8 @@ impl Bed {
     ///
     /// If they do not, or one is gone.
     pub(crate) fn rest(&self) -> Result<(), Box<dyn Error>> {
-        let counters = || {
-            Ok::<_, Box<dyn Error>>((
-                self.sender.counter("tx_packets")?,
-                self.receiver.counter("rx_packets")?,
-            ))
-        };
+        let counters =
+            || Ok::<_, Box<dyn Error>>((self.sender.counter("tx_packets")?, self.receiver.received()?));
         let (mut last, mut since, started) = (counters()?, Instant::now(), Instant::now());
         while since.elapsed() < REST {
             thread::sleep(Duration::from_millis(100));
@@ -176,6 +172,17 @@ impl Nic {
 
     pub(crate) fn counter(&self, name: &str) -> Result<u64, Box<dyn Error>> {
         Ok(self.attribute(&format!("statistics/{name}"))?.parse()?)
+    }
+
+    /// Packets that its driver has received. vmxnet3 does not count those that a program took among its `rx_packets`.
+    fn received(&self) -> Result<u64, Box<dyn Error>> {
+        let packets = self.counter("rx_packets")?;
+        if self.0.starts_with("vmxnet3") {
+            let statistics = run("ethtool", &["-S", &self.0])?;
+            let of_program = statistics.lines().filter_map(|line| line.trim().strip_prefix("xdp packets: "));
+            return Ok(packets + of_program.filter_map(|count| count.parse::<u64>().ok()).sum::<u64>());
+        }
+        Ok(packets)
     }
 
     pub(crate) fn set_up(&self, up: bool) -> Result<(), Box<dyn Error>> {

@@ -16,8 +16,7 @@ const MTUS: &[u32] = &[1700, 1800, 3000, 3500, 9000];
 /// The rung at an MTU of 1500, and the reason why it is not a better one.
 pub(super) fn rung(bed: &Bed) -> Outcome {
     let recording = Recording::start(&bed.receiver.0, &[])?;
-    let said = recording.said();
-    recording.end()?;
+    let said = recording.end()?.said;
     let rung = rung_of(&said);
     if rung != bed.kind.rung || bed.kind.reason.is_some_and(|reason| !said.contains(reason)) {
         return Err(format!("expected {} because of {:?}: {said}", bed.kind.rung, bed.kind.reason).into());

@@ -151,11 +151,13 @@ impl Machine {
     fn interrupt_cpu(&self, ring: &RingName) -> Option<u32> {
         let interrupt = self.interrupt_of(ring)?;
         let folder = self.path(&format!("proc/irq/{interrupt}"));
-        // The effective affinity is the CPU that the interrupt controller selected from the allowed ones.
-        let cpus = ["effective_affinity_list", "smp_affinity_list"]
-            .iter()
-            .find_map(|file| parse_cpu_list(&fs::read_to_string(folder.join(file)).ok()?))?;
-        match cpus[..] {
+        let cpus_of = |file| parse_cpu_list(&fs::read_to_string(folder.join(file)).ok()?);
+        let allowed = cpus_of("smp_affinity_list");
+        // The interrupt controller selects one of the allowed CPUs. After these were changed, the file
+        // still has the former one, because the interrupt moves when it is next raised.
+        let is_allowed = |cpu: &u32| allowed.as_ref().is_none_or(|allowed| allowed.contains(cpu));
+        let chosen = cpus_of("effective_affinity_list").filter(|chosen| chosen.iter().all(is_allowed));
+        match chosen.or_else(|| allowed.clone())?[..] {
             [cpu] => Some(cpu),
             _ => None,
         }
@@ -289,6 +291,18 @@ NMI:        0        0   Non-maskable interrupts
         machine.interrupt_on(41, "5\n");
         let cpus: Vec<Option<u32>> = machine.place(0..2).iter().map(|placement| placement.cpu).collect();
         assert_eq!(cpus, [Some(1), Some(4)]);
+    }
+
+    #[test]
+    fn an_interrupt_that_will_move_counts_where_it_will_be() {
+        let machine = Recorded::new(IXGBE);
+        machine.interrupt_on(40, "0\n");
+        machine.write("proc/irq/40/smp_affinity_list", "5\n");
+        assert_eq!(machine.place(0..1)[0].cpu, Some(4));
+        machine.write("proc/irq/40/smp_affinity_list", "5-6\n");
+        assert_eq!(machine.place(0..1)[0].cpu, None, "one of two");
+        machine.write("proc/irq/40/smp_affinity_list", "0-6\n");
+        assert_eq!(machine.place(0..1)[0].cpu, Some(1), "it stays");
     }
 
     #[test]

@@ -537,18 +537,28 @@ impl Attached {
         let vital = self.watched.vital.as_ref()?;
         let before = (self.packets_seen(shared), vital.interrupts());
         let is_to_answer = self.can_ask() && self.watched.pulse.is_to_answer(before.1);
-        let asks = is_to_answer && self.watched.unseen_now().is_none();
+        let is_seen = self.watched.unseen_now().is_none();
+        let missing = if is_seen { self.missing(before.0) } else { None };
+        let asks = is_to_answer && is_seen;
         let deadline = Instant::now() + LAST_ANSWER;
         if asks {
             self.ask(shared);
         }
-        let mut is_silent = asks;
-        while is_silent && Instant::now() < deadline {
+        let (mut has_packets, mut has_answer) = (false, false);
+        while ((asks && !has_answer) || missing.is_some()) && !has_packets && Instant::now() < deadline {
             thread::sleep(LAST_ANSWER_PAUSE);
-            is_silent = (self.packets_seen(shared), vital.interrupts()) == before;
+            has_packets = self.packets_seen(shared) != before.0;
+            has_answer = vital.interrupts() != before.1;
         }
-        let is_silent = is_silent || vital.was_reset();
-        is_silent.then(|| self.watched.pulse.silence(Instant::now()))
+        let is_silent = (asks && !has_packets && !has_answer) || vital.was_reset();
+        let silence = is_silent.then(|| self.watched.pulse.silence(Instant::now()));
+        silence.max(missing.filter(|_| !has_packets))
+    }
+
+    /// For how long the device has counted packets of which the rings have none beyond these.
+    fn missing(&self, packets: u64) -> Option<Duration> {
+        let received = self.counts_all().then(|| self.target.device.received().ok()).flatten()?;
+        self.watched.pulse.missing(received, packets, Instant::now())
     }
 
     fn follow_name(&mut self, glance: &Glance, tell: &dyn Fn(Event)) {

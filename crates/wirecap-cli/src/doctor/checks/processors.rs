@@ -29,8 +29,13 @@ pub(super) fn check_nic(nic: &Nic, host: &Host, diagnosis: &mut Diagnosis) {
     for interrupt in interrupts {
         let effective = format!("/proc/irq/{}/effective_affinity_list", interrupt.number);
         let asked = format!("/proc/irq/{}/smp_affinity_list", interrupt.number);
-        match host.text(&effective).ok().filter(|text| !text.is_empty()).or_else(|| host.text(&asked).ok()) {
-            Some(text) => served.push((interrupt.number, list(text))),
+        let allowed = host.text(&asked).ok().map(list);
+        let is_allowed = |cpu: &u32| allowed.as_ref().is_none_or(|allowed| allowed.contains(cpu));
+        // An interrupt whose processors were changed moves when it is next raised.
+        let chosen = host.text(&effective).ok().map(list);
+        let chosen = chosen.filter(|chosen| !chosen.is_empty() && chosen.iter().all(is_allowed));
+        match chosen.or_else(|| allowed.clone()) {
+            Some(cpus) => served.push((interrupt.number, cpus)),
             None => {
                 let why = format!("{asked}: {}", host.text(&asked).err().unwrap_or("empty"));
                 return diagnosis.cannot_see(Some(nic), "CPUs of its interrupts", why);

@@ -61,6 +61,7 @@ pub(super) struct Pulse {
     has_delivered: bool,
     counted: Option<(u64, u64, Instant)>,
     bypassed: Option<Bypass>,
+    last_delivery: Option<Delivery>,
     /// The counts since the device may have come back.
     resumed: Option<Resumed>,
 }
@@ -72,6 +73,17 @@ struct Bypass {
     is_certain: bool,
 }
 
+/// The counts at the last comparison that found new packets on the rings.
+#[derive(Debug, Clone, Copy)]
+struct Delivery {
+    received: u64,
+    packets: u64,
+    /// How many packets were new: so many may be counted late, by a device that updates its counters at intervals.
+    new: u64,
+    /// The comparison before.
+    since: Instant,
+}
+
 /// A device that may have come back: its first and last counts, and the packets on the rings.
 #[derive(Debug, Clone, Copy)]
 struct Resumed {
@@ -79,6 +91,8 @@ struct Resumed {
     last: u64,
     packets: u64,
     since: Instant,
+    /// When the last count changed.
+    counted: Instant,
 }
 
 impl Pulse {
@@ -121,13 +135,18 @@ impl Pulse {
         self.asked = None;
         self.counted = None;
         self.bypassed = None;
+        self.last_delivery = None;
         self.resumed = None;
     }
 
     /// The device or its driver has counted `received` packets so far, of which `packets` came to the rings.
     pub(super) fn compare(&mut self, received: u64, packets: u64, now: Instant) -> Life {
         let before = self.counted.replace((received, packets, now));
-        let Some((received_before, packets_before, then)) = before else { return Life::Alive };
+        let (received_before, packets_before, then) = before.unwrap_or((received, packets, now));
+        if before.is_none() || packets != packets_before {
+            let new = packets.saturating_sub(packets_before);
+            self.last_delivery = Some(Delivery { received, packets, new, since: then });
+        }
         let is_certain = self.bypassed.is_some_and(|bypass| bypass.is_certain);
         if packets != packets_before || (received < received_before + MISSING && !is_certain) {
             self.bypassed = None;
@@ -150,18 +169,25 @@ impl Pulse {
         }
     }
 
+    /// For how long packets that the device counted have not come, if a capture ends at `now` and none comes any more.
+    pub(super) fn missing(&self, received: u64, packets: u64, now: Instant) -> Option<Duration> {
+        let last = self.last_delivery.filter(|last| packets == last.packets)?;
+        (received >= last.received + last.new + MISSING).then(|| now.duration_since(last.since))
+    }
+
     /// As [`compare`](Self::compare), of a device that has its carrier again: it is back with the first packet, or when it
-    /// counts none between two looks.
+    /// has counted none for a while.
     pub(super) fn resume(&mut self, received: u64, packets: u64, now: Instant) -> Life {
-        let begin = Resumed { first: received, last: received, packets, since: now };
+        let begin = Resumed { first: received, last: received, packets, since: now, counted: now };
         let Some(before) = self.resumed.replace(begin).filter(|before| received >= before.last) else {
             return Life::Doubtful;
         };
-        if packets != before.packets || received == before.last {
+        let counted = if received == before.last { before.counted } else { now };
+        if packets != before.packets || now.duration_since(counted) >= PATIENCE {
             self.resumed = None;
-            return Life::Alive;
+            return self.compare(received, packets, now);
         }
-        self.resumed = Some(Resumed { last: received, ..before });
+        self.resumed = Some(Resumed { last: received, counted, ..before });
         if received < before.first + MISSING || now.duration_since(before.since) < PATIENCE {
             return Life::Doubtful;
         }
@@ -360,7 +386,40 @@ mod tests {
         assert_eq!(pulse.resume(140, 51, at(200)), Life::Alive, "a packet has come");
         pulse.forgive();
         assert_eq!(pulse.resume(200, 51, at(1000)), Life::Doubtful);
-        assert_eq!(pulse.resume(200, 51, at(1100)), Life::Alive, "nothing is sent to it");
+        assert_eq!(pulse.resume(200, 51, at(1100)), Life::Doubtful, "it may not receive yet");
+        assert_eq!(pulse.resume(200, 51, at(2000)), Life::Alive, "nothing is sent to it");
+        assert_eq!(pulse.missing(231, 51, at(2500)), None, "few were counted since");
+        assert_eq!(pulse.missing(232, 51, at(2500)), Some(Duration::from_millis(500)));
+    }
+
+    #[test]
+    fn a_device_that_begins_to_count_is_not_back_before_it_delivers() {
+        let (mut pulse, began) = (Pulse::default(), Instant::now());
+        let at = |millis| began + Duration::from_millis(millis);
+        for look in 0..9 {
+            assert_eq!(pulse.resume(200, 51, at(100 * look)), Life::Doubtful);
+        }
+        assert_eq!(pulse.resume(210, 51, at(900)), Life::Doubtful);
+        assert_eq!(pulse.resume(210, 51, at(1800)), Life::Doubtful);
+        assert_eq!(pulse.resume(211, 52, at(1850)), Life::Alive);
+    }
+
+    #[test]
+    fn counted_packets_that_have_not_come_are_missing_when_the_capture_ends() {
+        let (mut pulse, began) = (Pulse::default(), Instant::now());
+        let at = |seconds| began + Duration::from_secs(seconds);
+        assert_eq!(pulse.missing(900, 0, at(0)), None, "nothing was compared");
+        pulse.compare(100, 50, at(0));
+        pulse.compare(150, 100, at(1));
+        assert_eq!(pulse.missing(231, 100, at(2)), None, "50 may have been counted late");
+        assert_eq!(pulse.missing(232, 100, at(2)), Some(Duration::from_secs(2)));
+        assert_eq!(pulse.missing(232, 101, at(2)), None, "one has come");
+        pulse.compare(232, 100, at(2));
+        assert_eq!(
+            pulse.missing(232, 100, at(3)),
+            Some(Duration::from_secs(3)),
+            "although it was doubtful before"
+        );
     }
 
     #[test]
