@@ -3,7 +3,7 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -eu -o pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help build archive archive-test demo performance picture test clients check bench instructions soak faults lab install install-service install-completions install-extcap deb deb-test publish-check nics nics-core vm pcap install-pcap install-pcap-system uninstall-pcap c install-c uninstall-c deps-build deps-demo deps-test deps-bench deps-lab deps-dpdk deps-vm test-sim test-model test-miri
+.PHONY: help build archive archive-test demo performance picture test clients check bench instructions soak faults lab install install-service install-completions install-extcap deb deb-test publish-check nics nics-core confined vm pcap install-pcap install-pcap-system uninstall-pcap c install-c uninstall-c deps-build deps-demo deps-test deps-bench deps-lab deps-dpdk deps-vm test-sim test-model test-miri
 
 # What talks to the kernel runs as root; what compiles does not.
 SUDO := $(shell [ "$$(id -u)" = 0 ] || echo sudo -E)
@@ -104,6 +104,12 @@ VM := crates/wirecap-nics/vm/run
 nics: build pcap deps-vm ## The engine on drivers of real NICs, which a virtual machine emulates: minutes
 	cargo build --release --locked -p wirecap-nics
 	$(VM) target/release/wirecap-nics $(CHECKS)
+	$(if $(CHECKS),,$(MAKE) --no-print-directory confined)
+
+confined: pcap deps-vm ## tcpdump on the drop-in under Debian's AppArmor profile, in that virtual machine
+	$(SUDO) rm -rf target/confined
+	$(MAKE) --no-print-directory install-pcap DESTDIR=$(CURDIR)/target/confined
+	$(VM) env WIRECAP_NO_SKIP=1 crates/wirecap-pcap/tests/confined.sh target/confined
 
 nics-core: build deps-vm # What CI runs of it
 	cargo build --release --locked -p wirecap-nics
